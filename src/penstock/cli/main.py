@@ -1,0 +1,71 @@
+"""`penstock`: the commands together, and how any of them ends."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock.cli.data import data
+from penstock.cli.output import print_error
+from penstock.cli.partition import partition_command
+from penstock.errors import PenstockError
+from penstock.version import __version__
+
+EPILOG = """
+[bold]Examples[/bold]
+
+  penstock data make synthetic-arxiv --out data/arxiv
+
+  penstock data import spec.yaml --out data/mine
+
+  penstock partition data/arxiv --parts 4 --out data/arxiv-4
+"""
+
+app = typer.Typer(
+    name="penstock",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(data, name="data")
+app.command("partition")(partition_command)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --version: print one JSON object.")] = False,
+) -> None:
+    """Train graph neural networks on graphs too large for the obvious script."""
+    if version:
+        print(f'{{"version": "{__version__}"}}' if as_json else f"penstock {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run a command. Bad input is one sentence and exit code 2; Ctrl-C is one sentence and 130."""
+    try:
+        code = app(standalone_mode=False)
+    except PenstockError as error:
+        print_error(str(error))
+        code = 2
+    except (KeyboardInterrupt, typer.Abort):
+        print_error("Interrupted: nothing was written.")
+        # A native partitioner may still be running in its thread; do not wait for it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)
+    except MemoryError:
+        print_error("Out of memory: use a machine with more, or a method that needs less (see docs/partitioning.md).")
+        code = 2
+    except Exception as error:
+        # Typer carries its own copy of click, so its usage errors are known by their shape, not by their class.
+        if not hasattr(error, "format_message"):
+            raise
+        print_error(error.format_message())
+        code = 2
+    sys.exit(code or 0)

@@ -1,0 +1,56 @@
+"""What commands print: one JSON object, or text for people; errors as one sentence."""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace the output folder if it exists.")]
+
+
+def print_json(fields: dict[str, Any]) -> None:
+    """One object on stdout."""
+    print(json.dumps(fields))
+
+
+def print_error(sentence: str) -> None:
+    """One sentence on stderr; an object when the command was asked for JSON."""
+    sentence = " ".join(sentence.split())
+    if "--json" in sys.argv:
+        print(json.dumps({"error": sentence}), file=sys.stderr)
+    else:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]Error:[/bold red] {_plain(sentence)}")
+
+
+class Measured:
+    """Wall seconds and peak memory of a command."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.peak_rss_mb = 0.0
+
+    def fields(self) -> dict[str, float]:
+        """As the JSON interface names them."""
+        return {"seconds": round(self.seconds, 3), "peak_rss_mb": round(self.peak_rss_mb, 1)}
+
+
+@contextmanager
+def measured() -> Iterator[Measured]:
+    """Time a block and read this process's peak resident memory at its end."""
+    result = Measured()
+    start = time.perf_counter()
+    yield result
+    result.seconds = time.perf_counter() - start
+    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+    result.peak_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", "\\[")

@@ -1,0 +1,5 @@
+"""`penstock partition`: cut a graph."""
+
+
+def partition_command() -> None:
+    """Cut a graph into parts."""

@@ -1,0 +1,84 @@
+"""Progress for people: bars on a terminal, a line every few seconds elsewhere. Always on stderr."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress as Bars, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from penstock.progress import SILENT, Progress
+
+_LINE_SECONDS = 5.0
+
+
+@contextmanager
+def shown_progress(quiet: bool) -> Iterator[Progress]:
+    """The progress a command shows; silent with --json."""
+    if quiet:
+        yield SILENT
+    elif sys.stderr.isatty():
+        with _bars() as bars:
+            yield _BarProgress(bars)
+    else:
+        yield _LineProgress()
+
+
+class _BarProgress(Progress):
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._task = bars.add_task("", visible=False)
+
+    def start(self, what: str, total: int, unit: str) -> None:
+        self._task = self._bars.add_task(what, total=total or None, unit=unit)
+
+    def advance(self, amount: int) -> None:
+        self._bars.advance(self._task, amount)
+
+    def finish(self) -> None:
+        task = self._bars.tasks[self._task]
+        self._bars.update(self._task, total=task.completed or 1, completed=task.completed or 1)
+
+    def note(self, sentence: str) -> None:
+        self._bars.console.print(f"[yellow]{sentence}[/yellow]")
+
+
+class _LineProgress(Progress):
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.start("", 0, "")
+
+    def start(self, what: str, total: int, unit: str) -> None:
+        self._what, self._total, self._unit, self._done = what, total, unit, 0
+        self._began = self._printed = time.monotonic()
+
+    def advance(self, amount: int) -> None:
+        with self._lock:
+            self._done += amount
+            now = time.monotonic()
+            if now - self._printed < _LINE_SECONDS:
+                return
+            self._printed = now
+        share = f" of {self._total:,}" if self._total else ""
+        print(f"{self._what}: {self._done:,}{share} {self._unit}", file=sys.stderr, flush=True)
+
+    def finish(self) -> None:
+        took = time.monotonic() - self._began
+        amount = f"{self._done:,} {self._unit}, " if self._done and self._unit else ""
+        print(f"{self._what}: {amount}{took:.1f} s", file=sys.stderr, flush=True)
+
+    def note(self, sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+
+def _bars() -> Bars:
+    return Bars(
+        SpinnerColumn(finished_text="[green]✓"),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )

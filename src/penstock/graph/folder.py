@@ -1,0 +1,174 @@
+"""The graph folder: reading one (mapped) and writing one (whole or not at all)."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array, open_array, write_array
+from penstock.graph.atomic import new_folder
+from penstock.graph.graph import EdgeSet, Graph, NodeSet
+from penstock.graph.ids import Ids, StringIds
+from penstock.graph.schema import (
+    DOCUMENT,
+    EdgeInfo,
+    EdgeType,
+    FieldInfo,
+    GraphDocument,
+    NodeInfo,
+    edge_key,
+    file_name,
+    read_document,
+)
+
+
+def open_graph(folder: Path) -> Graph:
+    """Map every array of a graph folder. Time and memory depend on the number of fields only."""
+    document = read_document(folder)
+    nodes = {name: _open_nodes(nodes_folder(folder, name), info) for name, info in document.node_types.items()}
+    edges = {}
+    for key, info in document.edge_types.items():
+        edge_type = (info.source, info.relation, info.destination)
+        if info.destination not in nodes:
+            raise PenstockError(f"{folder / DOCUMENT}: {key} names node type {info.destination!r}, which is not there.")
+        edges[edge_type] = _open_edges(edges_folder(folder, edge_type), info, nodes[info.destination].count)
+    return Graph(nodes, edges, document.name, folder, document.origin)
+
+
+def write_graph(graph: Graph, folder: Path, force: bool = False) -> Graph:
+    """Write any graph as a folder and open it from there."""
+    with new_folder(folder, force) as temporary:
+        write_arrays(graph, temporary)
+        write_document(graph, temporary)
+    return open_graph(folder)
+
+
+def write_arrays(graph: Graph, folder: Path) -> None:
+    """Every array of a graph, without the document that makes the folder openable."""
+    for name, nodes in graph.nodes.items():
+        write_nodes(nodes, nodes_folder(folder, name))
+    for edge_type, edges in graph.edges.items():
+        target = edges_folder(folder, edge_type)
+        write_array(target / "indptr.npy", np.asarray(edges.indptr, np.int64))
+        write_array(target / "indices.npy", edges.indices)
+        for key, values in edges.fields.items():
+            write_array(target / f"field.{file_name(key)}.npy", values)
+        write_held_out(edges.held_out, target)
+
+
+def write_nodes(nodes: NodeSet, target: Path) -> None:
+    """The fields, splits and ids of one node type."""
+    for key, values in nodes.fields.items():
+        write_array(target / f"field.{file_name(key)}.npy", values)
+    write_splits(nodes.splits, target)
+    write_ids(nodes.ids, target)
+
+
+def write_splits(splits: dict[str, Array], target: Path) -> None:
+    """Each split as ascending vertex numbers."""
+    for key, rows in splits.items():
+        write_array(target / f"split.{file_name(key)}.npy", np.asarray(rows, np.int64))
+
+
+def write_held_out(held_out: dict[str, Array], target: Path) -> None:
+    """Each held-out set as [m, 2] pairs."""
+    for key, pairs in held_out.items():
+        write_array(target / f"held_out.{file_name(key)}.npy", np.asarray(pairs, np.int64))
+
+
+def write_ids(ids: Ids | None, target: Path) -> None:
+    """The users' ids, if they are not 0..n-1."""
+    if isinstance(ids, StringIds):
+        write_array(target / "ids.offsets.npy", ids.offsets)
+        write_array(target / "ids.bytes.npy", ids.data)
+    elif ids is not None:
+        write_array(target / "ids.npy", np.asarray(ids, np.int64))
+
+
+def write_document(graph: Graph, folder: Path) -> None:
+    """`graph.json`, last: from here on the folder opens."""
+    document = GraphDocument(
+        name=graph.name,
+        node_types={name: describe_nodes(nodes) for name, nodes in graph.nodes.items()},
+        edge_types={edge_key(kind): describe_edges(kind, edges) for kind, edges in graph.edges.items()},
+        origin=graph.origin,
+    )
+    (folder / DOCUMENT).write_text(json.dumps(document.model_dump(exclude_none=True), indent=1) + "\n")
+
+
+def describe_nodes(nodes: NodeSet) -> NodeInfo:
+    """What `graph.json` says of a node type."""
+    kind = None if nodes.ids is None else "string" if isinstance(nodes.ids, StringIds) else "integer"
+    return NodeInfo(
+        count=nodes.count,
+        first=nodes.first,
+        total=nodes.total,
+        ids=kind,  # type: ignore[arg-type]
+        fields={key: _describe_field(values, nodes.categories.get(key)) for key, values in nodes.fields.items()},
+        splits={key: len(rows) for key, rows in nodes.splits.items()},
+    )
+
+
+def describe_edges(edge_type: EdgeType, edges: EdgeSet) -> EdgeInfo:
+    """What `graph.json` says of an edge type."""
+    source, relation, destination = edge_type
+    return EdgeInfo(
+        source=source,
+        relation=relation,
+        destination=destination,
+        count=edges.count,
+        index_dtype=str(edges.indices.dtype),
+        fields={key: _describe_field(values, edges.categories.get(key)) for key, values in edges.fields.items()},
+        held_out={key: len(pairs) for key, pairs in edges.held_out.items()},
+    )
+
+
+def nodes_folder(folder: Path, node_type: str) -> Path:
+    """Where a node type's arrays live."""
+    return folder / "nodes" / file_name(node_type)
+
+
+def edges_folder(folder: Path, edge_type: EdgeType) -> Path:
+    """Where an edge type's arrays live."""
+    return folder / "edges" / file_name(edge_key(edge_type))
+
+
+def _describe_field(values: Array, categories: list[str] | None) -> FieldInfo:
+    return FieldInfo(dtype=str(values.dtype), shape=list(values.shape), categories=categories)
+
+
+def _open_nodes(folder: Path, info: NodeInfo) -> NodeSet:
+    fields = {key: _open_field(folder, key, field) for key, field in info.fields.items()}
+    splits = {
+        key: open_array(folder / f"split.{file_name(key)}.npy", "int64", (size,)) for key, size in info.splits.items()
+    }
+    categories = {key: field.categories for key, field in info.fields.items() if field.categories is not None}
+    return NodeSet(info.count, fields, splits, _open_ids(folder, info), categories, info.first, info.total)
+
+
+def _open_edges(folder: Path, info: EdgeInfo, rows: int) -> EdgeSet:
+    return EdgeSet(
+        open_array(folder / "indptr.npy", "int64", (rows + 1,)),
+        open_array(folder / "indices.npy", info.index_dtype, (info.count,)),
+        {key: _open_field(folder, key, field) for key, field in info.fields.items()},
+        {
+            key: open_array(folder / f"held_out.{file_name(key)}.npy", "int64", (size, 2))
+            for key, size in info.held_out.items()
+        },
+        {key: field.categories for key, field in info.fields.items() if field.categories is not None},
+    )
+
+
+def _open_field(folder: Path, key: str, info: FieldInfo) -> Array:
+    return open_array(folder / f"field.{file_name(key)}.npy", info.dtype, tuple(info.shape))
+
+
+def _open_ids(folder: Path, info: NodeInfo) -> Ids | None:
+    if info.ids is None:
+        return None
+    if info.ids == "integer":
+        return open_array(folder / "ids.npy", "int64", (info.count,))
+    return StringIds(
+        open_array(folder / "ids.offsets.npy", "int64", (info.count + 1,)), open_array(folder / "ids.bytes.npy", "uint8")
+    )

@@ -1,0 +1,82 @@
+"""The ids users gave their vertices, kept so that they come back on the way out."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from penstock.graph.arrays import Array
+
+
+class StringIds:
+    """Strings as one run of UTF-8 bytes and n + 1 offsets: mappable, and Arrow's own layout."""
+
+    def __init__(self, offsets: Array, data: Array) -> None:
+        self.offsets, self.data = offsets, data
+
+    @classmethod
+    def of(cls, strings: Sequence[str]) -> "StringIds":
+        """From Python strings."""
+        return cls.from_arrow(pa.array(strings, pa.large_string()))
+
+    @classmethod
+    def from_arrow(cls, array: pa.Array) -> "StringIds":
+        """From an Arrow string array without nulls."""
+        array = array.cast(pa.large_string())
+        _, offsets_buffer, data_buffer = array.buffers()
+        if len(array) == 0 or offsets_buffer is None:
+            return cls(np.zeros(1, np.int64), np.empty(0, np.uint8))
+        offsets = np.frombuffer(offsets_buffer, np.int64)[array.offset : array.offset + len(array) + 1]
+        data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+        return cls(offsets - offsets[0], data[offsets[0] : offsets[-1]])
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> str:
+        return bytes(self.data[self.offsets[index] : self.offsets[index + 1]]).decode()
+
+    def take(self, rows: Array) -> "StringIds":
+        """The ids of some rows, in their order."""
+        lengths = np.asarray(self.offsets)[rows + 1] - np.asarray(self.offsets)[rows]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        data = np.empty(offsets[-1], np.uint8)
+        _take_bytes(self.offsets, self.data, np.asarray(rows, np.int64), offsets, data)
+        return StringIds(offsets, data)
+
+    def to_arrow(self) -> pa.Array:
+        """As an Arrow large_string array, without copying."""
+        return pa.LargeStringArray.from_buffers(
+            len(self), pa.py_buffer(np.ascontiguousarray(self.offsets)), pa.py_buffer(np.ascontiguousarray(self.data))
+        )
+
+    def tolist(self) -> list[str]:
+        """As Python strings."""
+        values: list[str] = self.to_arrow().to_pylist()
+        return values
+
+
+Ids = StringIds | Array
+"""Strings, or an int64 array."""
+
+
+def concatenate(pieces: Sequence[Ids]) -> Ids:
+    """Ids one after the other; all of one kind."""
+    if not isinstance(pieces[0], StringIds):
+        return np.concatenate([np.asarray(piece) for piece in pieces])
+    return StringIds.from_arrow(pa.concat_arrays([piece.to_arrow() for piece in pieces]))  # type: ignore[union-attr]
+
+
+def take_ids(ids: Ids, rows: Array) -> Ids:
+    """The ids of some rows, in their order."""
+    return ids.take(rows) if isinstance(ids, StringIds) else ids[rows]
+
+
+@njit(nogil=True, cache=True)
+def _take_bytes(offsets: Array, data: Array, rows: Array, out_offsets: Array, out: Array) -> None:
+    for i in range(rows.shape[0]):
+        start = offsets[rows[i]]
+        for k in range(out_offsets[i + 1] - out_offsets[i]):
+            out[out_offsets[i] + k] = data[start + k]

@@ -1,0 +1,30 @@
+"""How long work says how far it is, without knowing who listens."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Progress:
+    """Listens to nothing. The command line gives one that draws bars or prints lines."""
+
+    def start(self, what: str, total: int, unit: str) -> None:
+        """A piece of work named `what` begins; it will advance `total` `unit`s (0: unknown)."""
+
+    def advance(self, amount: int) -> None:
+        """`amount` more units are done. May be called from several threads."""
+
+    def finish(self) -> None:
+        """The current piece of work is done."""
+
+    def note(self, sentence: str) -> None:
+        """Something the user should know that is not an error."""
+
+    @contextmanager
+    def step(self, what: str, total: int = 0, unit: str = "") -> Iterator[None]:
+        """One piece of work, from start to finish."""
+        self.start(what, total, unit)
+        yield
+        self.finish()
+
+
+SILENT = Progress()
