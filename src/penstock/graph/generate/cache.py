@@ -1,0 +1,30 @@
+"""Data sets made once and kept: where `ps.load("synthetic-arxiv")` finds them."""
+
+import os
+from pathlib import Path
+
+from penstock.errors import PenstockError
+from penstock.graph.folder import open_graph
+from penstock.graph.generate.make import make_graph
+from penstock.graph.generate.presets import recipe_named
+from penstock.graph.graph import Graph
+from penstock.progress import SILENT, Progress
+
+
+def make_cached(name: str, progress: Progress = SILENT) -> Graph:
+    """The full-scale data set of that name, from the cache or made into it."""
+    recipe = recipe_named(name)
+    folder = cache_folder() / name
+    try:
+        return open_graph(folder)
+    except PenstockError:
+        # Absent, or of an older format: either way it is ours to make again.
+        return make_graph(recipe, folder, force=True, progress=progress)
+
+
+def cache_folder() -> Path:
+    """PENSTOCK_CACHE, or `penstock` under the user's cache folder."""
+    asked = os.environ.get("PENSTOCK_CACHE")
+    if asked:
+        return Path(asked)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock"

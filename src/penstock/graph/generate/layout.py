@@ -1,0 +1,166 @@
+"""Where vertices stand: communities as consecutive positions, scrambled into vertex numbers by a bijection.
+
+Choosing a neighbour in a community is then arithmetic on positions; no member lists are kept, and vertex numbers say nothing
+about communities, as in real data.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from penstock.graph.arrays import Array
+from penstock.graph.generate.recipe import Recipe
+from penstock.graph.hashing import draw, key_of, mix, unit, unit_draws
+
+_ROUNDS = 2
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_S32 = np.uint64(32)
+
+
+class Layout(NamedTuple):
+    """The vertices of one type, as kernels see them."""
+
+    count: int
+    key: np.uint64
+    """Of the bijection between positions and vertex numbers."""
+    rows: int
+    columns: int
+    """rows * columns >= count: the bijection's two halves."""
+    starts: Array
+    """First position of each community, and the count."""
+    classes: Array
+    """Class of each community."""
+    rank: Array
+    """Place of each community among those of its class."""
+    class_ptr: Array
+    class_communities: Array
+    """Communities grouped by class."""
+    class_ends: Array
+    """Running number of vertices inside a class, community by community."""
+
+
+def lay_out(recipe: Recipe, node_type: str, seed: int) -> Layout:
+    """Communities with power-law sizes and classes with Zipf-like shares, drawn from the seed."""
+    count = recipe.nodes[node_type].count
+    starts = _community_starts(key_of(seed, f"sizes of {node_type}"), count, *recipe.community_sizes)
+    classes = _community_classes(key_of(seed, f"classes of {node_type}"), len(starts) - 1, recipe.classes)
+    grouped = np.argsort(classes, kind="stable").astype(np.int32)
+    class_ptr = np.searchsorted(classes[grouped], np.arange(recipe.classes + 1)).astype(np.int64)
+    rank = np.empty(len(classes), np.int32)
+    rank[grouped] = np.arange(len(classes)) - class_ptr[classes[grouped]]
+    sizes = np.diff(starts)[grouped]
+    total = np.cumsum(sizes)
+    before = np.concatenate([[0], total])[class_ptr[classes[grouped]]]
+    rows = max(1, int(np.ceil(np.sqrt(count))))
+    columns = -(-count // rows)
+    key = key_of(seed, f"numbers of {node_type}")
+    return Layout(count, key, rows, columns, starts, classes, rank, class_ptr, grouped, total - before)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _half(key: np.uint64, turn: int, value: int, bound: int) -> int:
+    bits = mix(key + np.uint64(turn) * _STEP + np.uint64(value)) >> _S32
+    return int((bits * np.uint64(bound)) >> _S32)
+
+
+@njit(nogil=True, cache=True)
+def scramble(key: np.uint64, rows: int, columns: int, count: int, position: int) -> int:
+    """The vertex number at a position: a Feistel network on Z_rows x Z_columns, walked until it lands inside."""
+    value = position
+    while True:
+        left, right = value // columns, value % columns
+        for turn in range(_ROUNDS):
+            left += _half(key, 2 * turn, right, rows)
+            if left >= rows:
+                left -= rows
+            right += _half(key, 2 * turn + 1, left, columns)
+            if right >= columns:
+                right -= columns
+        value = left * columns + right
+        if value < count:
+            return value
+
+
+@njit(nogil=True, cache=True)
+def unscramble(key: np.uint64, rows: int, columns: int, count: int, vertex: int) -> int:
+    """The position of a vertex number: `scramble` backwards."""
+    value = vertex
+    while True:
+        left, right = value // columns, value % columns
+        for back in range(_ROUNDS):
+            turn = _ROUNDS - 1 - back
+            right -= _half(key, 2 * turn + 1, left, columns)
+            if right < 0:
+                right += columns
+            left -= _half(key, 2 * turn, right, rows)
+            if left < 0:
+                left += rows
+        value = left * columns + right
+        if value < count:
+            return value
+
+
+@njit(nogil=True, cache=True, inline="always")
+def community_at(starts: Array, position: int) -> int:
+    """The community whose range holds a position."""
+    low, high = 0, starts.shape[0] - 1
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if starts[middle] <= position:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@njit(nogil=True, cache=True)
+def vertex_communities(layout: Layout, start: int, out: Array) -> None:
+    """The community of vertices start, start + 1, ..."""
+    for i in range(out.shape[0]):
+        position = unscramble(layout.key, layout.rows, layout.columns, layout.count, start + i)
+        out[i] = community_at(layout.starts, position)
+
+
+@njit(nogil=True, cache=True)
+def permuted(key: np.uint64, rows: int, columns: int, count: int, start: int, out: Array) -> None:
+    """Places of start, start + 1, ... in a random order of [0, count), without keeping the order."""
+    for i in range(out.shape[0]):
+        out[i] = scramble(key, rows, columns, count, start + i)
+
+
+def _community_starts(key: np.uint64, count: int, smallest: int, largest: int) -> Array:
+    # On a small graph no community may be more than a twentieth of it, or there would be none to tell apart.
+    largest = max(2, min(largest, count // 20))
+    smallest = max(1, min(smallest, largest // 2))
+    starts, counter = [0], 0
+    while starts[-1] < count:
+        draws = _power_draws(key, counter, 1024, smallest, largest)
+        counter += 1024
+        starts.extend((starts[-1] + np.cumsum(draws)).tolist())
+    bounds = np.array(starts, np.int64)
+    bounds = bounds[: int(np.searchsorted(bounds, count)) + 1]
+    bounds[-1] = count
+    return bounds
+
+
+@njit(cache=True)
+def _power_draws(key: np.uint64, counter: int, amount: int, smallest: int, largest: int) -> Array:
+    """Sizes with density ~ size^-2 between the bounds."""
+    out = np.empty(amount, np.int64)
+    for i in range(amount):
+        t = unit(draw(key, np.uint64(counter + i)))
+        out[i] = int(1.0 / (1.0 / smallest - t * (1.0 / smallest - 1.0 / largest)))
+    return out
+
+
+def _community_classes(key: np.uint64, communities: int, classes: int) -> Array:
+    """Shares falling like rank^-0.6. The first communities are dealt one a class so that every class exists."""
+    shares = np.arange(1, classes + 1) ** -0.6
+    ends = np.cumsum(shares) / shares.sum()
+    draws = np.empty(communities)
+    unit_draws(key, 0, draws)
+    chosen = np.minimum(np.searchsorted(ends, draws), classes - 1).astype(np.int32)
+    dealt = min(classes, communities)
+    chosen[:dealt] = np.arange(dealt)
+    return chosen
