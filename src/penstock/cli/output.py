@@ -29,6 +29,15 @@ def print_error(sentence: str) -> None:
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]Error:[/bold red] {_plain(sentence)}")
 
 
+def short(count: float) -> str:
+    """A count in at most five characters: 950, 12.3k, 4.56M."""
+    for unit in ("", "k", "M"):
+        if count < 1000:
+            return f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:.3g}G"
+
+
 class Measured:
     """Wall seconds and peak memory of a command."""
 
@@ -43,13 +52,14 @@ class Measured:
 
 @contextmanager
 def measured() -> Iterator[Measured]:
-    """Time a block and read this process's peak resident memory at its end."""
+    """Time a block and read the peak resident memory, this process's or a child's, at its end."""
     result = Measured()
     start = time.perf_counter()
     yield result
     result.seconds = time.perf_counter() - start
     unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
-    result.peak_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    peaks = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    result.peak_rss_mb = max(peaks) / unit
 
 
 def _plain(text: str) -> str:

@@ -1,5 +1,130 @@
-"""`penstock partition`: cut a graph."""
+"""`penstock partition`: cut a graph, or compare ways of cutting it."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.output import ForceOption, JsonOption, Measured, measured, print_json, short
+from penstock.cli.progress import shown_progress
+from penstock.errors import PenstockError
+from penstock.partition import Cut, Metrics, assign, partition
+from penstock.progress import Progress
 
 
-def partition_command() -> None:
-    """Cut a graph into parts."""
+def partition_command(
+    graph: Annotated[str, typer.Argument(help="A graph folder, or anything `ps.load` recognises.")],
+    parts: Annotated[int, typer.Option("--parts", help="Parts, one a machine.")],
+    out: Annotated[Path | None, typer.Option("--out", help="The partition folder to write.")] = None,
+    trainers: Annotated[int, typer.Option(help="Sub-parts of every part, one a trainer.")] = 1,
+    method: Annotated[str, typer.Option(help="random, chunk, metis, hypergraph or stream.")] = "metis",
+    refine: Annotated[str | None, typer.Option(help="balanced: lower what the busiest part sends or reads.")] = None,
+    balance: Annotated[str, typer.Option(help="Constraints: vertices, edges, train, val, test, types.")] = "",
+    tolerance: Annotated[float, typer.Option(help="Largest load of a part over the mean.")] = 1.05,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same parts.")] = 0,
+    threads: Annotated[int | None, typer.Option(help="Threads to use.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Measure several methods and write nothing.")] = False,
+    methods: Annotated[str, typer.Option(help="With --compare: which, METHOD or METHOD+balanced.")] = "",
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Cut a graph into parts.
+
+    Example: penstock partition data/arxiv --parts 4 --trainers 2 --out data/arxiv-4
+
+    Example: penstock partition data/arxiv --parts 4 --compare
+    """
+    names = tuple(name.strip() for name in balance.split(",") if name.strip())
+    cut = Cut(parts, trainers, method, refine, names, tolerance, seed)
+    if compare:
+        _compare(graph, cut, methods, threads, as_json)
+        return
+    if out is None:
+        raise PenstockError("Name the folder to write with --out, or add --compare to write nothing.")
+    with measured() as cost, shown_progress(as_json) as progress:
+        result = partition(_load(graph), cut, out, force, threads, progress)
+    metrics = Metrics(**{key: result.document.metrics[key] for key in Metrics.__dataclass_fields__})
+    fields = {"path": str(out), **_fields(cut, metrics, cost)}
+    if as_json:
+        print_json(fields)
+    else:
+        _print_table([fields])
+        Console().print(f"Written to {out}")
+
+
+def _compare(graph: str, base: Cut, methods: str, threads: int | None, as_json: bool) -> None:
+    wanted = methods.split(",") if methods else ["random", "chunk", "stream", "metis", "metis+balanced", "hypergraph"]
+    cuts = [_named_cut(base, name.strip()) for name in wanted]
+    rows: list[dict[str, Any]] = []
+    with shown_progress(as_json) as progress:
+        opened = _load(graph)
+        for cut in cuts:
+            with measured() as cost:
+                metrics = _assign(opened, cut, threads, progress)
+            rows.append(_fields(cut, metrics, cost))
+    if as_json:
+        print_json({"graph": graph, "compare": rows})
+    else:
+        _print_table(rows)
+
+
+def _named_cut(base: Cut, name: str) -> Cut:
+    from dataclasses import replace
+
+    from penstock.partition.methods import method_named
+
+    method, _, refine = name.partition("+")
+    method_named(method)
+    return replace(base, method=method, refine=refine or base.refine)
+
+
+def _assign(graph: Any, cut: Cut, threads: int | None, progress: Progress) -> Metrics:
+    progress.note(f"{cut.method}{'+' + cut.refine if cut.refine else ''}:")
+    return assign(graph, cut, threads, progress).metrics
+
+
+def _load(graph: str) -> Any:
+    from penstock.graph.convert import load
+
+    return load(graph)
+
+
+def _fields(cut: Cut, metrics: Metrics, cost: Measured) -> dict[str, Any]:
+    """The JSON interface of a cut."""
+    return {
+        "method": cut.method,
+        "refine": cut.refine,
+        "parts": cut.parts,
+        "trainers": cut.trainers,
+        "edge_cut": metrics.edge_cut,
+        "edge_cut_fraction": metrics.edge_cut_fraction,
+        "comm_volume": metrics.comm_volume,
+        "max_send": metrics.max_send,
+        "max_recv": metrics.max_recv,
+        "send": metrics.send,
+        "recv": metrics.recv,
+        "replication": metrics.replication,
+        "balance": metrics.balance,
+        **cost.fields(),
+    }
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    """A column a method, so that any number of constraints fits a narrow terminal."""
+    names = [row["method"] + (f"+\n{row['refine']}" if row["refine"] else "") for row in rows]
+    table = Table("", *names, box=None)
+    lines = {
+        "edges cut": [f"{row['edge_cut_fraction']:.2%}" for row in rows],
+        "volume": [short(row["comm_volume"]) for row in rows],
+        "most sent": [short(row["max_send"]) for row in rows],
+        "most read": [short(row["max_recv"]) for row in rows],
+        "copies a vertex": [f"{row['replication']:.2f}" for row in rows],
+        **{f"balance {key}": [f"{row['balance'][key]:.3f}" for row in rows] for key in rows[0]["balance"]},
+        "seconds": [f"{row['seconds']:.1f}" for row in rows],
+        "peak MB": [f"{row['peak_rss_mb']:,.0f}" for row in rows],
+    }
+    for what, values in lines.items():
+        table.add_row(what, *values)
+    Console().print(table)

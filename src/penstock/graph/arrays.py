@@ -33,11 +33,15 @@ def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | No
             f"{path} is {size:,} bytes where its header says {expected:,}: it is truncated or damaged, copy it again."
         )
     if fortran or stored_dtype.hasobject:
-        raise PenstockError(f"{path} is stored in an order or type that cannot be mapped: write it C-ordered and plain.")
+        raise PenstockError(
+            f"{path} is stored in an order or type that cannot be mapped: write it C-ordered and plain."
+        )
     if dtype is not None and np.dtype(dtype) != stored_dtype:
         raise PenstockError(f"{path} holds {stored_dtype} where graph.json says {dtype}: make the folder again.")
     if shape is not None and tuple(shape) != stored_shape:
-        raise PenstockError(f"{path} has shape {stored_shape} where graph.json says {tuple(shape)}: make the folder again.")
+        raise PenstockError(
+            f"{path} has shape {stored_shape} where graph.json says {tuple(shape)}: make the folder again."
+        )
     if expected == offset:
         return np.empty(stored_shape, stored_dtype)
     mapped = np.memmap(path, stored_dtype, "r", offset, stored_shape)

@@ -6,7 +6,7 @@ from numba import njit
 from penstock.graph.arrays import Array
 
 
-def index_dtype(num_sources: int) -> np.dtype[np.signedinteger]:  # type: ignore[type-arg]
+def index_dtype(num_sources: int) -> np.dtype[np.signedinteger]:
     """int32 when vertex numbers fit, else int64."""
     return np.dtype(np.int32 if num_sources <= np.iinfo(np.int32).max else np.int64)
 

@@ -170,5 +170,6 @@ def _open_ids(folder: Path, info: NodeInfo) -> Ids | None:
     if info.ids == "integer":
         return open_array(folder / "ids.npy", "int64", (info.count,))
     return StringIds(
-        open_array(folder / "ids.offsets.npy", "int64", (info.count + 1,)), open_array(folder / "ids.bytes.npy", "uint8")
+        open_array(folder / "ids.offsets.npy", "int64", (info.count + 1,)),
+        open_array(folder / "ids.bytes.npy", "uint8"),
     )

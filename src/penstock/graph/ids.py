@@ -49,7 +49,9 @@ class StringIds:
     def to_arrow(self) -> pa.Array:
         """As an Arrow large_string array, without copying."""
         return pa.LargeStringArray.from_buffers(
-            len(self), pa.py_buffer(np.ascontiguousarray(self.offsets)), pa.py_buffer(np.ascontiguousarray(self.data))
+            len(self),
+            pa.py_buffer(np.ascontiguousarray(self.offsets)),
+            pa.py_buffer(np.ascontiguousarray(self.data)),
         )
 
     def tolist(self) -> list[str]:

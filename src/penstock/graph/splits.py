@@ -19,9 +19,7 @@ def splits_by_ratio(eligible: Array, ratios: tuple[float, float, float], seed: i
     shuffled = eligible[np.argsort(draws[eligible], kind="stable")]
     ends = np.round(np.cumsum(ratios) * len(eligible)).astype(np.int64)
     starts = [0, *ends[:-1]]
-    return {
-        name: np.sort(shuffled[a:b]).astype(np.int64) for name, a, b in zip(SPLITS, starts, ends, strict=True)
-    }
+    return {name: np.sort(shuffled[a:b]).astype(np.int64) for name, a, b in zip(SPLITS, starts, ends, strict=True)}
 
 
 def splits_by_mask(**masks: Array | None) -> dict[str, Array]:

@@ -8,4 +8,13 @@ from penstock.graph.generate.make import make_graph
 from penstock.graph.generate.presets import DATASETS, DEFAULT, recipe_named
 from penstock.graph.generate.recipe import EdgeRecipe, NodeRecipe, Recipe
 
-__all__ = ["DATASETS", "DEFAULT", "EdgeRecipe", "NodeRecipe", "Recipe", "make_cached", "make_graph", "recipe_named"]
+__all__ = [
+    "DATASETS",
+    "DEFAULT",
+    "EdgeRecipe",
+    "NodeRecipe",
+    "Recipe",
+    "make_cached",
+    "make_graph",
+    "recipe_named",
+]

@@ -21,12 +21,12 @@ _S32 = np.uint64(32)
 class Layout(NamedTuple):
     """The vertices of one type, as kernels see them."""
 
-    count: int
+    size: int
     key: np.uint64
     """Of the bijection between positions and vertex numbers."""
     rows: int
     columns: int
-    """rows * columns >= count: the bijection's two halves."""
+    """rows * columns >= size: the bijection's two halves."""
     starts: Array
     """First position of each community, and the count."""
     classes: Array
@@ -118,7 +118,7 @@ def community_at(starts: Array, position: int) -> int:
 def vertex_communities(layout: Layout, start: int, out: Array) -> None:
     """The community of vertices start, start + 1, ..."""
     for i in range(out.shape[0]):
-        position = unscramble(layout.key, layout.rows, layout.columns, layout.count, start + i)
+        position = unscramble(layout.key, layout.rows, layout.columns, layout.size, start + i)
         out[i] = community_at(layout.starts, position)
 
 

@@ -9,7 +9,14 @@ from penstock.graph.arrays import Array, ArrayWriter, open_array, write_array
 from penstock.graph.atomic import new_folder
 from penstock.graph.blocks import default_threads, map_blocks
 from penstock.graph.csr import index_dtype
-from penstock.graph.folder import edges_folder, nodes_folder, open_graph, write_document, write_held_out, write_splits
+from penstock.graph.folder import (
+    edges_folder,
+    nodes_folder,
+    open_graph,
+    write_document,
+    write_held_out,
+    write_splits,
+)
 from penstock.graph.generate.layout import Layout, lay_out
 from penstock.graph.generate.negatives import unlinked_pairs
 from penstock.graph.generate.recipe import EdgeRecipe, Recipe
@@ -67,9 +74,8 @@ def _make_nodes(
                 writer.append(getattr(block, name))
             if block.order is not None:
                 _collect_splits(block.order, start, node.splits, members)
-            size = len(block.x if block.x is not None else block.y)
-            start += size
-            progress.advance(size)
+            start += block.rows
+            progress.advance(block.rows)
     for writer in writers.values():
         writer.close()
     splits = {} if node.splits is None else {name: np.concatenate(rows) for name, rows in members.items()}
@@ -93,13 +99,13 @@ def _make_edges(
 ) -> EdgeSet:
     source, target = layouts[recipe.type[0]], layouts[recipe.type[2]]
     choice = choice_of(recipe, target, seed, threads)
-    dtype = index_dtype(source.count)
+    dtype = index_dtype(source.size)
     lengths = []
     with (
         progress.step(f"edges {'__'.join(recipe.type)}", recipe.count // (1 + recipe.symmetric), "edges"),
         ArrayWriter(folder / "indices.npy", dtype) as writer,
     ):
-        work = map_blocks(lambda a, b: make_rows(a, b, choice, target, source), target.count, _BLOCK, threads)
+        work = map_blocks(lambda a, b: make_rows(a, b, choice, target, source), target.size, _BLOCK, threads)
         for row_lengths, neighbours in work:
             writer.append(neighbours)
             lengths.append(row_lengths)
@@ -151,4 +157,8 @@ def _offsets(lengths: list[Array]) -> Array:
 
 def _origin(recipe: Recipe, seed: int) -> dict[str, object]:
     plain = asdict(replace(recipe, summary=""))
-    return {"generator": recipe.name, "seed": seed, "recipe": {k: v for k, v in plain.items() if v not in ("", ())}}
+    return {
+        "generator": recipe.name,
+        "seed": seed,
+        "recipe": {k: v for k, v in plain.items() if v not in ("", ())},
+    }

@@ -27,9 +27,9 @@ class EdgeRecipe:
     hub_bias: float = 2.0
     """A choice inside a community falls on rank size·t^bias, t uniform: 1 is even, larger makes hubs."""
     max_degree: int = 10_000
-    within_community: float = 0.50
-    within_class: float = 0.30
-    """Share of choices in the own community and in its class; the rest fall anywhere."""
+    within_community: float = 0.65
+    within_class: float = 0.29
+    """Share of choices in the own community and in its class; the rest fall in related classes."""
     surplus: float = 1.0
     """Choices made per edge wanted; makes up for those that coincide. Calibrated per set."""
     held_out: tuple[float, float] = (0.0, 0.0)
@@ -75,7 +75,9 @@ class Recipe:
     def made_symmetric(self) -> "Recipe":
         """Both directions of every edge between vertices of one type: twice the list entries."""
         edges = tuple(
-            edge if edge.symmetric or edge.type[0] != edge.type[2] else replace(edge, symmetric=True, count=2 * edge.count)
+            edge
+            if edge.symmetric or edge.type[0] != edge.type[2]
+            else replace(edge, symmetric=True, count=2 * edge.count)
             for edge in self.edges
         )
         return replace(self, edges=edges)

@@ -25,9 +25,10 @@ class Choice(NamedTuple):
     """Wanted degree = factor * u^-power."""
     max_degree: int
     hub_bias: float
-    in_community: float
-    in_class: float
-    """Cumulative shares of the first two kinds of choice."""
+    away: float
+    """Mean share of choices outside the own community."""
+    class_share: float
+    """Share of those that stay in the class."""
     loops: bool
     """Whether a row may choose its own number (it may between different types)."""
 
@@ -38,10 +39,10 @@ def choice_of(recipe: EdgeRecipe, target: Layout, seed: int, threads: int | None
     key = key_of(seed, f"degrees of {name}")
     power = 1.0 / (recipe.degree_exponent - 1.0)
     wanted = recipe.count * recipe.surplus / (2 if recipe.symmetric else 1)
-    factor = wanted / target.count
+    factor = wanted / target.size
     # The cap bends the mean, so a few fixed-point steps are needed.
     for _ in range(8):
-        total = _degree_total(key, power, factor, recipe.max_degree, target.count, threads)
+        total = _degree_total(key, power, factor, recipe.max_degree, target.size, threads)
         factor *= wanted / total
     same = recipe.type[0] == recipe.type[2]
     return Choice(
@@ -51,8 +52,8 @@ def choice_of(recipe: EdgeRecipe, target: Layout, seed: int, threads: int | None
         factor,
         recipe.max_degree,
         recipe.hub_bias,
-        recipe.within_community,
-        recipe.within_community + recipe.within_class,
+        1.0 - recipe.within_community,
+        recipe.within_class / max(1e-9, 1.0 - recipe.within_community),
         not same,
     )
 
@@ -60,7 +61,7 @@ def choice_of(recipe: EdgeRecipe, target: Layout, seed: int, threads: int | None
 def make_rows(start: int, stop: int, choice: Choice, target: Layout, source: Layout) -> tuple[Array, Array]:
     """`(lengths, neighbours)` of rows [start, stop), each list ascending without repeats."""
     degrees = np.empty(stop - start, np.int64)
-    _degrees(choice, source.count, start, degrees)
+    _degrees(choice, source.size, start, degrees)
     neighbours = np.empty(int(degrees.sum()), np.int64)
     used = _fill(start, choice, target, source, degrees, neighbours, np.empty(int(degrees.max(initial=0)), np.int64))
     return degrees, neighbours[:used]
@@ -75,7 +76,8 @@ def _degree_total(key: np.uint64, power: float, factor: float, cap: int, count: 
 @njit(nogil=True, cache=True, inline="always")
 def _wanted(key: np.uint64, power: float, factor: float, cap: int, row: int) -> float:
     u = 1.0 - unit(draw(key, np.uint64(row)))
-    return min(factor * u**-power, float(cap))
+    wanted: float = factor * u**-power
+    return min(wanted, float(cap))
 
 
 @njit(nogil=True, cache=True)
@@ -105,7 +107,7 @@ def _fill(
     used = 0
     for i in range(degrees.shape[0]):
         row = start + i
-        position = unscramble(target.key, target.rows, target.columns, target.count, row)
+        position = unscramble(target.key, target.rows, target.columns, target.size, row)
         community = community_at(target.starts, position)
         key = mix(choice.pick_key ^ np.uint64(row))
         found = _draw_list(key, row, community, choice, target, source, degrees[i], scratch)
@@ -117,14 +119,23 @@ def _fill(
 
 @njit(nogil=True, cache=True)
 def _draw_list(
-    key: np.uint64, row: int, community: int, choice: Choice, target: Layout, source: Layout, wanted: int, out: Array
+    key: np.uint64,
+    row: int,
+    community: int,
+    choice: Choice,
+    target: Layout,
+    source: Layout,
+    wanted: int,
+    out: Array,
 ) -> int:
     """Up to `wanted` different neighbours, ascending: draw, sort, drop repeats, top up a few times."""
-    found, counter = 0, 0
+    found, counter = 0, 2
+    # A few vertices are open and most keep to themselves, as in real graphs: the share is 4u^3 of the mean, u uniform.
+    away = min(0.95, 4.0 * unit(draw(key, np.uint64(0))) ** 3 * choice.away)
     for _ in range(_TOP_UPS):
         filled = found
         for place in range(found, wanted):
-            vertex = _pick(key, counter, place, community, choice, target, source)
+            vertex = _pick(key, counter, place, community, away, choice, target, source)
             counter += 2
             if vertex != row or choice.loops:
                 out[filled] = vertex
@@ -142,35 +153,59 @@ def _draw_list(
 
 @njit(nogil=True, cache=True)
 def _pick(
-    key: np.uint64, counter: int, place: int, community: int, choice: Choice, target: Layout, source: Layout
+    key: np.uint64,
+    counter: int,
+    place: int,
+    community: int,
+    away: float,
+    choice: Choice,
+    target: Layout,
+    source: Layout,
 ) -> int:
-    """One neighbour: in the community that corresponds to the row's, in its class, or anywhere.
+    """One neighbour: in the community that corresponds to the row's, in its class, or in a related class.
 
     A row that has already chosen half a community (or class) looks further away, so that hubs reach their degree.
     """
     u = unit(draw(key, np.uint64(counter)))
-    t = unit(draw(key, np.uint64(counter + 1)))
+    bits = draw(key, np.uint64(counter + 1))
+    t, share = unit(bits), unit(mix(bits))
     kind = target.classes[community]
-    first, last = source.class_ptr[kind], source.class_ptr[kind + 1]
     near = -1
-    if last > first and u < choice.in_class:
-        if u < choice.in_community:
-            near = source.class_communities[first + target.rank[community] % (last - first)]
-            if 2 * place > source.starts[near + 1] - source.starts[near]:
-                near = -1
-        if near < 0 and 2 * place <= source.class_ends[last - 1]:
-            near = source.class_communities[_in_class(source, first, last, u, t)]
+    if u < 1.0 - away:
+        near = _twin(source, kind, target.rank[community])
+        if near >= 0 and 2 * place > source.starts[near + 1] - source.starts[near]:
+            near = -1
+    if near < 0 and u < 1.0 - away * (1.0 - choice.class_share):
+        near = _in_class(source, kind, share, place)
     if near < 0:
-        near = community_at(source.starts, int(unit(mix(draw(key, np.uint64(counter)) ^ key)) * source.count))
+        near = _in_class(source, _related(kind, source.class_ptr.shape[0] - 1, unit(mix(bits ^ key))), share, place)
+    if near < 0:
+        near = community_at(source.starts, int(share * source.size))
     size = source.starts[near + 1] - source.starts[near]
     position = source.starts[near] + int(size * t**choice.hub_bias)
-    return scramble(source.key, source.rows, source.columns, source.count, position)
+    return scramble(source.key, source.rows, source.columns, source.size, position)
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _in_class(source: Layout, first: int, last: int, u: float, t: float) -> int:
-    """A community of the class, chosen in proportion to its size."""
-    share = unit(mix(np.uint64(u * 4503599627370496.0) ^ np.uint64(t * 4503599627370496.0)))
+def _twin(source: Layout, kind: int, rank: int) -> int:
+    """The source community that corresponds to the row's: itself, when both ends are of one type. -1: none."""
+    first, last = source.class_ptr[kind], source.class_ptr[kind + 1]
+    return source.class_communities[first + rank % (last - first)] if last > first else -1
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _related(kind: int, classes: int, share: float) -> int:
+    """Another class: classes stand on a ring, and near ones are chosen more often (log-uniform distance)."""
+    reach = int(np.exp(abs(2.0 * share - 1.0) * np.log(float(classes))))
+    return (kind + (reach if share < 0.5 else -reach)) % classes
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _in_class(source: Layout, kind: int, share: float, place: int) -> int:
+    """A community of a class, chosen in proportion to its size; -1 when the row has half the class already."""
+    first, last = source.class_ptr[kind], source.class_ptr[kind + 1]
+    if last == first or 2 * place > source.class_ends[last - 1]:
+        return -1
     wanted = share * source.class_ends[last - 1]
     low, high = first, last - 1
     while low < high:
@@ -179,4 +214,5 @@ def _in_class(source: Layout, first: int, last: int, u: float, t: float) -> int:
             high = middle
         else:
             low = middle + 1
-    return low
+    community: int = source.class_communities[low]
+    return community

@@ -19,6 +19,7 @@ _ROOT_3 = 1.7320508075688772
 class VertexBlock(NamedTuple):
     """Rows [start, start + n) of one node type."""
 
+    rows: int
     x: Array | None
     y: Array | None
     order: Array | None
@@ -44,7 +45,7 @@ class VertexMaker:
         communities = np.empty(stop - start, np.int32)
         vertex_communities(self.layout, start, communities)
         classes = self.layout.classes[communities]
-        return VertexBlock(self._features(start, classes), *self._labels(start, classes))
+        return VertexBlock(stop - start, self._features(start, classes), *self._labels(start, classes))
 
     def _features(self, start: int, classes: Array) -> Array | None:
         if not self.node.features:
@@ -57,7 +58,7 @@ class VertexMaker:
         if self.node.splits is None:
             return None, None
         order = np.empty(len(classes), np.int64)
-        permuted(self._order_key, self.layout.rows, self.layout.columns, self.layout.count, start, order)
+        permuted(self._order_key, self.layout.rows, self.layout.columns, self.layout.size, start, order)
         y = classes.astype(np.int64)
         _noisy_labels(self._label_key, start, self.recipe.label_noise, self.recipe.classes, y)
         y[order >= sum(self.node.splits)] = -1

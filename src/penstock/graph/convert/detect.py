@@ -1,0 +1,105 @@
+"""One door for every source: what it is decides which converter reads it."""
+
+import difflib
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.graph.convert.dgl import from_dgl
+from penstock.graph.convert.networkx_ import from_networkx
+from penstock.graph.convert.npz import from_npz
+from penstock.graph.convert.ogb import from_ogb, is_ogb_folder
+from penstock.graph.convert.pyg import from_pyg
+from penstock.graph.convert.sparse import from_scipy
+from penstock.graph.graph import Graph
+
+_UNDERSTOOD = (
+    "a graph folder, an OGB folder, an .npz archive, the name of a data set, a PyG Data or HeteroData,"
+    " a DGLGraph, a SciPy sparse matrix or a NetworkX graph"
+)
+
+# The package a type (or one of its bases) comes from, and a method that only its graphs have.
+_LIBRARIES: dict[str, tuple[str, Callable[..., Graph]]] = {
+    "torch_geometric": ("edge_attrs", from_pyg),
+    "dgl": ("canonical_etypes", from_dgl),
+    "scipy": ("tocsc", from_scipy),
+    "networkx": ("adjacency", from_networkx),
+}
+
+
+def load(source: Any, **options: Any) -> Graph:
+    """The graph behind a path, a data set's name or another library's object; a `Graph` is returned as it is.
+
+    Options go to the converter: `split` (PyG, DGL, .npz), `inverse` and `scheme` (OGB), `x` and `y` (SciPy).
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return _from_path(os.fspath(source), options)
+    if isinstance(source, Graph):
+        return _convert(lambda graph: graph, source, options)
+    for base in type(source).__mro__:
+        library = base.__module__.partition(".")[0]
+        if library in _LIBRARIES and hasattr(source, _LIBRARIES[library][0]):
+            return _convert(_LIBRARIES[library][1], source, options)
+    raise PenstockError(
+        f"A {type(source).__module__}.{type(source).__name__} is no graph Penstock knows: give {_UNDERSTOOD}."
+    )
+
+
+def _from_path(given: str, options: dict[str, Any]) -> Graph:
+    path = Path(given).expanduser()
+    if path.is_dir():
+        return _from_folder(path, options)
+    if path.is_file():
+        return _from_file(path, options)
+    return _convert(_from_name, given, options)
+
+
+def _from_folder(path: Path, options: dict[str, Any]) -> Graph:
+    if (path / "graph.json").is_file():
+        return _convert(Graph.open, path, options)
+    if (path / "partition.json").is_file():
+        raise PenstockError(
+            f"{path} is a partition, not a graph: open it with penstock.partition.open_partition,"
+            " or join its parts with penstock.partition.stitch."
+        )
+    if is_ogb_folder(path):
+        return _convert(from_ogb, path, options)
+    raise PenstockError(
+        f"{path} is neither a graph folder (no graph.json) nor an OGB folder (no raw/ files): check the path."
+    )
+
+
+def _from_file(path: Path, options: dict[str, Any]) -> Graph:
+    if path.suffix == ".npz":
+        return _convert(from_npz, path, options)
+    if path.suffix in (".yaml", ".yml"):
+        raise PenstockError(
+            f"{path} describes tables: make a graph of them with `penstock data import {path} --out FOLDER`."
+        )
+    raise PenstockError(
+        f"{path} is no graph Penstock knows: give {_UNDERSTOOD};"
+        " tables need a spec and `penstock data import`."
+    )
+
+
+def _from_name(name: str) -> Graph:
+    from penstock.graph.generate import DATASETS, make_cached
+
+    if name in DATASETS:
+        return make_cached(name)
+    near = difflib.get_close_matches(name, list(DATASETS), n=1)
+    hint = f"did you mean the data set {near[0]!r}?" if near else f"data sets are {', '.join(DATASETS)}."
+    raise PenstockError(f"{name!r} is neither a path that exists nor the name of a data set: {hint}")
+
+
+def _convert(converter: Callable[..., Graph], source: Any, options: dict[str, Any]) -> Graph:
+    """Checks options first: a misspelt one is a sentence, and errors inside the converter stay visible."""
+    known = list(inspect.signature(converter).parameters)[1:]
+    for option in options:
+        if option not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise PenstockError(f"Option {option!r} means nothing for this source: {takes}.")
+    return converter(source, **options)

@@ -1,0 +1,76 @@
+"""Checked edges of any converter, as in-neighbour lists."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.csr import build_lists
+from penstock.graph.graph import EdgeSet
+
+
+def edge_set(
+    sources: Array,
+    destinations: Array,
+    num_sources: int,
+    num_destinations: int,
+    where: str,
+    fields: Mapping[str, Array] | None = None,
+    held_out: Mapping[str, Array] | None = None,
+    inverse: bool = False,
+) -> EdgeSet:
+    """Lists from edges in any order; each field's rows follow their edges. `where` names the input in
+    sentences.
+
+    With `inverse` every edge counts in both directions, under the same fields; a self loop counts twice, as
+    OGB has it.
+    """
+    if sources.ndim != 1 or sources.shape != destinations.shape:
+        raise PenstockError(
+            f"{where} has sources of shape {sources.shape} for destinations of shape {destinations.shape}:"
+            " give one of each for every edge."
+        )
+    sources = vertex_numbers(sources, num_sources, where)
+    destinations = vertex_numbers(destinations, num_destinations, where)
+    for key, values in (fields or {}).items():
+        if len(values) != len(sources):
+            raise PenstockError(
+                f"{where}: field {key!r} has {len(values):,} rows for {len(sources):,} edges."
+            )
+    given = len(sources)
+    if inverse:
+        sources, destinations = (
+            np.concatenate([sources, destinations]),
+            np.concatenate([destinations, sources]),
+        )
+    indptr, indices, order = build_lists(
+        sources, destinations, num_sources, num_destinations, want_order=bool(fields)
+    )
+    if order is not None and inverse:
+        order %= max(given, 1)
+    moved = {key: values[order] for key, values in (fields or {}).items()}
+    return EdgeSet(indptr, indices, moved, dict(held_out or {}))
+
+
+def pair_array(
+    sources: Array, destinations: Array, num_sources: int, num_destinations: int, where: str
+) -> Array:
+    """Held-out (source, destination) pairs as checked int64 [m, 2]."""
+    ends = vertex_numbers(sources, num_sources, where), vertex_numbers(destinations, num_destinations, where)
+    return np.stack(ends, axis=1).astype(np.int64, copy=False)
+
+
+def vertex_numbers(values: Array, count: int, where: str) -> Array:
+    """Contiguous int32 or int64 vertex numbers, all below `count`: the list kernels do not check bounds."""
+    if values.dtype.kind not in "iu" and len(values):
+        raise PenstockError(f"{where} holds {values.dtype} where vertex numbers are integers: convert it.")
+    if len(values):
+        low, high = int(values.min()), int(values.max())
+        if low < 0 or high >= count:
+            raise PenstockError(
+                f"{where} names vertex {low if low < 0 else high}, but only 0 to {count - 1} exist:"
+                " check the vertex count or the edges."
+            )
+    dtype = values.dtype if values.dtype in (np.int32, np.int64) else np.dtype(np.int64)
+    return np.ascontiguousarray(values, dtype)

@@ -1,0 +1,100 @@
+"""PyG's `Data` and `HeteroData` in, and out again."""
+
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.convert.masks import mask_name, mask_of
+from penstock.graph.convert.pyg_stores import HELD_OUT, StoreReader
+from penstock.graph.convert.tensors import to_tensor
+from penstock.graph.graph import EdgeSet, Graph, NodeSet
+from penstock.graph.ids import StringIds
+
+
+def from_pyg(data: Any, split: int = 0) -> Graph:
+    """A graph from a PyG `Data` (types `node` and `node__to__node`) or `HeteroData` (its own types).
+
+    Tensors with a row per vertex or edge become fields of the same name, masks become splits (column `split`
+    of masks that hold several), `n_id` the ids. Attributes of the whole graph and `edge_label*` have no place
+    in a graph: their names are kept in `graph.origin["dropped"]`.
+    """
+    from torch_geometric.data import Data, HeteroData
+
+    reader = StoreReader(split)
+    if isinstance(data, HeteroData):
+        nodes = {str(store._key): reader.nodes(store, str(store._key)) for store in data.node_stores}
+        edges = {
+            tuple(store._key): reader.edges(store, tuple(store._key), nodes) for store in data.edge_stores
+        }
+        reader.dropped += list(data._global_store.keys())
+    elif isinstance(data, Data):
+        nodes, edges = reader.homogeneous(data._store)
+    else:
+        raise PenstockError(f"A PyG {type(data).__name__} is no graph: give a Data or a HeteroData.")
+    dropped = {"dropped": reader.dropped} if reader.dropped else {}
+    return Graph(nodes, edges, "pyg", origin={"from": "PyG", **dropped})
+
+
+def to_pyg(graph: Graph) -> Any:
+    """`Data` for one type of each, else `HeteroData`; fields are shared with the graph where torch allows.
+
+    Splits become `<split>_mask`, held-out edges `held_out_<name>_index` [2, m], ids `n_id` (a list if they
+    are strings). `from_pyg` reads all of it back; names of categories are lost.
+    """
+    try:
+        from torch_geometric.data import Data, HeteroData
+    except ImportError:
+        raise PenstockError("PyG is not installed: install it with `pip install 'penstock[pyg]'`.") from None
+    if graph.is_part:
+        raise PenstockError(
+            f"Graph {graph.name!r} is a part of a cut graph, which PyG cannot hold: convert the whole graph."
+        )
+    if graph.is_homogeneous:
+        node_values = _node_values(next(iter(graph.nodes.values())))
+        edge_values = {"edge_index": to_tensor(np.empty((2, 0), np.int64), "edge_index")}
+        for edges in graph.edges.values():
+            edge_values = _edge_values(edges)
+        return Data.from_dict({**node_values, **_apart(edge_values, node_values, graph)})
+    data = HeteroData()
+    for name, nodes in graph.nodes.items():
+        data[name].update(_node_values(nodes))
+    for edge_type, edges in graph.edges.items():
+        data[edge_type].update(_edge_values(edges))
+    return data
+
+
+def _node_values(nodes: NodeSet) -> dict[str, Any]:
+    values = {key: to_tensor(array, f"Field {key!r}") for key, array in nodes.fields.items()}
+    for split, rows in nodes.splits.items():
+        values[mask_name(split)] = to_tensor(mask_of(rows, nodes.count), split)
+    if isinstance(nodes.ids, StringIds):
+        values["n_id"] = nodes.ids.tolist()
+    elif nodes.ids is not None:
+        values["n_id"] = to_tensor(nodes.ids, "The ids")
+    if "x" not in values:
+        values["num_nodes"] = nodes.count
+    return values
+
+
+def _edge_values(edges: EdgeSet) -> dict[str, Any]:
+    # PyG wants int64, so the indices are the one thing always copied.
+    edge_index = np.empty((2, edges.count), np.int64)
+    edge_index[0] = edges.indices
+    edge_index[1] = edges.destinations()
+    values = {"edge_index": to_tensor(edge_index, "edge_index")}
+    values |= {key: to_tensor(array, f"Field {key!r}") for key, array in edges.fields.items()}
+    for name, pairs in edges.held_out.items():
+        values[f"{HELD_OUT}{name}_index"] = to_tensor(np.ascontiguousarray(pairs.T), name)
+    return values
+
+
+def _apart(edge_values: dict[str, Any], node_values: dict[str, Any], graph: Graph) -> dict[str, Any]:
+    """Edge values with `edge_` before their names where PyG would take them for vertex values."""
+    same_length = graph.num_nodes == graph.num_edges
+    return {
+        f"edge_{key}"
+        if key in node_values or (same_length and "edge" not in key and "index" not in key)
+        else key: value
+        for key, value in edge_values.items()
+    }

@@ -1,0 +1,40 @@
+"""Triples (head, relation number, tail) as one edge type per relation, named `r<number>`."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.convert.edges import edge_set, pair_array
+from penstock.graph.graph import EdgeSet
+from penstock.graph.schema import EdgeType
+
+Triples = tuple[Array, ...]
+"""Heads, relations, tails."""
+
+
+def relation_sets(
+    node_type: str, count: int, num_relations: int, train: Triples, held_out: Mapping[str, Triples]
+) -> dict[EdgeType, EdgeSet]:
+    """Edges of every relation, those without any included; held-out pairs lie with their relation."""
+    apart = {name: _by_relation(triples, num_relations, name) for name, triples in held_out.items()}
+    edges = {}
+    for number, (heads, tails) in enumerate(_by_relation(train, num_relations, "The edges")):
+        where = f"Relation {number}"
+        pairs = {name: pair_array(*groups[number], count, count, where) for name, groups in apart.items()}
+        edges[node_type, f"r{number}", node_type] = edge_set(
+            heads, tails, count, count, where, held_out=pairs
+        )
+    return edges
+
+
+def _by_relation(triples: Triples, num_relations: int, where: str) -> list[tuple[Array, Array]]:
+    heads, relations, tails = triples
+    if len(relations) and not 0 <= int(relations.min()) <= int(relations.max()) < num_relations:
+        raise PenstockError(
+            f"{where}: relation numbers run outside 0 to {num_relations - 1}: check num_relations."
+        )
+    order = np.argsort(relations, kind="stable")
+    ends = np.cumsum(np.bincount(relations, minlength=num_relations))[:-1]
+    return list(zip(np.split(heads[order], ends), np.split(tails[order], ends), strict=True))

@@ -1,0 +1,23 @@
+"""Cutting graphs: which vertex goes to which part, and the folder that says so.
+
+`methods` decide, `refine` improves, `metrics` judges, `writer` carries out, `book` answers questions afterwards.
+"""
+
+from penstock.partition.book import Book
+from penstock.partition.cut import Assigned, Cut, assign, partition
+from penstock.partition.folder import Partition, open_partition
+from penstock.partition.metrics import Metrics, measure
+from penstock.partition.stitch import stitch
+
+__all__ = [
+    "Assigned",
+    "Book",
+    "Cut",
+    "Metrics",
+    "Partition",
+    "assign",
+    "measure",
+    "open_partition",
+    "partition",
+    "stitch",
+]

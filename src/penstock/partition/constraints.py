@@ -1,0 +1,74 @@
+"""What every part should have an equal share of."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.graph import SPLITS
+from penstock.partition.whole import Whole
+
+KNOWN = ("vertices", "edges", *SPLITS, "types")
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Named weights per vertex, `weights[c, v]`."""
+
+    names: list[str]
+    weights: Array
+
+    def loads(self, assignment: Array, parts: int) -> Array:
+        """[constraints, parts] sums of the weights."""
+        return np.stack([np.bincount(assignment, row, parts) for row in self.weights])
+
+    def balance(self, assignment: Array, parts: int) -> dict[str, float]:
+        """Largest part's load over the mean load, per constraint."""
+        loads = self.loads(assignment, parts)
+        means = np.maximum(loads.sum(1) / parts, 1e-30)
+        return {name: float(load.max() / mean) for name, load, mean in zip(self.names, loads, means, strict=True)}
+
+
+def default_names(whole: Whole) -> list[str]:
+    """Vertices and edges, and train vertices where there are any."""
+    return ["vertices", "edges", *(["train"] if _split_mask(whole, "train").any() else [])]
+
+
+def constraints_of(whole: Whole, names: list[str]) -> Constraints:
+    """The weights of the named constraints; `types` stands for one constraint per node type."""
+    found: dict[str, Array] = {}
+    for name in names:
+        found |= _weights(whole, name)
+    return Constraints(list(found), np.stack(list(found.values())))
+
+
+def _weights(whole: Whole, name: str) -> dict[str, Array]:
+    if name == "vertices":
+        return {name: np.ones(whole.count, np.int32)}
+    if name == "edges":
+        return {name: np.diff(whole.indptr).astype(np.int32)}
+    if name in SPLITS:
+        mask = _split_mask(whole, name)
+        if not mask.any():
+            raise PenstockError(
+                f"Graph {whole.graph.name!r} has no {name} vertices to balance: take {name!r} off --balance."
+            )
+        return {name: mask.astype(np.int32)}
+    if name == "types":
+        return {f"type {kind}": _type_mask(whole, kind) for kind in whole.graph.node_types}
+    raise PenstockError(f"--balance does not know {name!r}: use any of {', '.join(KNOWN)}.")
+
+
+def _split_mask(whole: Whole, name: str) -> Array:
+    mask = np.zeros(whole.count, np.bool_)
+    for kind, nodes in whole.graph.nodes.items():
+        if name in nodes.splits:
+            mask[whole.offsets[kind] + np.asarray(nodes.splits[name])] = True
+    return mask
+
+
+def _type_mask(whole: Whole, kind: str) -> Array:
+    mask = np.zeros(whole.count, np.int32)
+    mask[whole.offsets[kind] : whole.offsets[kind] + whole.graph.nodes[kind].count] = 1
+    return mask

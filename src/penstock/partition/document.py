@@ -1,0 +1,70 @@
+"""`partition.json`: what a partition folder says about itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from penstock.errors import PenstockError
+from penstock.graph.schema import check_format, first_problem
+from penstock.partition.book import Book
+
+FORMAT = "penstock-partition"
+VERSION = 1
+DOCUMENT = "partition.json"
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class TypeRanges(_Document):
+    """New IDs of one node type: `ranges[part]` are the trainers + 1 bounds of its sub-parts."""
+
+    count: int
+    original_offset: int = Field(description="where this type starts in original.npy")
+    ranges: list[list[int]]
+
+
+class PartitionDocument(_Document):
+    """The whole of `partition.json`."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    graph: str
+    origin: dict[str, Any] = {}
+    method: str
+    refine: str | None = None
+    parts: int
+    trainers: int
+    seed: int
+    balance: list[str]
+    tolerance: float
+    node_types: dict[str, TypeRanges]
+    metrics: dict[str, Any]
+
+    def book(self) -> Book:
+        """Owner and local lookups."""
+        bounds = {}
+        for name, info in self.node_types.items():
+            starts = [bound for part in info.ranges for bound in part[:-1]]
+            bounds[name] = np.array([*starts, info.count], np.int64)
+        return Book(self.parts, self.trainers, bounds)
+
+
+def read_partition_document(folder: Path) -> PartitionDocument:
+    """`partition.json` of a folder, checked."""
+    path = folder / DOCUMENT
+    try:
+        raw = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise PenstockError(f"{folder} is no partition folder: it has no {DOCUMENT}.") from None
+    except (OSError, ValueError) as error:
+        raise PenstockError(f"{path} cannot be read ({error}): copy it again.") from None
+    check_format(raw, path, FORMAT, VERSION)
+    try:
+        return PartitionDocument.model_validate(raw)
+    except ValidationError as error:
+        raise PenstockError(f"{path} is not valid: {first_problem(error)}.") from None

@@ -1,0 +1,28 @@
+"""Partitioning methods, a policy a file. Adding one is a file and a line here."""
+
+import difflib
+
+from penstock.errors import PenstockError
+from penstock.partition.methods.chunk import assign_chunk
+from penstock.partition.methods.hypergraph import assign_hypergraph
+from penstock.partition.methods.metis import assign_metis
+from penstock.partition.methods.random import assign_random
+from penstock.partition.methods.stream import assign_stream
+from penstock.partition.problem import Method
+
+METHODS: dict[str, Method] = {
+    "random": assign_random,
+    "chunk": assign_chunk,
+    "metis": assign_metis,
+    "hypergraph": assign_hypergraph,
+    "stream": assign_stream,
+}
+
+
+def method_named(name: str) -> Method:
+    """The method of that name; an unknown one gets the nearest suggested."""
+    if name in METHODS:
+        return METHODS[name]
+    near = difflib.get_close_matches(name, METHODS, 1, 0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(METHODS)}."
+    raise PenstockError(f"There is no partitioning method {name!r}: {hint}")

@@ -1,0 +1,91 @@
+"""`hypergraph`: least communication volume, by Mt-KaHyPar's km1 objective.
+
+One net per vertex: itself and everyone who reads it. The sum over nets of (parts touched - 1) is exactly the number of rows that
+cross between parts. Mt-KaHyPar balances one weight, so the constraints are summed for it, and local search restores each one
+afterwards.
+"""
+
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from numba import njit
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array, open_array, write_array
+from penstock.graph.csr import transpose_lists
+from penstock.partition.problem import Problem
+from penstock.partition.refine.repair import repaired
+from penstock.partition.refine.volume import less_volume
+
+_WEIGHT_UNIT = 100
+NO_MTKAHYPAR = "Method 'hypergraph' needs Mt-KaHyPar: `pip install mtkahypar`, or use --method metis."
+
+
+def assign_hypergraph(problem: Problem) -> Array:
+    """Parts by Mt-KaHyPar, then into every constraint's tolerance, then greedy moves that still save volume."""
+    if find_spec("mtkahypar") is None:
+        raise PenstockError(NO_MTKAHYPAR)
+    with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
+        folder = Path(scratch)
+        with problem.progress.step("nets"):
+            _write_problem(problem, folder)
+        with problem.progress.step(f"Mt-KaHyPar, {problem.parts} parts"):
+            _run(problem, folder)
+        assignment = np.array(open_array(folder / "assignment.npy"))
+    assignment = repaired(problem, assignment)
+    with problem.progress.step("greedy moves"):
+        return less_volume(problem, assignment)
+
+
+def _write_problem(problem: Problem, folder: Path) -> None:
+    out_indptr, readers = transpose_lists(problem.whole.indptr, problem.whole.indices, problem.whole.count)
+    pins = np.empty(len(readers) + problem.whole.count, np.uint64)
+    offsets = np.zeros(problem.whole.count + 1, np.int64)
+    used = _fill_nets(out_indptr, readers, offsets, pins)
+    write_array(folder / "offsets.npy", offsets)
+    write_array(folder / "pins.npy", pins[:used])
+    write_array(folder / "weights.npy", _summed_weights(problem))
+
+
+def _summed_weights(problem: Problem) -> Array:
+    """Every constraint's share of the mean vertex, added up, in whole units of a hundredth."""
+    total = np.zeros(problem.whole.count)
+    for row in problem.constraints.weights:
+        total += row * (problem.whole.count / max(1, row.sum(dtype=np.int64)))
+    return np.maximum(1, np.rint(total * _WEIGHT_UNIT / len(problem.constraints.names))).astype(np.int64)
+
+
+def _run(problem: Problem, folder: Path) -> None:
+    """In a process of its own: Mt-KaHyPar keeps the interpreter's lock, so nothing else could run or be interrupted."""
+    command = [sys.executable, "-m", "penstock.partition.methods.mtkahypar_process", str(folder)]
+    numbers = [str(n) for n in (problem.parts, (problem.tolerance - 1) * 0.6, problem.seed, problem.threads)]
+    child = subprocess.Popen([*command, *numbers], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        _, complaint = child.communicate()
+    finally:
+        child.kill()
+        child.wait()
+    if child.returncode != 0:
+        last = complaint.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
+        raise PenstockError(
+            f"Mt-KaHyPar failed ({last[0]}): it may have run out of memory; use --method metis or stream."
+        )
+
+
+@njit(nogil=True, cache=True)
+def _fill_nets(indptr: Array, readers: Array, offsets: Array, pins: Array) -> int:
+    """Each net's pins without repeats; returns how many in all. Nets of one vertex cannot be cut but keep the numbering."""
+    used = 0
+    for u in range(indptr.shape[0] - 1):
+        pins[used] = u
+        used += 1
+        for k in range(indptr[u], indptr[u + 1]):
+            if readers[k] != u and (k == indptr[u] or readers[k] != readers[k - 1]):
+                pins[used] = readers[k]
+                used += 1
+        offsets[u + 1] = used
+    return used

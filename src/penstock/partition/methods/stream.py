@@ -1,0 +1,87 @@
+"""`stream`: one pass over the vertices, for graphs whose partitioner state would not fit.
+
+Keeps the part of every vertex and the loads, nothing else. A vertex goes where most of its already placed in-neighbours are,
+less a price that rises with the part's load (Fennel, with the price taken over all constraints).
+"""
+
+import numpy as np
+from numba import njit
+
+from penstock.graph.arrays import Array
+from penstock.graph.blocks import ranges
+from penstock.partition.problem import Problem
+
+_BLOCK = 1 << 18
+
+
+def assign_stream(problem: Problem) -> Array:
+    """Place vertices in the order of their numbers; the lists are read once, in order."""
+    whole, parts = problem.whole, problem.parts
+    weights = problem.constraints.weights
+    totals = np.maximum(weights.sum(1, dtype=np.int64).astype(np.float64), 1.0)
+    capacities = problem.capacities()
+    loads = np.zeros((len(weights), parts))
+    assignment = np.full(whole.count, -1, np.int32)
+    degree = len(whole.indices) / max(1, whole.count)
+    with problem.progress.step("streaming vertices", whole.count, "vertices"):
+        for start, stop in ranges(whole.count, _BLOCK):
+            _place(
+                whole.indptr,
+                whole.indices,
+                start,
+                stop,
+                weights,
+                totals,
+                capacities,
+                degree,
+                loads,
+                assignment,
+            )
+            problem.progress.advance(stop - start)
+    return assignment
+
+
+@njit(nogil=True, cache=True)
+def _place(
+    indptr: Array,
+    indices: Array,
+    start: int,
+    stop: int,
+    weights: Array,
+    totals: Array,
+    capacities: Array,
+    degree: float,
+    loads: Array,
+    assignment: Array,
+) -> None:
+    parts = loads.shape[1]
+    near = np.zeros(parts, np.int64)
+    for v in range(start, stop):
+        near[:] = 0
+        for k in range(indptr[v], indptr[v + 1]):
+            if assignment[indices[k]] >= 0:
+                near[assignment[indices[k]]] += 1
+        best, best_score, spare, spare_load = -1, -np.inf, 0, np.inf
+        for p in range(parts):
+            load, fits = _fullness(weights, totals, capacities, loads, v, p)
+            if load < spare_load:
+                spare, spare_load = p, load
+            # Fennel's price with exponent 1.5: degree * 1.5 * sqrt(load), load relative to an even share.
+            score = near[p] - 0.75 * degree * np.sqrt(load)
+            if fits and score > best_score:
+                best, best_score = p, score
+        chosen = best if best >= 0 else spare
+        assignment[v] = chosen
+        for c in range(loads.shape[0]):
+            loads[c, chosen] += weights[c, v]
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _fullness(weights: Array, totals: Array, capacities: Array, loads: Array, v: int, p: int) -> tuple[float, bool]:
+    """The part's largest share over an even one, of the constraints that v adds to; and whether v fits."""
+    load, fits = 0.0, True
+    for c in range(loads.shape[0]):
+        if weights[c, v] > 0:
+            load = max(load, loads[c, p] * loads.shape[1] / totals[c])
+            fits &= loads[c, p] + weights[c, v] <= capacities[c]
+    return load, fits

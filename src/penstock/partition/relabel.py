@@ -1,0 +1,36 @@
+"""New IDs: part after part, trainer after trainer, original order inside."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
+from penstock.partition.whole import Whole
+
+
+@dataclass(frozen=True)
+class Relabelling:
+    """Maps of one node type between new and original IDs, and the bounds of every sub-part."""
+
+    original: Array
+    """New ID to original."""
+    new: Array
+    """Original to new ID."""
+    bounds: Array
+    """parts * trainers + 1 first new IDs."""
+
+
+def relabel(whole: Whole, assignment: Array, trainer: Array, parts: int, trainers: int) -> dict[str, Relabelling]:
+    """The maps of every node type, by a stable counting sort."""
+    keys = assignment.astype(np.int64) * trainers + trainer
+    return {name: _relabel_type(view, parts * trainers) for name, view in whole.by_type(keys).items()}
+
+
+def _relabel_type(keys: Array, groups: int) -> Relabelling:
+    original = np.argsort(keys, kind="stable").astype(np.int64)
+    bounds = np.zeros(groups + 1, np.int64)
+    np.cumsum(np.bincount(keys, minlength=groups), out=bounds[1:])
+    new = np.empty(len(keys), index_dtype(len(keys)))
+    new[original] = np.arange(len(keys))
+    return Relabelling(original, new, bounds)

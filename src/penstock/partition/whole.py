@@ -1,0 +1,79 @@
+"""A heterogeneous graph as one set of vertices: how partitioners and metrics look at it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
+from penstock.graph.graph import Graph
+
+
+@dataclass(frozen=True)
+class Whole:
+    """In-neighbour lists over all vertices, type after type.
+
+    With one node and one edge type these are the graph's own mapped arrays; otherwise a merged copy of the topology.
+    """
+
+    graph: Graph
+    offsets: dict[str, int]
+    indptr: Array
+    indices: Array
+
+    @property
+    def count(self) -> int:
+        """Vertices of all types."""
+        return len(self.indptr) - 1
+
+    def by_type(self, values: Array) -> dict[str, Array]:
+        """A per-vertex array cut by node type (views)."""
+        return {name: values[start : start + self.graph.nodes[name].count] for name, start in self.offsets.items()}
+
+
+def whole_of(graph: Graph) -> Whole:
+    """All vertices of a graph, numbered type after type."""
+    if graph.is_part:
+        raise PenstockError(f"Graph {graph.name!r} is a part of a cut graph: partition the whole graph instead.")
+    offsets, total = {}, 0
+    for name, nodes in graph.nodes.items():
+        offsets[name] = total
+        total += nodes.count
+    if graph.is_homogeneous and graph.edges:
+        return Whole(graph, offsets, graph.indptr, graph.indices)
+    return Whole(graph, offsets, *_merged_lists(graph, offsets, total))
+
+
+def _merged_lists(graph: Graph, offsets: dict[str, int], total: int) -> tuple[Array, Array]:
+    lengths = np.zeros(total, np.int64)
+    for (_, _, target), edges in graph.edges.items():
+        start = offsets[target]
+        lengths[start : start + graph.nodes[target].count] += np.diff(edges.indptr)
+    indptr = np.zeros(total + 1, np.int64)
+    np.cumsum(lengths, out=indptr[1:])
+    indices = np.empty(int(indptr[-1]), index_dtype(total))
+    fill = indptr[:-1].copy()
+    for (source, _, target), edges in graph.edges.items():
+        _copy_lists(edges.indptr, edges.indices, offsets[source], offsets[target], fill, indices)
+    if len(graph.edges) > 1:
+        _sort_lists(indptr, indices)
+    return indptr, indices
+
+
+@njit(nogil=True, cache=True)
+def _copy_lists(indptr: Array, indices: Array, source: int, target: int, fill: Array, out: Array) -> None:
+    for row in range(indptr.shape[0] - 1):
+        position = fill[target + row]
+        for k in range(indptr[row], indptr[row + 1]):
+            out[position] = source + indices[k]
+            position += 1
+        fill[target + row] = position
+
+
+@njit(nogil=True, cache=True)
+def _sort_lists(indptr: Array, indices: Array) -> None:
+    # Equal neighbours (through two relations) must stand together for the kernels that count them once.
+    for row in range(indptr.shape[0] - 1):
+        indices[indptr[row] : indptr[row + 1]].sort()

@@ -1,0 +1,185 @@
+"""NumPy archives: the shared real graphs, and small ones of every kind."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock import PenstockError
+from penstock.graph.convert import from_npz
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+# vertices, undirected edges or triples, columns of x, classes, sizes of splits: from the README of the data.
+ONE_TYPE = {
+    "cora": (2708, 5278, 1433, 7, (140, 500, 1000)),
+    "citeseer": (3327, 4552, 3703, 6, (120, 500, 1000)),
+    "coauthor-cs": (18333, 81894, 6805, 15, ()),
+    "amazon-photo": (7650, 119081, 745, 8, ()),
+    "facebook-pagepage": (22470, 170823, 4714, 4, ()),
+    "twitch-de": (9498, 153138, 3170, 2, ()),
+    "twitch-engb": (7126, 35324, 3170, 2, ()),
+    "tolokers": (11758, 519000, 10, 2, (5879, 2939, 2940)),
+    "minesweeper": (10000, 39402, 7, 2, (5000, 2500, 2500)),
+    "actor": (7600, 26659, 932, 5, (3648, 2432, 1520)),
+    "cora-ml": (2995, 8158, 2879, 7, ()),
+    "com-dblp": (317080, 1049866, 0, 0, ()),
+    "soc-slashdot0902": (82168, 504230, 0, 0, ()),
+    "email-enron": (36692, 183831, 0, 0, ()),
+}
+
+
+def real(name):
+    path = DATA / f"{name}.npz"
+    if not path.is_file():
+        pytest.skip(f"{path} is not here")
+    return path
+
+
+@pytest.mark.parametrize("name", ONE_TYPE)
+def test_real_graphs_of_one_type(name):
+    vertices, edges, columns, classes, splits = ONE_TYPE[name]
+    graph = from_npz(real(name))
+    assert graph.name == name and graph.is_homogeneous
+    assert graph.num_nodes == vertices and graph.num_edges == 2 * edges
+    nodes = graph.nodes["node"]
+    assert ("x" in nodes.fields) == bool(columns)
+    if columns:
+        assert nodes.x.shape == (vertices, columns) and nodes.x.dtype == np.float32
+        assert len(np.unique(nodes.y[nodes.y >= 0])) == classes
+    assert tuple(len(rows) for rows in nodes.splits.values()) == splits
+
+
+def test_real_multilabels():
+    graph = from_npz(real("deezer-hu"))
+    assert graph.num_nodes == 47538 and graph.num_edges == 2 * 222887
+    assert graph.y.shape == (47538, 84) and set(np.unique(graph.y)) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "vertices", "triples", "relations", "classes", "splits"),
+    [
+        ("aifb", 8285, 29043, 45, 4, (104, 36, 36)),
+        ("am-1m", 1080876, 1360749, 12, 8, (13423, 20000, 20000, 20000)),
+    ],
+)
+def test_real_typed_edges(name, vertices, triples, relations, classes, splits):
+    graph = from_npz(real(name))
+    assert graph.node_types == ["entity"] and graph.num_nodes == vertices and graph.num_edges == triples
+    assert graph.edge_types == [("entity", f"r{k}", "entity") for k in range(relations)]
+    assert tuple(len(rows) for rows in graph.nodes["entity"].splits.values()) == splits
+    labels = graph.nodes["entity"].y
+    assert len(np.unique(labels[labels >= 0])) == classes
+
+
+def test_real_several_types():
+    graph = from_npz(real("hetero-dblp"), split=2)
+    assert graph.num_nodes == 26128 and graph.num_edges == 119783 and len(graph.edges) == 3
+    assert graph.nodes["author"].x.shape == (4057, 334) and graph.nodes["term"].x.shape == (7723, 50)
+    assert len(graph.split("train", "author")) == 240, "60 for each of 4 classes"
+    assert len(from_npz(real("hetero-dblp")).split("train", "author")) == 80
+
+
+def test_real_triples():
+    graph = from_npz(real("fb15k-237"))
+    assert graph.num_nodes == 14541 and graph.num_edges == 272115 and len(graph.edges) == 237
+    held_out = {
+        name: sum(len(edges.held_out[name]) for edges in graph.edges.values()) for name in ("val", "test")
+    }
+    assert graph.num_edges + sum(held_out.values()) == 310116
+
+
+def test_real_users_and_items():
+    graph = from_npz(real("gowalla"))
+    assert graph.num_nodes == 70839
+    rates, rated_by = graph.edges["user", "rates", "item"], graph.edges["item", "rated-by", "user"]
+    assert rates.count == rated_by.count == 810128
+    assert len(rates.held_out["test"]) == 217242 and rated_by.held_out == {}
+
+
+def test_every_real_archive_loads():
+    if not DATA.is_dir():
+        pytest.skip(f"{DATA} is not here")
+    known = {*ONE_TYPE, "deezer-hu", "aifb", "am-1m", "hetero-dblp", "fb15k-237", "gowalla"}
+    assert {path.stem for path in DATA.glob("*.npz")} <= known, "an archive without a test"
+
+
+def one_type(**changes):
+    arrays = {
+        "num_nodes": 3,
+        "indptr": [0, 1, 2, 2],
+        "indices": [1, 0],
+        "features": np.ones((3, 2), np.float32),
+    }
+    return {key: np.asarray(value) for key, value in {**arrays, **changes}.items() if value is not None}
+
+
+def write(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def test_small_archive(tmp_path):
+    masks = np.eye(3, dtype=bool)[:2]
+    path = write(
+        tmp_path / "tiny.npz", **one_type(train_mask=masks, labels=[1, 0, -1], class_names=["a", "b"])
+    )
+    graph = from_npz(path, split=1)
+    assert graph.indptr.tolist() == [0, 1, 2, 2] and graph.indices.tolist() == [1, 0]
+    assert graph.split("train").tolist() == [1]
+    assert graph.nodes["node"].categories == {"y": ["a", "b"]}
+    with pytest.raises(PenstockError, match="There are 2 splits, so 2 does not exist: choose 0 to 1"):
+        from_npz(path, split=2)
+
+
+def test_sparse_features_become_dense(tmp_path):
+    parts = {
+        "feat_indptr": [0, 1, 1, 3],
+        "feat_indices": [1, 0, 1],
+        "feat_data": [1.0, 2.0, 3.0],
+        "feat_shape": [3, 2],
+    }
+    path = write(tmp_path / "sparse.npz", **one_type(features=None, **parts))
+    assert from_npz(path).x.tolist() == [[0, 1], [0, 0], [2, 3]]
+    broken = write(tmp_path / "broken.npz", **one_type(features=None, **{**parts, "feat_indices": [1, 0, 9]}))
+    with pytest.raises(PenstockError, match="sparse features do not fit together"):
+        from_npz(broken)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        (one_type(indptr=[0, 1, 2]), "indptr does not fit num_nodes and indices"),
+        (one_type(indptr=[0, 2, 1, 2]), "indptr does not fit num_nodes and indices"),
+        (one_type(indices=[1, 7]), "indices names vertex 7, but only 0 to 2 exist"),
+        (one_type(indices=None), "has no array 'indices': it is incomplete"),
+        (one_type(features=np.ones((2, 2))), "Field 'x' has 2 rows for 3 vertices"),
+        ({"something": np.ones(3)}, "is no graph Penstock knows: it needs indptr and indices"),
+        ({"indptr": np.array([{}], dtype=object)}, "is not a readable .npz archive of plain arrays"),
+        (
+            {"num_nodes": 2, "num_relations": 1, "edge_index": [[0], [1]], "edge_type": [3]},
+            "relation numbers run outside 0 to 0",
+        ),
+    ],
+)
+def test_bad_archives_are_sentences(tmp_path, arrays, sentence):
+    path = write(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(PenstockError, match=sentence):
+        from_npz(path)
+
+
+def test_what_is_no_archive_is_a_sentence(tmp_path):
+    with pytest.raises(PenstockError, match="does not exist: check the path"):
+        from_npz(tmp_path / "absent.npz")
+    np.save(tmp_path / "array.npy", np.ones(3))
+    with pytest.raises(PenstockError, match=r"is no \.npz archive"):
+        from_npz((tmp_path / "array.npy").rename(tmp_path / "array.npz"))
+    whole = write(tmp_path / "whole.npz", **one_type()).read_bytes()
+    (tmp_path / "half.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(PenstockError, match=r"half\.npz is no"):
+        from_npz(tmp_path / "half.npz")
+    damaged = bytearray(whole)
+    damaged[200:210] = b"0123456789"
+    (tmp_path / "damaged.npz").write_bytes(damaged)
+    with pytest.raises(PenstockError, match=r"is not a readable \.npz archive of plain arrays"):
+        from_npz(tmp_path / "damaged.npz")

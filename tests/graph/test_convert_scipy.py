@@ -1,0 +1,72 @@
+"""SciPy's sparse matrices: A[i, j] is the edge i -> j."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from penstock import PenstockError
+from penstock.graph.convert import from_scipy
+
+FORMATS = ["csr", "csc", "coo", "lil", "dok", "bsr", "dia"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.integers(1, 9),
+    columns=st.integers(1, 9),
+    seed=st.integers(0, 2**16),
+    kind=st.sampled_from(FORMATS),
+    as_array=st.booleans(),
+)
+def test_every_entry_is_an_edge(rows, columns, seed, kind, as_array):
+    dense = np.random.default_rng(seed).integers(0, 3, (rows, columns)).astype(np.float64)
+    matrix = (sparse.coo_array if as_array else sparse.coo_matrix)(dense).asformat(kind)
+    graph = from_scipy(matrix)
+    (edge_type,) = graph.edge_types
+    edges = graph.edges[edge_type]
+    weights = edges.fields.get("weight", np.ones(edges.count))
+    again = np.zeros((rows, columns))
+    np.add.at(again, tuple(edges.edge_index()), weights)
+    np.testing.assert_array_equal(again, dense)
+    starts = set(edges.indptr.tolist())
+    ascending = [k in starts or edges.indices[k] > edges.indices[k - 1] for k in range(1, edges.count)]
+    assert all(ascending)
+    assert edge_type == (("node", "to", "node") if rows == columns else ("row", "to", "column"))
+    assert ("weight" in edges.fields) == bool((dense[dense != 0] != 1).any())
+
+
+def test_weights_are_float32_and_ones_are_no_weights():
+    weighted = from_scipy(sparse.csr_array(np.array([[0, 0.5], [2, 0]])))
+    assert weighted.edges["node", "to", "node"].fields["weight"].dtype == np.float32
+    assert from_scipy(sparse.csr_array(np.array([[False, True], [True, False]]))).num_edges == 2
+    assert from_scipy(sparse.csr_array(np.eye(2))).edges["node", "to", "node"].fields == {}
+
+
+def test_the_matrix_is_left_alone():
+    unsorted = sparse.csc_array((np.array([3.0, 1.0]), np.array([1, 0]), np.array([0, 2, 2])), shape=(2, 2))
+    graph = from_scipy(unsorted)
+    assert graph.indices.tolist() == [0, 1]
+    assert graph.edges["node", "to", "node"].fields["weight"].tolist() == [1, 3]
+    assert unsorted.indices.tolist() == [1, 0]
+
+
+def test_features_and_labels():
+    graph = from_scipy(sparse.eye_array(3, format="csr"), x=np.ones((3, 2)), y=np.arange(3), name="mine")
+    assert graph.x.shape == (3, 2) and graph.y.tolist() == [0, 1, 2] and graph.name == "mine"
+    with pytest.raises(PenstockError, match="Field 'x' has 4 rows for 3 vertices"):
+        from_scipy(sparse.eye_array(3), x=np.ones((4, 2)))
+    with pytest.raises(PenstockError, match="2 x 3 matrix has two node types, so y cannot be placed"):
+        from_scipy(sparse.csr_array((2, 3)), y=np.arange(2))
+
+
+def test_bad_matrices_are_sentences():
+    with pytest.raises(PenstockError, match="holds complex128, which cannot be edge weights"):
+        from_scipy(sparse.csr_array(np.eye(2) * 1j))
+    beyond = sparse.csr_array(np.eye(2))
+    beyond.indices[0] = 9
+    with pytest.raises(PenstockError, match="The matrix is not valid"):
+        from_scipy(beyond)
+    with pytest.raises(PenstockError, match=r"shape \(3,\) is no adjacency matrix"):
+        from_scipy(sparse.coo_array(np.array([0, 1, 2])))
