@@ -21,7 +21,7 @@ class Progress:
 
     @contextmanager
     def step(self, what: str, total: int = 0, unit: str = "") -> Iterator[None]:
-        """One piece of work, from start to finish."""
+        """One piece of work, from start to finish; one that raises is never reported as finished."""
         self.start(what, total, unit)
         yield
         self.finish()

@@ -23,6 +23,7 @@ def partition_command(
     refine: Annotated[str | None, typer.Option(help="balanced: lower what the busiest part sends or reads.")] = None,
     balance: Annotated[str, typer.Option(help="Constraints: vertices, edges, train, val, test, types.")] = "",
     tolerance: Annotated[float, typer.Option(help="Largest load of a part over the mean.")] = 1.05,
+    passes: Annotated[int, typer.Option(help="How often `stream` reads the graph; more passes, less cut.")] = 1,
     seed: Annotated[int, typer.Option(help="The same seed gives the same parts.")] = 0,
     threads: Annotated[int | None, typer.Option(help="Threads to use.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Measure several methods and write nothing.")] = False,
@@ -37,7 +38,7 @@ def partition_command(
     Example: penstock partition data/arxiv --parts 4 --compare
     """
     names = tuple(name.strip() for name in balance.split(",") if name.strip())
-    cut = Cut(parts, trainers, method, refine, names, tolerance, seed)
+    cut = Cut(parts, trainers, method, refine, names, tolerance, seed, passes)
     if compare:
         _compare(graph, cut, methods, threads, as_json)
         return

@@ -39,6 +39,8 @@ class Cut:
     """Constraints by name; empty: vertices, edges, and train where there is one."""
     tolerance: float = 1.05
     seed: int = 0
+    passes: int = 1
+    """How often `stream` reads the graph."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def assign(graph: Graph, cut: Cut, threads: int | None = None, progress: Progres
         constraints_of(whole, names),
         cut.tolerance,
         cut.seed,
+        cut.passes,
         threads or default_threads(),
         progress,
     )
@@ -125,6 +128,8 @@ def _check(graph: Graph, cut: Cut) -> None:
         raise PenstockError(
             f"Graph {graph.name!r} has {graph.num_nodes:,} vertices, fewer than {wanted}: ask for fewer."
         )
+    if cut.passes < 1:
+        raise PenstockError("--passes must be at least 1.")
     if not 1 < cut.tolerance <= 2:
         raise PenstockError(
             f"--tolerance {cut.tolerance:g} is out of range: give a ratio above 1 and up to 2, such as 1.05."

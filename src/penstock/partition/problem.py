@@ -21,6 +21,8 @@ class Problem:
     tolerance: float = 1.05
     """Largest load a part may have, over the mean."""
     seed: int = 0
+    passes: int = 1
+    """How often a streaming method reads the graph."""
     threads: int = 1
     progress: Progress = SILENT
 

@@ -1,4 +1,4 @@
-"""`stream`: one pass over the vertices, for graphs whose partitioner state would not fit.
+"""`stream`: one pass over the vertices (or a few), for graphs whose partitioner state would not fit.
 
 Keeps the part of every vertex and the loads, nothing else. A vertex goes where most of its already placed in-neighbours are,
 less a price that rises with the part's load (Fennel, with the price taken over all constraints).
@@ -15,7 +15,10 @@ _BLOCK = 1 << 18
 
 
 def assign_stream(problem: Problem) -> Array:
-    """Place vertices in the order of their numbers; the lists are read once, in order."""
+    """Place vertices in the order of their numbers; the lists are read once a pass, in order.
+
+    A second pass places each vertex anew, now knowing where all its neighbours went.
+    """
     whole, parts = problem.whole, problem.parts
     weights = problem.constraints.weights
     totals = np.maximum(weights.sum(1, dtype=np.int64).astype(np.float64), 1.0)
@@ -23,21 +26,12 @@ def assign_stream(problem: Problem) -> Array:
     loads = np.zeros((len(weights), parts))
     assignment = np.full(whole.count, -1, np.int32)
     degree = len(whole.indices) / max(1, whole.count)
-    with problem.progress.step("streaming vertices", whole.count, "vertices"):
-        for start, stop in ranges(whole.count, _BLOCK):
-            _place(
-                whole.indptr,
-                whole.indices,
-                start,
-                stop,
-                weights,
-                totals,
-                capacities,
-                degree,
-                loads,
-                assignment,
-            )
-            problem.progress.advance(stop - start)
+    step = problem.progress.step("streaming vertices", whole.count * problem.passes, "vertices")
+    with step:
+        for _ in range(problem.passes):
+            for start, stop in ranges(whole.count, _BLOCK):
+                _place(whole.indptr, whole.indices, start, stop, weights, totals, capacities, degree, loads, assignment)
+                problem.progress.advance(stop - start)
     return assignment
 
 
@@ -61,6 +55,9 @@ def _place(
         for k in range(indptr[v], indptr[v + 1]):
             if assignment[indices[k]] >= 0:
                 near[assignment[indices[k]]] += 1
+        if assignment[v] >= 0:
+            for c in range(loads.shape[0]):
+                loads[c, assignment[v]] -= weights[c, v]
         best, best_score, spare, spare_load = -1, -np.inf, 0, np.inf
         for p in range(parts):
             load, fits = _fullness(weights, totals, capacities, loads, v, p)

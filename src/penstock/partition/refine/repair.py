@@ -1,13 +1,18 @@
-"""Into the tolerance: move as few and as cheap vertices as needed out of overloaded parts."""
+"""Into the tolerance: move as few and as cheap vertices as needed out of overloaded parts.
+
+Every move lowers the summed relative overload. It may overload another constraint a little on the way (a train vertex needs
+room among the vertices too); that is cleared in its turn, and since the sum only falls, the moves end.
+"""
 
 import numpy as np
 from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.partition.problem import Problem
-from penstock.partition.refine.exchange import Exchange, exchange_of, fits, move, volume_changes
+from penstock.partition.refine.exchange import Exchange, exchange_of, move, volume_changes
 
-_ROUNDS = 50
+_ROUNDS = 200
+_AIM = 0.6
 
 
 def repaired(problem: Problem, assignment: Array) -> Array:
@@ -16,62 +21,79 @@ def repaired(problem: Problem, assignment: Array) -> Array:
     if (loads <= problem.capacities()[:, None]).all():
         return assignment
     with problem.progress.step("moving into balance"):
-        state = exchange_of(problem, assignment)
+        means = np.maximum(loads.sum(1) / problem.parts, 1e-30)
+        # The search aims inside the tolerance, so that where it gets stuck is still within it.
+        aim = np.maximum(means + _AIM * (problem.capacities() - means), np.ceil(means))
+        state = exchange_of(problem, assignment, aim)
         for _ in range(_ROUNDS):
-            constraint, part = _worst(state)
-            if constraint < 0 or not _relieve(state, constraint, part):
+            if (state.loads <= problem.capacities()[:, None]).all():
+                break
+            if not any(_relieve(state, means, constraint, part) for constraint, part in _overloads(state)):
                 break
     return state.part
 
 
-def _worst(state: Exchange) -> tuple[int, int]:
-    """The constraint and part with the largest relative overload, or (-1, -1)."""
+def _overloads(state: Exchange) -> list[tuple[int, int]]:
+    """(constraint, part) pairs above their capacity, the worst first."""
     excess = state.loads / np.maximum(state.capacities, 1e-30)[:, None]
-    if excess.max() <= 1:
-        return -1, -1
-    constraint, part = np.unravel_index(int(excess.argmax()), excess.shape)
-    return int(constraint), int(part)
+    order = np.argsort(-excess, axis=None, kind="stable")[: int((excess > 1).sum())]
+    return [(int(place // excess.shape[1]), int(place % excess.shape[1])) for place in order]
 
 
-def _relieve(state: Exchange, constraint: int, part: int) -> bool:
-    """Move out the vertices that cost least volume per unit of load, until the part fits; False if none can go."""
+def _relieve(state: Exchange, means: Array, constraint: int, part: int) -> bool:
+    """Move out the vertices that cost least volume per unit of overload, until the part fits; False if none could go."""
     members = np.flatnonzero((state.part == part) & (state.weights[constraint] > 0))
     costs = np.empty(len(members))
-    _price(state, members, constraint, costs)
+    _price(state, means, members, costs)
     order = members[np.argsort(costs, kind="stable")]
-    return bool(_move_out(state, order, constraint, part))
+    return bool(_move_out(state, means, order, constraint, part))
 
 
 @njit(nogil=True, cache=True)
-def _best_target(state: Exchange, v: int, change: Array) -> int:
-    best = -1
+def _overload_change(state: Exchange, means: Array, v: int, q: int) -> float:
+    """How the summed relative overload would change if v moved to q."""
+    p, total = state.part[v], 0.0
+    for c in range(means.shape[0]):
+        weight, capacity = state.weights[c, v], state.capacities[c]
+        if weight > 0:
+            at_p, at_q = state.loads[c, p], state.loads[c, q]
+            gain = max(0.0, at_q + weight - capacity) - max(0.0, at_q - capacity)
+            loss = max(0.0, at_p - capacity) - max(0.0, at_p - weight - capacity)
+            total += (gain - loss) / means[c]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _best_target(state: Exchange, means: Array, v: int, change: Array) -> tuple[int, float]:
+    """The part that lowers the overload at least volume a unit, and that price; (-1, inf) if none does."""
+    best, price = -1, np.inf
+    volume_changes(state, v, change)
     for q in range(change.shape[0]):
-        if q != state.part[v] and fits(state, v, q) and (best < 0 or change[q] < change[best]):
-            best = q
-    return best
+        if q != state.part[v]:
+            relief = -_overload_change(state, means, v, q)
+            if relief > 1e-12:
+                cost = change[q] / relief if change[q] > 0 else float(change[q])
+                if cost < price:
+                    best, price = q, cost
+    return best, price
 
 
 @njit(nogil=True, cache=True)
-def _price(state: Exchange, members: Array, constraint: int, costs: Array) -> None:
+def _price(state: Exchange, means: Array, members: Array, costs: Array) -> None:
     change = np.empty(state.recv.shape[0], np.int64)
     for i in range(members.shape[0]):
-        volume_changes(state, members[i], change)
-        best = _best_target(state, members[i], change)
-        weight = state.weights[constraint, members[i]]
-        # A vertex that saves volume by leaving should go whatever it weighs.
-        costs[i] = np.inf if best < 0 else change[best] / weight if change[best] > 0 else change[best]
+        _, costs[i] = _best_target(state, means, members[i], change)
 
 
 @njit(nogil=True, cache=True)
-def _move_out(state: Exchange, order: Array, constraint: int, part: int) -> int:
+def _move_out(state: Exchange, means: Array, order: Array, constraint: int, part: int) -> int:
     parts = state.recv.shape[0]
     change, send, recv = np.empty(parts, np.int64), np.empty(parts, np.int64), np.empty(parts, np.int64)
     moved = 0
     for v in order:
         if state.loads[constraint, part] <= state.capacities[constraint]:
             break
-        volume_changes(state, v, change)
-        best = _best_target(state, v, change)
+        best, _ = _best_target(state, means, v, change)
         if best >= 0:
             move(state, v, best, send, recv)
             moved += 1

@@ -1,0 +1,118 @@
+"""From a spec to the fields its table gives, and from fields to arrays on disk."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array, ArrayWriter, open_array
+from penstock.graph.blocks import ranges
+from penstock.graph.schema import edge_key, file_name
+from penstock.graph.tables.features import feature_fields
+from penstock.graph.tables.fields import Field, PlainField, TimeField, WeightField
+from penstock.graph.tables.labels import ClassLabel, FloatLabel, LabelField
+from penstock.graph.tables.multilabels import FlagLabel, MultiLabel
+from penstock.graph.tables.reader import Chunk, Table
+from penstock.graph.tables.spec import EdgeSpec, LabelSpec, NodeSpec
+from penstock.graph.tables.text import Role
+from penstock.progress import Progress
+
+_BLANK_ROWS = 1 << 14
+
+
+def node_fields(spec: NodeSpec) -> list[Field]:
+    """The fields of a node type, the label last."""
+    fields = feature_fields(spec.features) + [PlainField(field) for field in spec.fields]
+    if spec.label is not None:
+        fields.append(_label_field(spec.label))
+    return _distinct(fields, f"node type {spec.type}")
+
+
+def edge_fields(spec: EdgeSpec) -> list[Field]:
+    """The fields of an edge type."""
+    fields = feature_fields(spec.features) + [PlainField(field) for field in spec.fields]
+    if spec.weight is not None:
+        fields.append(WeightField(spec.weight))
+    if spec.time is not None:
+        fields.append(TimeField(spec.time))
+    return _distinct(fields, f"edge type {edge_key(spec.type)}")
+
+
+def roles_of(fields: Iterable[Field]) -> dict[str, Role]:
+    """What every column is read for. A column used twice is read as words if one use needs words."""
+    roles: dict[str, Role] = {}
+    for field in fields:
+        for column, role in field.roles.items():
+            roles[column] = role if role == "text" else roles.get(column, role)
+    return roles
+
+
+def learn_fields(fields: list[Field], table: Table, columns: set[str], progress: Progress) -> Iterator[Chunk]:
+    """The first pass: the fields that need it see all chunks; the chunks are handed on."""
+    learning = [field for field in fields if field.learns]
+    wanted = columns.union(*(field.learned_columns for field in learning))
+    for chunk in table.chunks(wanted):
+        for field in learning:
+            field.learn(chunk)
+        yield chunk
+        progress.advance(len(chunk))
+
+
+class FieldWriters:
+    """The arrays of some fields, written as the chunks come."""
+
+    def __init__(self, fields: list[Field], folder: Path) -> None:
+        self._fields, self._folder, self._stack = fields, folder, ExitStack()
+        self._writers: dict[str, ArrayWriter] = {}
+
+    def append(self, chunk: Chunk, keep: Array | None = None) -> None:
+        """The rows of a chunk, or those marked in `keep`."""
+        for field in self._fields:
+            rows = field.rows(chunk)
+            if field.name not in self._writers:
+                path = self._folder / f"field.{file_name(field.name)}.npy"
+                writer = ArrayWriter(path, rows.dtype, rows.shape[1:])
+                self._writers[field.name] = self._stack.enter_context(writer)
+            self._writers[field.name].append(rows if keep is None else rows[keep])
+
+    def append_blank(self, count: int) -> None:
+        """Rows for vertices that stand in no table."""
+        for field in self._fields:
+            writer = self._writers[field.name]
+            for start, stop in ranges(count, _BLANK_ROWS):
+                writer.append(np.full((stop - start, *writer.row_shape), field.fill, writer.dtype))
+
+    def finish(self) -> dict[str, Array]:
+        """Complete the files and map them."""
+        self._stack.close()
+        return {name: open_array(writer.path) for name, writer in self._writers.items()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+
+def _label_field(spec: LabelSpec) -> LabelField:
+    if spec.kind == "float":
+        return FloatLabel(spec)
+    if spec.kind == "class":
+        return ClassLabel(spec)
+    return MultiLabel(spec) if spec.column is not None else FlagLabel(spec)
+
+
+def _distinct(fields: list[Field], what: str) -> list[Field]:
+    names = [field.name for field in fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise PenstockError(
+                f"Two columns of {what} become the field {name!r}: give one of them another name in 'fields'."
+            )
+    return fields

@@ -1,0 +1,187 @@
+"""A graph as tables with its original ids, and the spec that imports them again."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import yaml
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.atomic import new_folder
+from penstock.graph.blocks import ranges
+from penstock.graph.graph import SPLITS, EdgeSet, Graph, NodeSet
+from penstock.graph.ids import Ids, StringIds, take_ids
+from penstock.graph.schema import EdgeType, edge_key, file_name
+from penstock.graph.tables.exportcolumns import OutColumns
+from penstock.progress import SILENT, Progress
+
+TableFormat = Literal["parquet", "csv"]
+
+_BLOCK_BYTES = 32 << 20
+_BLOCK_ROWS = 1 << 17
+
+
+def export_tables(
+    graph: Graph,
+    folder: str | Path,
+    format: TableFormat = "parquet",
+    force: bool = False,
+    progress: Progress = SILENT,
+) -> list[str]:
+    """Write every node and edge type as a table, streaming; the names of the files, relative to the folder.
+
+    `spec.yaml` beside them imports the same graph again.
+    """
+    if graph.is_part:
+        raise PenstockError(
+            f"Graph {graph.name!r} is one part of a cut graph: export the whole graph instead."
+        )
+    spec: dict[str, Any] = {"name": graph.name, "nodes": [], "edges": []}
+    with new_folder(Path(folder), force) as target:
+        for name in graph.nodes:
+            spec["nodes"].append(_export_nodes(name, graph.nodes[name], target, format, progress))
+        for edge_type in graph.edges:
+            spec["edges"].append(_export_edges(graph, edge_type, target, format, progress))
+        # Escaped: written as they are, some characters (U+0085) do not survive PyYAML.
+        (target / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False, width=120))
+        files = [entry["files"] for entry in spec["nodes"] + spec["edges"]] + ["spec.yaml"]
+        document = {"format": "penstock-export", "version": 1, "graph": graph.name, "files": files}
+        (target / "export.json").write_text(json.dumps(document, indent=1) + "\n")
+    return files
+
+
+def _export_nodes(
+    name: str, nodes: NodeSet, target: Path, form: TableFormat, progress: Progress
+) -> dict[str, Any]:
+    """The table of a node type, and its entry in the spec."""
+    file = f"nodes/{file_name(name)}.{form}"
+    columns = _columns_of(nodes, f"node type {name}", {"id", "split"}, form)
+    folds = _folds(nodes, name)
+    with _writing(target / file, form) as write, progress.step(f"{name}: table", nodes.count, "rows"):
+        for start, stop in _blocks(nodes.count, nodes.fields):
+            arrays = {"id": _id_array(nodes.ids, np.arange(start, stop)), **columns.arrays(start, stop)}
+            if folds is not None:
+                arrays["split"] = pa.array([*SPLITS, None]).take(pa.array(folds[start:stop]))
+            write(pa.record_batch(arrays))
+            progress.advance(stop - start)
+    kind = "string" if isinstance(nodes.ids, StringIds) else "integer"
+    entry = {"type": name, "files": file, "id": "id", "id_type": kind, **columns.spec()}
+    return entry | _split_and_size(folds is not None, nodes.count)
+
+
+def _export_edges(
+    graph: Graph, edge_type: EdgeType, target: Path, form: TableFormat, progress: Progress
+) -> dict[str, Any]:
+    """The table of an edge type, held-out pairs last, and its entry in the spec."""
+    key, edges = edge_key(edge_type), graph.edges[edge_type]
+    file = f"edges/{file_name(key)}.{form}"
+    columns = _columns_of(edges, f"edge type {key}", {"source", "destination", "split"}, form)
+    unknown = set(edges.held_out) - set(SPLITS[1:])
+    if unknown:
+        raise PenstockError(f"Edge type {key} holds out {min(unknown)!r}: tables know only val and test.")
+
+    def batch(
+        sources: Array, destinations: Array, fields: dict[str, pa.Array], fold: str | None
+    ) -> pa.RecordBatch:
+        source_ids, destination_ids = graph.nodes[edge_type[0]].ids, graph.nodes[edge_type[2]].ids
+        arrays = {
+            "source": _id_array(source_ids, sources),
+            "destination": _id_array(destination_ids, destinations),
+        }
+        if edges.held_out:
+            arrays["split"] = pa.repeat(pa.scalar(fold, pa.string()), len(sources))
+        return pa.record_batch(arrays | fields)
+
+    with _writing(target / file, form) as write, progress.step(f"{key}: table", edges.count, "rows"):
+        for start, stop in _blocks(edges.count, edges.fields):
+            sources, destinations = (
+                np.asarray(edges.indices[start:stop]),
+                _destinations(edges.indptr, start, stop),
+            )
+            write(batch(sources, destinations, columns.arrays(start, stop), None))
+            progress.advance(stop - start)
+        for fold, pairs in edges.held_out.items():
+            for start, stop in ranges(len(pairs), _BLOCK_ROWS):
+                rows = np.asarray(pairs[start:stop])
+                write(batch(rows[:, 0], rows[:, 1], columns.blank(stop - start), fold))
+    entry = {
+        "type": list(edge_type),
+        "files": file,
+        "source": "source",
+        "destination": "destination",
+        **columns.spec(),
+    }
+    return entry | _split_and_size(bool(edges.held_out), edges.count + sum(map(len, edges.held_out.values())))
+
+
+def _columns_of(rows: NodeSet | EdgeSet, what: str, reserved: set[str], form: TableFormat) -> OutColumns:
+    columns = OutColumns(what, reserved, lists=form == "parquet")
+    for name, values in rows.fields.items():
+        columns.add(
+            name, values, rows.categories.get(name), is_label=name == "y" and isinstance(rows, NodeSet)
+        )
+    return columns
+
+
+def _folds(nodes: NodeSet, name: str) -> Array | None:
+    """The split of every vertex by its place in train, val, test; 3 for none."""
+    if not nodes.splits:
+        return None
+    folds = np.full(nodes.count, len(SPLITS), np.int8)
+    for split, rows in nodes.splits.items():
+        if split not in SPLITS or (folds[rows] != len(SPLITS)).any():
+            raise PenstockError(
+                f"Split {split!r} of node type {name} is none of train, val, test, or shares vertices with"
+                " another: a table has one split column, change the splits first."
+            )
+        folds[rows] = SPLITS.index(split)
+    return folds
+
+
+def _split_and_size(has_split: bool, rows: int) -> dict[str, Any]:
+    return ({"split": {"column": "split"}} if has_split else {}) | ({} if rows else {"allow_empty": True})
+
+
+def _id_array(ids: Ids | None, rows: Array) -> pa.Array:
+    """The ids of some vertices; their numbers where they have no others."""
+    if ids is None:
+        return pa.array(rows.astype(np.int64, copy=False))
+    taken = take_ids(ids, rows)
+    return taken.to_arrow().cast(pa.string()) if isinstance(taken, StringIds) else pa.array(taken)
+
+
+def _destinations(indptr: Array, start: int, stop: int) -> Array:
+    """The destination of every edge of a range."""
+    return np.searchsorted(indptr, np.arange(start, stop), side="right") - 1
+
+
+def _blocks(rows: int, fields: dict[str, Array]) -> Iterator[tuple[int, int]]:
+    """Row groups of a few megabytes; an empty table is one empty group."""
+    row_bytes = sum(
+        values.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)) for values in fields.values()
+    )
+    size = max(256, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
+    return ranges(rows, size) if rows else iter([(0, 0)])
+
+
+@contextmanager
+def _writing(path: Path, form: TableFormat) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """A function that appends batches to a new file; the first one decides the columns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        writers: list[Any] = []
+
+        def write(batch: pa.RecordBatch) -> None:
+            if not writers:
+                open_writer = pq.ParquetWriter if form == "parquet" else pacsv.CSVWriter
+                writers.append(stack.enter_context(open_writer(path, batch.schema)))
+            writers[0].write_batch(batch)
+
+        yield write

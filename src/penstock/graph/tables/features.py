@@ -1,0 +1,149 @@
+"""The feature matrix x: columns side by side as float32, standardised or one-hot where the spec says so."""
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.tables.fields import CodeField, Field
+from penstock.graph.tables.numbers import NumberColumn, refuse_infinite
+from penstock.graph.tables.reader import Chunk
+from penstock.graph.tables.spec import FeatureSpec
+from penstock.graph.tables.text import Role
+from penstock.graph.tables.vocabulary import Vocabulary
+
+
+def feature_fields(specs: list[FeatureSpec]) -> list[Field]:
+    """The field x, if any column goes into it, and one field per column kept as codes."""
+    fields: list[Field] = [
+        CodeField(spec.column, spec.categories) for spec in specs if spec.categorical == "codes"
+    ]
+    parts = [_part_of(spec) for spec in specs if spec.categorical != "codes"]
+    return [FeatureField(parts), *fields] if parts else fields
+
+
+class FeatureField(Field):
+    """float32 [n, width], every value finite."""
+
+    name = "x"
+
+    def __init__(self, parts: list["_Part"]) -> None:
+        self._parts = parts
+        self.roles = {part.column: part.role for part in parts}
+        self.learns = any(part.learns for part in parts)
+
+    def learn(self, chunk: Chunk) -> None:
+        """Words of one-hot columns, mean and deviation of standardised ones."""
+        for part in self._parts:
+            if part.learns:
+                part.learn(chunk)
+
+    def rows(self, chunk: Chunk) -> Array:
+        """The parts in the order of the spec."""
+        blocks = [part.rows(chunk) for part in self._parts]
+        out = np.empty((len(chunk), sum(block.shape[1] for block in blocks)), np.float32)
+        start = 0
+        for part, block in zip(self._parts, blocks, strict=True):
+            target = out[:, start : start + block.shape[1]]
+            with np.errstate(over="ignore"):
+                target[...] = block
+            refuse_infinite(target, chunk, part.column)
+            start += block.shape[1]
+        return out
+
+    @property
+    def learned_columns(self) -> list[str]:
+        """The columns the first pass needs."""
+        return [part.column for part in self._parts if part.learns]
+
+    def standardised(self) -> dict[str, list[float | list[float]]]:
+        """[mean, deviation] of every standardised column; lists of them where the column holds lists."""
+        return {
+            part.column: part.moments() for part in self._parts if isinstance(part, _Numbers) and part.learns
+        }
+
+
+class _Part:
+    role: Role = "number"
+    learns = False
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+
+    def learn(self, chunk: Chunk) -> None:
+        raise NotImplementedError
+
+    def rows(self, chunk: Chunk) -> Array:
+        raise NotImplementedError
+
+
+class _Numbers(_Part):
+    """A number or a list of numbers, minus its mean and over its deviation when standardised."""
+
+    def __init__(self, column: str, standardise: bool) -> None:
+        super().__init__(column)
+        self.learns = standardise
+        self._numbers = NumberColumn(column)
+        self._count, self._mean, self._squares = 0, np.zeros(1), np.zeros(1)
+
+    def learn(self, chunk: Chunk) -> None:
+        """Merge a chunk's mean and squared deviations (Chan's rule: no cancellation, whatever the scale)."""
+        values = self._read(chunk)
+        refuse_infinite(values, chunk, self.column)
+        if len(values) == 0:
+            return
+        count, mean = self._count + len(values), values.mean(axis=0)
+        shift = mean - self._mean
+        self._squares = (
+            self._squares + ((values - mean) ** 2).sum(axis=0) + shift**2 * self._count * len(values) / count
+        )
+        self._mean = self._mean + shift * len(values) / count
+        self._count = count
+
+    def rows(self, chunk: Chunk) -> Array:
+        values = self._read(chunk)
+        return (values - self._mean) / self._deviation() if self.learns else values
+
+    def moments(self) -> list[float | list[float]]:
+        mean, deviation = self._mean.tolist(), self._deviation().tolist()
+        return [mean[0], deviation[0]] if len(mean) == 1 else [mean, deviation]
+
+    def _read(self, chunk: Chunk) -> Array:
+        values = self._numbers.read(chunk)
+        values = values.reshape(len(values), -1 if values.ndim == 1 else values.shape[1])
+        return values.astype(np.float64, copy=False) if self.learns else values
+
+    def _deviation(self) -> Array:
+        """A column that never changes has deviation 0 and is only moved to 0."""
+        deviation: Array = np.sqrt(self._squares / max(1, self._count))
+        return np.where(deviation > 0, deviation, 1.0)
+
+
+class _OneHot(_Part):
+    """A 1 in the column of the word."""
+
+    role = "text"
+
+    def __init__(self, column: str, categories: list[str] | None) -> None:
+        super().__init__(column)
+        self._vocabulary = Vocabulary(categories)
+        self.learns = not self._vocabulary.is_given
+
+    def learn(self, chunk: Chunk) -> None:
+        self._vocabulary.learn(chunk.column(self.column))
+
+    def rows(self, chunk: Chunk) -> Array:
+        codes = self._vocabulary.codes(chunk.column(self.column), chunk, self.column)
+        missing = np.flatnonzero(codes < 0)
+        if len(missing):
+            raise PenstockError(
+                f"{chunk.place(missing[0], self.column)}: the word is missing, fill it in or remove the row."
+            )
+        hot = np.zeros((len(codes), len(self._vocabulary.words)), np.float32)
+        hot[np.arange(len(codes)), codes] = 1
+        return hot
+
+
+def _part_of(spec: FeatureSpec) -> _Part:
+    if spec.categorical == "one-hot":
+        return _OneHot(spec.column, spec.categories)
+    return _Numbers(spec.column, spec.standardise)

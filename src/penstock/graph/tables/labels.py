@@ -1,0 +1,134 @@
+"""The labels y: a class or a number."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as kinds
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.tables.fields import Field
+from penstock.graph.tables.reader import Chunk
+from penstock.graph.tables.spec import LabelSpec
+from penstock.graph.tables.vocabulary import Vocabulary
+
+
+class LabelField(Field):
+    """A field y that knows which rows have a label at all."""
+
+    name = "y"
+
+    def known(self, chunk: Chunk) -> Array:
+        """Whether each row is labelled."""
+        raise NotImplementedError
+
+
+class ClassLabel(LabelField):
+    """int64 class numbers, -1 where there is none. Words become their place in the sorted vocabulary."""
+
+    fill = -1
+
+    def __init__(self, spec: LabelSpec) -> None:
+        self._column, self._classes = spec.column or "", spec.classes
+        self._vocabulary = Vocabulary(spec.categories)
+        self._has_words = self._vocabulary.is_given
+        self.learns = not self._has_words
+        self.roles = {self._column: "text" if self._has_words else "any"}
+
+    def learn(self, chunk: Chunk) -> None:
+        """Whether the classes are words, and which."""
+        values = chunk.column(self._column)
+        if is_text(values.type):
+            self._has_words = True
+            self._vocabulary.learn(values)
+
+    def rows(self, chunk: Chunk) -> Array:
+        """Checked against the number of classes, where that is given."""
+        values = chunk.column(self._column)
+        if self._has_words:
+            numbers = self._vocabulary.codes(values, chunk, self._column).astype(np.int64)
+        else:
+            numbers = whole_numbers(values, chunk, self._column)
+        refuse_range(numbers, self._classes, chunk, self._column)
+        return numbers
+
+    def known(self, chunk: Chunk) -> Array:
+        """Not -1."""
+        return self.rows(chunk) >= 0
+
+    @property
+    def categories(self) -> list[str] | None:
+        """The words, if the classes were words."""
+        return self._vocabulary.words if self._has_words else None
+
+
+class FloatLabel(LabelField):
+    """float32, NaN where there is none."""
+
+    fill = float("nan")
+
+    def __init__(self, spec: LabelSpec) -> None:
+        self._column = spec.column or ""
+        self.roles = {self._column: "number"}
+
+    def rows(self, chunk: Chunk) -> Array:
+        """As float32; infinities are refused."""
+        values = chunk.column(self._column)
+        if not (
+            kinds.is_integer(values.type) or kinds.is_floating(values.type) or kinds.is_null(values.type)
+        ):
+            raise PenstockError(
+                f"Column {self._column!r} of {chunk.file} is {values.type}: a float label needs numbers."
+            )
+        with np.errstate(over="ignore"):
+            numbers: Array = values.cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float32)
+        infinite = np.flatnonzero(np.isinf(numbers))
+        if len(infinite):
+            raise PenstockError(
+                f"{chunk.place(infinite[0], self._column)}: the label is infinite, leave it empty or mend it."
+            )
+        return numbers
+
+    def known(self, chunk: Chunk) -> Array:
+        """Not NaN."""
+        return ~np.isnan(self.rows(chunk))
+
+
+def refuse_range(numbers: Array, classes: int | None, chunk: Chunk, column: str) -> None:
+    """Class numbers are below `classes`; -1 stands for none."""
+    if classes is None:
+        return
+    wrong = np.flatnonzero(numbers >= classes)
+    if len(wrong):
+        raise PenstockError(
+            f"{chunk.place(wrong[0], column)}: label {numbers[wrong[0]]} is out of range:"
+            f" 'classes: {classes}' allows 0 to {classes - 1}."
+        )
+
+
+def whole_numbers(values: pa.Array, chunk: Chunk, column: str) -> Array:
+    """int64 labels, -1 for none. Whole floats are taken too: a column with gaps often has no integers."""
+    kind = values.type
+    if not (
+        kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_null(kind)
+    ):
+        raise PenstockError(
+            f"Column {column!r} of {chunk.file} is {kind}: a class label needs integers or strings."
+        )
+    if kinds.is_floating(kind):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, kind), values)
+    numbers = values.cast(pa.float64() if kinds.is_floating(kind) else pa.int64())
+    present = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero((present < 0) | ~np.isfinite(present) | (present != np.floor(present)))
+    if len(wrong):
+        raise PenstockError(
+            f"{chunk.place(wrong[0], column)}: label {present[wrong[0]]} is not a whole number from 0 on:"
+            " mend it, or leave it empty for no label."
+        )
+    valid = numbers.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(valid, present, -1).astype(np.int64)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column holds words."""
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))

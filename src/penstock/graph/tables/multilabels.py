@@ -1,0 +1,114 @@
+"""Labels of several classes at once, as a 0 or 1 for each."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as kinds
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.tables.labels import LabelField, is_text, refuse_range, whole_numbers
+from penstock.graph.tables.numbers import NumberColumn, refuse_nulls
+from penstock.graph.tables.reader import Chunk
+from penstock.graph.tables.spec import LabelSpec
+from penstock.graph.tables.vocabulary import Vocabulary
+
+
+class MultiLabel(LabelField):
+    """uint8 [n, classes] from lists of class numbers or words."""
+
+    def __init__(self, spec: LabelSpec) -> None:
+        self._column, self._classes = spec.column or "", spec.classes
+        self._vocabulary = Vocabulary(spec.categories)
+        self._has_words = self._vocabulary.is_given
+        self.learns = not self._has_words
+        self._highest = -1
+        self.roles = {self._column: "any"}
+
+    def learn(self, chunk: Chunk) -> None:
+        """The words, or how high the class numbers go."""
+        _, values = self._flat(chunk)
+        if is_text(values.type):
+            self._has_words = True
+            self._vocabulary.learn(values)
+        elif len(values) and not kinds.is_null(values.type):
+            self._highest = max(self._highest, pc.max(values).as_py() or 0)
+
+    def rows(self, chunk: Chunk) -> Array:
+        """A 1 for every class in the list of a row; no list, no 1."""
+        owners, values = self._flat(chunk)
+        flat = replace(chunk, owners=owners)
+        if self._has_words:
+            classes, width = (
+                self._vocabulary.codes(values, flat, self._column).astype(np.int64),
+                len(self._vocabulary.words),
+            )
+        else:
+            width = self._classes or self._highest + 1
+            classes = whole_numbers(values, flat, self._column)
+        refuse_nulls(values, flat, self._column)
+        refuse_range(classes, self._classes, flat, self._column)
+        out = np.zeros((len(chunk), max(width, self._classes or 0)), np.uint8)
+        out[owners, classes] = 1
+        return out
+
+    def known(self, chunk: Chunk) -> Array:
+        """Has a list, even an empty one."""
+        known: Array = chunk.column(self._column).is_valid().to_numpy(zero_copy_only=False)
+        return known
+
+    @property
+    def categories(self) -> list[str] | None:
+        """The words, if the classes were words."""
+        return self._vocabulary.words if self._has_words else None
+
+    def _flat(self, chunk: Chunk) -> tuple[Array, pa.Array]:
+        """The row of every list entry, and the entries."""
+        lists = chunk.column(self._column)
+        if kinds.is_null(lists.type):
+            return np.empty(0, np.int64), pa.array([], pa.int64())
+        if (
+            not kinds.is_list(lists.type)
+            and not kinds.is_large_list(lists.type)
+            and not kinds.is_fixed_size_list(lists.type)
+        ):
+            raise PenstockError(
+                f"Column {self._column!r} of {chunk.file} is {lists.type}: a multi-label is a column of lists"
+                " or 'columns: [...]' of 0 and 1."
+            )
+        owners: Array = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        values = pc.list_flatten(lists)
+        return owners, values.dictionary_decode() if kinds.is_dictionary(values.type) else values
+
+
+class FlagLabel(LabelField):
+    """uint8 [n, classes] from one column of 0 and 1 per class."""
+
+    def __init__(self, spec: LabelSpec) -> None:
+        self._columns = [NumberColumn(column) for column in spec.columns or []]
+        self._categories = spec.categories or [column.column for column in self._columns]
+        self.roles = {column.column: "number" for column in self._columns}
+
+    def rows(self, chunk: Chunk) -> Array:
+        """The columns side by side."""
+        out = np.empty((len(chunk), len(self._columns)), np.uint8)
+        for place, column in enumerate(self._columns):
+            values = column.read(chunk)
+            wrong = np.flatnonzero((values != 0) & (values != 1))
+            if len(wrong):
+                raise PenstockError(
+                    f"{chunk.place(wrong[0], column.column)}: {values[wrong[0]]} is neither 0 nor 1."
+                )
+            out[:, place] = values
+        return out
+
+    def known(self, chunk: Chunk) -> Array:
+        """All of them: a missing 0 or 1 is an error."""
+        return np.ones(len(chunk), np.bool_)
+
+    @property
+    def categories(self) -> list[str] | None:
+        """The names of the columns, or of the classes where the spec gives them."""
+        return self._categories

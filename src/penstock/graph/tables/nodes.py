@@ -1,0 +1,136 @@
+"""One node type on its way from tables to arrays: numbered in one pass, its fields written in a second."""
+
+from bisect import bisect_right
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.folder import write_ids, write_splits
+from penstock.graph.graph import SPLITS, NodeSet
+from penstock.graph.splits import splits_by_ratio
+from penstock.graph.tables.columns import FieldWriters, learn_fields, node_fields, roles_of
+from penstock.graph.tables.features import FeatureField
+from penstock.graph.tables.folds import fold_codes
+from penstock.graph.tables.idcolumns import id_kind, id_values
+from penstock.graph.tables.index import IdIndex, IdKind, new_index
+from penstock.graph.tables.labels import LabelField
+from penstock.graph.tables.reader import Chunk, Table
+from penstock.graph.tables.spec import NodeSpec
+from penstock.progress import Progress
+
+
+class NodeTable:
+    """A node type: its table, if it has one, and the index of its ids."""
+
+    def __init__(self, spec: NodeSpec, folder: Path) -> None:
+        self.spec = spec
+        self.fields = node_fields(spec)
+        self.index: IdIndex | None = new_index(spec.id_type) if spec.id_type else None
+        self.table_rows = 0
+        self._label = next((field for field in self.fields if isinstance(field, LabelField)), None)
+        self._marks: list[Array] = []
+        self._places: list[tuple[int, Chunk]] = []
+        self.table = self._open(folder) if spec.files else None
+
+    @property
+    def count(self) -> int:
+        """Vertices so far."""
+        return self.index.count if self.index else 0
+
+    @property
+    def kind(self) -> IdKind | None:
+        """What the ids are, once that is known."""
+        return self.index.kind if self.index else None
+
+    def ids_of(self, chunk: Chunk, column: str) -> pa.Array:
+        """A chunk's ids of this type; the first ones decide whether they are strings or integers."""
+        if self.index is None:
+            self.index = new_index(id_kind(chunk, column))
+        return id_values(chunk, column, self.index.kind)
+
+    def number(self, progress: Progress) -> None:
+        """The first pass: a number for every id, and what the fields must know beforehand."""
+        if self.table is None:
+            return
+        with progress.step(f"{self.spec.type}: ids", self.table.rows, "rows"):
+            for chunk in learn_fields(self.fields, self.table, {str(self.spec.id)}, progress):
+                self._add(chunk)
+        self.table_rows = self.count
+
+    def write(self, target: Path, stack: ExitStack, progress: Progress) -> FieldWriters:
+        """The second pass: the fields of all rows. The files stay open for vertices that edges will add."""
+        writers = stack.enter_context(FieldWriters(self.fields, target))
+        columns = roles_of(self.fields).keys() | (
+            {self.spec.split.column or ""} if self.spec.split else set()
+        )
+        if self.table is None or not columns - {""}:
+            return writers
+        with progress.step(f"{self.spec.type}: fields", self.table.rows, "rows"):
+            for chunk in self.table.chunks(columns):
+                writers.append(chunk)
+                self._mark(chunk)
+                progress.advance(len(chunk))
+        return writers
+
+    def finish(self, writers: FieldWriters, target: Path) -> NodeSet:
+        """Everything on disk, now that no vertex will be added."""
+        writers.append_blank(self.count - self.table_rows)
+        fields = writers.finish()
+        ids = self.index.ids() if self.index else None
+        splits = self._splits()
+        write_ids(ids, target)
+        write_splits(splits, target)
+        categories = {field.name: field.categories for field in self.fields if field.categories is not None}
+        return NodeSet(self.count, fields, splits, ids, categories)
+
+    def standardised(self) -> dict[str, list[float | list[float]]]:
+        """[mean, deviation] of the standardised columns."""
+        matrix = next((field for field in self.fields if isinstance(field, FeatureField)), None)
+        return matrix.standardised() if matrix else {}
+
+    def _open(self, folder: Path) -> Table:
+        roles = roles_of(self.fields)
+        if self.spec.split and self.spec.split.column:
+            roles[self.spec.split.column] = "text"
+        roles[str(self.spec.id)] = f"{self.spec.id_type} id" if self.spec.id_type else "id"
+        return Table(self.spec, folder, f"node type {self.spec.type}", roles)
+
+    def _add(self, chunk: Chunk) -> None:
+        column = str(self.spec.id)
+        ids = self.ids_of(chunk, column)
+        assert self.index is not None
+        first = self.count
+        self._places.append((first, Chunk(chunk.batch.slice(0, 0), chunk.file, chunk.start)))
+        numbers = self.index.add(ids)
+        repeated = np.flatnonzero(numbers != np.arange(first, first + len(ids)))
+        if len(repeated):
+            row, earlier = int(repeated[0]), int(numbers[repeated[0]])
+            begins, other = self._places[bisect_right([begin for begin, _ in self._places], earlier) - 1]
+            raise PenstockError(
+                f"{chunk.place(row, column)}: id {ids[row].as_py()!r} stands already in"
+                f" {other.place(earlier - begins)}: ids must be unique, remove one of the two."
+            )
+
+    def _mark(self, chunk: Chunk) -> None:
+        """A byte per row for the splits: the split itself, or whether the row may be drawn."""
+        split = self.spec.split
+        if split is None:
+            return
+        if split.column:
+            self._marks.append(fold_codes(chunk, split.column))
+        elif self._label:
+            self._marks.append(self._label.known(chunk))
+
+    def _splits(self) -> dict[str, Array]:
+        split = self.spec.split
+        if split is None:
+            return {}
+        if split.ratios is None:
+            marks = np.concatenate(self._marks)
+            return {name: np.flatnonzero(marks == code) for code, name in enumerate(SPLITS)}
+        eligible = np.flatnonzero(np.concatenate(self._marks)) if self._label else np.arange(self.table_rows)
+        return splits_by_ratio(eligible, split.ratios, split.seed)

@@ -1,0 +1,103 @@
+"""Every method: a valid, balanced, repeatable assignment; the good ones better than lots."""
+
+import numpy as np
+import pytest
+from random_graphs import mesh_graph, power_law_graph
+
+from penstock import EdgeSet, Graph, NodeSet, PenstockError
+from penstock.graph.generate import make_graph, recipe_named
+from penstock.partition import Cut, assign
+from penstock.partition.methods import METHODS, metis
+from penstock.partition.metis_library import metis_library
+
+
+@pytest.fixture(scope="module")
+def communities(tmp_path_factory):
+    """A small synthetic-products: symmetric, hubs, communities, train vertices."""
+    return make_graph(recipe_named("synthetic-products").scaled(0.004), tmp_path_factory.mktemp("g") / "graph")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_vertex_gets_a_part_and_the_answer_repeats(communities, method):
+    first = assign(communities, Cut(4, method=method), threads=1)
+    assert first.assignment.dtype == np.int32
+    assert set(np.unique(first.assignment)) == {0, 1, 2, 3}
+    if method != "hypergraph":  # Mt-KaHyPar's fast preset is parallel and may differ from run to run
+        again = assign(communities, Cut(4, method=method), threads=2)
+        np.testing.assert_array_equal(first.assignment, again.assignment)
+
+
+@pytest.mark.parametrize("method", ["metis", "hypergraph", "stream"])
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_all_requested_constraints_hold(communities, method, parts):
+    found = assign(communities, Cut(parts, method=method, balance=("vertices", "edges", "train")))
+    assert max(found.metrics.balance.values()) <= 1.05
+
+
+def test_quality_is_in_the_expected_order(communities):
+    volume = {name: assign(communities, Cut(4, method=name)).metrics for name in METHODS}
+    assert volume["metis"].edge_cut < 0.3 * volume["random"].edge_cut
+    assert volume["stream"].edge_cut < 0.8 * volume["random"].edge_cut
+    assert volume["hypergraph"].comm_volume <= volume["metis"].comm_volume
+
+
+def test_more_passes_cut_less(communities):
+    once, thrice = (assign(communities, Cut(4, method="stream", passes=n)).metrics.edge_cut for n in (1, 3))
+    assert thrice < once
+
+
+def test_chunk_is_contiguous():
+    part = assign(mesh_graph(), Cut(4, method="chunk")).assignment
+    assert (np.diff(part) >= 0).all()
+
+
+def test_types_can_be_balanced_each(tmp_path):
+    graph = make_graph(recipe_named("synthetic-mag").scaled(0.004), tmp_path / "mag")
+    found = assign(graph, Cut(4, balance=("types", "train")))
+    for kind, nodes in graph.nodes.items():
+        slack = 4 / nodes.count  # one vertex more than a fair share is always allowed
+        assert found.metrics.balance[f"type {kind}"] <= 1.05 + slack
+    assert {"vertices", "edges", "train"} <= set(found.metrics.balance)
+
+
+def test_metis_is_found_and_its_layout_probed():
+    library = metis_library()
+    assert library is not None, "pymetis is a dependency and carries METIS"
+    assert library.index in (np.int32, np.int64)
+    # Entry by entry, the options that are set must be the ones METIS reads: a refused imbalance shows it.
+    bad = library.options(imbalance=-5)
+    from penstock.partition.adjacency import undirected
+    from penstock.partition.whole import whole_of
+
+    whole = whole_of(mesh_graph(6))
+    with pytest.raises(PenstockError, match="refused"):
+        library.part_graph(undirected(whole.indptr, whole.indices), np.ones((1, 36), np.int32), 2, bad)
+
+
+def test_without_metis_there_is_a_sentence_and_another_way(monkeypatch, tmp_path):
+    monkeypatch.setattr(metis, "metis_library", lambda: None)
+    with pytest.raises(PenstockError, match="--method stream"):
+        assign(mesh_graph(), Cut(2))
+    assert assign(mesh_graph(), Cut(2, method="stream")).metrics.edge_cut > 0
+
+
+def test_without_mtkahypar_there_is_a_sentence(monkeypatch):
+    from penstock.partition.methods import hypergraph
+
+    monkeypatch.setattr(hypergraph, "find_spec", lambda name: None)
+    with pytest.raises(PenstockError, match="pip install mtkahypar"):
+        assign(mesh_graph(), Cut(2, method="hypergraph"))
+
+
+def test_a_graph_without_edges_can_be_cut():
+    nothing = EdgeSet(np.zeros(11, np.int64), np.empty(0, np.int32))
+    graph = Graph({"v": NodeSet(10)}, {("v", "e", "v"): nothing})
+    for method in METHODS:
+        found = assign(graph, Cut(3, method=method))
+        assert found.metrics.edge_cut == 0, method
+        assert np.bincount(found.assignment, minlength=3).max() == 4, method
+
+
+def test_a_power_law_graph_stays_balanced_in_edges():
+    found = assign(power_law_graph(), Cut(8, method="metis"))
+    assert max(found.metrics.balance.values()) <= 1.05
