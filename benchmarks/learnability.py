@@ -8,6 +8,7 @@ import argparse
 import json
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +39,16 @@ def mean_matrix(graph: Graph) -> torch.Tensor:
     """Row-normalised in-adjacency."""
     lengths = np.diff(graph.indptr)
     values = np.repeat(1.0 / np.maximum(lengths, 1), lengths).astype(np.float32)
-    return torch.sparse_csr_tensor(
-        torch.from_numpy(np.array(graph.indptr)),
-        torch.from_numpy(np.array(graph.indices, np.int64)),
-        torch.from_numpy(values),
-        (graph.num_nodes, graph.num_nodes),
-    )
+    with warnings.catch_warnings():
+        # torch warns once that CSR tensors are a beta feature.
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(np.array(graph.indptr)),
+            torch.from_numpy(np.array(graph.indices, np.int64)),
+            torch.from_numpy(values),
+            (graph.num_nodes, graph.num_nodes),
+            check_invariants=True,
+        )
 
 
 def _train(

@@ -76,7 +76,9 @@ def make_command(
         raise PenstockError("Give --scale or --nodes, not both.")
     recipe = recipe_named(name)
     total = sum(node.count for node in recipe.nodes.values())
-    recipe = replace(recipe.scaled(nodes / total if nodes is not None else scale or 1.0), feature_dtype=feature_dtype)
+    if nodes is not None:
+        scale = nodes / total
+    recipe = replace(recipe.scaled(1.0 if scale is None else scale), feature_dtype=feature_dtype)
     if both_directions:
         recipe = recipe.made_symmetric()
     with measured() as cost, shown_progress(as_json) as progress:

@@ -22,6 +22,8 @@ EPILOG = """
   penstock partition data/arxiv --parts 4 --out data/arxiv-4
 """
 
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="penstock",
     no_args_is_help=True,
@@ -48,24 +50,29 @@ def _root(
 
 def main() -> None:
     """Run a command. Bad input is one sentence and exit code 2; Ctrl-C is one sentence and 130."""
-    try:
-        code = app(standalone_mode=False)
-    except PenstockError as error:
-        print_error(str(error))
-        code = 2
-    except (KeyboardInterrupt, typer.Abort):
+    code = _run()
+    if code == _INTERRUPTED:
         print_error("Interrupted: nothing was written.")
         # A native partitioner may still be running in its thread; do not wait for it.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(130)
+        os._exit(code)
+    sys.exit(code)
+
+
+def _run() -> int:
+    try:
+        return int(app(standalone_mode=False) or 0)
+    except (KeyboardInterrupt, typer.Abort):
+        # Some releases of typer turn Ctrl-C into this exit code themselves.
+        return _INTERRUPTED
+    except PenstockError as error:
+        print_error(str(error))
     except MemoryError:
         print_error("Out of memory: use a machine with more, or a method that needs less (see docs/partitioning.md).")
-        code = 2
     except Exception as error:
         # Typer carries its own copy of click, so its usage errors are known by their shape, not by their class.
         if not hasattr(error, "format_message"):
             raise
         print_error(error.format_message())
-        code = 2
-    sys.exit(code or 0)
+    return 2

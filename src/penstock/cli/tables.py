@@ -38,13 +38,9 @@ def import_command(
     """
     with measured() as took, shown_progress(as_json) as progress:
         graph = _import(source, out, force, progress)
-    notes: dict[str, Any] = {
-        what: graph.origin[what] for what in ("dropped", "created") if what in graph.origin
-    }
+    notes: dict[str, Any] = {what: graph.origin[what] for what in ("dropped", "created") if what in graph.origin}
     if as_json:
-        print_json(
-            {"path": str(out), "nodes": graph.num_nodes, "edges": graph.num_edges, **took.fields(), **notes}
-        )
+        print_json({"path": str(out), "nodes": graph.num_nodes, "edges": graph.num_edges, **took.fields(), **notes})
         return
     _print_graph(graph)
     for what, counts in notes.items():
@@ -56,9 +52,7 @@ def import_command(
 def export_command(
     source: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph folder.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the tables to.")],
-    form: Annotated[
-        TableFormatChoice, typer.Option("--format", help="What to write.")
-    ] = TableFormatChoice.parquet,
+    form: Annotated[TableFormatChoice, typer.Option("--format", help="What to write.")] = TableFormatChoice.parquet,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -76,9 +70,7 @@ def export_command(
         print_json({**counts, "files": files, **took.fields()})
         return
     _print_graph(graph)
-    print(
-        f"Wrote {len(files)} files to {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB."
-    )
+    print(f"Wrote {len(files)} files to {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB.")
 
 
 def _import(source: Path, out: Path, force: bool, progress: Progress) -> Graph:
