@@ -1,7 +1,7 @@
 """Can the synthetic labels be learnt from the graph, and not from features alone?
 
-Trains an MLP and a 2-layer GraphSAGE (mean), both plain torch and full batch, on one data set and prints test accuracies.
-Run: python benchmarks/learnability.py [--dataset synthetic-arxiv] [--scale 1] [--epochs 60]
+Trains an MLP and a 2-layer GraphSAGE (mean), both plain torch and full batch, on one data set and prints test
+accuracies. Run: python benchmarks/learnability.py [--dataset synthetic-arxiv] [--scale 1] [--epochs 60]
 """
 
 import argparse

@@ -9,7 +9,7 @@ from penstock.graph.csr import build_lists
 
 @st.composite
 def graphs(draw, max_types=3, max_nodes=30, min_nodes=2):
-    """Several types and relations; string or integer ids, fields, splits, self loops, parallel edges, isolated vertices."""
+    """Several types and relations; ids of both kinds, fields, splits, self loops, parallel edges, isolated vertices."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     names = [f"t{i}" for i in range(draw(st.integers(1, max_types)))]
     nodes = {name: _nodes(rng, draw(st.integers(min_nodes, max_nodes)), i) for i, name in enumerate(names)}

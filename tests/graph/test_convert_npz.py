@@ -83,9 +83,7 @@ def test_real_several_types():
 def test_real_triples():
     graph = from_npz(real("fb15k-237"))
     assert graph.num_nodes == 14541 and graph.num_edges == 272115 and len(graph.edges) == 237
-    held_out = {
-        name: sum(len(edges.held_out[name]) for edges in graph.edges.values()) for name in ("val", "test")
-    }
+    held_out = {name: sum(len(edges.held_out[name]) for edges in graph.edges.values()) for name in ("val", "test")}
     assert graph.num_edges + sum(held_out.values()) == 310116
 
 
@@ -121,9 +119,7 @@ def write(path, **arrays):
 
 def test_small_archive(tmp_path):
     masks = np.eye(3, dtype=bool)[:2]
-    path = write(
-        tmp_path / "tiny.npz", **one_type(train_mask=masks, labels=[1, 0, -1], class_names=["a", "b"])
-    )
+    path = write(tmp_path / "tiny.npz", **one_type(train_mask=masks, labels=[1, 0, -1], class_names=["a", "b"]))
     graph = from_npz(path, split=1)
     assert graph.indptr.tolist() == [0, 1, 2, 2] and graph.indices.tolist() == [1, 0]
     assert graph.split("train").tolist() == [1]

@@ -57,9 +57,7 @@ def test_one_type_as_text(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["ogbn_products", "ogbn-products", "ogbn_products_pyg", "products", "ogbl_ddi"]
-)
+@pytest.mark.parametrize("name", ["ogbn_products", "ogbn-products", "ogbn_products_pyg", "products", "ogbl_ddi"])
 def test_undirected_sets_get_inverse_edges(tmp_path, name):
     graph = from_ogb(node_set(tmp_path / name, **{"edge-feat": [[10, 0.5], [11, 0.5], [12, 0.5]]}))
     pairs = graph.edges[EDGES].edge_index().T.tolist()
@@ -78,9 +76,7 @@ def test_inverse_can_be_overridden(tmp_path):
 def test_proteins(tmp_path):
     """Several labels a vertex, no features, species under its old name."""
     labels = [[0, 1, 0], [1, 1, 1], [0, 0, "nan"], [1, 0, 0]]
-    folder = node_set(
-        tmp_path / "ogbn_proteins", **{"node-label": labels, "species": [9606, 10090, 9606, 4932]}
-    )
+    folder = node_set(tmp_path / "ogbn_proteins", **{"node-label": labels, "species": [9606, 10090, 9606, 4932]})
     (folder / "raw" / "node-feat.csv.gz").unlink()
     graph = from_ogb(folder)
     assert graph.y.tolist() == [[0, 1, 0], [1, 1, 1], [0, 0, -1], [1, 0, 0]]
@@ -89,9 +85,7 @@ def test_proteins(tmp_path):
 
 
 def test_values_that_are_no_classes_stay_numbers(tmp_path):
-    graph = from_ogb(
-        node_set(tmp_path / "set", **{"node-label": [0.5, 1, "nan", 2], "node_score": [1, 2, 3, 0.25]})
-    )
+    graph = from_ogb(node_set(tmp_path / "set", **{"node-label": [0.5, 1, "nan", 2], "node_score": [1, 2, 3, 0.25]}))
     assert graph.y.dtype == np.float32 and graph.y[0] == 0.5 and np.isnan(graph.y[2])
     assert graph.nodes["node"].fields["node_score"].tolist() == [1, 2, 3, 0.25]
 
@@ -132,9 +126,7 @@ def test_one_type_as_archives(tmp_path):
     (folder / "raw").mkdir(parents=True)
     arrays = {"edge_index": np.array([[0, 1, 3], [1, 2, 1]]), "num_nodes_list": [4], "num_edges_list": [3]}
     features = np.arange(8, dtype=np.float16).reshape(4, 2)
-    np.savez(
-        folder / "raw" / "data.npz", **arrays, node_feat=features, node_year=np.array([[1], [2], [3], [4]])
-    )
+    np.savez(folder / "raw" / "data.npz", **arrays, node_feat=features, node_year=np.array([[1], [2], [3], [4]]))
     np.savez(folder / "raw" / "node-label.npz", node_label=np.float32([[0], [np.nan], [1], [2]]))
     split = {"train": np.array([0, 2]), "valid": np.array([1]), "test": np.array([3])}
     (folder / "split" / "time").mkdir(parents=True)
@@ -212,9 +204,7 @@ def triples(head, relation, tail, **more):
 def test_knowledge_graph_of_one_type(tmp_path):
     folder = text_folder(tmp_path / "ogbl_wikikg2", edge_reltype=[0, 2, 0])
     negatives = {"head_neg": np.zeros((2, 3), np.int64)}
-    link_splits(
-        folder / "split" / "time", triples([0, 1], [2, 3], [1, 2], **negatives), triples([3], [0], [2])
-    )
+    link_splits(folder / "split" / "time", triples([0, 1], [2, 3], [1, 2], **negatives), triples([3], [0], [2]))
     graph = from_ogb(folder)
     assert [relation for _, relation, _ in graph.edge_types] == ["r0", "r1", "r2", "r3"]
     assert [edges.count for edges in graph.edges.values()] == [2, 0, 1, 0]
@@ -251,9 +241,7 @@ class Harmful:
 def test_nothing_in_a_file_is_run(tmp_path):
     folder = text_folder(tmp_path / "ogbl_ppa")
     link_splits(folder / "split" / "throughput", {"edge": Harmful(str(tmp_path / "harm"))}, {})
-    with pytest.raises(
-        PenstockError, match=r"valid\.pt holds more than tensors and arrays, which will not be run"
-    ):
+    with pytest.raises(PenstockError, match=r"valid\.pt holds more than tensors and arrays, which will not be run"):
         from_ogb(folder)
     assert not (tmp_path / "harm").exists()
 

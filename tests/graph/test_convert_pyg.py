@@ -22,9 +22,7 @@ def homogeneous_data(draw):
     size = draw(st.integers(0, 30))
     ends = st.lists(st.integers(0, count - 1), min_size=size, max_size=size)
     data = pyg.Data(edge_index=torch.tensor([draw(ends), draw(ends)], dtype=torch.long).reshape(2, size))
-    data.x = torch.arange(
-        count * 3, dtype=draw(st.sampled_from([torch.float32, torch.float16, torch.float64]))
-    )
+    data.x = torch.arange(count * 3, dtype=draw(st.sampled_from([torch.float32, torch.float16, torch.float64])))
     data.x = data.x.reshape(count, 3)
     data.edge_attr = torch.arange(size * 2, dtype=torch.float32).reshape(size, 2)
     data.edge_weight = torch.arange(size, dtype=torch.int16)
@@ -32,9 +30,7 @@ def homogeneous_data(draw):
         data.y = torch.arange(count) % 3
     for split in ("train", "val", "test"):
         if draw(st.booleans()):
-            data[f"{split}_mask"] = torch.tensor(
-                draw(st.lists(st.booleans(), min_size=count, max_size=count))
-            )
+            data[f"{split}_mask"] = torch.tensor(draw(st.lists(st.booleans(), min_size=count, max_size=count)))
     return data
 
 
@@ -93,9 +89,7 @@ def test_hetero_data_goes_round():
 def test_ids_and_held_out_edges_go_round():
     lists = np.array([0, 1, 1, 2]), np.array([1, 0], np.int32)
     held_out = {"val": np.array([[0, 2]]), "test_negative": np.array([[1, 1], [2, 0]])}
-    numbered = Graph(
-        {"node": NodeSet(3, ids=np.array([7, 3, 9]))}, {HOMOGENEOUS: EdgeSet(*lists, {}, held_out)}
-    )
+    numbered = Graph({"node": NodeSet(3, ids=np.array([7, 3, 9]))}, {HOMOGENEOUS: EdgeSet(*lists, {}, held_out)})
     named = Graph({"node": NodeSet(3, ids=StringIds.of(["a", "ü", ""]))}, {HOMOGENEOUS: EdgeSet(*lists)})
     assert to_pyg(numbered).held_out_val_index.tolist() == [[0], [2]]
     assert to_pyg(named).n_id == ["a", "ü", ""]
@@ -106,9 +100,7 @@ def test_ids_and_held_out_edges_go_round():
 def test_edge_fields_that_look_like_vertex_fields_are_renamed():
     lists = np.array([0, 1, 2, 3]), np.array([1, 2, 0], np.int32)
     nodes = NodeSet(3, {"x": np.ones((3, 1), np.float32), "time": np.arange(3)})
-    graph = Graph(
-        {"node": nodes}, {HOMOGENEOUS: EdgeSet(*lists, {"time": np.arange(3) * 10, "weight": np.ones(3)})}
-    )
+    graph = Graph({"node": nodes}, {HOMOGENEOUS: EdgeSet(*lists, {"time": np.arange(3) * 10, "weight": np.ones(3)})})
     again = from_pyg(to_pyg(graph))
     assert again.nodes["node"].fields["time"].tolist() == [0, 1, 2]
     assert again.edges[HOMOGENEOUS].fields["edge_time"].tolist() == [0, 10, 20]
@@ -131,9 +123,7 @@ def test_a_mapped_graph_is_shared_and_may_be_written(tmp_path):
 
 def test_what_is_neither_vertex_nor_edge_is_named():
     edge_index = torch.tensor([[0, 1], [1, 2]])
-    data = pyg.Data(
-        edge_index=edge_index, x=torch.ones(5, 1), name="mine", edge_label_index=edge_index, total=3.5
-    )
+    data = pyg.Data(edge_index=edge_index, x=torch.ones(5, 1), name="mine", edge_label_index=edge_index, total=3.5)
     data.edge_label = torch.ones(2)
     data.whole = torch.ones(1, 7)
     graph = from_pyg(data)
@@ -234,9 +224,7 @@ def test_what_is_no_graph_is_a_sentence():
 
 def test_without_pyg_there_is_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric.data", None)
-    with pytest.raises(
-        PenstockError, match=r"PyG is not installed: install it with `pip install 'penstock\[pyg\]'`"
-    ):
+    with pytest.raises(PenstockError, match=r"PyG is not installed: install it with `pip install 'penstock\[pyg\]'`"):
         to_pyg(Graph({"node": NodeSet(1)}, {}))
 
 
@@ -257,10 +245,7 @@ def assert_same(graph, again):
         assert (ids is None and others is None) or ids.tolist() == others.tolist()
     for edge_type, edges in graph.edges.items():
         other = again.edges[edge_type]
-        assert (
-            edges.indptr.tolist() == other.indptr.tolist()
-            and edges.indices.tolist() == other.indices.tolist()
-        )
+        assert edges.indptr.tolist() == other.indptr.tolist() and edges.indices.tolist() == other.indices.tolist()
         assert_arrays(edges.fields, other.fields)
         assert_arrays(edges.held_out, other.held_out)
 

@@ -8,10 +8,10 @@ import tracemalloc
 import numpy as np
 import pytest
 from hypothesis import given
-from random_graphs import assert_same_graph, directed_graph, graphs
 
 from penstock import EdgeSet, Graph, NodeSet, PenstockError
 from penstock.graph.atomic import new_folder
+from random_graphs import assert_same_graph, directed_graph, graphs
 
 
 @given(graphs())
@@ -70,7 +70,7 @@ def test_existing_output_is_kept_without_force(tmp_path):
     assert Graph.open(tmp_path / "g").num_nodes == 20
     directed_graph(30, 30).save(tmp_path / "g", force=True)
     assert Graph.open(tmp_path / "g").num_nodes == 30
-    assert os.listdir(tmp_path) == ["g"]
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
 
 
 def test_force_never_replaces_what_is_not_ours(tmp_path):

@@ -22,9 +22,7 @@ EDGES = ("node", "to", "node")
 
 def graph_of(pairs, count, fields=None, splits=None):
     sources, destinations = np.array(pairs, np.int64).reshape(-1, 2).T
-    indptr, indices, _ = build_lists(
-        np.ascontiguousarray(sources), np.ascontiguousarray(destinations), count, count
-    )
+    indptr, indices, _ = build_lists(np.ascontiguousarray(sources), np.ascontiguousarray(destinations), count, count)
     nodes = NodeSet(count, fields or {}, {key: np.array(rows) for key, rows in (splits or {}).items()})
     return Graph({"node": nodes}, {EDGES: EdgeSet(indptr, indices)})
 
@@ -88,9 +86,7 @@ def test_blocks_and_threads_change_nothing(monkeypatch):
     monkeypatch.setenv("PENSTOCK_THREADS", "3")
     cut = inspect_graph(graph)
     assert cut.edges == whole.edges and cut.degree == whole.degree and cut.warnings == whole.warnings
-    np.testing.assert_allclose(
-        cut.nodes["node"].fields["x"].columns.stds, whole.nodes["node"].fields["x"].columns.stds
-    )
+    np.testing.assert_allclose(cut.nodes["node"].fields["x"].columns.stds, whole.nodes["node"].fields["x"].columns.stds)
 
 
 def test_a_mapped_graph_and_its_bytes(tmp_path, monkeypatch):
@@ -199,9 +195,7 @@ def test_imbalance_and_hubs():
     star = [(v, 0) for v in range(1, count)]
     labels = np.zeros(count, np.int64)
     labels[:3] = 1
-    graph = healthy(
-        star, x=np.ones((count, 0), np.float32), y=labels, splits={"train": np.arange(1000)}, count=count
-    )
+    graph = healthy(star, x=np.ones((count, 0), np.float32), y=labels, splits={"train": np.arange(1000)}, count=count)
     warnings = "\n".join(inspect_graph(graph).warnings)
     assert "In train a class of 'node' has 997 vertices and another 3" in warnings
     assert "One vertex has 19,999 in-edges, 20,000 times the mean" in warnings
@@ -244,9 +238,7 @@ def test_a_part_counts_its_own_rows():
 
 def test_lists_in_another_order_are_not_called_one_way():
     """After a cut, lists ascend by original numbers: whether edges have a reverse is then not known."""
-    graph = Graph(
-        {"node": NodeSet(3)}, {EDGES: EdgeSet(np.array([0, 2, 3, 4]), np.array([2, 1, 0, 0], np.int32))}
-    )
+    graph = Graph({"node": NodeSet(3)}, {EDGES: EdgeSet(np.array([0, 2, 3, 4]), np.array([2, 1, 0, 0], np.int32))})
     found = inspect_graph(graph)
     assert found.edges[EDGES].reciprocal is None
     assert not any("reverse" in warning for warning in found.warnings)
@@ -272,9 +264,7 @@ def test_an_empty_graph():
 def command():
     app = typer.Typer()
     app.command()(inspect_command)
-    return lambda *arguments: CliRunner().invoke(
-        app, [str(each) for each in arguments], env={"COLUMNS": "120"}
-    )
+    return lambda *arguments: CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "120"})
 
 
 def test_command_as_json(command, tmp_path):
@@ -314,9 +304,7 @@ def test_command_for_people(command, tmp_path):
 
 
 def test_command_shows_the_largest_of_many_edge_types(command, tmp_path):
-    edges = {
-        ("node", f"r{k}", "node"): EdgeSet(np.array([0, k, k]), np.zeros(k, np.int32)) for k in range(25)
-    }
+    edges = {("node", f"r{k}", "node"): EdgeSet(np.array([0, k, k]), np.zeros(k, np.int32)) for k in range(25)}
     Graph({"node": NodeSet(2)}, edges).save(tmp_path / "graph")
     warnings = inspect_graph(Graph.open(tmp_path / "graph")).warnings
     assert len([warning for warning in warnings if "parallel edges" in warning]) == 1

@@ -83,9 +83,7 @@ def test_dataset_names(monkeypatch, graph):
     assert load(name) is graph and asked == [name]
     with pytest.raises(PenstockError, match=f"did you mean the data set '{name}'"):
         load(name[:-1])
-    with pytest.raises(
-        PenstockError, match=f"neither a path that exists nor the name of a data set: .*{name}"
-    ):
+    with pytest.raises(PenstockError, match=f"neither a path that exists nor the name of a data set: .*{name}"):
         load("qqqqqq")
 
 
@@ -101,14 +99,10 @@ def test_other_libraries_are_not_imported():
 def test_bad_sources_are_sentences(tmp_path, graph):
     (tmp_path / "cut").mkdir()
     (tmp_path / "cut" / "partition.json").write_text("{}")
-    with pytest.raises(
-        PenstockError, match=r"is a partition, not a graph: open it with .*open_partition.*stitch"
-    ):
+    with pytest.raises(PenstockError, match=r"is a partition, not a graph: open it with .*open_partition.*stitch"):
         load(tmp_path / "cut")
     (tmp_path / "spec.yaml").write_text("nodes: {}")
-    with pytest.raises(
-        PenstockError, match=r"describes tables: make a graph of them with `penstock data import"
-    ):
+    with pytest.raises(PenstockError, match=r"describes tables: make a graph of them with `penstock data import"):
         load(tmp_path / "spec.yaml")
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(PenstockError, match=r"notes\.txt is no graph Penstock knows: give a graph folder"):

@@ -1,21 +1,23 @@
 """Two levels: sub-ranges inside every part, train vertices shared out, less cut than by lot."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from penstock.graph.generate import make_graph, recipe_named
-from penstock.partition import Cut, partition
+from penstock.partition import Cut, cut
 
 
 @pytest.fixture(scope="module")
-def cut(tmp_path_factory):
+def halves(tmp_path_factory):
     folder = tmp_path_factory.mktemp("levels")
     graph = make_graph(recipe_named("synthetic-arxiv").scaled(0.05), folder / "graph")
-    return graph, partition(graph, Cut(3, 4), folder / "parts")
+    return graph, cut(graph, Cut(3, 4), folder / "parts")
 
 
-def test_trainers_share_vertices_and_train_vertices(cut):
-    graph, result = cut
+def test_trainers_share_vertices_and_train_vertices(halves):
+    graph, result = halves
     train = np.zeros(graph.num_nodes, bool)
     train[graph.split("train")] = True
     train = train[result.original()]
@@ -23,13 +25,13 @@ def test_trainers_share_vertices_and_train_vertices(cut):
         ranges = [result.book.range(part, trainer=t) for t in range(4)]
         assert ranges[0][0] == result.book.range(part)[0]
         assert ranges[-1][1] == result.book.range(part)[1]
-        assert all(a[1] == b[0] for a, b in zip(ranges[:-1], ranges[1:], strict=True))
+        assert all(a[1] == b[0] for a, b in pairwise(ranges))
         for share in ([b - a for a, b in ranges], [train[a:b].sum() for a, b in ranges]):
             assert max(share) <= 1.06 * np.mean(share) + 1
 
 
-def test_sub_parts_cut_few_edges(cut):
-    graph, result = cut
+def test_sub_parts_cut_few_edges(halves):
+    _, result = halves
     inside = same = 0
     for part in range(3):
         piece = result.part(part).edges[("node", "to", "node")]
@@ -40,15 +42,15 @@ def test_sub_parts_cut_few_edges(cut):
     assert same / inside > 0.6  # by lot it would be a quarter
 
 
-def test_one_part_for_several_trainers(tmp_path, cut):
-    graph, _ = cut
-    result = partition(graph, Cut(1, 3), tmp_path / "one")
+def test_one_part_for_several_trainers(tmp_path, halves):
+    graph, _ = halves
+    result = cut(graph, Cut(1, 3), tmp_path / "one")
     assert result.part(0).num_edges == graph.num_edges
     assert len({result.book.range(0, trainer=t) for t in range(3)}) == 3
 
 
-def test_original_order_inside_a_sub_part(cut):
-    _, result = cut
+def test_original_order_inside_a_sub_part(halves):
+    _, result = halves
     for part in range(3):
         for trainer in range(4):
             low, high = result.book.range(part, trainer=trainer)

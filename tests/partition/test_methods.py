@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from random_graphs import mesh_graph, power_law_graph
 
 from penstock import EdgeSet, Graph, NodeSet, PenstockError
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.partition import Cut, assign
 from penstock.partition.methods import METHODS, metis
 from penstock.partition.metis_library import metis_library
+from random_graphs import mesh_graph, power_law_graph
 
 
 @pytest.fixture(scope="module")

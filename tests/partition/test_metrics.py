@@ -3,11 +3,11 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from random_graphs import graphs
 
 from penstock.partition import measure
 from penstock.partition.constraints import constraints_of, default_names
 from penstock.partition.whole import whole_of
+from random_graphs import graphs
 
 
 @given(graphs(), st.integers(1, 70), st.integers(0, 9))

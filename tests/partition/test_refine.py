@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_graphs import directed_graph, graphs, mesh_graph, power_law_graph
 
 from penstock.partition import measure
 from penstock.partition.constraints import constraints_of, default_names
@@ -13,6 +12,7 @@ from penstock.partition.problem import Problem
 from penstock.partition.refine import balanced, less_volume, repaired
 from penstock.partition.refine.exchange import exchange_of, move, traffic_changes, volume_changes
 from penstock.partition.whole import whole_of
+from random_graphs import directed_graph, graphs, mesh_graph, power_law_graph
 
 
 def problem_of(graph, parts, tolerance=1.05):

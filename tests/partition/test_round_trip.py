@@ -4,27 +4,27 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_graphs import assert_same_graph, directed_graph, graphs
 
 from penstock import Graph
-from penstock.partition import Cut, open_partition, partition, stitch
+from penstock.partition import Cut, cut, open_partition, stitch
+from random_graphs import assert_same_graph, directed_graph, graphs
 
 
 @given(graphs(), st.sampled_from(["random", "chunk", "stream", "metis"]), st.integers(1, 2), st.integers(0, 5))
 def test_stitched_equals_the_input(tmp_path_factory, graph, method, trainers, seed):
     folder = tmp_path_factory.mktemp("cut") / "parts"
-    cut = Cut(2, trainers, method, seed=seed, tolerance=1.5)
+    how = Cut(2, trainers, method, seed=seed, tolerance=1.5)
     if trainers == 2 and graph.num_nodes < 8:
-        trainers, cut = 1, Cut(2, 1, method, seed=seed, tolerance=1.5)
+        trainers, how = 1, Cut(2, 1, method, seed=seed, tolerance=1.5)
     mapped = graph.save(folder.parent / "graph")
-    result = partition(mapped, cut, folder)
+    result = cut(mapped, how, folder)
     assert_same_graph(stitch(result), graph)
     assert_same_graph(mapped, graph)
 
 
 @given(graphs(max_types=2))
 def test_parts_hold_what_the_contract_says(tmp_path_factory, graph):
-    result = partition(graph, Cut(3, method="random") if graph.num_nodes > 3 else Cut(2), _fresh(tmp_path_factory))
+    result = cut(graph, Cut(3, method="random") if graph.num_nodes > 3 else Cut(2), _fresh(tmp_path_factory))
     for edge_type, edges in graph.edges.items():
         source, _, target = edge_type
         to_source, to_target = result.original(source), result.original(target)
@@ -45,7 +45,7 @@ def test_parts_hold_what_the_contract_says(tmp_path_factory, graph):
 
 @given(graphs())
 def test_halo_is_what_is_read_and_not_owned(tmp_path_factory, graph):
-    result = partition(graph, Cut(2, method="chunk"), _fresh(tmp_path_factory))
+    result = cut(graph, Cut(2, method="chunk"), _fresh(tmp_path_factory))
     for index in range(2):
         part = result.part(index)
         for name in graph.nodes:
@@ -56,7 +56,7 @@ def test_halo_is_what_is_read_and_not_owned(tmp_path_factory, graph):
 
 
 def test_new_ids_invert_original(tmp_path):
-    result = partition(directed_graph(), Cut(4, 2), tmp_path / "p")
+    result = cut(directed_graph(), Cut(4, 2), tmp_path / "p")
     original = result.original()
     np.testing.assert_array_equal(result.new_ids(original), np.arange(len(original)))
     np.testing.assert_array_equal(np.sort(original), np.arange(len(original)))
@@ -65,13 +65,13 @@ def test_new_ids_invert_original(tmp_path):
 def test_a_part_cannot_be_cut_again(tmp_path):
     from penstock import PenstockError
 
-    partition(directed_graph(), Cut(2), tmp_path / "p")
+    cut(directed_graph(), Cut(2), tmp_path / "p")
     with pytest.raises(PenstockError, match="part of a cut graph"):
-        partition(Graph.open(tmp_path / "p" / "part0"), Cut(2), tmp_path / "q")
+        cut(Graph.open(tmp_path / "p" / "part0"), Cut(2), tmp_path / "q")
 
 
 def test_reopened_partition_is_the_same(tmp_path):
-    first = partition(directed_graph(), Cut(3), tmp_path / "p")
+    first = cut(directed_graph(), Cut(3), tmp_path / "p")
     again = open_partition(tmp_path / "p")
     assert again.document == first.document
     assert_same_graph(stitch(again), directed_graph())

@@ -46,9 +46,7 @@ def as_fields(found: Inspection, source: str) -> dict[str, Any]:
         "node_types": {
             name: {
                 "count": nodes.count,
-                "fields": {
-                    key: {"dtype": each.dtype, "shape": each.shape} for key, each in nodes.fields.items()
-                },
+                "fields": {key: {"dtype": each.dtype, "shape": each.shape} for key, each in nodes.fields.items()},
                 "splits": {**dict.fromkeys(SPLITS, 0), **nodes.splits},
             }
             for name, nodes in found.nodes.items()
@@ -106,9 +104,7 @@ def _edge_table(found: Inspection) -> Table:
         table.add_row(name, f"{edges.count:,}", f"{edges.self_loops:,}", f"{edges.duplicates:,}", reverse)
     if len(largest) > _MOST_ROWS:
         rest = largest[_MOST_ROWS:]
-        table.add_row(
-            f"[dim]and {len(rest)} more[/dim]", f"{sum(edges.count for _, edges in rest):,}", "", "", ""
-        )
+        table.add_row(f"[dim]and {len(rest)} more[/dim]", f"{sum(edges.count for _, edges in rest):,}", "", "", "")
     return table
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from penstock.cli.output import ForceOption, JsonOption, Measured, measured, print_json, short
 from penstock.cli.progress import shown_progress
 from penstock.errors import PenstockError
-from penstock.partition import Cut, Metrics, assign, partition
+from penstock.partition import Cut, Metrics, assign, cut
 from penstock.progress import Progress
 
 
@@ -38,16 +38,16 @@ def partition_command(
     Example: penstock partition data/arxiv --parts 4 --compare
     """
     names = tuple(name.strip() for name in balance.split(",") if name.strip())
-    cut = Cut(parts, trainers, method, refine, names, tolerance, seed, passes)
+    how = Cut(parts, trainers, method, refine, names, tolerance, seed, passes)
     if compare:
-        _compare(graph, cut, methods, threads, as_json)
+        _compare(graph, how, methods, threads, as_json)
         return
     if out is None:
         raise PenstockError("Name the folder to write with --out, or add --compare to write nothing.")
     with measured() as cost, shown_progress(as_json) as progress:
-        result = partition(_load(graph), cut, out, force, threads, progress)
+        result = cut(_load(graph), how, out, force, threads, progress)
     metrics = Metrics(**{key: result.document.metrics[key] for key in Metrics.__dataclass_fields__})
-    fields = {"path": str(out), **_fields(cut, metrics, cost)}
+    fields = {"path": str(out), **_fields(how, metrics, cost)}
     if as_json:
         print_json(fields)
     else:
@@ -57,14 +57,14 @@ def partition_command(
 
 def _compare(graph: str, base: Cut, methods: str, threads: int | None, as_json: bool) -> None:
     wanted = methods.split(",") if methods else ["random", "chunk", "stream", "metis", "metis+balanced", "hypergraph"]
-    cuts = [_named_cut(base, name.strip()) for name in wanted]
+    ways = [_named_cut(base, name.strip()) for name in wanted]
     rows: list[dict[str, Any]] = []
     with shown_progress(as_json) as progress:
         opened = _load(graph)
-        for cut in cuts:
+        for how in ways:
             with measured() as cost:
-                metrics = _assign(opened, cut, threads, progress)
-            rows.append(_fields(cut, metrics, cost))
+                metrics = _assign(opened, how, threads, progress)
+            rows.append(_fields(how, metrics, cost))
     if as_json:
         print_json({"graph": graph, "compare": rows})
     else:
@@ -81,9 +81,9 @@ def _named_cut(base: Cut, name: str) -> Cut:
     return replace(base, method=method, refine=refine or base.refine)
 
 
-def _assign(graph: Any, cut: Cut, threads: int | None, progress: Progress) -> Metrics:
-    progress.note(f"{cut.method}{'+' + cut.refine if cut.refine else ''}:")
-    return assign(graph, cut, threads, progress).metrics
+def _assign(graph: Any, how: Cut, threads: int | None, progress: Progress) -> Metrics:
+    progress.note(f"{how.method}{'+' + how.refine if how.refine else ''}:")
+    return assign(graph, how, threads, progress).metrics
 
 
 def _load(graph: str) -> Any:
@@ -92,13 +92,13 @@ def _load(graph: str) -> Any:
     return load(graph)
 
 
-def _fields(cut: Cut, metrics: Metrics, cost: Measured) -> dict[str, Any]:
+def _fields(how: Cut, metrics: Metrics, cost: Measured) -> dict[str, Any]:
     """The JSON interface of a cut."""
     return {
-        "method": cut.method,
-        "refine": cut.refine,
-        "parts": cut.parts,
-        "trainers": cut.trainers,
+        "method": how.method,
+        "refine": how.refine,
+        "parts": how.parts,
+        "trainers": how.trainers,
         "edge_cut": metrics.edge_cut,
         "edge_cut_fraction": metrics.edge_cut_fraction,
         "comm_volume": metrics.comm_volume,

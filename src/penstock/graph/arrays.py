@@ -1,6 +1,7 @@
 """Plain `.npy` files: opened mapped, created without surprises, appended to while their length is unknown."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -49,7 +50,7 @@ def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | No
 
 
 def create_array(path: Path, shape: tuple[int, ...], dtype: Any) -> Array:
-    """A new zeroed `.npy` file, mapped for writing. Its disk space is reserved first: a full disk is an OSError here."""
+    """A new zeroed `.npy` file, mapped for writing. Its disk space is reserved: a full disk is an OSError here."""
     dtype = np.dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,11 +113,9 @@ class ArrayWriter:
             self._abandon()
 
     def _abandon(self) -> None:
-        try:
+        # On a full disk the buffer cannot be flushed; the error under way says so already.
+        with suppress(OSError):
             self._file.close()
-        except OSError:
-            # The disk is full and the buffer cannot be flushed; the error under way says so already.
-            pass
 
 
 def release_pages(array: Array) -> None:

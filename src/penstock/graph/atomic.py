@@ -16,9 +16,10 @@ DOCUMENTS = ("graph.json", "partition.json", "export.json")
 def new_folder(target: Path, force: bool = False) -> Iterator[Path]:
     """A temporary folder beside `target` that takes its name when the block ends well and vanishes otherwise.
 
-    The document that makes the folder openable must be written last: then even a killed process leaves nothing that opens.
+    The document that makes the folder openable must be written last: then even a killed process leaves nothing that
+    opens.
     """
-    target = Path(os.path.abspath(target))
+    target = Path.cwd() / target
     check_target(target, force)
     temporary = target.parent / f".{target.name}.writing-{os.getpid()}"
     try:

@@ -16,8 +16,8 @@ def build_lists(
 ) -> tuple[Array, Array, Array | None]:
     """`(indptr, indices, order)` of edges given in any order.
 
-    Lists ascend by source; parallel edges keep their order of arrival. `order[k]` is the arrival position of the k-th edge,
-    or None when not wanted (it costs 8 bytes an edge).
+    Lists ascend by source; parallel edges keep their order of arrival. `order[k]` is the arrival position of the k-th
+    edge, or None when not wanted (it costs 8 bytes an edge).
     """
     by_source, dst_sorted, order = _transpose(destinations, sources, num_sources, want_order)
     indptr = offsets_of(destinations, num_destinations)

@@ -57,8 +57,9 @@ class NodeSet:
 class EdgeSet:
     """Edges of one type as the in-neighbours of each destination vertex.
 
-    `indices[indptr[v]:indptr[v + 1]]` are the sources of v's in-edges in ascending order of original vertex number; edge
-    fields are rows in the same order. `held_out` are (source, destination) pairs kept out of the lists for evaluation.
+    `indices[indptr[v]:indptr[v + 1]]` are the sources of v's in-edges in ascending order of original vertex number;
+    edge fields are rows in the same order. `held_out` are (source, destination) pairs kept out of the lists for
+    evaluation.
     """
 
     indptr: Array
@@ -82,7 +83,7 @@ class EdgeSet:
 
 
 class Graph:
-    """A heterogeneous graph, in memory or mapped from a folder. One type of each reads as `graph.x`, `graph.num_nodes`."""
+    """A heterogeneous graph, in memory or mapped. With one type of each, `graph.x` and `graph.num_nodes` just work."""
 
     def __init__(
         self,
@@ -235,5 +236,6 @@ def _check(graph: Graph) -> None:
             )
         if int(edges.indptr[-1]) != edges.count:
             raise PenstockError(
-                f"Edge type {edge_key(edge_type)} has {edges.count:,} edges where its offsets say {int(edges.indptr[-1]):,}."
+                f"Edge type {edge_key(edge_type)} has {edges.count:,} edges"
+                f" where its offsets say {int(edges.indptr[-1]):,}."
             )

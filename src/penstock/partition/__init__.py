@@ -4,7 +4,7 @@
 """
 
 from penstock.partition.book import Book
-from penstock.partition.cut import Assigned, Cut, assign, partition
+from penstock.partition.cutting import Assigned, Cut, assign, cut
 from penstock.partition.folder import Partition, open_partition
 from penstock.partition.metrics import Metrics, measure
 from penstock.partition.stitch import stitch
@@ -16,8 +16,8 @@ __all__ = [
     "Metrics",
     "Partition",
     "assign",
+    "cut",
     "measure",
     "open_partition",
-    "partition",
     "stitch",
 ]

@@ -1,7 +1,9 @@
 """METIS's own C interface, which takes several vertex weights; found wherever a user may have it.
 
-In order: the file named by PENSTOCK_METIS, the system's libmetis (Debian's libmetis5 has it), and the copy of METIS inside
-pymetis, whose wheel exports the C functions. Widths and option positions differ between builds and are probed, not assumed.
+In order: the file named by PENSTOCK_METIS, the system's libmetis (Debian's libmetis5 has it), and the copy of METIS
+inside
+pymetis, whose wheel exports the C functions. Widths and option positions differ between builds and are probed, not
+assumed.
 """
 
 import ctypes
@@ -50,8 +52,8 @@ class MetisLibrary:
         largest = np.iinfo(self.index).max
         if max(len(adjacency.indices), int(weights.sum(1, dtype=np.int64).max())) > largest:
             raise PenstockError(
-                f"METIS from {self.origin} counts in {self.index} and this graph is larger: set PENSTOCK_METIS to a 64-bit"
-                " build, or use --method stream."
+                f"METIS from {self.origin} counts in {self.index} and this graph is larger: set PENSTOCK_METIS to"
+                " a 64-bit build, or use --method stream."
             )
         indptr = np.ascontiguousarray(adjacency.indptr, self.index)
         indices = np.ascontiguousarray(adjacency.indices, self.index)

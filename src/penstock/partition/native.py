@@ -10,8 +10,8 @@ Result = TypeVar("Result")
 def call_interruptibly(work: Callable[[], Result]) -> Result:
     """Run `work` in a daemon thread and wait where signals are heard.
 
-    Python hears Ctrl-C only between bytecodes of the main thread; a partitioner may stay in C for minutes. On interruption the
-    thread is left to itself: the command is about to end the process.
+    Python hears Ctrl-C only between bytecodes of the main thread; a partitioner may stay in C for minutes. On
+    interruption the thread is left to itself: the command is about to end the process.
     """
     answer: list[Result] = []
     trouble: list[BaseException] = []

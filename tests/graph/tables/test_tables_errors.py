@@ -35,7 +35,7 @@ def test_duplicate_id_names_both_rows(bench: Workbench) -> None:
 def test_dangling_names_the_first_five_and_the_total(people: Workbench) -> None:
     people.table("follows.parquet", {"a": ["a", *(f"q{i}" for i in range(7))], "b": ["b"] * 8})
     sentence = people.sentence([USERS], [FOLLOWS])
-    _has(sentence, "7 edges", "user 'q0' (", "follows.parquet, row 2)", "'q4'", "dangling: drop")
+    _has(sentence, "7 edges", "user 'q0' in ", "follows.parquet, row 2;", "'q4'", "dangling: drop")
     assert "q5" not in sentence
 
 
@@ -254,3 +254,14 @@ def test_existing_output_is_refused_before_any_reading(bench: Workbench) -> None
     bench.text("out/keep.txt", "mine")
     _has(bench.sentence([USERS]), "out exists already")
     assert (bench.out / "keep.txt").read_text() == "mine"
+
+
+def test_a_missing_edge_file_is_told_before_any_reading(people: Workbench) -> None:
+    people.table("users.parquet", {"id": ["a", "a"]})
+    _has(people.sentence([USERS], [{**FOLLOWS, "files": "none.csv"}]), "'none.csv' of edge type user__follows__user")
+
+
+def test_a_later_file_with_other_columns(bench: Workbench) -> None:
+    bench.text("u/1.csv", "id,v\n1,2\n")
+    bench.text("u/2.csv", "id,w\n2,2\n")
+    _has(bench.sentence([{**USERS, "files": "u/*.csv", "features": ["v"]}]), "2.csv has no column 'v'")

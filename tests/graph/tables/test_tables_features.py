@@ -25,7 +25,7 @@ def test_features_stand_in_the_order_of_the_spec(bench: Workbench) -> None:
 
 
 def test_standardised_over_all_chunks(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.graph.tables.reader._BATCH_BYTES", 1)
+    monkeypatch.setattr("penstock.graph.tables.parquetfiles._BATCH_BYTES", 1)
     values = 1e6 + np.random.default_rng(0).standard_normal(1000) * 3
     pairs = np.stack([values, np.full(1000, 5.0)], axis=1)
     bench.table("users.parquet", {"id": np.arange(1000), "v": values, "p": list(pairs)})
@@ -90,3 +90,11 @@ def test_edge_fields_follow_their_edges(bench: Workbench) -> None:
     np.testing.assert_array_equal(made.fields["x"][:, 0], value[order])
     np.testing.assert_array_equal(made.fields["x"][:, 2], value[order] % 2)
     np.testing.assert_array_equal(made.fields["weight"], (value[order] / 2).astype(np.float32))
+
+
+def test_edge_features_standardised(bench: Workbench) -> None:
+    bench.table("users.parquet", {"id": [0, 1]})
+    bench.table("follows.parquet", {"a": [0, 1], "b": [1, 0], "v": [1.0, 3.0]})
+    graph = bench.graph([USERS], [{**FOLLOWS, "features": [{"column": "v", "standardise": True}], "reverse": True}])
+    assert graph.edges["user", "follows", "user"].fields["x"].tolist() == [[1], [-1]]
+    assert graph.origin["standardised"] == {"user__follows__user": {"v": [2, 1]}}

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from penstock.graph.ids import StringIds
 from penstock.graph.tables.index import IdIndex, IntegerIndex, StringIndex

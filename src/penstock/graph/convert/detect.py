@@ -80,8 +80,7 @@ def _from_file(path: Path, options: dict[str, Any]) -> Graph:
             f"{path} describes tables: make a graph of them with `penstock data import {path} --out FOLDER`."
         )
     raise PenstockError(
-        f"{path} is no graph Penstock knows: give {_UNDERSTOOD};"
-        " tables need a spec and `penstock data import`."
+        f"{path} is no graph Penstock knows: give {_UNDERSTOOD}; tables need a spec and `penstock data import`."
     )
 
 

@@ -35,27 +35,21 @@ def edge_set(
     destinations = vertex_numbers(destinations, num_destinations, where)
     for key, values in (fields or {}).items():
         if len(values) != len(sources):
-            raise PenstockError(
-                f"{where}: field {key!r} has {len(values):,} rows for {len(sources):,} edges."
-            )
+            raise PenstockError(f"{where}: field {key!r} has {len(values):,} rows for {len(sources):,} edges.")
     given = len(sources)
     if inverse:
         sources, destinations = (
             np.concatenate([sources, destinations]),
             np.concatenate([destinations, sources]),
         )
-    indptr, indices, order = build_lists(
-        sources, destinations, num_sources, num_destinations, want_order=bool(fields)
-    )
+    indptr, indices, order = build_lists(sources, destinations, num_sources, num_destinations, want_order=bool(fields))
     if order is not None and inverse:
         order %= max(given, 1)
     moved = {key: values[order] for key, values in (fields or {}).items()}
     return EdgeSet(indptr, indices, moved, dict(held_out or {}))
 
 
-def pair_array(
-    sources: Array, destinations: Array, num_sources: int, num_destinations: int, where: str
-) -> Array:
+def pair_array(sources: Array, destinations: Array, num_sources: int, num_destinations: int, where: str) -> Array:
     """Held-out (source, destination) pairs as checked int64 [m, 2]."""
     ends = vertex_numbers(sources, num_sources, where), vertex_numbers(destinations, num_destinations, where)
     return np.stack(ends, axis=1).astype(np.int64, copy=False)

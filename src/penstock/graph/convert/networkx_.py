@@ -38,9 +38,7 @@ def from_networkx(graph: Any) -> Graph:
         _fields(attributes, "edge", dropped),
     )
     origin = {"from": "NetworkX", **({"dropped": dropped} if dropped else {})}
-    return Graph(
-        {"node": nodes}, {("node", "to", "node"): edges}, str(graph.name) or "networkx", origin=origin
-    )
+    return Graph({"node": nodes}, {("node", "to", "node"): edges}, str(graph.name) or "networkx", origin=origin)
 
 
 def _edges(graph: Any, number: dict[Any, int]) -> tuple[Array, Array, list[dict[str, Any]]]:
@@ -65,9 +63,7 @@ def _ids(names: Sequence[Any]) -> Ids | None:
     strings = [str(name) for name in names]
     if len(set(strings)) < len(strings):
         twice = next(text for row, text in enumerate(strings) if text in strings[:row])
-        raise PenstockError(
-            f"Two nodes of the NetworkX graph are both written {twice!r}: relabel one of them."
-        )
+        raise PenstockError(f"Two nodes of the NetworkX graph are both written {twice!r}: relabel one of them.")
     return StringIds.of(strings)
 
 

@@ -84,9 +84,7 @@ def _triples(archive: _Archive, split: int) -> _Pieces:
     nodes = {"entity": NodeSet(int(archive["num_entities"]))}
     held_out = {"val": tuple(archive["valid"].T), "test": tuple(archive["test"].T)}
     train = tuple(archive["train"].T)
-    return nodes, relation_sets(
-        "entity", nodes["entity"].count, int(archive["num_relations"]), train, held_out
-    )
+    return nodes, relation_sets("entity", nodes["entity"].count, int(archive["num_relations"]), train, held_out)
 
 
 def _users_and_items(archive: _Archive, split: int) -> _Pieces:
@@ -106,11 +104,7 @@ def _several_types(archive: _Archive, split: int) -> _Pieces:
     names = [key.removesuffix("__num_nodes") for key in archive if key.endswith("__num_nodes")]
     nodes = {}
     for name in names:
-        own = {
-            key.removeprefix(f"{name}__"): values
-            for key, values in archive.items()
-            if key.startswith(f"{name}__")
-        }
+        own = {key.removeprefix(f"{name}__"): values for key, values in archive.items() if key.startswith(f"{name}__")}
         nodes[name] = _nodes(own, int(own["num_nodes"]), split)
     edges = {}
     for key, values in archive.items():
@@ -152,9 +146,7 @@ def _dense(archive: _Archive) -> Array:
         matrix = csr_array(parts, shape=tuple(archive["feat_shape"]), dtype=np.float32)
         matrix.check_format(full_check=True)
     except ValueError as error:
-        raise PenstockError(
-            f"The sparse features do not fit together ({error}): make the archive again."
-        ) from None
+        raise PenstockError(f"The sparse features do not fit together ({error}): make the archive again.") from None
     dense: Array = matrix.toarray()
     return dense
 

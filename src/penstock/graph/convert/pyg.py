@@ -24,9 +24,7 @@ def from_pyg(data: Any, split: int = 0) -> Graph:
     reader = StoreReader(split)
     if isinstance(data, HeteroData):
         nodes = {str(store._key): reader.nodes(store, str(store._key)) for store in data.node_stores}
-        edges = {
-            tuple(store._key): reader.edges(store, tuple(store._key), nodes) for store in data.edge_stores
-        }
+        edges = {tuple(store._key): reader.edges(store, tuple(store._key), nodes) for store in data.edge_stores}
         reader.dropped += list(data._global_store.keys())
     elif isinstance(data, Data):
         nodes, edges = reader.homogeneous(data._store)

@@ -61,9 +61,7 @@ class StoreReader:
         where = f"data[{edge_type!r}]"
         for end in (edge_type[0], edge_type[2]):
             if end not in nodes:
-                raise PenstockError(
-                    f"{where} names node type {end!r}, which has no data: set data[{end!r}].num_nodes."
-                )
+                raise PenstockError(f"{where} names node type {end!r}, which has no data: set data[{end!r}].num_nodes.")
         source, destination = nodes[edge_type[0]], nodes[edge_type[2]]
         return self._edge_set(_edge_index(store, where), dict(_values(store)), source, destination, where)
 
@@ -83,9 +81,7 @@ class StoreReader:
             held_out[name] = pair_array(pairs[0], pairs[1], source.count, destination.count, f"{where}.{key}")
         fields = self._fields(values, edge_index.shape[1], where)
         label = f"{where}.edge_index"
-        return edge_set(
-            edge_index[0], edge_index[1], source.count, destination.count, label, fields, held_out
-        )
+        return edge_set(edge_index[0], edge_index[1], source.count, destination.count, label, fields, held_out)
 
     def _fields(self, values: dict[str, Any], count: int, where: str) -> dict[str, Array]:
         fields = {}
@@ -132,12 +128,8 @@ def _num_nodes(store: Any, top: int) -> int | None:
 def _edge_index(store: Any, where: str) -> Array:
     if "edge_index" not in store:
         if "adj_t" in store or "adj" in store:
-            raise PenstockError(
-                f"{where} holds its edges as adj_t, not as edge_index: load it without ToSparseTensor."
-            )
-        raise PenstockError(
-            f"{where} has no edge_index: set one of shape [2, edges], empty if there are no edges."
-        )
+            raise PenstockError(f"{where} holds its edges as adj_t, not as edge_index: load it without ToSparseTensor.")
+        raise PenstockError(f"{where} has no edge_index: set one of shape [2, edges], empty if there are no edges.")
     edge_index = to_array(store["edge_index"], f"{where}.edge_index")
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         raise PenstockError(

@@ -23,18 +23,14 @@ def relation_sets(
     for number, (heads, tails) in enumerate(_by_relation(train, num_relations, "The edges")):
         where = f"Relation {number}"
         pairs = {name: pair_array(*groups[number], count, count, where) for name, groups in apart.items()}
-        edges[node_type, f"r{number}", node_type] = edge_set(
-            heads, tails, count, count, where, held_out=pairs
-        )
+        edges[node_type, f"r{number}", node_type] = edge_set(heads, tails, count, count, where, held_out=pairs)
     return edges
 
 
 def _by_relation(triples: Triples, num_relations: int, where: str) -> list[tuple[Array, Array]]:
     heads, relations, tails = triples
     if len(relations) and not 0 <= int(relations.min()) <= int(relations.max()) < num_relations:
-        raise PenstockError(
-            f"{where}: relation numbers run outside 0 to {num_relations - 1}: check num_relations."
-        )
+        raise PenstockError(f"{where}: relation numbers run outside 0 to {num_relations - 1}: check num_relations.")
     order = np.argsort(relations, kind="stable")
     ends = np.cumsum(np.bincount(relations, minlength=num_relations))[:-1]
     return list(zip(np.split(heads[order], ends), np.split(tails[order], ends), strict=True))

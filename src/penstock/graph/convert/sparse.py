@@ -22,9 +22,7 @@ def from_scipy(matrix: Any, x: Array | None = None, y: Array | None = None, name
             f"A sparse array of shape {matrix.shape} is no adjacency matrix: give one with two dimensions."
         )
     if matrix.dtype.kind not in "biuf":
-        raise PenstockError(
-            f"The matrix holds {matrix.dtype}, which cannot be edge weights: convert it to float32."
-        )
+        raise PenstockError(f"The matrix holds {matrix.dtype}, which cannot be edge weights: convert it to float32.")
     rows, columns = matrix.shape
     edges = _lists(matrix)
     given = {key: values for key, values in (("x", x), ("y", y)) if values is not None}

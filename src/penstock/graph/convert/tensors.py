@@ -37,9 +37,7 @@ def to_tensor(array: Array, what: str) -> Any:
     try:
         return torch.from_numpy(_writable(array.astype(array.dtype.newbyteorder("="), copy=False)))
     except TypeError:
-        raise PenstockError(
-            f"{what} is {array.dtype}, which torch does not have: convert or remove it."
-        ) from None
+        raise PenstockError(f"{what} is {array.dtype}, which torch does not have: convert or remove it.") from None
 
 
 def _writable(array: Array) -> Array:

@@ -1,7 +1,7 @@
 """Where vertices stand: communities as consecutive positions, scrambled into vertex numbers by a bijection.
 
-Choosing a neighbour in a community is then arithmetic on positions; no member lists are kept, and vertex numbers say nothing
-about communities, as in real data.
+Choosing a neighbour in a community is then arithmetic on positions; no member lists are kept, and vertex numbers say
+nothing about communities, as in real data.
 """
 
 from typing import NamedTuple

@@ -8,7 +8,7 @@ from penstock.graph.hashing import below, draw, key_of
 
 
 def unlinked_pairs(indptr: Array, indices: Array, sizes: dict[str, int], seed: int) -> dict[str, Array]:
-    """`<name>_negative`: as many uniform pairs without an edge as `sizes` says. Held-out edges are rare enough to ignore."""
+    """`<name>_negative`: uniform pairs without an edge, as many as `sizes` says."""
     found = {}
     for name, size in sizes.items():
         pairs = np.empty((size, 2), np.int64)

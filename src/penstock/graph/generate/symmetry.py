@@ -14,7 +14,7 @@ _BLOCK = 1 << 15
 
 
 def transposed(indptr: Array, indices: Array, threads: int) -> tuple[Array, Array]:
-    """Out-lists of drawn in-lists. Every thread scans all edges and keeps those of its own range: no two write together."""
+    """Out-lists of drawn in-lists. Every thread scans all edges and keeps those of its own range of vertices."""
     count = len(indptr) - 1
     out_indptr = offsets_of(indices, count)
     out = np.empty(len(indices), indices.dtype)

@@ -47,16 +47,12 @@ def inspect_graph(graph: Graph, progress: Progress = SILENT) -> Inspection:
     return found
 
 
-def _scan_all_edges(
-    graph: Graph, touched: dict[str, Array], progress: Progress
-) -> dict[EdgeType, EdgeReport]:
+def _scan_all_edges(graph: Graph, touched: dict[str, Array], progress: Progress) -> dict[EdgeType, EdgeReport]:
     reports = {}
     with progress.step("Scanning edges", _edge_visits(graph), "edges"):
         for edge_type, edges in graph.edges.items():
             source, destination = graph.nodes[edge_type[0]], graph.nodes[edge_type[2]]
-            scan = scan_edges(
-                edges, source, destination, touched[edge_type[0]], edge_key(edge_type), progress
-            )
+            scan = scan_edges(edges, source, destination, touched[edge_type[0]], edge_key(edge_type), progress)
             reports[edge_type] = EdgeReport(edges.count, scan.self_loops, scan.duplicates, scan.reciprocal)
     return reports
 
@@ -64,8 +60,7 @@ def _scan_all_edges(
 def _edge_visits(graph: Graph) -> int:
     """Edges that may have a reverse among their own type are looked at twice."""
     return sum(
-        edges.count * (2 if source == destination else 1)
-        for (source, _, destination), edges in graph.edges.items()
+        edges.count * (2 if source == destination else 1) for (source, _, destination), edges in graph.edges.items()
     )
 
 
@@ -118,6 +113,4 @@ def _bytes_on_disk(path: Path | None) -> int | None:
 def _check_splits(nodes: NodeSet, name: str) -> None:
     for key, rows in nodes.splits.items():
         if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= nodes.total):
-            raise PenstockError(
-                f"Split {key} of {name!r} names vertices that do not exist: make the graph again."
-            )
+            raise PenstockError(f"Split {key} of {name!r} names vertices that do not exist: make the graph again.")

@@ -17,8 +17,8 @@ from penstock.graph.tables.fields import Field, PlainField, TimeField, WeightFie
 from penstock.graph.tables.labels import ClassLabel, FloatLabel, LabelField
 from penstock.graph.tables.multilabels import FlagLabel, MultiLabel
 from penstock.graph.tables.reader import Chunk, Table
+from penstock.graph.tables.roles import Role
 from penstock.graph.tables.spec import EdgeSpec, LabelSpec, NodeSpec
-from penstock.graph.tables.text import Role
 from penstock.progress import Progress
 
 _BLANK_ROWS = 1 << 14
@@ -90,6 +90,10 @@ class FieldWriters:
         """Complete the files and map them."""
         self._stack.close()
         return {name: open_array(writer.path) for name, writer in self._writers.items()}
+
+    def categories(self) -> dict[str, list[str]]:
+        """What the codes of the fields that hold codes mean."""
+        return {field.name: field.categories for field in self._fields if field.categories is not None}
 
     def __enter__(self) -> Self:
         return self

@@ -40,9 +40,7 @@ def export_tables(
     `spec.yaml` beside them imports the same graph again.
     """
     if graph.is_part:
-        raise PenstockError(
-            f"Graph {graph.name!r} is one part of a cut graph: export the whole graph instead."
-        )
+        raise PenstockError(f"Graph {graph.name!r} is one part of a cut graph: export the whole graph instead.")
     spec: dict[str, Any] = {"name": graph.name, "nodes": [], "edges": []}
     with new_folder(Path(folder), force) as target:
         for name in graph.nodes:
@@ -57,9 +55,7 @@ def export_tables(
     return files
 
 
-def _export_nodes(
-    name: str, nodes: NodeSet, target: Path, form: TableFormat, progress: Progress
-) -> dict[str, Any]:
+def _export_nodes(name: str, nodes: NodeSet, target: Path, form: TableFormat, progress: Progress) -> dict[str, Any]:
     """The table of a node type, and its entry in the spec."""
     file = f"nodes/{file_name(name)}.{form}"
     columns = _columns_of(nodes, f"node type {name}", {"id", "split"}, form)
@@ -87,9 +83,7 @@ def _export_edges(
     if unknown:
         raise PenstockError(f"Edge type {key} holds out {min(unknown)!r}: tables know only val and test.")
 
-    def batch(
-        sources: Array, destinations: Array, fields: dict[str, pa.Array], fold: str | None
-    ) -> pa.RecordBatch:
+    def batch(sources: Array, destinations: Array, fields: dict[str, pa.Array], fold: str | None) -> pa.RecordBatch:
         source_ids, destination_ids = graph.nodes[edge_type[0]].ids, graph.nodes[edge_type[2]].ids
         arrays = {
             "source": _id_array(source_ids, sources),
@@ -124,9 +118,7 @@ def _export_edges(
 def _columns_of(rows: NodeSet | EdgeSet, what: str, reserved: set[str], form: TableFormat) -> OutColumns:
     columns = OutColumns(what, reserved, lists=form == "parquet")
     for name, values in rows.fields.items():
-        columns.add(
-            name, values, rows.categories.get(name), is_label=name == "y" and isinstance(rows, NodeSet)
-        )
+        columns.add(name, values, rows.categories.get(name), is_label=name == "y" and isinstance(rows, NodeSet))
     return columns
 
 
@@ -164,9 +156,7 @@ def _destinations(indptr: Array, start: int, stop: int) -> Array:
 
 def _blocks(rows: int, fields: dict[str, Array]) -> Iterator[tuple[int, int]]:
     """Row groups of a few megabytes; an empty table is one empty group."""
-    row_bytes = sum(
-        values.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)) for values in fields.values()
-    )
+    row_bytes = sum(values.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)) for values in fields.values())
     size = max(256, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
     return ranges(rows, size) if rows else iter([(0, 0)])
 

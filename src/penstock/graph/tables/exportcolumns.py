@@ -1,7 +1,7 @@
 """Fields as columns of a table, each with the line of the spec that reads it back."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,9 +34,7 @@ class OutColumns:
             self._columns.append(self._words(name, values, categories, is_label))
         elif is_label and values.dtype == np.int64 and _lowest(values) >= -1:
             column = self._free(name)
-            self._columns.append(
-                _Column(values, lambda rows: {column: _or_null(rows)}, label={"column": column})
-            )
+            self._columns.append(_Column(values, lambda rows: {column: _or_null(rows)}, label={"column": column}))
         else:
             column = self._free(name)
             entry = self._entry(name, values, column=column)
@@ -49,8 +47,7 @@ class OutColumns:
     def blank(self, rows: int) -> dict[str, pa.Array]:
         """The columns of rows that have no fields."""
         blanks = [
-            np.full((rows, *column.values.shape[1:]), column.fill, column.values.dtype)
-            for column in self._columns
+            np.full((rows, *column.values.shape[1:]), column.fill, column.values.dtype) for column in self._columns
         ]
         return self._made(blanks)
 
@@ -67,14 +64,8 @@ class OutColumns:
         return made
 
     def _words(self, name: str, values: Array, categories: list[str], is_label: bool) -> "_Column":
-        if (
-            len(set(categories)) < len(categories)
-            or _lowest(values) < -1
-            or _highest(values) >= len(categories)
-        ):
-            raise PenstockError(
-                f"Field {name!r} of {self._what} has codes that its categories do not name one to one."
-            )
+        if len(set(categories)) < len(categories) or _lowest(values) < -1 or _highest(values) >= len(categories):
+            raise PenstockError(f"Field {name!r} of {self._what} has codes that its categories do not name one to one.")
         column, words = self._free(name), pa.array(categories, pa.string())
 
         def make(rows: Array) -> dict[str, pa.Array]:
@@ -91,9 +82,7 @@ class OutColumns:
         if width == 0 or not self._lists:
             columns = [self._free(f"{name}_{k}") for k in range(width)]
             entry = {"name": name, "columns": columns, "dtype": str(values.dtype)} | named
-            return _Column(
-                values, lambda rows: {c: self._plain(rows[:, k]) for k, c in enumerate(columns)}, entry
-            )
+            return _Column(values, lambda rows: {c: self._plain(rows[:, k]) for k, c in enumerate(columns)}, entry)
         column = self._free(name)
 
         def make(rows: Array) -> dict[str, pa.Array]:
@@ -126,7 +115,7 @@ class _Column:
     make: Callable[[Array], dict[str, pa.Array]]
     entry: dict[str, Any] | str | None = None
     label: dict[str, Any] | None = None
-    fill: int = field(default=0)
+    fill: int = 0
 
 
 def _or_null(rows: Array) -> pa.Array:

@@ -7,18 +7,22 @@ from penstock.graph.arrays import Array
 from penstock.graph.tables.fields import CodeField, Field
 from penstock.graph.tables.numbers import NumberColumn, refuse_infinite
 from penstock.graph.tables.reader import Chunk
+from penstock.graph.tables.roles import Role
 from penstock.graph.tables.spec import FeatureSpec
-from penstock.graph.tables.text import Role
 from penstock.graph.tables.vocabulary import Vocabulary
 
 
 def feature_fields(specs: list[FeatureSpec]) -> list[Field]:
     """The field x, if any column goes into it, and one field per column kept as codes."""
-    fields: list[Field] = [
-        CodeField(spec.column, spec.categories) for spec in specs if spec.categorical == "codes"
-    ]
+    fields: list[Field] = [CodeField(spec.column, spec.categories) for spec in specs if spec.categorical == "codes"]
     parts = [_part_of(spec) for spec in specs if spec.categorical != "codes"]
     return [FeatureField(parts), *fields] if parts else fields
+
+
+def standardised(fields: list[Field]) -> dict[str, list[float | list[float]]]:
+    """[mean, deviation] of every standardised column among the fields."""
+    matrix = next((field for field in fields if isinstance(field, FeatureField)), None)
+    return matrix.standardised() if matrix else {}
 
 
 class FeatureField(Field):
@@ -57,9 +61,7 @@ class FeatureField(Field):
 
     def standardised(self) -> dict[str, list[float | list[float]]]:
         """[mean, deviation] of every standardised column; lists of them where the column holds lists."""
-        return {
-            part.column: part.moments() for part in self._parts if isinstance(part, _Numbers) and part.learns
-        }
+        return {part.column: part.moments() for part in self._parts if isinstance(part, _Numbers) and part.learns}
 
 
 class _Part:

@@ -10,8 +10,8 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.tables.numbers import NumberColumn, refuse_infinite
 from penstock.graph.tables.reader import Chunk
+from penstock.graph.tables.roles import Role
 from penstock.graph.tables.spec import FieldSpec
-from penstock.graph.tables.text import Role
 from penstock.graph.tables.vocabulary import Vocabulary
 
 

@@ -17,23 +17,20 @@ def id_kind(chunk: Chunk, column: str) -> IdKind:
         return "integer"
     if _is_string(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind):
         return "string"
-    raise PenstockError(
-        f"Column {column!r} of {chunk.file} is {kind}: ids must be strings or integers, convert it."
-    )
+    raise PenstockError(f"Column {column!r} of {chunk.file} is {kind}: ids must be strings or integers, convert it.")
 
 
 def id_values(chunk: Chunk, column: str, kind: IdKind) -> pa.Array:
     """The ids of a chunk, cast to `kind` where they are of the other. Strings may stay dictionary-encoded."""
     values = chunk.batch.column(column)
+    if kinds.is_dictionary(values.type) and (kind != "string" or values.dictionary.null_count):
+        values = values.dictionary_decode()
     if values.null_count:
         row = values.is_null().index(True).as_py()
         raise PenstockError(f"{chunk.place(row, column)}: the id is missing, fill it in or remove the row.")
     id_kind(chunk, column)
-    if kinds.is_dictionary(values.type):
-        if kind == "string" and _is_string(values.type.value_type) and not values.dictionary.null_count:
-            return values
-        values = values.dictionary_decode()
-    if kind == "string" and _is_string(values.type):
+    plain = values.type.value_type if kinds.is_dictionary(values.type) else values.type
+    if kind == "string" and _is_string(plain):
         return values
     wanted = pa.string() if kind == "string" else pa.int64()
     try:

@@ -72,9 +72,7 @@ class StringIndex(IdIndex):
         offsets, data = _string_buffers(ids)
         self._reserve(len(ids), int(offsets[-1]) - int(offsets[0]))
         out = np.empty(len(ids), np.int64)
-        self.count = probing.add_strings(
-            offsets, data, self._slots, self._offsets, self._data, self.count, out
-        )
+        self.count = probing.add_strings(offsets, data, self._slots, self._offsets, self._data, self.count, out)
         return out
 
     def ids(self) -> Ids | None:

@@ -74,9 +74,7 @@ class FloatLabel(LabelField):
     def rows(self, chunk: Chunk) -> Array:
         """As float32; infinities are refused."""
         values = chunk.column(self._column)
-        if not (
-            kinds.is_integer(values.type) or kinds.is_floating(values.type) or kinds.is_null(values.type)
-        ):
+        if not (kinds.is_integer(values.type) or kinds.is_floating(values.type) or kinds.is_null(values.type)):
             raise PenstockError(
                 f"Column {self._column!r} of {chunk.file} is {values.type}: a float label needs numbers."
             )
@@ -109,12 +107,8 @@ def refuse_range(numbers: Array, classes: int | None, chunk: Chunk, column: str)
 def whole_numbers(values: pa.Array, chunk: Chunk, column: str) -> Array:
     """int64 labels, -1 for none. Whole floats are taken too: a column with gaps often has no integers."""
     kind = values.type
-    if not (
-        kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_null(kind)
-    ):
-        raise PenstockError(
-            f"Column {column!r} of {chunk.file} is {kind}: a class label needs integers or strings."
-        )
+    if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_null(kind)):
+        raise PenstockError(f"Column {column!r} of {chunk.file} is {kind}: a class label needs integers or strings.")
     if kinds.is_floating(kind):
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, kind), values)
     numbers = values.cast(pa.float64() if kinds.is_floating(kind) else pa.int64())

@@ -98,9 +98,7 @@ class FlagLabel(LabelField):
             values = column.read(chunk)
             wrong = np.flatnonzero((values != 0) & (values != 1))
             if len(wrong):
-                raise PenstockError(
-                    f"{chunk.place(wrong[0], column.column)}: {values[wrong[0]]} is neither 0 nor 1."
-                )
+                raise PenstockError(f"{chunk.place(wrong[0], column.column)}: {values[wrong[0]]} is neither 0 nor 1.")
             out[:, place] = values
         return out
 

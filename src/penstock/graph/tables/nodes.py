@@ -13,7 +13,6 @@ from penstock.graph.folder import write_ids, write_splits
 from penstock.graph.graph import SPLITS, NodeSet
 from penstock.graph.splits import splits_by_ratio
 from penstock.graph.tables.columns import FieldWriters, learn_fields, node_fields, roles_of
-from penstock.graph.tables.features import FeatureField
 from penstock.graph.tables.folds import fold_codes
 from penstock.graph.tables.idcolumns import id_kind, id_values
 from penstock.graph.tables.index import IdIndex, IdKind, new_index
@@ -29,28 +28,32 @@ class NodeTable:
     def __init__(self, spec: NodeSpec, folder: Path) -> None:
         self.spec = spec
         self.fields = node_fields(spec)
-        self.index: IdIndex | None = new_index(spec.id_type) if spec.id_type else None
         self.table_rows = 0
+        self._index: IdIndex | None = new_index(spec.id_type) if spec.id_type else None
+        self._final_count = 0
         self._label = next((field for field in self.fields if isinstance(field, LabelField)), None)
         self._marks: list[Array] = []
-        self._places: list[tuple[int, Chunk]] = []
+        self._places: list[tuple[int, Path, int]] = []
         self.table = self._open(folder) if spec.files else None
 
     @property
     def count(self) -> int:
         """Vertices so far."""
-        return self.index.count if self.index else 0
+        return self._index.count if self._index else self._final_count
 
     @property
     def kind(self) -> IdKind | None:
         """What the ids are, once that is known."""
-        return self.index.kind if self.index else None
+        return self._index.kind if self._index else None
 
-    def ids_of(self, chunk: Chunk, column: str) -> pa.Array:
-        """A chunk's ids of this type; the first ones decide whether they are strings or integers."""
-        if self.index is None:
-            self.index = new_index(id_kind(chunk, column))
-        return id_values(chunk, column, self.index.kind)
+    def find(self, chunk: Chunk, column: str) -> tuple[pa.Array, Array]:
+        """A chunk's ids of this type and their numbers, -1 where there is none."""
+        ids = self._ids_of(chunk, column)
+        return ids, self._known.find(ids)
+
+    def add(self, ids: pa.Array) -> Array:
+        """The numbers of ids; those not there are added at the end."""
+        return self._known.add(ids)
 
     def number(self, progress: Progress) -> None:
         """The first pass: a number for every id, and what the fields must know beforehand."""
@@ -58,16 +61,16 @@ class NodeTable:
             return
         with progress.step(f"{self.spec.type}: ids", self.table.rows, "rows"):
             for chunk in learn_fields(self.fields, self.table, {str(self.spec.id)}, progress):
-                self._add(chunk)
+                self._add_rows(chunk)
         self.table_rows = self.count
 
     def write(self, target: Path, stack: ExitStack, progress: Progress) -> FieldWriters:
         """The second pass: the fields of all rows. The files stay open for vertices that edges will add."""
         writers = stack.enter_context(FieldWriters(self.fields, target))
-        columns = roles_of(self.fields).keys() | (
-            {self.spec.split.column or ""} if self.spec.split else set()
-        )
-        if self.table is None or not columns - {""}:
+        columns = set(roles_of(self.fields))
+        if self.spec.split and self.spec.split.column:
+            columns.add(self.spec.split.column)
+        if self.table is None or not columns:
             return writers
         with progress.step(f"{self.spec.type}: fields", self.table.rows, "rows"):
             for chunk in self.table.chunks(columns):
@@ -77,20 +80,14 @@ class NodeTable:
         return writers
 
     def finish(self, writers: FieldWriters, target: Path) -> NodeSet:
-        """Everything on disk, now that no vertex will be added."""
+        """Everything on disk, now that no vertex will be added. The index is given up."""
         writers.append_blank(self.count - self.table_rows)
-        fields = writers.finish()
-        ids = self.index.ids() if self.index else None
-        splits = self._splits()
+        fields, splits = writers.finish(), self._splits()
+        ids = self._index.ids() if self._index else None
+        self._final_count, self._index = self.count, None
         write_ids(ids, target)
         write_splits(splits, target)
-        categories = {field.name: field.categories for field in self.fields if field.categories is not None}
-        return NodeSet(self.count, fields, splits, ids, categories)
-
-    def standardised(self) -> dict[str, list[float | list[float]]]:
-        """[mean, deviation] of the standardised columns."""
-        matrix = next((field for field in self.fields if isinstance(field, FeatureField)), None)
-        return matrix.standardised() if matrix else {}
+        return NodeSet(self.count, fields, splits, ids, writers.categories())
 
     def _open(self, folder: Path) -> Table:
         roles = roles_of(self.fields)
@@ -99,20 +96,29 @@ class NodeTable:
         roles[str(self.spec.id)] = f"{self.spec.id_type} id" if self.spec.id_type else "id"
         return Table(self.spec, folder, f"node type {self.spec.type}", roles)
 
-    def _add(self, chunk: Chunk) -> None:
-        column = str(self.spec.id)
-        ids = self.ids_of(chunk, column)
-        assert self.index is not None
-        first = self.count
-        self._places.append((first, Chunk(chunk.batch.slice(0, 0), chunk.file, chunk.start)))
-        numbers = self.index.add(ids)
+    @property
+    def _known(self) -> IdIndex:
+        assert self._index is not None, "an id was met before"
+        return self._index
+
+    def _ids_of(self, chunk: Chunk, column: str) -> pa.Array:
+        """The first ids decide whether all are strings or integers."""
+        if self._index is None:
+            self._index = new_index(id_kind(chunk, column))
+        return id_values(chunk, column, self._index.kind)
+
+    def _add_rows(self, chunk: Chunk) -> None:
+        column, first = str(self.spec.id), self.count
+        self._places.append((first, chunk.file, chunk.start))
+        ids = self._ids_of(chunk, column)
+        numbers = self.add(ids)
         repeated = np.flatnonzero(numbers != np.arange(first, first + len(ids)))
         if len(repeated):
             row, earlier = int(repeated[0]), int(numbers[repeated[0]])
-            begins, other = self._places[bisect_right([begin for begin, _ in self._places], earlier) - 1]
+            begins, file, start = self._places[bisect_right(self._places, earlier, key=lambda place: place[0]) - 1]
             raise PenstockError(
-                f"{chunk.place(row, column)}: id {ids[row].as_py()!r} stands already in"
-                f" {other.place(earlier - begins)}: ids must be unique, remove one of the two."
+                f"{chunk.place(row, column)}: id {ids[row].as_py()!r} stands already in {file},"
+                f" row {start + earlier - begins + 1}: ids must be unique, remove one of the two."
             )
 
     def _mark(self, chunk: Chunk) -> None:

@@ -21,11 +21,7 @@ class NumberColumn:
     def read(self, chunk: Chunk) -> Array:
         """The rows of a chunk in the column's own type; times and dates as the integers stored for them."""
         values = chunk.column(self.column)
-        if (
-            kinds.is_fixed_size_list(values.type)
-            or kinds.is_list(values.type)
-            or kinds.is_large_list(values.type)
-        ):
+        if kinds.is_fixed_size_list(values.type) or kinds.is_list(values.type) or kinds.is_large_list(values.type):
             return self._read_lists(chunk, values)
         refuse_nulls(values, chunk, self.column)
         return _plain(values, chunk, self.column)
@@ -59,9 +55,7 @@ def refuse_nulls(values: pa.Array, chunk: Chunk, column: str) -> None:
     """Every row must have a value."""
     if values.null_count:
         row = values.is_null().index(True).as_py()
-        raise PenstockError(
-            f"{chunk.place(row, column)}: the value is missing, fill it in or remove the row."
-        )
+        raise PenstockError(f"{chunk.place(row, column)}: the value is missing, fill it in or remove the row.")
 
 
 def refuse_infinite(values: Array, chunk: Chunk, column: str) -> None:
@@ -70,9 +64,8 @@ def refuse_infinite(values: Array, chunk: Chunk, column: str) -> None:
     if not finite.all():
         rows, *inner = np.nonzero(~finite)
         value = values[(rows[0], *(positions[0] for positions in inner))]
-        raise PenstockError(
-            f"{chunk.place(rows[0], column)}: the value is {value}, where a finite number is needed."
-        )
+        where = chunk.place(rows[0], column)
+        raise PenstockError(f"{where}: the value is {value}, fill in a finite number or remove the row.")
 
 
 def _plain(values: pa.Array, chunk: Chunk, column: str) -> Array:
@@ -86,8 +79,7 @@ def _plain(values: pa.Array, chunk: Chunk, column: str) -> Array:
     elif not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)):
         shown = f", in row {chunk.start + 1} {values[0].as_py()!r}" if len(values) else ""
         raise PenstockError(
-            f"Column {column!r} of {chunk.file} is not numeric (it is {kind}{shown}):"
-            " convert it, or use 'categorical'."
+            f"Column {column!r} of {chunk.file} is not numeric (it is {kind}{shown}): convert it, or use 'categorical'."
         )
     array: np.ndarray[Any, np.dtype[Any]] = values.to_numpy(zero_copy_only=False)
     return array

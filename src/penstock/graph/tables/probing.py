@@ -183,9 +183,7 @@ def _hash_bytes(data: Array, start: np.uint64, length: np.uint64) -> np.uint64:
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _same_bytes(
-    data: Array, start: np.uint64, known: Array, known_start: np.uint64, length: np.uint64
-) -> bool:
+def _same_bytes(data: Array, start: np.uint64, known: Array, known_start: np.uint64, length: np.uint64) -> bool:
     same = True
     if length >= _EIGHT:
         k, last = np.uint64(0), length - _EIGHT

@@ -30,9 +30,7 @@ def find_files(patterns: list[str], folder: Path, what: str) -> list[Path]:
         found += matches
     for path in found:
         if path.is_dir():
-            raise PenstockError(
-                f"{path} of {what} is a folder: name its files, for instance {path.name}/*.parquet."
-            )
+            raise PenstockError(f"{path} of {what} is a folder: name its files, for instance {path.name}/*.parquet.")
     return found
 
 
@@ -43,9 +41,7 @@ def format_of(paths: list[Path], asked: Format | None) -> Format:
     formats = {path: _by_extension(path) for path in paths}
     if len(set(formats.values())) > 1:
         other = next(path for path in paths if formats[path] != formats[paths[0]])
-        raise PenstockError(
-            f"{paths[0]} and {other} have different formats: convert one, or give them as one format."
-        )
+        raise PenstockError(f"{paths[0]} and {other} have different formats: convert one, or give them as one format.")
     return formats[paths[0]]
 
 

@@ -22,8 +22,11 @@ def read_spec(path: Path) -> "Spec":
         raise PenstockError(f"{path} does not exist: name the spec that describes your tables.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise PenstockError(f"{path} cannot be read ({error}): check the path and its permissions.") from None
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise PenstockError(f"{path} is not YAML ({line}{error.problem}): mend it.") from None
     except yaml.YAMLError as error:
-        raise PenstockError(f"{path} is not YAML ({_one_line(str(error))}): mend that line.") from None
+        raise PenstockError(f"{path} is not YAML ({' '.join(str(error).split())}): mend it.") from None
     if not isinstance(raw, dict):
         raise PenstockError(f"{path} is no spec: it must be a mapping with the keys name, nodes and edges.")
     try:
@@ -50,18 +53,14 @@ class FeatureSpec(_Part):
     column: str
     standardise: bool = False
     categorical: Literal["one-hot", "codes"] | None = None
-    categories: list[str] | None = Field(
-        None, description="the words in their order; without: those met, sorted"
-    )
+    categories: list[str] | None = Field(None, description="the words in their order; without: those met, sorted")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.categorical and self.standardise:
             raise ValueError("categorical and standardise exclude each other: keep one")
         if self.categories is not None and not self.categorical:
-            raise ValueError(
-                "categories needs categorical: add 'categorical: one-hot' or 'categorical: codes'"
-            )
+            raise ValueError("categories needs categorical: add 'categorical: one-hot' or 'categorical: codes'")
         return self
 
 
@@ -270,7 +269,3 @@ def _problem(error: ValidationError) -> str:
         message = f"{message[0].lower()}{message[1:]} (it is {problem['input']!r})"
     message += "" if message.endswith("?") else "."
     return f"{place}: {message}" if place else message
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

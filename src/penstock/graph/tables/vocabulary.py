@@ -35,8 +35,9 @@ class Vocabulary:
         found = pc.index_in(words, value_set=pa.array(self.words, words.type))
         if found.null_count != words.null_count:
             row = pc.and_(found.is_null(), words.is_valid()).index(True).as_py()
+            word = words[row].as_py()
             raise PenstockError(
-                f"{chunk.place(row, column)}: {words[row].as_py()!r} is not among the categories of the spec."
+                f"{chunk.place(row, column)}: {word!r} is none of the categories in the spec: add it there."
             )
         codes: Array = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
         return codes

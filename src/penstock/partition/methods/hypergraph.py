@@ -1,8 +1,9 @@
 """`hypergraph`: least communication volume, by Mt-KaHyPar's km1 objective.
 
-One net per vertex: itself and everyone who reads it. The sum over nets of (parts touched - 1) is exactly the number of rows that
-cross between parts. Mt-KaHyPar balances one weight, so the constraints are summed for it, and local search restores each one
-afterwards.
+One net per vertex: itself and everyone who reads it. The sum over nets of (parts touched - 1) is exactly the number
+of rows that
+cross between parts. Mt-KaHyPar balances one weight, so the constraints are summed for it, and local search restores
+each one afterwards.
 """
 
 import subprocess
@@ -78,7 +79,7 @@ def _run(problem: Problem, folder: Path) -> None:
 
 @njit(nogil=True, cache=True)
 def _fill_nets(indptr: Array, readers: Array, offsets: Array, pins: Array) -> int:
-    """Each net's pins without repeats; returns how many in all. Nets of one vertex cannot be cut but keep the numbering."""
+    """Each net's pins without repeats; returns how many in all. Nets of one pin stay, to keep the numbering."""
     used = 0
     for u in range(indptr.shape[0] - 1):
         pins[used] = u

@@ -1,4 +1,4 @@
-"""The process that runs Mt-KaHyPar: `python -m ... FOLDER PARTS EPSILON SEED THREADS`. Reads and writes arrays in FOLDER."""
+"""The process that runs Mt-KaHyPar: `python -m ... FOLDER PARTS EPSILON SEED THREADS`, arrays in FOLDER."""
 
 import sys
 from itertools import pairwise
@@ -16,7 +16,7 @@ def main(folder: Path, parts: int, epsilon: float, seed: int, threads: int) -> N
 
     mtkahypar.set_seed(seed)
     partitioner = mtkahypar.initialize(threads, False)
-    context = partitioner.context_from_preset(mtkahypar.PresetType.DEFAULT)
+    context = partitioner.context_from_preset(mtkahypar.PresetType.LARGE_K)
     context.set_partitioning_parameters(parts, epsilon, mtkahypar.Objective.KM1)
     context.logging = False
     hypergraph = _hypergraph(folder, partitioner, context)

@@ -1,7 +1,7 @@
 """`stream`: one pass over the vertices (or a few), for graphs whose partitioner state would not fit.
 
-Keeps the part of every vertex and the loads, nothing else. A vertex goes where most of its already placed in-neighbours are,
-less a price that rises with the part's load (Fennel, with the price taken over all constraints).
+Keeps the part of every vertex and the loads, nothing else. A vertex goes where most of its already placed
+in-neighbours are, less a price that rises with the part's load (Fennel, with the price taken over all constraints).
 """
 
 import numpy as np

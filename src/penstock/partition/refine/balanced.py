@@ -1,6 +1,8 @@
-"""`refine=balanced`: lower what the busiest part sends or receives (G3's second stage, in a form that never ends worse).
+"""`refine=balanced`: lower what the busiest part sends or receives (G3's second stage, in a form that never ends
+worse).
 
-Every step lowers Σ send^8 + recv^8 over parts, a smooth stand-in for the largest of them. The largest itself may rise for a few
+Every step lowers Σ send^8 + recv^8 over parts, a smooth stand-in for the largest of them. The largest itself may rise
+for a few
 moves on the way, so moves are logged and undone back to the best state seen, which is at least the one it began with.
 """
 
@@ -27,7 +29,8 @@ _TARGETS = 3
 
 
 def balanced(problem: Problem, assignment: Array) -> Array:
-    """An assignment whose largest send and largest receive are both no larger than before, and whose constraints hold as
+    """An assignment whose largest send and largest receive are both no larger than before, and whose constraints hold
+    as
     well as before."""
     parts = problem.parts
     loads = problem.constraints.loads(assignment, parts)

@@ -1,7 +1,7 @@
 """The state that local search works on: who reads whom, and what a move would change. O(degree) a move.
 
-`readers[u, p]` counts the edges from u into part p. Part p receives u when that count is positive and u lives elsewhere, so the
-count reaching 0 or leaving it is all that a move can change.
+`readers[u, p]` counts the edges from u into part p. Part p receives u when that count is positive and u lives
+elsewhere, so the count reaching 0 or leaving it is all that a move can change.
 """
 
 from typing import NamedTuple
@@ -41,8 +41,8 @@ def exchange_of(problem: Problem, assignment: Array, slack: Array | None = None)
     table = whole.count * parts * 4
     if table > _LARGEST_TABLE:
         raise PenstockError(
-            f"Refining {whole.count:,} vertices in {parts} parts needs a table of {table / 1e9:.0f} GB: use fewer parts, or a"
-            " method without refinement."
+            f"Refining {whole.count:,} vertices in {parts} parts needs a table of {table / 1e9:.0f} GB:"
+            " use fewer parts, or a method without refinement."
         )
     part = assignment.astype(np.int32)
     readers = np.zeros((whole.count, parts), np.int32)
@@ -87,8 +87,8 @@ def is_boundary(state: Exchange, v: int) -> bool:
     for q in range(state.recv.shape[0]):
         if q != p and state.readers[v, q] > 0:
             return True
-    for k in range(state.indptr[v], state.indptr[v + 1]):
-        if state.part[state.indices[k]] != p:
+    for u in state.indices[state.indptr[v] : state.indptr[v + 1]]:  # noqa: SIM110 (Numba compiles no generators)
+        if state.part[u] != p:
             return True
     return False
 

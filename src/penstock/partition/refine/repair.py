@@ -1,7 +1,7 @@
 """Into the tolerance: move as few and as cheap vertices as needed out of overloaded parts.
 
-Every move lowers the summed relative overload. It may overload another constraint a little on the way (a train vertex needs
-room among the vertices too); that is cleared in its turn, and since the sum only falls, the moves end.
+Every move lowers the summed relative overload. It may overload another constraint a little on the way (a train vertex
+needs room among the vertices too); that is cleared in its turn, and since the sum only falls, the moves end.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ def _overloads(state: Exchange) -> list[tuple[int, int]]:
 
 
 def _relieve(state: Exchange, means: Array, constraint: int, part: int) -> bool:
-    """Move out the vertices that cost least volume per unit of overload, until the part fits; False if none could go."""
+    """Move out vertices, least volume per unit of overload first, until the part fits; False if none could go."""
     members = np.flatnonzero((state.part == part) & (state.weights[constraint] > 0))
     costs = np.empty(len(members))
     _price(state, means, members, costs)

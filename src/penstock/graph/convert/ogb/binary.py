@@ -28,9 +28,7 @@ def read_binary(raw: Path) -> RawGraph:
     count = _only(arrays["num_nodes_list"], path)
     sources, destinations = arrays["edge_index"]
     fields = tidy({key: values for key, values in arrays.items() if key.startswith("node_")})
-    edge_fields = {
-        key: values for key, values in arrays.items() if key.startswith("edge_") and key != "edge_index"
-    }
+    edge_fields = {key: values for key, values in arrays.items() if key.startswith("edge_") and key != "edge_index"}
     labels = raw / "node-label.npz"
     if labels.is_file():
         fields["y"] = class_labels(next(iter(_arrays(labels).values())))
@@ -83,9 +81,7 @@ def _of(stored: dict[str, dict[str, Array]], name: str, path: Path) -> dict[str,
 def _edge_type(key: str, path: Path) -> EdgeType:
     parts = key.split("___")
     if len(parts) != 3:
-        raise PenstockError(
-            f"{path} has a member {key!r} where <source>___<relation>___<destination> is needed."
-        )
+        raise PenstockError(f"{path} has a member {key!r} where <source>___<relation>___<destination> is needed.")
     return parts[0], parts[1], parts[2]
 
 

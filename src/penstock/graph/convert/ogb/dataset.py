@@ -40,10 +40,7 @@ def from_ogb(folder: str | Path, inverse: bool | None = None, scheme: str | None
             f"{folder} has several node types, so inverse edges would need relations: leave inverse off."
         )
     splits, links = read_splits(folder / "split", scheme, raw.counts)
-    nodes = {
-        name: NodeSet(count, raw.fields.get(name, {}), splits.get(name, {}))
-        for name, count in raw.counts.items()
-    }
+    nodes = {name: NodeSet(count, raw.fields.get(name, {}), splits.get(name, {})) for name, count in raw.counts.items()}
     edges = _edges(raw, links, folder, inverse)
     return Graph(nodes, edges, folder.name.replace("_", "-"), origin={"from": "OGB", "inverse": inverse})
 

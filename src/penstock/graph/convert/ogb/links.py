@@ -51,9 +51,7 @@ def held_out_pairs(raw: RawGraph, links: Mapping[str, Links], folder: Path) -> H
                 held_out[edge_type][name] = pairs
             continue
         if len(raw.edges) != 1:
-            raise PenstockError(
-                f"{where} does not say which edge type its edges are of: this layout is not known."
-            )
+            raise PenstockError(f"{where} does not say which edge type its edges are of: this layout is not known.")
         (edge_type,) = raw.edges
         ends = raw.counts[edge_type[0]], raw.counts[edge_type[2]]
         for key, (sources, destinations) in _pairs(arrays, where).items():
@@ -65,16 +63,10 @@ def _pairs(arrays: Links, where: str) -> dict[str, tuple[Array, Array]]:
     """Ends of the positives (under "") and of the negatives."""
     if "edge" in arrays:
         keys = {"": "edge", "_negative": "edge_neg"}
-        return {
-            suffix: _columns(_array(arrays, key, where), where)
-            for suffix, key in keys.items()
-            if key in arrays
-        }
+        return {suffix: _columns(_array(arrays, key, where), where) for suffix, key in keys.items() if key in arrays}
     if "source_node" not in arrays:
         has = ", ".join(arrays)
-        raise PenstockError(
-            f"{where} has {has} where edge, source_node or head is needed: this layout is not known."
-        )
+        raise PenstockError(f"{where} has {has} where edge, source_node or head is needed: this layout is not known.")
     sources = _array(arrays, "source_node", where)
     found = {"": (sources, _array(arrays, "target_node", where))}
     if "target_node_neg" in arrays:
@@ -110,9 +102,7 @@ def _triples(arrays: Links, where: str) -> Triples:
 
 def _columns(pairs: Array, where: str) -> tuple[Array, Array]:
     if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise PenstockError(
-            f"{where} has edges of shape {pairs.shape} where [m, 2] is needed: download the set again."
-        )
+        raise PenstockError(f"{where} has edges of shape {pairs.shape} where [m, 2] is needed: download the set again.")
     return pairs[:, 0], pairs[:, 1]
 
 

@@ -41,9 +41,7 @@ def field_name(stored: str) -> str:
 def tidy(fields: Mapping[str, Array]) -> dict[str, Array]:
     """Fields under their names; a lone column that is no feature matrix is a plain list of values."""
     return {
-        field_name(key): values[:, 0]
-        if key not in _NAMES and values.ndim == 2 and values.shape[1] == 1
-        else values
+        field_name(key): values[:, 0] if key not in _NAMES and values.ndim == 2 and values.shape[1] == 1 else values
         for key, values in fields.items()
     }
 

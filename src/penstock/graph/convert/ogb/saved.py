@@ -25,9 +25,7 @@ def load_saved(path: Path) -> Any:
             " load it where you trust it and save it again as plain tensors."
         ) from None
     except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
-        raise PenstockError(
-            f"{path} cannot be read ({str(error).splitlines()[0]}): download the set again."
-        ) from None
+        raise PenstockError(f"{path} cannot be read ({str(error).splitlines()[0]}): download the set again.") from None
 
 
 def _array_makers() -> list[Any]:

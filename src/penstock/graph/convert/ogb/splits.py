@@ -66,9 +66,7 @@ def _stored(folder: Path, counts: Mapping[str, int]) -> dict[str, Any]:
         return {name: load_saved(folder / f"{name}.pt") for name in NAMES if name != "train"}
     typed = [name for name in counts if (folder / name / "train.csv.gz").is_file()]
     if not typed:
-        raise PenstockError(
-            f"{folder} has no train.csv.gz, train.pt or split_dict.pt: download the set again."
-        )
+        raise PenstockError(f"{folder} has no train.csv.gz, train.pt or split_dict.pt: download the set again.")
     return {
         stored: {node_type: read_numbers(folder / node_type / f"{stored}.csv.gz") for node_type in typed}
         for stored in NAMES

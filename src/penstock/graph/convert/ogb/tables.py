@@ -74,9 +74,7 @@ def _checked_blocks(path: Path, rows: int, dtype: np.dtype[Any], columns: int) -
     done = 0
     for block in _blocks(path, dtype):
         if len(block) != columns:
-            raise PenstockError(
-                f"{path} has {len(block)} columns where {columns} are needed: download the set again."
-            )
+            raise PenstockError(f"{path} has {len(block)} columns where {columns} are needed: download the set again.")
         done += len(block[0])
         if done <= rows:
             yield block

@@ -52,9 +52,9 @@ class Assigned:
     metrics: Metrics
 
 
-def partition(
+def cut(
     graph: Graph,
-    cut: Cut,
+    how: Cut,
     folder: str | Path,
     force: bool = False,
     threads: int | None = None,
@@ -63,101 +63,101 @@ def partition(
     """Assign, split for trainers, relabel and write."""
     folder = Path(folder)
     check_target(folder, force)
-    assigned = assign(graph, cut, threads, progress)
-    trainer = assign_trainers(assigned.problem, assigned.assignment, cut.trainers)
-    return write_partition(assigned, cut, trainer, folder, force)
+    assigned = assign(graph, how, threads, progress)
+    trainer = assign_trainers(assigned.problem, assigned.assignment, how.trainers)
+    return write_partition(assigned, how, trainer, folder, force)
 
 
-def assign(graph: Graph, cut: Cut, threads: int | None = None, progress: Progress = SILENT) -> Assigned:
+def assign(graph: Graph, how: Cut, threads: int | None = None, progress: Progress = SILENT) -> Assigned:
     """The part of every vertex by the chosen method and refinement, and how good that is."""
-    method = method_named(cut.method)
-    _check(graph, cut)
+    method = method_named(how.method)
+    _check(graph, how)
     whole = whole_of(graph)
-    names = list(cut.balance) or default_names(whole)
+    names = list(how.balance) or default_names(whole)
     problem = Problem(
         whole,
-        cut.parts,
+        how.parts,
         constraints_of(whole, names),
-        cut.tolerance,
-        cut.seed,
-        cut.passes,
+        how.tolerance,
+        how.seed,
+        how.passes,
         threads or default_threads(),
         progress,
     )
-    assignment = method(problem) if cut.parts > 1 else np.zeros(whole.count, np.int32)
-    if cut.refine == "balanced" and cut.parts > 1:
+    assignment = method(problem) if how.parts > 1 else np.zeros(whole.count, np.int32)
+    if how.refine == "balanced" and how.parts > 1:
         with progress.step("balancing what parts send and receive"):
             assignment = balanced(problem, assignment)
     with progress.step("measuring"):
         # The usual constraints are reported whether or not they were asked for.
         reported = constraints_of(whole, list(dict.fromkeys([*default_names(whole), *names])))
-        metrics = measure(whole, assignment, cut.parts, reported)
+        metrics = measure(whole, assignment, how.parts, reported)
     for name, ratio in metrics.balance.items():
-        if name in problem.constraints.names and ratio > cut.tolerance + 1e-9:
-            progress.note(f"Parts differ in {name}: the largest is {ratio:.3f} of the mean, above {cut.tolerance:g}.")
+        if name in problem.constraints.names and ratio > how.tolerance + 1e-9:
+            progress.note(f"Parts differ in {name}: the largest is {ratio:.3f} of the mean, above {how.tolerance:g}.")
     return Assigned(problem, assignment, metrics)
 
 
-def write_partition(assigned: Assigned, cut: Cut, trainer: Array, folder: Path, force: bool = False) -> Partition:
+def write_partition(assigned: Assigned, how: Cut, trainer: Array, folder: Path, force: bool = False) -> Partition:
     """The partition folder of an assignment, streamed part by part."""
     problem = assigned.problem
     graph = problem.whole.graph
-    maps = relabel(problem.whole, assigned.assignment, trainer, cut.parts, cut.trainers)
+    maps = relabel(problem.whole, assigned.assignment, trainer, how.parts, how.trainers)
     with new_folder(folder, force) as temporary:
         with ArrayWriter(temporary / "original.npy", np.int64) as writer:
             for relabelling in maps.values():
                 writer.append(relabelling.original)
         with problem.progress.step("writing parts", graph.num_edges, "edges"):
-            for part in range(cut.parts):
+            for part in range(how.parts):
                 target = part_folder(temporary, part)
-                write_part(graph, maps, part, cut.trainers, target, problem.threads, problem.progress)
-        document = _document(assigned, cut, maps)
+                write_part(graph, maps, part, how.trainers, target, problem.threads, problem.progress)
+        document = _document(assigned, how, maps)
         (temporary / DOCUMENT).write_text(json.dumps(document.model_dump(), indent=1) + "\n")
     return open_partition(folder)
 
 
-def _check(graph: Graph, cut: Cut) -> None:
-    if cut.parts < 1 or cut.trainers < 1:
+def _check(graph: Graph, how: Cut) -> None:
+    if how.parts < 1 or how.trainers < 1:
         raise PenstockError("--parts and --trainers must be at least 1.")
-    if cut.parts == 1 and cut.trainers == 1:
+    if how.parts == 1 and how.trainers == 1:
         raise PenstockError(
             "--parts 1 cuts nothing: use the graph folder as it is, ask for more parts, or add --trainers."
         )
-    if cut.parts * cut.trainers > graph.num_nodes:
-        wanted = f"{cut.parts} parts" + (f" x {cut.trainers} trainers" if cut.trainers > 1 else "")
+    if how.parts * how.trainers > graph.num_nodes:
+        wanted = f"{how.parts} parts" + (f" x {how.trainers} trainers" if how.trainers > 1 else "")
         raise PenstockError(
             f"Graph {graph.name!r} has {graph.num_nodes:,} vertices, fewer than {wanted}: ask for fewer."
         )
-    if cut.passes < 1:
+    if how.passes < 1:
         raise PenstockError("--passes must be at least 1.")
-    if not 1 < cut.tolerance <= 2:
+    if not 1 < how.tolerance <= 2:
         raise PenstockError(
-            f"--tolerance {cut.tolerance:g} is out of range: give a ratio above 1 and up to 2, such as 1.05."
+            f"--tolerance {how.tolerance:g} is out of range: give a ratio above 1 and up to 2, such as 1.05."
         )
-    if cut.refine is not None and cut.refine not in REFINEMENTS:
-        raise PenstockError(f"There is no refinement {cut.refine!r}: there is {', '.join(REFINEMENTS)}.")
+    if how.refine is not None and how.refine not in REFINEMENTS:
+        raise PenstockError(f"There is no refinement {how.refine!r}: there is {', '.join(REFINEMENTS)}.")
 
 
-def _document(assigned: Assigned, cut: Cut, maps: dict[str, Relabelling]) -> PartitionDocument:
+def _document(assigned: Assigned, how: Cut, maps: dict[str, Relabelling]) -> PartitionDocument:
     graph = assigned.problem.whole.graph
     types, offset = {}, 0
     for name, relabelling in maps.items():
         count = graph.nodes[name].count
         starts = relabelling.bounds.tolist()
-        step = cut.trainers
-        ranges = [starts[part * step : (part + 1) * step + 1] for part in range(cut.parts)]
+        step = how.trainers
+        ranges = [starts[part * step : (part + 1) * step + 1] for part in range(how.parts)]
         types[name] = TypeRanges(count=count, original_offset=offset, ranges=ranges)
         offset += count
     return PartitionDocument(
         graph=graph.name,
         origin=graph.origin,
-        method=cut.method,
-        refine=cut.refine,
-        parts=cut.parts,
-        trainers=cut.trainers,
-        seed=cut.seed,
+        method=how.method,
+        refine=how.refine,
+        parts=how.parts,
+        trainers=how.trainers,
+        seed=how.seed,
         balance=assigned.problem.constraints.names,
-        tolerance=cut.tolerance,
+        tolerance=how.tolerance,
         node_types=types,
         metrics=assigned.metrics.document(),
     )
