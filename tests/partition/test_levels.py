@@ -26,6 +26,7 @@ def test_trainers_share_vertices_and_train_vertices(halves):
         assert ranges[0][0] == result.book.range(part)[0]
         assert ranges[-1][1] == result.book.range(part)[1]
         assert all(a[1] == b[0] for a, b in pairwise(ranges))
+        assert max(result.document.trainer_balance.values()) < 1.1
         for share in ([b - a for a, b in ranges], [train[a:b].sum() for a, b in ranges]):
             assert max(share) <= 1.06 * np.mean(share) + 1
 

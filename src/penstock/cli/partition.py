@@ -47,7 +47,7 @@ def partition_command(
     with measured() as cost, shown_progress(as_json) as progress:
         result = cut(_load(graph), how, out, force, threads, progress)
     metrics = Metrics(**{key: result.document.metrics[key] for key in Metrics.__dataclass_fields__})
-    fields = {"path": str(out), **_fields(how, metrics, cost)}
+    fields = {"path": str(out), **_fields(how, metrics, cost), "trainer_balance": result.document.trainer_balance}
     if as_json:
         print_json(fields)
     else:

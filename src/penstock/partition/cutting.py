@@ -14,7 +14,7 @@ from penstock.graph.graph import Graph
 from penstock.partition.constraints import constraints_of, default_names
 from penstock.partition.document import DOCUMENT, PartitionDocument, TypeRanges
 from penstock.partition.folder import Partition, open_partition, part_folder
-from penstock.partition.levels import assign_trainers
+from penstock.partition.levels import assign_trainers, trainer_balance
 from penstock.partition.methods import method_named
 from penstock.partition.metrics import Metrics, measure
 from penstock.partition.problem import Problem
@@ -111,7 +111,8 @@ def write_partition(assigned: Assigned, how: Cut, trainer: Array, folder: Path, 
             for part in range(how.parts):
                 target = part_folder(temporary, part)
                 write_part(graph, maps, part, how.trainers, target, problem.threads, problem.progress)
-        document = _document(assigned, how, maps)
+        shares = trainer_balance(problem, assigned.assignment, trainer, how.trainers)
+        document = _document(assigned, how, maps, shares)
         (temporary / DOCUMENT).write_text(json.dumps(document.model_dump(), indent=1) + "\n")
     return open_partition(folder)
 
@@ -138,7 +139,9 @@ def _check(graph: Graph, how: Cut) -> None:
         raise PenstockError(f"There is no refinement {how.refine!r}: there is {', '.join(REFINEMENTS)}.")
 
 
-def _document(assigned: Assigned, how: Cut, maps: dict[str, Relabelling]) -> PartitionDocument:
+def _document(
+    assigned: Assigned, how: Cut, maps: dict[str, Relabelling], shares: dict[str, float]
+) -> PartitionDocument:
     graph = assigned.problem.whole.graph
     types, offset = {}, 0
     for name, relabelling in maps.items():
@@ -160,4 +163,5 @@ def _document(assigned: Assigned, how: Cut, maps: dict[str, Relabelling]) -> Par
         tolerance=how.tolerance,
         node_types=types,
         metrics=assigned.metrics.document(),
+        trainer_balance=shares,
     )

@@ -44,6 +44,7 @@ class PartitionDocument(_Document):
     tolerance: float
     node_types: dict[str, TypeRanges]
     metrics: dict[str, Any]
+    trainer_balance: dict[str, float] = Field(description="largest trainer's share over its part's mean, worst part")
 
     def book(self) -> Book:
         """Owner and local lookups."""

@@ -39,6 +39,15 @@ def assign_trainers(problem: Problem, assignment: Array, trainers: int) -> Array
     return labels
 
 
+def trainer_balance(problem: Problem, assignment: Array, trainer: Array, trainers: int) -> dict[str, float]:
+    """Largest trainer's share over the mean of its part, the worst part's, per constraint."""
+    wanted = _trainer_constraints(problem.constraints)
+    loads = wanted.loads(assignment.astype(np.int64) * trainers + trainer, problem.parts * trainers)
+    by_part = loads.reshape(len(wanted.names), problem.parts, trainers)
+    ratios = by_part.max(2) / np.maximum(by_part.mean(2), 1e-30)
+    return {name: float(ratio.max()) for name, ratio in zip(wanted.names, ratios, strict=True)}
+
+
 def _trainer_constraints(constraints: Constraints) -> Constraints:
     """What trainers should share equally: the split vertices that set their work, and vertices."""
     rows = [i for i, name in enumerate(constraints.names) if name != "edges"]
