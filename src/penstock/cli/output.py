@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -57,9 +58,22 @@ def measured() -> Iterator[Measured]:
     start = time.perf_counter()
     yield result
     result.seconds = time.perf_counter() - start
+    result.peak_rss_mb = max(_own_peak_mb(), _rusage_mb(resource.RUSAGE_CHILDREN))
+
+
+def _own_peak_mb() -> float:
+    """Linux's own count: the one in rusage is inherited from whoever started the command."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return _rusage_mb(resource.RUSAGE_SELF)
+
+
+def _rusage_mb(who: int) -> float:
     unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
-    peaks = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    result.peak_rss_mb = max(peaks) / unit
+    return resource.getrusage(who).ru_maxrss / unit
 
 
 def _plain(text: str) -> str:

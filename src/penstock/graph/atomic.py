@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ def new_folder(target: Path, force: bool = False) -> Iterator[Path]:
     """
     target = Path.cwd() / target
     check_target(target, force)
-    temporary = target.parent / f".{target.name}.writing-{os.getpid()}"
+    temporary = target.parent / f".{target.name}.writing-{os.getpid()}-{threading.get_ident()}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)

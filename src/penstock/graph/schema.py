@@ -78,7 +78,7 @@ def file_name(name: str) -> str:
 
 
 def check_name(name: str, what: str) -> str:
-    """A node type, relation or field name must not confuse `src__rel__dst`."""
+    """A node type or relation must not confuse `src__rel__dst`."""
     if not name or "__" in name or name.startswith("."):
         raise PenstockError(f"{what} {name!r} cannot be a name: use one without '__' that does not start with a dot.")
     return name

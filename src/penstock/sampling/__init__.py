@@ -1,0 +1,10 @@
+"""Neighbourhoods: from seeds to blocks. Every random choice is a hash of (seed, epoch, batch, hop, original vertex).
+
+`block` is what comes out, `neighbours` the usual sampler; kernels work on one batch a call and release the lock, so
+that several threads prepare several batches.
+"""
+
+from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.neighbours import ALL, BatchKey, NeighbourSampler
+
+__all__ = ["ALL", "BatchKey", "Block", "MiniBatch", "NeighbourSampler"]
