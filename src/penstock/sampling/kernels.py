@@ -1,6 +1,10 @@
 """Kernels of neighbour sampling: one hop of one batch a call, without the interpreter's lock.
 
-A hop reads the vertices known so far, draws in-neighbours of each and numbers new vertices in order of appearance.
+A hop reads the vertices known so far, draws in-neighbours of each and numbers new vertices in order of appearance. It
+works in small groups of rows and three passes over each: choose list positions, fetch what stands there, number it. Each
+pass is a loop of independent loads, so that the processor has many cache misses under way at once; in a single pass
+every edge would wait for its own. (Passing arrays through nested inlined functions makes Numba count references in the
+inner loop, which costs more than the work; hence the plain loops.)
 """
 
 import numpy as np
@@ -11,6 +15,8 @@ from penstock.graph.hashing import mix
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _S32 = np.uint64(32)
+_GROUP = 128
+"""Rows a group: their positions and neighbours stay in the first-level cache for usual fan-outs."""
 _SCANNED = 32
 """Up to this fan-out a repeated draw is found by looking through those already made."""
 
@@ -32,25 +38,35 @@ def sample_hop(
     """Draw `fanout` in-neighbours (all, if negative) of the first `known` vertices; returns how many are known after.
 
     `place[v]` is the row of vertex v in this batch or -1. `original[v]` names v in the hash; empty: v itself.
+    `out_indices` has room for `count_edges`.
     """
-    chosen = np.empty(max(fanout, 1), np.int64)
     found, used = known, 0
     out_indptr[0] = 0
-    for row in range(known):
-        v = vertices[row]
-        start = indptr[v]
-        degree = indptr[v + 1] - start
-        if fanout < 0 or (degree <= fanout and not replace):
-            for k in range(start, start + degree):
-                found = _number(indices[k], place, vertices, found, out_indices, used)
-                used += 1
-        elif degree > 0:
+    positions = np.empty(0, np.int64)
+    for first in range(0, known, _GROUP):
+        last = min(first + _GROUP, known)
+        most = count_edges(indptr, vertices[first:last], fanout, replace)
+        if most > positions.shape[0]:
+            positions = np.empty(2 * most, np.int64)
+        for row in range(first, last):
+            v = vertices[row]
             name = v if original.shape[0] == 0 else original[v]
-            _choose(mix(key ^ np.uint64(name)), degree, fanout, replace, chosen)
-            for j in range(fanout):
-                found = _number(indices[start + chosen[j]], place, vertices, found, out_indices, used)
-                used += 1
-        out_indptr[row + 1] = used
+            start, degree = indptr[v], indptr[v + 1] - indptr[v]
+            chosen = _choose(mix(key ^ np.uint64(name)), start, degree, fanout, replace, positions, out_indptr[row] - used)
+            out_indptr[row + 1] = out_indptr[row] + chosen
+        drawn = out_indptr[last] - used
+        for k in range(drawn):
+            out_indices[used + k] = indices[positions[k]]
+        for k in range(used, used + drawn):
+            vertex = out_indices[k]
+            row = place[vertex]
+            if row < 0:
+                row = found
+                place[vertex] = row
+                vertices[row] = vertex
+                found += 1
+            out_indices[k] = row
+        used += drawn
     return found
 
 
@@ -75,11 +91,11 @@ def number_seeds(seeds: Array, place: Array, vertices: Array) -> int:
 
 
 @njit(nogil=True, cache=True)
-def count_edges(indptr: Array, vertices: Array, known: int, fanout: int, replace: bool) -> int:
-    """How many edges a hop can draw at most."""
+def count_edges(indptr: Array, vertices: Array, fanout: int, replace: bool) -> int:
+    """How many edges a hop draws from some vertices."""
     total = 0
-    for row in range(known):
-        degree = indptr[vertices[row] + 1] - indptr[vertices[row]]
+    for v in vertices:
+        degree = indptr[v + 1] - indptr[v]
         if fanout < 0 or (degree <= fanout and not replace):
             total += degree
         elif degree > 0:
@@ -87,45 +103,42 @@ def count_edges(indptr: Array, vertices: Array, known: int, fanout: int, replace
     return total
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _number(vertex: int, place: Array, vertices: Array, found: int, out: Array, position: int) -> int:
-    row = place[vertex]
-    if row < 0:
-        row = found
-        place[vertex] = row
-        vertices[row] = vertex
-        found += 1
-    out[position] = row
-    return found
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _below(key: np.uint64, counter: int, bound: int) -> int:
-    """The counter-th draw of a vertex, below a bound under 2^32."""
-    bits = mix(key + np.uint64(counter + 1) * _STEP) >> _S32
-    return int((bits * np.uint64(bound)) >> _S32)
-
-
 @njit(nogil=True, cache=True)
-def _choose(key: np.uint64, degree: int, fanout: int, replace: bool, chosen: Array) -> None:
-    """`fanout` positions below `degree`: with repeats, or each set of different ones equally likely."""
+def _choose(
+    key: np.uint64, start: int, degree: int, fanout: int, replace: bool, positions: Array, used: int
+) -> int:
+    """Write list positions of one vertex behind the `used` first; returns how many.
+
+    All of them, or `fanout` drawn: with repeats, or each set of different ones equally likely.
+    """
+    if degree == 0:
+        return 0
+    if fanout < 0 or (degree <= fanout and not replace):
+        for k in range(degree):
+            positions[used + k] = start + k
+        return degree
     if replace:
         for j in range(fanout):
-            chosen[j] = _below(key, j, degree)
-    elif fanout <= _SCANNED:
+            bits = mix(key + np.uint64(j + 1) * _STEP) >> _S32
+            positions[used + j] = start + int((bits * np.uint64(degree)) >> _S32)
+        return fanout
+    if fanout <= _SCANNED:
         # Floyd: draw below a growing bound; a repeat takes the newest position instead.
         for j in range(fanout):
-            last = degree - fanout + j
-            position = _below(key, j, last + 1)
-            for i in range(j):
-                if chosen[i] == position:
-                    position = last
+            newest = degree - fanout + j
+            bits = mix(key + np.uint64(j + 1) * _STEP) >> _S32
+            position = start + int((bits * np.uint64(newest + 1)) >> _S32)
+            for i in range(used, used + j):
+                if positions[i] == position:
+                    position = start + newest
                     break
-            chosen[j] = position
-    else:
-        # Pass through all positions and take each with the share of what is still wanted.
-        taken = 0
-        for position in range(degree):
-            if _below(key, position, degree - position) < fanout - taken:
-                chosen[taken] = position
-                taken += 1
+            positions[used + j] = position
+        return fanout
+    # Pass through all positions and take each with the share of what is still wanted.
+    taken = 0
+    for k in range(degree):
+        bits = mix(key + np.uint64(k + 1) * _STEP) >> _S32
+        if int((bits * np.uint64(degree - k)) >> _S32) < fanout - taken:
+            positions[used + taken] = start + k
+            taken += 1
+    return fanout

@@ -68,7 +68,7 @@ class NeighbourSampler:
         return MiniBatch(seeds, vertices, blocks[::-1])
 
     def _hop(self, room: "_Room", known: int, fanout: int, key: np.uint64) -> tuple[Block, int]:
-        most = count_edges(self._indptr, room.vertices, known, fanout, self.replace)
+        most = count_edges(self._indptr, room.vertices[:known], fanout, self.replace)
         indptr, indices = np.empty(known + 1, np.int64), np.empty(most, np.int32)
         found = sample_hop(
             self._indptr,
