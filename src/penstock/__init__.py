@@ -1,10 +1,15 @@
 """Penstock: graph neural network training that is planned, reproducible and hard to kill."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from penstock.errors import PenstockError
-from penstock.graph import EdgeSet, Graph, NodeSet, StringIds
-from penstock.graph.convert import load
-from penstock.partition import Cut, Partition, cut, open_partition, stitch
 from penstock.version import __version__
+
+if TYPE_CHECKING:
+    from penstock.graph import EdgeSet, Graph, NodeSet, StringIds
+    from penstock.graph.convert import load
+    from penstock.partition import Cut, Partition, cut, open_partition, stitch
 
 __all__ = [
     "Cut",
@@ -20,3 +25,21 @@ __all__ = [
     "open_partition",
     "stitch",
 ]
+
+# Looked up on first use, so that `import penstock` (and the command line's start) does not wait for Numba.
+_HOMES = {
+    "penstock.graph": ("EdgeSet", "Graph", "NodeSet", "StringIds"),
+    "penstock.graph.convert": ("load",),
+    "penstock.partition": ("Cut", "Partition", "cut", "open_partition", "stitch"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

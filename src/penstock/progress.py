@@ -7,6 +7,9 @@ from contextlib import contextmanager
 class Progress:
     """Listens to nothing. The command line gives one that draws bars or prints lines."""
 
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
     def start(self, what: str, total: int, unit: str) -> None:
         """A piece of work named `what` begins; it will advance `total` `unit`s (0: unknown)."""
 

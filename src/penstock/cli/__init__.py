@@ -1,5 +1,46 @@
 """The command line: one file per command group; everything it does is a call into the library."""
 
-from penstock.cli.main import main
+import os
+import signal
+import sys
+from typing import Any
+
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run a command. Bad input is one sentence and exit code 2; Ctrl-C is one sentence and 130."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    sys.unraisablehook = _heard_in_a_callback
+    try:
+        # Imported here, so that Ctrl-C during the first second is answered like any other.
+        from penstock.cli.main import run
+        from penstock.cli.output import keep_stdout_for_answers
+
+        keep_stdout_for_answers()
+        code = run()
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    if code == _INTERRUPTED:
+        sentence = "Interrupted: nothing was written."
+        text = f'{{"error": "{sentence}"}}' if "--json" in sys.argv else f"Error: {sentence}"
+        print(text, file=sys.stderr, flush=True)
+        # A native partitioner may still be running in its thread; do not wait for it.
+        os._exit(code)
+    sys.exit(code)
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    """A polite kill cleans up like Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def _heard_in_a_callback(trouble: Any) -> None:
+    """Ctrl-C that arrives while Numba's compiler calls back into Python would be dropped there: raise it again."""
+    if issubclass(trouble.exc_type, KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    else:
+        sys.__unraisablehook__(trouble)
+
 
 __all__ = ["main"]

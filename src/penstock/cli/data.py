@@ -8,12 +8,17 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.inspect import inspect_command
-from penstock.cli.output import ForceOption, JsonOption, measured, print_json, short
+from penstock.cli.output import ForceOption, JsonOption, SeedOption, ThreadsOption, measured, print_json, short
 from penstock.cli.progress import shown_progress
 from penstock.cli.tables import export_command, import_command
 from penstock.errors import PenstockError
 
-data = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Make, import, inspect and export graphs.")
+data = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Make, import, inspect and export graphs.",
+    epilog="Example: penstock data make synthetic-arxiv --out data/arxiv",
+)
 data.command("import")(import_command)
 data.command("inspect")(inspect_command)
 data.command("export")(export_command)
@@ -54,11 +59,11 @@ def make_command(
     name: Annotated[str, typer.Argument(help="A data set of `penstock data list`.")],
     out: Annotated[Path, typer.Option("--out", help="The graph folder to write.")],
     scale: Annotated[float | None, typer.Option(help="Vertices, edges and splits times this.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Instead of --scale: so many vertices in all.")] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Instead of --scale: so many vertices in all.")] = None,
+    seed: SeedOption = 0,
     both_directions: Annotated[bool, typer.Option(help="Store both directions of one-directional edges.")] = False,
     feature_dtype: Annotated[str, typer.Option(help="float32 or float16.")] = "float32",
-    threads: Annotated[int | None, typer.Option(help="Threads; does not change the result.")] = None,
+    threads: ThreadsOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -86,4 +91,4 @@ def make_command(
     if as_json:
         print_json({"path": str(out), "nodes": graph.num_nodes, "edges": graph.num_edges, **cost.fields()})
     else:
-        Console().print(f"{out}: {graph.num_nodes:,} vertices, {graph.num_edges:,} edges in {cost.seconds:.1f} s")
+        print(f"{out}: {graph.num_nodes:,} vertices, {graph.num_edges:,} edges in {cost.seconds:.1f} s")

@@ -1,7 +1,6 @@
 """`penstock`: the commands together, and how any of them ends."""
 
-import os
-import sys
+import json
 from typing import Annotated
 
 import typer
@@ -21,8 +20,6 @@ EPILOG = """
 
   penstock partition data/arxiv --parts 4 --out data/arxiv-4
 """
-
-_INTERRUPTED = 130
 
 app = typer.Typer(
     name="penstock",
@@ -44,30 +41,22 @@ def _root(
 ) -> None:
     """Train graph neural networks on graphs too large for the obvious script."""
     if version:
-        print(f'{{"version": "{__version__}"}}' if as_json else f"penstock {__version__}")
+        print(json.dumps({"version": __version__}) if as_json else f"penstock {__version__}")
         raise typer.Exit
+    if as_json:
+        raise PenstockError("Put --json behind the command, as in `penstock data list --json`.")
 
 
-def main() -> None:
-    """Run a command. Bad input is one sentence and exit code 2; Ctrl-C is one sentence and 130."""
-    code = _run()
-    if code == _INTERRUPTED:
-        print_error("Interrupted: nothing was written.")
-        # A native partitioner may still be running in its thread; do not wait for it.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
-
-
-def _run() -> int:
+def run() -> int:
+    """The exit code of the command in `sys.argv`; its error is printed."""
     try:
         return int(app(standalone_mode=False) or 0)
-    except (KeyboardInterrupt, typer.Abort):
-        # Some releases of typer turn Ctrl-C into this exit code themselves.
-        return _INTERRUPTED
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     except PenstockError as error:
         print_error(str(error))
+    except OSError as error:
+        print_error(f"{error.strerror or error}: {error.filename or 'no file named'}.")
     except MemoryError:
         print_error("Out of memory: use a machine with more, or a method that needs less (see docs/partitioning.md).")
     except Exception as error:

@@ -1,11 +1,12 @@
 """What commands print: one JSON object, or text for people; errors as one sentence."""
 
 import json
+import os
 import resource
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,19 @@ from rich.console import Console
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the output folder if it exists.")]
+
+
+ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads to use; all cores by default.")]
+SeedOption = Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="The same seed gives the same result.")]
+
+
+def keep_stdout_for_answers() -> None:
+    """Give Python's stdout a descriptor of its own: native libraries that print would spoil a command's JSON."""
+    answers = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    sys.stdout = os.fdopen(answers, "w", encoding=sys.stdout.encoding, errors="replace")
 
 
 def print_json(fields: dict[str, Any]) -> None:
@@ -55,6 +69,9 @@ class Measured:
 def measured() -> Iterator[Measured]:
     """Time a block and read the peak resident memory, this process's or a child's, at its end."""
     result = Measured()
+    with suppress(OSError):
+        # Forget the peak so far; where that is not possible, the peak is the process's.
+        Path("/proc/self/clear_refs").write_text("5")
     start = time.perf_counter()
     yield result
     result.seconds = time.perf_counter() - start

@@ -7,7 +7,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.output import ForceOption, JsonOption, Measured, measured, print_json, short
+from penstock.cli.output import (
+    ForceOption,
+    JsonOption,
+    Measured,
+    SeedOption,
+    ThreadsOption,
+    measured,
+    print_json,
+    short,
+)
 from penstock.cli.progress import shown_progress
 from penstock.errors import PenstockError
 from penstock.partition import Cut, Metrics, assign, cut
@@ -24,8 +33,8 @@ def partition_command(
     balance: Annotated[str, typer.Option(help="Constraints: vertices, edges, train, val, test, types.")] = "",
     tolerance: Annotated[float, typer.Option(help="Largest load of a part over the mean.")] = 1.05,
     passes: Annotated[int, typer.Option(help="How often `stream` reads the graph; more passes, less cut.")] = 1,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same parts.")] = 0,
-    threads: Annotated[int | None, typer.Option(help="Threads to use.")] = None,
+    seed: SeedOption = 0,
+    threads: ThreadsOption = None,
     compare: Annotated[bool, typer.Option("--compare", help="Measure several methods and write nothing.")] = False,
     methods: Annotated[str, typer.Option(help="With --compare: which, METHOD or METHOD+balanced.")] = "",
     force: ForceOption = False,
@@ -40,6 +49,8 @@ def partition_command(
     names = tuple(name.strip() for name in balance.split(",") if name.strip())
     how = Cut(parts, trainers, method, refine, names, tolerance, seed, passes)
     if compare:
+        if out is not None:
+            raise PenstockError("--compare writes nothing: leave out --out, or leave out --compare.")
         _compare(graph, how, methods, threads, as_json)
         return
     if out is None:
@@ -47,12 +58,17 @@ def partition_command(
     with measured() as cost, shown_progress(as_json) as progress:
         result = cut(_load(graph), how, out, force, threads, progress)
     metrics = Metrics(**{key: result.document.metrics[key] for key in Metrics.__dataclass_fields__})
-    fields = {"path": str(out), **_fields(how, metrics, cost), "trainer_balance": result.document.trainer_balance}
+    fields = {
+        "path": str(out),
+        **_fields(how, metrics, cost),
+        "trainer_balance": result.document.trainer_balance,
+        "notes": progress.notes,
+    }
     if as_json:
         print_json(fields)
     else:
         _print_table([fields])
-        Console().print(f"Written to {out}")
+        print(f"Written to {out}")
 
 
 def _compare(graph: str, base: Cut, methods: str, threads: int | None, as_json: bool) -> None:
@@ -62,22 +78,31 @@ def _compare(graph: str, base: Cut, methods: str, threads: int | None, as_json: 
     with shown_progress(as_json) as progress:
         opened = _load(graph)
         for how in ways:
-            with measured() as cost:
-                metrics = _assign(opened, how, threads, progress)
+            try:
+                with measured() as cost:
+                    metrics = _assign(opened, how, threads, progress)
+            except PenstockError as error:
+                if len(ways) == 1:
+                    raise
+                progress.note(f"{how.method}: {error}")
+                continue
             rows.append(_fields(how, metrics, cost))
     if as_json:
-        print_json({"graph": graph, "compare": rows})
-    else:
+        print_json({"graph": graph, "compare": rows, "notes": progress.notes})
+    elif rows:
         _print_table(rows)
 
 
 def _named_cut(base: Cut, name: str) -> Cut:
     from dataclasses import replace
 
+    from penstock.partition.cutting import REFINEMENTS
     from penstock.partition.methods import method_named
 
     method, _, refine = name.partition("+")
     method_named(method)
+    if refine and refine not in REFINEMENTS:
+        raise PenstockError(f"There is no refinement {refine!r}: there is {', '.join(REFINEMENTS)}.")
     return replace(base, method=method, refine=refine or base.refine)
 
 

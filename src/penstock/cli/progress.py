@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from penstock.progress import SILENT, Progress
+from penstock.progress import Progress
 
 _LINE_SECONDS = 5.0
 
@@ -19,7 +19,7 @@ _LINE_SECONDS = 5.0
 def shown_progress(quiet: bool) -> Iterator[Progress]:
     """The progress a command shows; silent with --json."""
     if quiet:
-        yield SILENT
+        yield _NoteKeeper()
     elif sys.stderr.isatty():
         with _bars() as bars:
             yield _BarProgress(bars)
@@ -27,8 +27,16 @@ def shown_progress(quiet: bool) -> Iterator[Progress]:
         yield _LineProgress()
 
 
+class _NoteKeeper(Progress):
+    """Silent, but notes are kept for the JSON object."""
+
+    def note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+
+
 class _BarProgress(Progress):
     def __init__(self, bars: Bars) -> None:
+        super().__init__()
         self._bars = bars
         self._task = bars.add_task("", visible=False)
 
@@ -48,6 +56,7 @@ class _BarProgress(Progress):
 
 class _LineProgress(Progress):
     def __init__(self) -> None:
+        super().__init__()
         self._lock = threading.Lock()
         self.start("", 0, "")
 

@@ -3,6 +3,7 @@
 import os
 from contextlib import suppress
 from pathlib import Path
+from tokenize import TokenError
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
@@ -14,6 +15,7 @@ from penstock.errors import PenstockError
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _HEADER_BYTES = 128
+_PLAIN_KINDS = "biufcSU"
 _COPY_BYTES = 64 << 20
 
 
@@ -24,9 +26,12 @@ def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | No
             stored_shape, fortran, stored_dtype = _read_header(file)
             offset = file.tell()
             size = os.fstat(file.fileno()).st_size
+        expected_dtype = None if dtype is None else np.dtype(dtype)
     except FileNotFoundError:
         raise PenstockError(f"{path} is missing: the folder is incomplete, make or copy it again.") from None
-    except (ValueError, EOFError) as error:
+    except TypeError:
+        raise PenstockError(f"{path} should hold {dtype!r}, which is no type of numbers: mend graph.json.") from None
+    except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:
         raise PenstockError(f"{path} is not a readable .npy file ({error}): copy it again.") from None
     expected = offset + int(np.prod(stored_shape, dtype=np.int64)) * stored_dtype.itemsize
     if size != expected:
@@ -37,7 +42,7 @@ def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | No
         raise PenstockError(
             f"{path} is stored in an order or type that cannot be mapped: write it C-ordered and plain."
         )
-    if dtype is not None and np.dtype(dtype) != stored_dtype:
+    if expected_dtype is not None and expected_dtype != stored_dtype:
         raise PenstockError(f"{path} holds {stored_dtype} where graph.json says {dtype}: make the folder again.")
     if shape is not None and tuple(shape) != stored_shape:
         raise PenstockError(
@@ -139,6 +144,8 @@ def _reserve(file: BinaryIO, offset: int, size: int) -> None:
 
 def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """A version-1 header padded to a fixed length, so that the shape can be rewritten in place."""
+    if dtype.kind not in _PLAIN_KINDS:
+        raise PenstockError(f"An array of {dtype} cannot be stored: convert it to numbers or fixed-size strings.")
     descr = npy.dtype_to_descr(dtype)
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {tuple(int(n) for n in shape)!r}, }}"
     magic = npy.magic(1, 0)

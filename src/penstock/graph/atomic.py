@@ -1,16 +1,16 @@
 """Folders that appear whole or not at all."""
 
-import os
+import json
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 
 from penstock.errors import PenstockError
 
-# A folder with one of these was written by Penstock and may be replaced when the user says so.
-DOCUMENTS = ("graph.json", "partition.json", "export.json")
+# A folder that Penstock wrote has one of these, whose `format` says so.
+_DOCUMENTS = ("graph.json", "partition.json", "export.json")
 
 
 @contextmanager
@@ -20,23 +20,28 @@ def new_folder(target: Path, force: bool = False) -> Iterator[Path]:
     The document that makes the folder openable must be written last: then even a killed process leaves nothing that
     opens.
     """
-    target = Path.cwd() / target
-    check_target(target, force)
-    temporary = target.parent / f".{target.name}.writing-{os.getpid()}-{threading.get_ident()}"
+    target = Path(target)
+    temporary = None
     try:
+        target = target.resolve()
+        check_target(target, force)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
+        temporary = target.parent / f".{target.name}.writing-{token_hex(4)}"
         temporary.mkdir()
         yield temporary
-        _replace(temporary, target)
+        _replace(temporary, target, force)
     except OSError as error:
         raise PenstockError(_disk_sentence(error, target)) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def check_target(target: Path, force: bool) -> None:
-    """Refuse an output that exists, before any work is done for it."""
+    """Refuse an output that exists, before any work is done for it and again before it is replaced."""
+    target = target.resolve()
+    if Path.cwd().is_relative_to(target):
+        raise PenstockError(f"{target} is the folder you are in: name another for the output.")
     if not target.exists():
         return
     if not target.is_dir():
@@ -45,17 +50,31 @@ def check_target(target: Path, force: bool) -> None:
         return
     if not force:
         raise PenstockError(f"{target} exists already: add --force to replace it, or name another folder.")
-    if not any((target / name).is_file() for name in DOCUMENTS):
+    if not any(_is_ours(target / name) for name in _DOCUMENTS):
         raise PenstockError(f"{target} exists and is no Penstock folder, so --force will not replace it: name another.")
 
 
-def _replace(temporary: Path, target: Path) -> None:
-    if not target.exists():
+def _is_ours(document: Path) -> bool:
+    try:
+        found = json.loads(document.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and str(found.get("format", "")).startswith("penstock-")
+
+
+def _replace(temporary: Path, target: Path, force: bool) -> None:
+    check_target(target, force)
+    if not force or not target.exists():
+        # Renaming onto a folder that someone filled a moment ago fails, as it should.
         temporary.rename(target)
         return
-    aside = target.parent / f".{target.name}.replaced-{os.getpid()}"
+    aside = target.parent / f".{target.name}.replaced-{token_hex(4)}"
     target.rename(aside)
-    temporary.rename(target)
+    try:
+        temporary.rename(target)
+    except BaseException:
+        aside.rename(target)
+        raise
     shutil.rmtree(aside, ignore_errors=True)
 
 

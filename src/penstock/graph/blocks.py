@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
+from penstock.errors import PenstockError
+
 Result = TypeVar("Result")
 
 
@@ -13,7 +15,9 @@ def default_threads() -> int:
     """The cores this process may use, or PENSTOCK_THREADS."""
     asked = os.environ.get("PENSTOCK_THREADS")
     if asked:
-        return max(1, int(asked))
+        if not asked.isdigit() or int(asked) < 1:
+            raise PenstockError(f"PENSTOCK_THREADS={asked} is no number of threads: give 1 or more.")
+        return int(asked)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

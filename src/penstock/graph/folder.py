@@ -41,6 +41,8 @@ def write_graph(graph: Graph, folder: Path, force: bool = False) -> Graph:
     with new_folder(folder, force) as temporary:
         write_arrays(graph, temporary)
         write_document(graph, temporary)
+        # Before it replaces anything: what was written must open.
+        open_graph(temporary)
     return open_graph(folder)
 
 

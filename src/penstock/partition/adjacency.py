@@ -35,8 +35,7 @@ def undirected(indptr: Array, indices: Array) -> Adjacency:
 
 
 def induced(adjacency: Adjacency, members: Array, place: Array) -> Adjacency:
-    """The subgraph of some vertices, renumbered by their order; `place[v]` is scratch of one entry per vertex."""
-    place[:] = -1
+    """The subgraph of some vertices, renumbered by their order; `place` is scratch, all -1 before and after."""
     place[members] = np.arange(len(members))
     lengths = np.zeros(len(members) + 1, np.int64)
     _induced_lengths(adjacency.indptr, adjacency.indices, members, place, lengths)
@@ -46,6 +45,7 @@ def induced(adjacency: Adjacency, members: Array, place: Array) -> Adjacency:
     source = adjacency.weights if adjacency.weights is not None else np.empty(0, np.int32)
     weights = np.empty(len(indices) if weighted else 0, np.int32)
     _fill_induced(adjacency.indptr, adjacency.indices, source, members, place, indptr, indices, weights, weighted)
+    place[members] = -1
     return Adjacency(indptr, indices, weights if weighted else None)
 
 

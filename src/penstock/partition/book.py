@@ -16,37 +16,38 @@ class Book:
 
     def owner(self, ids: Array, node_type: str | None = None) -> Array:
         """The part of every new ID."""
-        return self._search(self._coarse[self._type(node_type)], ids)
+        return self._search(self._coarse[self.type_named(node_type)], ids)
 
     def trainer(self, ids: Array, node_type: str | None = None) -> Array:
         """The trainer inside its part of every new ID."""
-        return self._search(self._fine[self._type(node_type)], ids) % self.trainers
+        return self._search(self._fine[self.type_named(node_type)], ids) % self.trainers
 
     def local(self, ids: Array, node_type: str | None = None, owner: Array | None = None) -> Array:
         """The row of every new ID inside its part."""
         if owner is None:
             owner = self.owner(ids, node_type)
-        rows: Array = ids - self._coarse[self._type(node_type)][owner]
+        rows: Array = ids - self._coarse[self.type_named(node_type)][owner]
         return rows
 
     def range(self, part: int, node_type: str | None = None, trainer: int | None = None) -> tuple[int, int]:
         """[first, last) new IDs of a part, or of one trainer's share of it."""
         if trainer is None:
-            bounds, place = self._coarse[self._type(node_type)], part
+            bounds, place = self._coarse[self.type_named(node_type)], part
         else:
-            bounds, place = self._fine[self._type(node_type)], part * self.trainers + trainer
+            bounds, place = self._fine[self.type_named(node_type)], part * self.trainers + trainer
         return int(bounds[place]), int(bounds[place + 1])
 
     def count(self, node_type: str | None = None) -> int:
         """Vertices of a type in all parts."""
-        return int(self._coarse[self._type(node_type)][-1])
+        return int(self._coarse[self.type_named(node_type)][-1])
 
     @property
     def node_types(self) -> list[str]:
         """Names of the node types."""
         return list(self._fine)
 
-    def _type(self, node_type: str | None) -> str:
+    def type_named(self, node_type: str | None) -> str:
+        """The type itself, or the only one when none is named."""
         if node_type is not None:
             return node_type
         if len(self._fine) != 1:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -21,7 +22,9 @@ class Constraints:
 
     def loads(self, assignment: Array, parts: int) -> Array:
         """[constraints, parts] sums of the weights."""
-        return np.stack([np.bincount(assignment, row, parts) for row in self.weights])
+        found = np.zeros((len(self.weights), parts), np.int64)
+        _add_up(assignment, self.weights, found)
+        return found
 
     def balance(self, assignment: Array, parts: int) -> dict[str, float]:
         """Largest part's load over the mean load, per constraint."""
@@ -72,3 +75,10 @@ def _type_mask(whole: Whole, kind: str) -> Array:
     mask = np.zeros(whole.count, np.int32)
     mask[whole.offsets[kind] : whole.offsets[kind] + whole.graph.nodes[kind].count] = 1
     return mask
+
+
+@njit(nogil=True, cache=True)
+def _add_up(assignment: Array, weights: Array, loads: Array) -> None:
+    for c in range(weights.shape[0]):
+        for v in range(weights.shape[1]):
+            loads[c, assignment[v]] += weights[c, v]

@@ -18,10 +18,11 @@ from penstock.partition.levels import assign_trainers, trainer_balance
 from penstock.partition.methods import method_named
 from penstock.partition.metrics import Metrics, measure
 from penstock.partition.problem import Problem
-from penstock.partition.refine import balanced
+from penstock.partition.refine import balanced, filled
+from penstock.partition.refine.exchange import check_table
 from penstock.partition.relabel import Relabelling, relabel
 from penstock.partition.whole import whole_of
-from penstock.partition.writer import write_part
+from penstock.partition.writer import PartWriter
 from penstock.progress import SILENT, Progress
 
 REFINEMENTS = ("balanced",)
@@ -63,6 +64,8 @@ def cut(
     """Assign, split for trainers, relabel and write."""
     folder = Path(folder)
     check_target(folder, force)
+    if graph.path is not None and folder.resolve() == graph.path.resolve():
+        raise PenstockError(f"{folder} is the graph that is being cut: name another folder for its parts.")
     assigned = assign(graph, how, threads, progress)
     trainer = assign_trainers(assigned.problem, assigned.assignment, how.trainers)
     return write_partition(assigned, how, trainer, folder, force)
@@ -84,13 +87,17 @@ def assign(graph: Graph, how: Cut, threads: int | None = None, progress: Progres
         threads or default_threads(),
         progress,
     )
-    assignment = method(problem) if how.parts > 1 else np.zeros(whole.count, np.int32)
+    if how.refine:
+        check_table(problem)
+    assignment = filled(problem, method(problem)) if how.parts > 1 else np.zeros(whole.count, np.int32)
     if how.refine == "balanced" and how.parts > 1:
         with progress.step("balancing what parts send and receive"):
             assignment = balanced(problem, assignment)
     with progress.step("measuring"):
         # The usual constraints are reported whether or not they were asked for.
-        reported = constraints_of(whole, list(dict.fromkeys([*default_names(whole), *names])))
+        usual = default_names(whole)
+        unasked = not set(usual) <= set(names)
+        reported = constraints_of(whole, list(dict.fromkeys([*usual, *names]))) if unasked else problem.constraints
         metrics = measure(whole, assignment, how.parts, reported)
     for name, ratio in metrics.balance.items():
         if name in problem.constraints.names and ratio > how.tolerance + 1e-9:
@@ -104,13 +111,13 @@ def write_partition(assigned: Assigned, how: Cut, trainer: Array, folder: Path, 
     graph = problem.whole.graph
     maps = relabel(problem.whole, assigned.assignment, trainer, how.parts, how.trainers)
     with new_folder(folder, force) as temporary:
-        with ArrayWriter(temporary / "original.npy", np.int64) as writer:
+        with ArrayWriter(temporary / "original.npy", np.int64) as originals:
             for relabelling in maps.values():
-                writer.append(relabelling.original)
+                originals.append(relabelling.original)
         with problem.progress.step("writing parts", graph.num_edges, "edges"):
+            writer = PartWriter(graph, maps, how.trainers, problem.threads, problem.progress)
             for part in range(how.parts):
-                target = part_folder(temporary, part)
-                write_part(graph, maps, part, how.trainers, target, problem.threads, problem.progress)
+                writer.write(part, part_folder(temporary, part))
         shares = trainer_balance(problem, assigned.assignment, trainer, how.trainers)
         document = _document(assigned, how, maps, shares)
         (temporary / DOCUMENT).write_text(json.dumps(document.model_dump(), indent=1) + "\n")

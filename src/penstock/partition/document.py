@@ -1,6 +1,7 @@
 """`partition.json`: what a partition folder says about itself."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,13 @@ class PartitionDocument(_Document):
         bounds = {}
         for name, info in self.node_types.items():
             starts = [bound for part in info.ranges for bound in part[:-1]]
-            bounds[name] = np.array([*starts, info.count], np.int64)
+            found = np.array([*starts, info.count], np.int64)
+            joined = all(a[-1] == b[0] for a, b in pairwise(info.ranges))
+            if len(found) != self.parts * self.trainers + 1 or found[0] or (np.diff(found) < 0).any() or not joined:
+                raise PenstockError(
+                    f"{DOCUMENT}: the ranges of {name!r} do not cover its vertices: cut the graph again."
+                )
+            bounds[name] = found
         return Book(self.parts, self.trainers, bounds)
 
 

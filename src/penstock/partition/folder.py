@@ -37,7 +37,7 @@ class Partition:
 
     def original(self, node_type: str | None = None) -> Array:
         """Original ID of every new ID of a type."""
-        info = self.document.node_types[node_type or self.book.node_types[0]]
+        info = self.document.node_types[self.book.type_named(node_type)]
         return self._original[info.original_offset : info.original_offset + info.count]
 
     def new_ids(self, original: Array, node_type: str | None = None) -> Array:
@@ -49,7 +49,7 @@ class Partition:
 
     def halo(self, index: int, node_type: str | None = None) -> Array:
         """New IDs of the remote vertices that a part's core vertices read, ascending."""
-        name = node_type or self.book.node_types[0]
+        name = self.book.type_named(node_type)
         return open_array(nodes_folder(part_folder(self.path, index), name) / "halo.npy")
 
     def held_out_places(self, index: int, edge_type: EdgeType, name: str) -> Array:

@@ -49,8 +49,10 @@ class MetisLibrary:
 
     def part_graph(self, adjacency: Adjacency, weights: Array, parts: int, options: Array) -> Array:
         """k-way parts of a graph with `weights[c, v]`; every constraint is held to the imbalance option."""
-        largest = np.iinfo(self.index).max
-        if max(len(adjacency.indices), int(weights.sum(1, dtype=np.int64).max())) > largest:
+        totals = [len(adjacency.indices), int(weights.sum(1, dtype=np.int64).max())]
+        if adjacency.weights is not None:
+            totals.append(int(adjacency.weights.sum(dtype=np.int64)))
+        if max(totals) > np.iinfo(self.index).max:
             raise PenstockError(
                 f"METIS from {self.origin} counts in {self.index} and this graph is larger: set PENSTOCK_METIS to"
                 " a 64-bit build, or use --method stream."
@@ -61,16 +63,15 @@ class MetisLibrary:
         vertex_weights = np.ascontiguousarray(weights.T, self.index)
         count, constraints, wanted, cut = (np.array([n], self.index) for n in (len(indptr) - 1, len(weights), parts, 0))
         assignment = np.zeros(len(indptr) - 1, self.index)
-        with _stdout_kept_clean():
-            status = self.handle.METIS_PartGraphKway(
-                *map(_pointer, (count, constraints, indptr, indices, vertex_weights)),
-                None,
-                _pointer(edge_weights),
-                _pointer(wanted),
-                None,
-                None,
-                *map(_pointer, (options, cut, assignment)),
-            )
+        status = self.handle.METIS_PartGraphKway(
+            *map(_pointer, (count, constraints, indptr, indices, vertex_weights)),
+            None,
+            _pointer(edge_weights),
+            _pointer(wanted),
+            None,
+            None,
+            *map(_pointer, (options, cut, assignment)),
+        )
         if status == _OUT_OF_MEMORY:
             raise PenstockError("METIS ran out of memory on this graph: use --method stream.")
         if status != _OK:
@@ -121,15 +122,16 @@ def _option_positions(handle: ctypes.CDLL, path: str, index: np.dtype[np.signedi
     library = MetisLibrary(handle, path, index, _POSITIONS_5_2)
     pair = Adjacency(np.array([0, 1, 2]), np.array([1, 0]), None)
     try:
-        library.part_graph(pair, np.ones((1, 2), np.int32), 2, library.options(imbalance=5))
+        with _quiet_stdout():
+            library.part_graph(pair, np.ones((1, 2), np.int32), 2, library.options(imbalance=5))
     except PenstockError:
         return _POSITIONS_5_1
     return _POSITIONS_5_2
 
 
 @contextmanager
-def _stdout_kept_clean() -> Iterator[None]:
-    """METIS prints its complaints on stdout, where a command's JSON goes: send them nowhere."""
+def _quiet_stdout() -> Iterator[None]:
+    """METIS prints its complaint about the probe on stdout: for that moment, send it nowhere."""
     libc = ctypes.CDLL(None)
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)

@@ -22,13 +22,15 @@ class Relabelling:
 
 
 def relabel(whole: Whole, assignment: Array, trainer: Array, parts: int, trainers: int) -> dict[str, Relabelling]:
-    """The maps of every node type, by a stable counting sort."""
-    keys = assignment.astype(np.int64) * trainers + trainer
-    return {name: _relabel_type(view, parts * trainers) for name, view in whole.by_type(keys).items()}
+    """The maps of every node type. Small keys sort by radix, in one or two passes."""
+    groups = parts * trainers
+    dtype = np.min_scalar_type(groups)
+    keys = assignment.astype(dtype) * dtype.type(trainers) + trainer.astype(dtype)
+    return {name: _relabel_type(view, groups) for name, view in whole.by_type(keys).items()}
 
 
 def _relabel_type(keys: Array, groups: int) -> Relabelling:
-    original = np.argsort(keys, kind="stable").astype(np.int64)
+    original = np.argsort(keys, kind="stable")
     bounds = np.zeros(groups + 1, np.int64)
     np.cumsum(np.bincount(keys, minlength=groups), out=bounds[1:])
     new = np.empty(len(keys), index_dtype(len(keys)))

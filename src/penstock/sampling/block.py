@@ -40,7 +40,8 @@ class Block:
 class MiniBatch:
     """Seeds, the vertices whose features the batch needs, and its blocks, outermost first.
 
-    `vertices` start with the seeds; block i reads its first `blocks[i].num_src` and writes its first `blocks[i].num_dst`.
+    `vertices` start with the seeds; block i reads the first `blocks[i].num_src` and writes the first
+    `blocks[i].num_dst`.
     """
 
     seeds: Array

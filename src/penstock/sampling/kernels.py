@@ -1,10 +1,10 @@
 """Kernels of neighbour sampling: one hop of one batch a call, without the interpreter's lock.
 
 A hop reads the vertices known so far, draws in-neighbours of each and numbers new vertices in order of appearance. It
-works in small groups of rows and three passes over each: choose list positions, fetch what stands there, number it. Each
-pass is a loop of independent loads, so that the processor has many cache misses under way at once; in a single pass
-every edge would wait for its own. (Passing arrays through nested inlined functions makes Numba count references in the
-inner loop, which costs more than the work; hence the plain loops.)
+works in small groups of rows and three passes over each: choose list positions, fetch what stands there, number it.
+Each pass is a loop of independent loads, so that the processor has many cache misses under way at once; in a single
+pass every edge would wait for its own. (Passing arrays through nested inlined functions makes Numba count references
+in the inner loop, which costs more than the work; hence the plain loops.)
 """
 
 import numpy as np
@@ -52,7 +52,9 @@ def sample_hop(
             v = vertices[row]
             name = v if original.shape[0] == 0 else original[v]
             start, degree = indptr[v], indptr[v + 1] - indptr[v]
-            chosen = _choose(mix(key ^ np.uint64(name)), start, degree, fanout, replace, positions, out_indptr[row] - used)
+            chosen = _choose(
+                mix(key ^ np.uint64(name)), start, degree, fanout, replace, positions, out_indptr[row] - used
+            )
             out_indptr[row + 1] = out_indptr[row] + chosen
         drawn = out_indptr[last] - used
         for k in range(drawn):
@@ -104,9 +106,7 @@ def count_edges(indptr: Array, vertices: Array, fanout: int, replace: bool) -> i
 
 
 @njit(nogil=True, cache=True)
-def _choose(
-    key: np.uint64, start: int, degree: int, fanout: int, replace: bool, positions: Array, used: int
-) -> int:
+def _choose(key: np.uint64, start: int, degree: int, fanout: int, replace: bool, positions: Array, used: int) -> int:
     """Write list positions of one vertex behind the `used` first; returns how many.
 
     All of them, or `fanout` drawn: with repeats, or each set of different ones equally likely.

@@ -36,9 +36,7 @@ class NeighbourSampler:
     called from several threads at once.
     """
 
-    def __init__(
-        self, graph: Graph, fanouts: list[int], replace: bool = False, original: Array | None = None
-    ) -> None:
+    def __init__(self, graph: Graph, fanouts: list[int], replace: bool = False, original: Array | None = None) -> None:
         if not graph.is_homogeneous:
             raise PenstockError("NeighbourSampler samples graphs with one node type and one edge type.")
         if not fanouts or any(fanout == 0 or fanout < ALL for fanout in fanouts):

@@ -117,7 +117,7 @@ def _make_edges(
     write_array(folder / "indptr.npy", indptr)
     indices = open_array(folder / "indices.npy")
     if held:
-        held |= unlinked_pairs(indptr, indices, {name: len(pairs) for name, pairs in held.items()}, seed)
+        held |= unlinked_pairs(indptr, indices, held, seed)
     write_held_out(held, folder)
     return EdgeSet(indptr, indices, held_out=held)
 

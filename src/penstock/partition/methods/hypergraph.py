@@ -23,6 +23,7 @@ from penstock.partition.refine.repair import repaired
 from penstock.partition.refine.volume import less_volume
 
 _WEIGHT_UNIT = 100
+_LARGEST_TOTAL = 1 << 30
 NO_MTKAHYPAR = "Method 'hypergraph' needs Mt-KaHyPar: `pip install mtkahypar`, or use --method metis."
 
 
@@ -31,15 +32,21 @@ def assign_hypergraph(problem: Problem) -> Array:
     if find_spec("mtkahypar") is None:
         raise PenstockError(NO_MTKAHYPAR)
     with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
-        folder = Path(scratch)
+        assignment = _by_mtkahypar(problem, Path(scratch))
+    assignment = repaired(problem, assignment)
+    with problem.progress.step("greedy moves"):
+        return less_volume(problem, assignment)
+
+
+def _by_mtkahypar(problem: Problem, folder: Path) -> Array:
+    try:
         with problem.progress.step("nets"):
             _write_problem(problem, folder)
         with problem.progress.step(f"Mt-KaHyPar, {problem.parts} parts"):
             _run(problem, folder)
-        assignment = np.array(open_array(folder / "assignment.npy"))
-    assignment = repaired(problem, assignment)
-    with problem.progress.step("greedy moves"):
-        return less_volume(problem, assignment)
+    except OSError as error:
+        raise PenstockError(f"Could not write to {folder}: {error.strerror}; free space or set TMPDIR.") from error
+    return np.array(open_array(folder / "assignment.npy"))
 
 
 def _write_problem(problem: Problem, folder: Path) -> None:
@@ -53,17 +60,21 @@ def _write_problem(problem: Problem, folder: Path) -> None:
 
 
 def _summed_weights(problem: Problem) -> Array:
-    """Every constraint's share of the mean vertex, added up, in whole units of a hundredth."""
+    """Every constraint's share of the mean vertex, averaged, in whole hundredths where their sum allows."""
     total = np.zeros(problem.whole.count)
     for row in problem.constraints.weights:
         total += row * (problem.whole.count / max(1, row.sum(dtype=np.int64)))
-    return np.maximum(1, np.rint(total * _WEIGHT_UNIT / len(problem.constraints.names))).astype(np.int64)
+    # Mt-KaHyPar adds weights up in 32 bits.
+    unit = min(_WEIGHT_UNIT, _LARGEST_TOTAL // problem.whole.count)
+    return np.maximum(1, np.rint(total * unit / len(problem.constraints.names))).astype(np.int64)
 
 
 def _run(problem: Problem, folder: Path) -> None:
     """In a process of its own: Mt-KaHyPar keeps the interpreter's lock, so nothing else could run or be interrupted."""
-    command = [sys.executable, "-m", "penstock.partition.methods.mtkahypar_process", str(folder)]
-    numbers = [str(n) for n in (problem.parts, (problem.tolerance - 1) * 0.6, problem.seed, problem.threads)]
+    command = [sys.executable, "-P", "-m", "penstock.partition.methods.mtkahypar_process", str(folder)]
+    numbers = [
+        str(n) for n in (problem.parts, (problem.tolerance - 1) * 0.6, problem.seed % (1 << 31), problem.threads)
+    ]
     child = subprocess.Popen([*command, *numbers], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         _, complaint = child.communicate()
@@ -71,10 +82,11 @@ def _run(problem: Problem, folder: Path) -> None:
         child.kill()
         child.wait()
     if child.returncode != 0:
-        last = complaint.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
-        raise PenstockError(
-            f"Mt-KaHyPar failed ({last[0]}): it may have run out of memory; use --method metis or stream."
+        killed = (
+            "it was killed, perhaps for want of memory" if child.returncode < 0 else f"exit code {child.returncode}"
         )
+        last = complaint.strip().splitlines()[-1:] or [killed]
+        raise PenstockError(f"Mt-KaHyPar failed ({last[0]}): use --method metis or stream.")
 
 
 @njit(nogil=True, cache=True)

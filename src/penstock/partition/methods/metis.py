@@ -1,5 +1,7 @@
 """`metis`: least edge cut under several balance constraints at once (multilevel k-way)."""
 
+import os
+
 import numpy as np
 
 from penstock.errors import PenstockError
@@ -34,8 +36,9 @@ def part_adjacency(adjacency: Adjacency, weights: Array, parts: int, tolerance: 
         return np.zeros(len(adjacency.indptr) - 1, np.int32)
     library = metis_library()
     if library is None:
-        raise PenstockError(NO_METIS)
+        asked = os.environ.get("PENSTOCK_METIS")
+        raise PenstockError(f"PENSTOCK_METIS={asked} is no METIS library that loads." if asked else NO_METIS)
     # METIS's imbalance is in thousandths; a little is kept back because it treats it as a wish.
     imbalance = max(1, round((tolerance - 1) * 1000 * 0.8))
-    options = library.options(objective=0, seed=seed, imbalance=imbalance)
+    options = library.options(objective=0, seed=seed % (1 << 31), imbalance=imbalance)
     return call_interruptibly(lambda: library.part_graph(adjacency, weights, parts, options))

@@ -63,7 +63,7 @@ def _place(
             load, fits = _fullness(weights, totals, capacities, loads, v, p)
             if load < spare_load:
                 spare, spare_load = p, load
-            # Fennel's price with exponent 1.5: degree * 1.5 * sqrt(load), load relative to an even share.
+            # Fennel's price with exponent 1.5 is degree * 0.75 * sqrt(load), load relative to an even share.
             score = near[p] - 0.75 * degree * np.sqrt(load)
             if fits and score > best_score:
                 best, best_score = p, score

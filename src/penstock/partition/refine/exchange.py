@@ -38,12 +38,7 @@ class Exchange(NamedTuple):
 def exchange_of(problem: Problem, assignment: Array, slack: Array | None = None) -> Exchange:
     """The state of an assignment; `slack` replaces the problem's capacities."""
     whole, parts = problem.whole, problem.parts
-    table = whole.count * parts * 4
-    if table > _LARGEST_TABLE:
-        raise PenstockError(
-            f"Refining {whole.count:,} vertices in {parts} parts needs a table of {table / 1e9:.0f} GB:"
-            " use fewer parts, or a method without refinement."
-        )
+    check_table(problem)
     part = assignment.astype(np.int32)
     readers = np.zeros((whole.count, parts), np.int32)
     _count_readers(whole.indptr, whole.indices, part, readers)
@@ -53,6 +48,21 @@ def exchange_of(problem: Problem, assignment: Array, slack: Array | None = None)
     capacities = problem.capacities() if slack is None else slack
     weights = problem.constraints.weights
     return Exchange(whole.indptr, whole.indices, part, readers, send, recv, weights, loads, capacities)
+
+
+def check_table(problem: Problem) -> None:
+    """Refuse a problem whose table of readers would be absurd."""
+    if not table_fits(problem):
+        size = problem.whole.count * problem.parts * 4 / 1e9
+        raise PenstockError(
+            f"Refining {problem.whole.count:,} vertices in {problem.parts} parts needs a table of {size:.0f} GB:"
+            " use fewer parts, or leave out --refine."
+        )
+
+
+def table_fits(problem: Problem) -> bool:
+    """Whether local search can hold its table of [vertices, parts]."""
+    return problem.whole.count * problem.parts * 4 <= _LARGEST_TABLE
 
 
 @njit(nogil=True, cache=True)

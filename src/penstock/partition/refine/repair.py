@@ -9,9 +9,9 @@ from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.partition.problem import Problem
-from penstock.partition.refine.exchange import Exchange, exchange_of, move, volume_changes
+from penstock.partition.refine.exchange import Exchange, exchange_of, move, table_fits, volume_changes
 
-_ROUNDS = 200
+_ROUNDS_EACH = 20
 _AIM = 0.6
 
 
@@ -20,17 +20,38 @@ def repaired(problem: Problem, assignment: Array) -> Array:
     loads = problem.constraints.loads(assignment, problem.parts)
     if (loads <= problem.capacities()[:, None]).all():
         return assignment
+    if not table_fits(problem):
+        problem.progress.note(
+            "The graph is too large for the table that moving into balance needs: parts stay as found."
+        )
+        return assignment
     with problem.progress.step("moving into balance"):
         means = np.maximum(loads.sum(1) / problem.parts, 1e-30)
         # The search aims inside the tolerance, so that where it gets stuck is still within it.
         aim = np.maximum(means + _AIM * (problem.capacities() - means), np.ceil(means))
         state = exchange_of(problem, assignment, aim)
-        for _ in range(_ROUNDS):
+        for _ in range(_ROUNDS_EACH * state.loads.size):
             if (state.loads <= problem.capacities()[:, None]).all():
                 break
             if not any(_relieve(state, means, constraint, part) for constraint, part in _overloads(state)):
                 break
     return state.part
+
+
+def filled(problem: Problem, assignment: Array) -> Array:
+    """No part without a vertex: partitioners may leave some empty when parts are small."""
+    sizes = np.bincount(assignment, minlength=problem.parts)
+    empty = np.flatnonzero(sizes == 0)
+    if len(empty) == 0:
+        return assignment
+    assignment = assignment.copy()
+    for part in empty:
+        donor = int(np.argmax(sizes))
+        assignment[np.flatnonzero(assignment == donor)[0]] = part
+        sizes[donor] -= 1
+        sizes[part] += 1
+    problem.progress.note(f"The method left {len(empty)} parts empty; each was given a vertex.")
+    return repaired(problem, assignment)
 
 
 def _overloads(state: Exchange) -> list[tuple[int, int]]:

@@ -6,7 +6,15 @@ from numba import njit
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.partition.problem import Problem
-from penstock.partition.refine.exchange import Exchange, exchange_of, fits, is_boundary, move, volume_changes
+from penstock.partition.refine.exchange import (
+    Exchange,
+    exchange_of,
+    fits,
+    is_boundary,
+    move,
+    table_fits,
+    volume_changes,
+)
 
 _ROUNDS = 12
 _WORTHWHILE = 0.001
@@ -14,6 +22,8 @@ _WORTHWHILE = 0.001
 
 def less_volume(problem: Problem, assignment: Array) -> Array:
     """Rounds over the boundary in a drawn order until one brings less than a thousandth."""
+    if not table_fits(problem):
+        return assignment
     state = exchange_of(problem, assignment)
     volume = int(state.recv.sum())
     for turn in range(_ROUNDS):
