@@ -133,7 +133,10 @@ BAD = {
     "one part": (["partition", "{graph}", "--parts=1", "--out", "{out}"], "cuts nothing"),
     "no part": (["partition", "{graph}", "--parts=0", "--out", "{out}"], "at least 1"),
     "more parts than vertices": (["partition", "{graph}", "--parts=1501", "--out", "{out}"], "fewer than 1501 parts"),
-    "more trainers than vertices": (["partition", "{graph}", "--parts=2", "--trainers", "900", "--out", "{out}"], "fe"),
+    "more trainers than vertices": (
+        ["partition", "{graph}", "--parts=2", "--trainers", "900", "--out", "{out}"],
+        "fewer than",
+    ),
     "unknown method": (["partition", "{graph}", "--parts=2", "--method", "mets", "--out", "{out}"], "mean 'metis'"),
     "unknown refinement": (["partition", "{graph}", "--parts=2", "--refine", "x", "--out", "{out}"], "no refinement"),
     "unknown constraint": (["partition", "{graph}", "--parts=2", "--balance", "x", "--out", "{out}"], "know 'x'"),
@@ -144,6 +147,12 @@ BAD = {
     "unknown data set": (["data", "make", "synthetic-arxv", "--out", "{out}"], "synthetic-arxiv"),
     "bad scale": (["data", "make", "synthetic-arxiv", "--scale", "0", "--out", "{out}"], "out of range"),
     "two sizes": (["data", "make", "synthetic-arxiv", "--scale", "1", "--nodes", "5", "--out", "{out}"], "not both"),
+    "bad threads": (["partition", "{graph}", "--parts=2", "--threads", "-1", "--out", "{out}"], "--threads"),
+    "huge seed": (["data", "make", "synthetic-arxiv", "--seed", "9" * 30, "--out", "{out}"], "--seed"),
+    "long name": (["partition", "{graph}", "--parts=2", "--out", "{out}" + "x" * 300], "too long"),
+    "both": (["partition", "{graph}", "--parts=2", "--compare", "--out", "{out}"], "writes nothing"),
+    "refinement to compare": (["partition", "{graph}", "--parts=2", "--compare", "--methods=metis+x"], "no refinement"),
+    "itself": (["partition", "{graph}", "--parts=2", "--out", "{graph}", "--force"], "is being cut"),
     "inspect nothing": (["data", "inspect", "nowhere"], "neither a path"),
     "unwritable": (
         ["data", "make", "synthetic-arxiv", "--nodes", "99", "--out", "/proc/penstock/g"],
@@ -159,6 +168,12 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(case, graph, tmp_path):
     filled = [text.format(graph=graph, out=out) for text in arguments]
     assert expected in sentence(*filled)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_json_before_the_command_is_explained():
+    done = run("--json")
+    assert done.returncode == 2
+    assert "behind the command" in json.loads(done.stderr)["error"]
 
 
 def test_existing_output_survives(graph, tmp_path):
@@ -209,6 +224,53 @@ def test_ctrl_c_in_the_middle(method, tmp_path):
     assert not out.exists() or list(out.iterdir()) == []
 
 
+@pytest.mark.parametrize("delay", [0.05, 0.3, 0.6])
+def test_ctrl_c_while_starting(delay, graph, tmp_path):
+    """Before the first progress line too: a sentence and 130, or a command that had already finished."""
+    command = [*PENSTOCK, "partition", str(graph), "--parts", "4", "--out", str(tmp_path / "p")]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        child.wait(delay)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGINT)
+    _, stderr = child.communicate(timeout=60)
+    if delay > 0.1:  # before that, Python itself may still be starting and no code of ours has run
+        assert "Traceback" not in stderr
+    assert child.returncode in (0, 130, 1, -signal.SIGINT)
+    assert (tmp_path / "p").exists() == (child.returncode == 0)
+
+
+def test_a_polite_kill_cleans_up(tmp_path):
+    big = tmp_path / "big"
+    run_json("data", "make", "synthetic-products", "--scale", 0.02, "--out", big)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [
+        *PENSTOCK,
+        "partition",
+        str(big),
+        "--parts",
+        "16",
+        "--method",
+        "hypergraph",
+        "--out",
+        str(tmp_path / "p"),
+    ]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(scratch)})
+    child.stderr.readline()
+    child.terminate()
+    _, stderr = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "Interrupted" in stderr
+    assert list(scratch.iterdir()) == []
+    assert not (tmp_path / "p").exists()
+
+
+def test_notes_are_in_the_json(graph):
+    found = run_json("partition", graph, "--parts", 2, "--compare", "--methods", "chunk", "--tolerance", 1.0001)
+    assert any("Parts differ" in note for note in found["notes"])
+
+
 def test_starting_does_not_import_torch():
     """Commands that need no torch must not wait seconds for it."""
     code = "import sys, penstock.cli; print(any(m in sys.modules for m in ('torch', 'triton')))"
@@ -216,15 +278,16 @@ def test_starting_does_not_import_torch():
     assert done.stdout == "False\n"
 
 
-def test_memory_of_writing_parts_is_bounded(tmp_path):
-    """Peak memory over that of an idle command stays within twice the graph's own size."""
+@pytest.mark.parametrize("features", [0, 128])
+def test_memory_of_writing_parts_is_bounded(features, tmp_path):
+    """Peak memory over that of an idle command stays within twice the graph's own size, features or not."""
     rng = np.random.default_rng(0)
     from penstock import EdgeSet, NodeSet
     from penstock.graph.csr import build_lists
 
-    count, edges = 200_000, 2_000_000
+    count, edges = (200_000, 2_000_000) if features else (1_000_000, 20_000_000)
     indptr, indices, _ = build_lists(rng.integers(0, count, edges), rng.integers(0, count, edges), count, count)
-    nodes = NodeSet(count, {"x": rng.random((count, 128), np.float32)})
+    nodes = NodeSet(count, {"x": rng.random((count, features), np.float32)} if features else {})
     big = Graph({"v": nodes}, {("v", "e", "v"): EdgeSet(indptr, indices)}).save(tmp_path / "big")
     directed_graph(100, 400).save(tmp_path / "small")
     peaks = {

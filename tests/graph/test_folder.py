@@ -4,6 +4,7 @@ import json
 import os
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -93,6 +94,63 @@ def test_an_interrupted_write_leaves_nothing(tmp_path, trouble):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_force_knows_its_own_documents(tmp_path):
+    """A file called graph.json does not make a folder ours."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "graph.json").write_text('{"my": "app"}')
+    with pytest.raises(PenstockError, match="no Penstock folder"):
+        directed_graph().save(tmp_path / "app", force=True)
+    assert (tmp_path / "app" / "graph.json").read_text() == '{"my": "app"}'
+
+
+def test_a_target_that_appears_meanwhile_survives(tmp_path):
+    with pytest.raises(PenstockError, match="exists already"), new_folder(tmp_path / "g") as temporary:
+        (temporary / "new").write_text("new")
+        (tmp_path / "g").mkdir()
+        (tmp_path / "g" / "thesis.tex").write_text("years of work")
+    assert (tmp_path / "g" / "thesis.tex").read_text() == "years of work"
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+
+
+def test_an_interrupt_between_the_renames_keeps_the_old_folder(tmp_path, monkeypatch):
+    directed_graph(20, 30).save(tmp_path / "g")
+    rename = Path.rename
+
+    def interrupted(self, target):
+        if ".writing-" in self.name:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        directed_graph(30, 30).save(tmp_path / "g", force=True)
+    assert Graph.open(tmp_path / "g").num_nodes == 20
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+
+
+def test_a_link_keeps_pointing(tmp_path):
+    directed_graph(20, 30).save(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    directed_graph(30, 30).save(tmp_path / "link", force=True)
+    assert (tmp_path / "link").is_symlink()
+    assert Graph.open(tmp_path / "real").num_nodes == 30
+
+
+def test_the_current_folder_is_no_target(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PenstockError, match="the folder you are in"):
+        directed_graph().save(".")
+
+
+def test_what_cannot_be_stored_leaves_the_old_folder(tmp_path):
+    directed_graph(20, 30).save(tmp_path / "g")
+    for values in (np.array([{}, 1], object), np.zeros(2, "datetime64[s]"), np.zeros(2, "i4,f4")):
+        graph = Graph({"v": NodeSet(2, {"x": values})}, {})
+        with pytest.raises(PenstockError, match="cannot be stored"):
+            graph.save(tmp_path / "g", force=True)
+    assert Graph.open(tmp_path / "g").num_nodes == 20
+
+
 def test_a_killed_write_leaves_nothing_that_opens(tmp_path):
     """What a killed process leaves is the temporary folder without its document."""
     import subprocess
@@ -103,7 +161,9 @@ def test_a_killed_write_leaves_nothing_that_opens(tmp_path):
         "folder.write_document = lambda *a: os._exit(9);"
         f"directed_graph().save({str(tmp_path / 'g')!r})"
     )
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": "tests"}, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}, check=False
+    )
     assert done.returncode == 9
     assert not (tmp_path / "g").exists()
     for left in tmp_path.iterdir():
@@ -152,6 +212,22 @@ def test_pickled_array_is_refused(tmp_path):
         np.save(folder / "nodes/node/field.x.npy", np.array([{}] * 1500, object).reshape(-1, 1), allow_pickle=True)
 
     assert damaged(tmp_path, pickle)
+
+
+def test_array_whose_header_is_broken(tmp_path):
+    def break_header(folder):
+        path = folder / "nodes/node/field.x.npy"
+        path.write_bytes(path.read_bytes().replace(b"{'descr'", b"{{'desc("))
+
+    assert "not a readable .npy" in damaged(tmp_path, break_header)
+
+
+def test_type_that_does_not_exist(tmp_path):
+    def junk(folder):
+        path = folder / "graph.json"
+        path.write_text(path.read_text().replace('"float32"', '"junk"'))
+
+    assert "'junk'" in damaged(tmp_path, junk)
 
 
 def _edit(folder, **changes):

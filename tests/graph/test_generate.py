@@ -71,9 +71,13 @@ def test_symmetric_sets_are_simple_and_symmetric(tmp_path, name):
     assert len(pairs) == edges.count
     assert all((b, a) in pairs for a, b in pairs)
     assert all(a != b for a, b in pairs)
-    for name_, held in edges.held_out.items():
-        held = set(map(tuple, held.tolist()))
-        assert not held & pairs, name_
+    held = {name: set(map(tuple, rows.tolist())) for name, rows in edges.held_out.items()}
+    for rows in held.values():
+        assert not rows & pairs
+    if held:
+        positives = held["val"] | held["test"]
+        negatives = held["val_negative"] | held["test_negative"]
+        assert not negatives & (positives | {(b, a) for a, b in positives})
 
 
 def test_both_directions_of_a_directed_set(tmp_path):

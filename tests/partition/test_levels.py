@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from penstock.graph.generate import make_graph, recipe_named
-from penstock.partition import Cut, cut
+from penstock.partition import Cut, assign, cut, levels
+from penstock.progress import Progress
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +57,31 @@ def test_original_order_inside_a_sub_part(halves):
         for trainer in range(4):
             low, high = result.book.range(part, trainer=trainer)
             assert (np.diff(result.original()[low:high]) > 0).all()
+
+
+@pytest.mark.parametrize("constraint", ["vertices", "edges", "train", "types"])
+def test_trainers_share_train_vertices_whatever_parts_balance(tmp_path, halves, constraint):
+    graph, _ = halves
+    result = cut(graph, Cut(2, 3, balance=(constraint,)), tmp_path / "p")
+    assert set(result.document.trainer_balance) == {"vertices", "train"}
+    assert max(result.document.trainer_balance.values()) <= 1.06
+
+
+@pytest.mark.parametrize("method", ["random", "stream"])
+def test_without_metis_trainers_share_by_lot_and_it_is_said(tmp_path, halves, monkeypatch, method):
+    monkeypatch.setattr(levels, "metis_library", lambda: None)
+    heard = Heard()
+    result = cut(halves[0], Cut(4, 2, method), tmp_path / "p", progress=heard)
+    assert max(result.document.trainer_balance.values()) < 1.02
+    assert any("by lot" in note for note in heard.notes)
+
+
+class Heard(Progress):
+    def note(self, sentence):
+        self.notes.append(sentence)
+
+
+def test_many_small_parts_are_never_empty(halves):
+    heard = Heard()
+    found = assign(halves[0], Cut(1500, method="metis", balance=("vertices", "train")), progress=heard)
+    assert np.bincount(found.assignment, minlength=1500).min() >= 1

@@ -1,5 +1,10 @@
 """Every method: a valid, balanced, repeatable assignment; the good ones better than lots."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -101,3 +106,30 @@ def test_a_graph_without_edges_can_be_cut():
 def test_a_power_law_graph_stays_balanced_in_edges():
     found = assign(power_law_graph(), Cut(8, method="metis"))
     assert max(found.metrics.balance.values()) <= 1.05
+
+
+def test_a_table_too_large_for_local_search_is_no_failure(monkeypatch):
+    from penstock.partition.refine import exchange
+
+    monkeypatch.setattr(exchange, "_LARGEST_TABLE", 1000)
+    for method in ("metis", "hypergraph"):
+        assert assign(mesh_graph(), Cut(4, method=method)).metrics.edge_cut > 0
+    with pytest.raises(PenstockError, match="leave out --refine"):
+        assign(mesh_graph(), Cut(4, refine="balanced"))
+
+
+def test_cutting_in_two_threads_leaves_stdout_alone(tmp_path):
+    code = (
+        "import os, threading; from random_graphs import mesh_graph; from penstock.partition import Cut, assign;"
+        "work = [threading.Thread(target=assign, args=(mesh_graph(), Cut(4))) for _ in range(4)];"
+        "[t.start() for t in work]; [t.join() for t in work]; print('still here')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "still here\n"
+
+
+def test_a_module_in_the_current_folder_is_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "numpy.py").write_text("raise SystemExit('imported from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    assert assign(mesh_graph(), Cut(2, method="hypergraph")).metrics.edge_cut > 0

@@ -1,13 +1,15 @@
 """Cut, written, opened, stitched: the graph comes back exactly."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Graph
+from penstock import EdgeSet, Graph, NodeSet, PenstockError
 from penstock.partition import Cut, cut, open_partition, stitch
-from random_graphs import assert_same_graph, directed_graph, graphs
+from random_graphs import assert_same_graph, directed_graph, graphs, power_law_graph
 
 
 @given(graphs(), st.sampled_from(["random", "chunk", "stream", "metis"]), st.integers(1, 2), st.integers(0, 5))
@@ -55,6 +57,66 @@ def test_halo_is_what_is_read_and_not_owned(tmp_path_factory, graph):
             np.testing.assert_array_equal(result.halo(index, name), read[(read < first) | (read >= last)])
 
 
+@pytest.mark.parametrize(
+    "how", [Cut(5, 2, "hypergraph"), Cut(5, 3, "metis", "balanced"), Cut(7, 1, "stream", passes=2)]
+)
+def test_larger_graphs_and_more_parts(tmp_path, how):
+    graph = power_law_graph()
+    assert_same_graph(stitch(cut(graph, how, tmp_path / "p")), graph)
+
+
+def test_types_without_vertices_or_edges(tmp_path):
+    nodes = {"a": NodeSet(6, {"x": np.arange(6)}), "none": NodeSet(0), "alone": NodeSet(5)}
+    edges = {
+        ("a", "to", "a"): EdgeSet(np.arange(7), np.arange(6, dtype=np.int32)),
+        ("none", "to", "alone"): EdgeSet(np.zeros(6, np.int64), np.empty(0, np.int32)),
+    }
+    graph = Graph(nodes, edges, "odd")
+    for method in ("random", "chunk", "stream", "metis"):
+        assert_same_graph(stitch(cut(graph, Cut(3, method=method), tmp_path / method)), graph)
+
+
+def test_the_graph_itself_is_no_target(tmp_path):
+    graph = directed_graph().save(tmp_path / "g")
+    with pytest.raises(PenstockError, match="is being cut"):
+        cut(graph, Cut(2), tmp_path / "g", force=True)
+    assert Graph.open(tmp_path / "g").num_nodes == graph.num_nodes
+
+
+def _with(graph, indptr=None, indices=None, train=None):
+    edges = EdgeSet(graph.indptr if indptr is None else indptr, graph.indices if indices is None else indices)
+    splits = {"train": graph.split("train") if train is None else train}
+    return Graph({"node": NodeSet(graph.num_nodes, {}, splits)}, {("node", "to", "node"): edges}, "made")
+
+
+def test_damaged_lists_are_found_before_a_kernel_reads_them(tmp_path):
+    graph = directed_graph()
+    for value in (2_000_000_000, -5):
+        indices = graph.indices.copy()
+        indices[100] = value
+        with pytest.raises(PenstockError, match="is damaged"):
+            cut(_with(graph, indices=indices), Cut(2), tmp_path / "p")
+    with pytest.raises(PenstockError, match="is damaged"):
+        cut(_with(graph, indices=graph.indices[::-1].copy()), Cut(2), tmp_path / "p")
+    indptr = graph.indptr.copy()
+    indptr[7] = 10**12
+    with pytest.raises(PenstockError, match="vertex 6"):
+        cut(_with(graph, indptr=indptr), Cut(2), tmp_path / "p")
+    with pytest.raises(PenstockError, match="Split 'train'"):
+        cut(_with(graph, train=np.array([10**6])), Cut(2), tmp_path / "p")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_ranges_are_refused(tmp_path):
+    cut(directed_graph(), Cut(2), tmp_path / "p")
+    document = tmp_path / "p" / "partition.json"
+    text = json.loads(document.read_text())
+    text["node_types"]["node"]["ranges"][0][1] = 10**6
+    document.write_text(json.dumps(text))
+    with pytest.raises(PenstockError, match="do not cover"):
+        open_partition(tmp_path / "p")
+
+
 def test_new_ids_invert_original(tmp_path):
     result = cut(directed_graph(), Cut(4, 2), tmp_path / "p")
     original = result.original()
@@ -63,8 +125,6 @@ def test_new_ids_invert_original(tmp_path):
 
 
 def test_a_part_cannot_be_cut_again(tmp_path):
-    from penstock import PenstockError
-
     cut(directed_graph(), Cut(2), tmp_path / "p")
     with pytest.raises(PenstockError, match="part of a cut graph"):
         cut(Graph.open(tmp_path / "p" / "part0"), Cut(2), tmp_path / "q")

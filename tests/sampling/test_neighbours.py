@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_graphs import directed_graph, power_law_graph
 
 from penstock import PenstockError
 from penstock.sampling import BatchKey, NeighbourSampler
+from random_graphs import directed_graph, power_law_graph
 
 KEY = BatchKey(0, 0, 0)
 
