@@ -34,6 +34,7 @@ bench: env
 	$(BIN)/python benchmarks/partitioning.py
 	$(BIN)/python benchmarks/importing.py
 	$(BIN)/python benchmarks/learnability.py
+	$(BIN)/python benchmarks/sampling.py
 
 # Runs under the machine's own Python, which has CUDA torch.
 test-gpu:

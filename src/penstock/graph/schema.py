@@ -1,13 +1,13 @@
 """`graph.json`: what a graph folder says about itself."""
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from penstock.errors import PenstockError
+from penstock.graph.documents import StrictDocument, read_checked
 
 EdgeType = tuple[str, str, str]
 
@@ -16,11 +16,7 @@ VERSION = 1
 DOCUMENT = "graph.json"
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class FieldInfo(_Document):
+class FieldInfo(StrictDocument):
     """One array with a row per vertex or edge."""
 
     dtype: str
@@ -28,18 +24,18 @@ class FieldInfo(_Document):
     categories: list[str] | None = Field(None, description="what the integer codes mean, where they came from words")
 
 
-class NodeInfo(_Document):
+class NodeInfo(StrictDocument):
     """A node type. A part of a cut graph holds the rows [first, first + count) of `total`."""
 
     count: int
     first: int = 0
     total: int
     ids: Literal["integer", "string"] | None = Field(None, description="kind of the user's ids; none: they are 0..n-1")
-    fields: dict[str, FieldInfo] = {}
-    splits: dict[str, int] = {}
+    fields: dict[str, FieldInfo] = Field(default_factory=dict)
+    splits: dict[str, int] = Field(default_factory=dict)
 
 
-class EdgeInfo(_Document):
+class EdgeInfo(StrictDocument):
     """An edge type: in-neighbour lists of its destination vertices."""
 
     source: str
@@ -47,11 +43,11 @@ class EdgeInfo(_Document):
     destination: str
     count: int
     index_dtype: str
-    fields: dict[str, FieldInfo] = {}
-    held_out: dict[str, int] = {}
+    fields: dict[str, FieldInfo] = Field(default_factory=dict)
+    held_out: dict[str, int] = Field(default_factory=dict)
 
 
-class GraphDocument(_Document):
+class GraphDocument(StrictDocument):
     """The whole of `graph.json`."""
 
     format: str = FORMAT
@@ -86,33 +82,4 @@ def check_name(name: str, what: str) -> str:
 
 def read_document(folder: Path) -> GraphDocument:
     """`graph.json` of a folder, checked."""
-    path = folder / DOCUMENT
-    try:
-        raw = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise PenstockError(f"{folder} is no graph folder: it has no {DOCUMENT}.") from None
-    except (OSError, ValueError) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): copy it again.") from None
-    check_format(raw, path, FORMAT, VERSION)
-    try:
-        return GraphDocument.model_validate(raw)
-    except ValidationError as error:
-        raise PenstockError(f"{path} is not valid: {first_problem(error)}.") from None
-
-
-def check_format(raw: Any, path: Path, name: str, version: int) -> None:
-    """Refuse a document of another kind or of a version this release does not read."""
-    if not isinstance(raw, dict) or raw.get("format") != name:
-        raise PenstockError(f"{path} is not a {name} document.")
-    if raw.get("version") != version:
-        raise PenstockError(
-            f"{path} has format version {raw.get('version')!r}; this release reads version {version}:"
-            " make the folder again or use the release that wrote it."
-        )
-
-
-def first_problem(error: ValidationError) -> str:
-    """The first complaint of a validation, with the place it concerns."""
-    problem = error.errors()[0]
-    place = ".".join(str(part) for part in problem["loc"])
-    return f"{place}: {problem['msg']}" if place else str(problem["msg"])
+    return read_checked(folder / DOCUMENT, GraphDocument, FORMAT, VERSION)

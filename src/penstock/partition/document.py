@@ -1,15 +1,14 @@
 """`partition.json`: what a partition folder says about itself."""
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from penstock.errors import PenstockError
-from penstock.graph.schema import check_format, first_problem
+from penstock.graph.documents import StrictDocument, read_checked
 from penstock.partition.book import Book
 
 FORMAT = "penstock-partition"
@@ -17,11 +16,7 @@ VERSION = 1
 DOCUMENT = "partition.json"
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class TypeRanges(_Document):
+class TypeRanges(StrictDocument):
     """New IDs of one node type: `ranges[part]` are the trainers + 1 bounds of its sub-parts."""
 
     count: int
@@ -29,13 +24,13 @@ class TypeRanges(_Document):
     ranges: list[list[int]]
 
 
-class PartitionDocument(_Document):
+class PartitionDocument(StrictDocument):
     """The whole of `partition.json`."""
 
     format: str = FORMAT
     version: int = VERSION
     graph: str
-    origin: dict[str, Any] = {}
+    origin: dict[str, Any] = Field(default_factory=dict)
     method: str
     refine: str | None = None
     parts: int
@@ -64,15 +59,4 @@ class PartitionDocument(_Document):
 
 def read_partition_document(folder: Path) -> PartitionDocument:
     """`partition.json` of a folder, checked."""
-    path = folder / DOCUMENT
-    try:
-        raw = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise PenstockError(f"{folder} is no partition folder: it has no {DOCUMENT}.") from None
-    except (OSError, ValueError) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): copy it again.") from None
-    check_format(raw, path, FORMAT, VERSION)
-    try:
-        return PartitionDocument.model_validate(raw)
-    except ValidationError as error:
-        raise PenstockError(f"{path} is not valid: {first_problem(error)}.") from None
+    return read_checked(folder / DOCUMENT, PartitionDocument, FORMAT, VERSION)

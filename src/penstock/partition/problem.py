@@ -36,6 +36,7 @@ class Problem:
 
 
 class Method(Protocol):
-    """A policy: problem in, part of every vertex (int32) out. The same problem always gives the same answer."""
+    """A policy: problem in, part of every vertex (int32) out. The same problem gives the same answer, except where a
+    native library runs in parallel and says otherwise (`hypergraph`)."""
 
     def __call__(self, problem: Problem) -> Array: ...

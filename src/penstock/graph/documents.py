@@ -1,0 +1,51 @@
+"""JSON documents that say what a folder is: read, checked, and refused with a sentence."""
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from penstock.errors import PenstockError
+
+
+class StrictDocument(BaseModel):
+    """A document in which an unknown key is a mistake."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+Model = TypeVar("Model", bound=StrictDocument)
+
+
+def read_checked(path: Path, model: type[Model], form: str, version: int) -> Model:
+    """The document at `path`, which must be of this form and version."""
+    try:
+        raw = json.loads(path.read_text())
+    except FileNotFoundError:
+        kind = form.removeprefix("penstock-")
+        raise PenstockError(f"{path.parent} is no {kind} folder: it has no {path.name}.") from None
+    except (OSError, ValueError) as error:
+        raise PenstockError(f"{path} cannot be read ({error}): copy it again.") from None
+    _check_form(raw, path, form, version)
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise PenstockError(f"{path} is not valid: {first_problem(error)}.") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first complaint of a validation, with the place it concerns."""
+    problem = error.errors()[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    return f"{place}: {problem['msg']}" if place else str(problem["msg"])
+
+
+def _check_form(raw: Any, path: Path, form: str, version: int) -> None:
+    if not isinstance(raw, dict) or raw.get("format") != form:
+        raise PenstockError(f"{path} is not a {form} document.")
+    if raw.get("version") != version:
+        raise PenstockError(
+            f"{path} has format version {raw.get('version')!r}; this release reads version {version}:"
+            " make the folder again or use the release that wrote it."
+        )
