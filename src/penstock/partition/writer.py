@@ -22,6 +22,7 @@ from penstock.partition.relabel import Relabelling
 from penstock.progress import Progress
 
 _BLOCK_BYTES = 8 << 20
+_BLOCKS_KEPT = 8
 _Maps = dict[str, Relabelling]
 
 
@@ -73,10 +74,12 @@ class PartWriter:
         width = max(1, values.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)))
         block = max(1, _BLOCK_BYTES // width)
         with ArrayWriter(path, values.dtype, values.shape[1:]) as writer:
-            for taken in map_blocks(lambda a, b: values[rows[a:b]], len(rows), block, self.threads):
+            blocks = map_blocks(lambda a, b: values[rows[a:b]], len(rows), block, self.threads)
+            for place, taken in enumerate(blocks, 1):
                 writer.append(taken)
-        if self.graph.path is not None:
-            release_pages(values)
+                # Rows ascend, so pages behind are done with; the system would keep them counted as ours.
+                if self.graph.path is not None and place % _BLOCKS_KEPT == 0:
+                    release_pages(values)
         return open_array(path)
 
     def _write_edges(self, kind: EdgeType, rows: tuple[int, int], halo: Array, folder: Path) -> EdgeSet:
