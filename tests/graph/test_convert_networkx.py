@@ -41,11 +41,16 @@ def test_ids():
     assert from_networkx(nx.path_graph(3)).nodes["node"].ids is None
     shifted = from_networkx(nx.path_graph([5, 3, 4]))
     assert shifted.nodes["node"].ids.tolist() == [5, 3, 4] and shifted.nodes["node"].ids.dtype == np.int64
+    typed = from_networkx(nx.path_graph([np.int64(5), np.uint8(3), 4])).nodes["node"].ids
+    assert typed.tolist() == [5, 3, 4] and typed.dtype == np.int64
+    assert from_networkx(nx.path_graph(list(np.arange(3)))).nodes["node"].ids is None
     for names in (["a", "b"], [1.5, "x"], [True, False], [2**70, 1]):
         ids = from_networkx(nx.path_graph(names)).nodes["node"].ids
         assert isinstance(ids, StringIds) and ids.tolist() == [str(name) for name in names]
     with pytest.raises(PenstockError, match="Two nodes of the NetworkX graph are both written '1'"):
         from_networkx(nx.path_graph([1, "1"]))
+    with pytest.raises(PenstockError, match="is not valid Unicode: rename it"):
+        from_networkx(nx.path_graph(["a", "b\ud800"]))
 
 
 def test_attributes_become_fields():

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock import PenstockError
+from penstock import PenstockError, StringIds
 from penstock.graph.convert import from_npz
+from penstock.graph.convert.edges import pair_array
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -112,6 +113,19 @@ def one_type(**changes):
     return {key: np.asarray(value) for key, value in {**arrays, **changes}.items() if value is not None}
 
 
+def typed_edges(**changes):
+    return {"num_nodes": 2, "num_relations": 1, "edge_index": [[0, 1], [1, 0]], "edge_type": [0, 0], **changes}
+
+
+def triples(**changes):
+    rows = [[0, 0, 1]]
+    return {"num_entities": 2, "num_relations": 1, "train": rows, "valid": rows, "test": rows, **changes}
+
+
+def users_and_items(**changes):
+    return {"num_users": 2, "num_items": 2, "train": [[0], [1]], "test": [[1], [0]], **changes}
+
+
 def write(path, **arrays):
     np.savez(path, **arrays)
     return path
@@ -126,6 +140,23 @@ def test_small_archive(tmp_path):
     assert graph.nodes["node"].categories == {"y": ["a", "b"]}
     with pytest.raises(PenstockError, match="There are 2 splits, so 2 does not exist: choose 0 to 1"):
         from_npz(path, split=2)
+
+
+@pytest.mark.parametrize("build", [typed_edges, triples, users_and_items])
+def test_small_archives_of_other_kinds(tmp_path, build):
+    assert from_npz(write(tmp_path / "tiny.npz", **build())).num_edges == 2 - (build is triples)
+
+
+def test_original_ids(tmp_path):
+    numbers = from_npz(write(tmp_path / "a.npz", **one_type(original_id=np.array([7, 5, 6], np.uint8)))).nodes["node"]
+    assert numbers.ids.tolist() == [7, 5, 6] and numbers.ids.dtype == np.int64
+    strings = from_npz(write(tmp_path / "b.npz", **one_type(original_id=["c", "a", "b"]))).nodes["node"]
+    assert isinstance(strings.ids, StringIds) and strings.ids.tolist() == ["c", "a", "b"]
+
+
+def test_held_out_pairs_have_one_of_each():
+    with pytest.raises(PenstockError, match="test has sources of shape"):
+        pair_array(np.array([0, 1]), np.array([0]), 2, 2, "test")
 
 
 def test_sparse_features_become_dense(tmp_path):
@@ -156,6 +187,32 @@ def test_sparse_features_become_dense(tmp_path):
             {"num_nodes": 2, "num_relations": 1, "edge_index": [[0], [1]], "edge_type": [3]},
             "relation numbers run outside 0 to 0",
         ),
+        (one_type(num_nodes=[3, 3]), r"num_nodes is \[3, 3\], not a count"),
+        (one_type(num_nodes="three"), "num_nodes is 'three', not a count"),
+        (one_type(num_nodes=-1), "num_nodes is -1, not a count"),
+        (one_type(indptr=[0.0, 1.0, 2.0, 2.0]), "indptr is float64 of shape"),
+        (one_type(indptr=[[0, 1, 2, 2]]), r"indptr is int64 of shape \(1, 4\)"),
+        (one_type(indptr=np.empty(0, np.int64)), "indptr does not fit num_nodes and indices"),
+        (one_type(features=1.0), r"Field 'x' is float64 of shape \(\)"),
+        (one_type(features=["a", "b", "c"]), "Field 'x' is <U1 of shape"),
+        (one_type(labels=["a", "b", "c"]), "Field 'y' is <U1 of shape"),
+        (one_type(train_mask=[True, False]), r"train_mask is bool of shape \(2,\) where a boolean \[3\]"),
+        (one_type(train_mask=np.ones((3, 2), bool)), r"train_mask is bool of shape \(3, 2\)"),
+        (one_type(train_mask=np.ones((1, 1, 3), bool)), r"train_mask is bool of shape \(1, 1, 3\)"),
+        (one_type(original_id=[4, 5, 4]), "original_id holds 4 twice"),
+        (one_type(original_id=["a", "b", "b"]), "original_id holds 'b' twice"),
+        (one_type(original_id=[0.5, 1.5, 2.5]), "original_id is float64 of shape"),
+        (one_type(original_id=np.array([2**63, 1, 2], np.uint64)), "original_id holds 9223372036854775808"),
+        (one_type(original_id=[1, 2]), "There are 2 ids for 3 vertices"),
+        (one_type(features=None, feat_indptr=0, feat_indices=0, feat_data=0, feat_shape=3), "do not fit together"),
+        (typed_edges(edge_index=[0, 1]), r"edge_index has shape \(2,\) where \[2, edges\] is needed"),
+        (typed_edges(edge_type=[0]), "give one of each for every triple"),
+        (typed_edges(edge_type=[0, 0, 0]), "give one of each for every triple"),
+        (typed_edges(edge_type=[0.0, 0.0]), "relation numbers are float64, not integers"),
+        (triples(train=[[0, 1]]), r"train has shape \(1, 2\) where \[triples, 3\] is needed"),
+        (triples(test=[0, 0, 1]), r"test has shape \(3,\) where \[triples, 3\] is needed"),
+        (users_and_items(train=[[0], [1], [0]]), r"train has shape \(3, 1\) where \[2, edges\] is needed"),
+        (users_and_items(test=[0, 1]), r"test has shape \(2,\) where \[2, edges\] is needed"),
     ],
 )
 def test_bad_archives_are_sentences(tmp_path, arrays, sentence):

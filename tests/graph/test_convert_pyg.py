@@ -107,6 +107,25 @@ def test_edge_fields_that_look_like_vertex_fields_are_renamed():
     assert again.edges[HOMOGENEOUS].fields["edge_weight"].tolist() == [1, 1, 1]
 
 
+def test_renamed_edge_fields_never_collide():
+    lists = np.array([0, 1, 2, 2]), np.array([1, 2], np.int32)
+    names = ("x", "edge_x", "num_nodes", "label")
+    edges = EdgeSet(*lists, {name: np.full(2, place) for place, name in enumerate(names)})
+    nodes = NodeSet(3, {"x": np.ones((3, 1), np.float32), "label": np.arange(3)})
+    again = from_pyg(to_pyg(Graph({"node": nodes}, {HOMOGENEOUS: edges})))
+    assert {key: values[0] for key, values in again.edges[HOMOGENEOUS].fields.items()} == {
+        "edge_edge_x": 0,
+        "edge_x": 1,
+        "edge_num_nodes": 2,
+        "edge_edge_label": 3,
+    }
+
+
+def test_names_that_pyg_needs_are_sentences():
+    with pytest.raises(PenstockError, match="under the name of field 'num_nodes': rename the field"):
+        to_pyg(Graph({"node": NodeSet(2, {"num_nodes": np.arange(2)})}, {}))
+
+
 def test_a_mapped_graph_is_shared_and_may_be_written(tmp_path):
     nodes = NodeSet(3, {"x": np.ones((3, 2), np.float32)})
     lists = np.array([0, 1, 2, 3]), np.array([1, 2, 0], np.int32)
@@ -193,6 +212,18 @@ def test_edge_index_subclass_is_understood():
         (
             pyg.Data(edge_index=torch.tensor([[0], [1]]), x=torch.eye(2).to_sparse()),
             r"data.x is a sparse tensor: give it as a dense one",
+        ),
+        (
+            pyg.Data(edge_index=torch.tensor([[0], [1]]), num_nodes=torch.arange(2)),
+            r"num_nodes of the PyG data is not one number",
+        ),
+        (
+            pyg.Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, n_id=torch.tensor([4, 5, 4])),
+            r"data.n_id holds 4 twice",
+        ),
+        (
+            pyg.Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, n_id=["a", "b", "b"]),
+            r"data.n_id holds 'b' twice",
         ),
     ],
 )

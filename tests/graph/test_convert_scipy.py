@@ -52,6 +52,14 @@ def test_the_matrix_is_left_alone():
     assert unsorted.indices.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_array, sparse.csr_matrix])
+def test_entries_of_one_place_are_summed(kind):
+    twice = kind((np.array([3.0, 1.0, 2.0]), np.array([1, 0, 1]), np.array([0, 3, 3])), shape=(2, 2))
+    edges = from_scipy(twice).edges["node", "to", "node"]
+    assert sorted(edges.fields["weight"].tolist()) == [1, 5] and edges.count == 2
+    assert twice.nnz == 3 and twice.indices.tolist() == [1, 0, 1] and twice.data.tolist() == [3, 1, 2]
+
+
 def test_features_and_labels():
     graph = from_scipy(sparse.eye_array(3, format="csr"), x=np.ones((3, 2)), y=np.arange(3), name="mine")
     assert graph.x.shape == (3, 2) and graph.y.tolist() == [0, 1, 2] and graph.name == "mine"

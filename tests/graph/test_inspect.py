@@ -48,6 +48,16 @@ def test_counts_agree_with_plain_python(count, data):
     assert found.degree.histogram == [buckets.count(k) for k in range(max(buckets) + 1)]
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
+def test_columns_of_nothing(shape):
+    found = scan_columns(np.empty(shape, np.float32), False, SILENT)
+    assert (found.not_finite, found.constant, len(found.stds)) == (0, 0, 0)
+
+
+def test_a_node_type_without_vertices():
+    assert inspect_graph(graph_of([], 0, {"x": np.empty((0, 3), np.float32)})).nodes["node"].count == 0
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     rows=st.integers(1, 50),

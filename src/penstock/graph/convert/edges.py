@@ -26,11 +26,7 @@ def edge_set(
     With `inverse` every edge counts in both directions, under the same fields; a self loop counts twice, as
     OGB has it.
     """
-    if sources.ndim != 1 or sources.shape != destinations.shape:
-        raise PenstockError(
-            f"{where} has sources of shape {sources.shape} for destinations of shape {destinations.shape}:"
-            " give one of each for every edge."
-        )
+    _check_shapes(sources, destinations, where)
     sources = vertex_numbers(sources, num_sources, where)
     destinations = vertex_numbers(destinations, num_destinations, where)
     for key, values in (fields or {}).items():
@@ -51,8 +47,17 @@ def edge_set(
 
 def pair_array(sources: Array, destinations: Array, num_sources: int, num_destinations: int, where: str) -> Array:
     """Held-out (source, destination) pairs as checked int64 [m, 2]."""
+    _check_shapes(sources, destinations, where)
     ends = vertex_numbers(sources, num_sources, where), vertex_numbers(destinations, num_destinations, where)
     return np.stack(ends, axis=1).astype(np.int64, copy=False)
+
+
+def _check_shapes(sources: Array, destinations: Array, where: str) -> None:
+    if sources.ndim != 1 or sources.shape != destinations.shape:
+        raise PenstockError(
+            f"{where} has sources of shape {sources.shape} for destinations of shape {destinations.shape}:"
+            " give one of each for every edge."
+        )
 
 
 def vertex_numbers(values: Array, count: int, where: str) -> Array:

@@ -1,6 +1,7 @@
 """NetworkX graphs, directed or not, with parallel edges or without."""
 
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,10 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import edge_set
+from penstock.graph.convert.ids import string_ids
 from penstock.graph.convert.masks import take_masks
 from penstock.graph.graph import Graph, NodeSet
-from penstock.graph.ids import Ids, StringIds
+from penstock.graph.ids import Ids
 
 _INT64 = np.iinfo(np.int64)
 
@@ -55,16 +57,17 @@ def _edges(graph: Any, number: dict[Any, int]) -> tuple[Array, Array, list[dict[
 
 def _ids(names: Sequence[Any]) -> Ids | None:
     """None for 0..n-1 in order, integers for integers, else strings."""
-    if all(isinstance(name, int) and not isinstance(name, bool) for name in names):
-        if list(names) == list(range(len(names))):
+    if all(isinstance(name, Integral) and not isinstance(name, bool) for name in names):
+        numbers = [int(name) for name in names]
+        if numbers == list(range(len(names))):
             return None
-        if all(_INT64.min <= name <= _INT64.max for name in names):
-            return np.array(names, np.int64)
+        if all(_INT64.min <= number <= _INT64.max for number in numbers):
+            return np.array(numbers, np.int64)
     strings = [str(name) for name in names]
     if len(set(strings)) < len(strings):
         twice = next(text for row, text in enumerate(strings) if text in strings[:row])
         raise PenstockError(f"Two nodes of the NetworkX graph are both written {twice!r}: relabel one of them.")
-    return StringIds.of(strings)
+    return string_ids(strings, "The NetworkX graph")
 
 
 def _fields(rows: Sequence[dict[str, Any]], level: str, dropped: list[str]) -> dict[str, Array]:

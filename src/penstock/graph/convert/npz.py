@@ -4,6 +4,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from fnmatch import filter as matching
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import edge_set, pair_array
+from penstock.graph.convert.ids import array_ids
 from penstock.graph.convert.relations import relation_sets
 from penstock.graph.graph import EdgeSet, Graph, NodeSet
 from penstock.graph.schema import EdgeType
@@ -37,6 +39,8 @@ def from_npz(path: str | Path, split: int = 0) -> Graph:
                 ) from None
             except PenstockError as error:
                 raise PenstockError(f"{path}: {error}") from None
+            except (TypeError, ValueError, IndexError) as error:
+                raise PenstockError(f"{path}: its arrays do not fit together ({error}): make it again.") from None
             return Graph(nodes, edges, path.stem, origin={"from": "npz", "file": path.name})
     raise PenstockError(
         f"{path} is no graph Penstock knows: it needs indptr and indices, edge_index and edge_type,"
@@ -60,12 +64,18 @@ def _read(path: Path) -> _Archive:
 
 def _one_type(archive: _Archive, split: int) -> _Pieces:
     """Symmetric lists of neighbours."""
-    count = int(archive["num_nodes"])
+    count = _size(archive, "num_nodes")
     indptr, indices = archive["indptr"], archive["indices"]
+    if indptr.ndim != 1 or indptr.dtype.kind not in "iu":
+        raise PenstockError(
+            f"indptr is {indptr.dtype} of shape {indptr.shape}, but offsets are a list of integers: convert it."
+        )
+    indptr = indptr.astype(np.int64, copy=False)
     if len(indptr) != count + 1 or int(indptr[-1]) != len(indices) or np.any(np.diff(indptr) < 0):
         raise PenstockError("indptr does not fit num_nodes and indices: make the archive again.")
     nodes = _nodes(archive, count, split)
-    nodes.ids = archive.get("original_id")
+    if "original_id" in archive:
+        nodes = replace(nodes, ids=array_ids(archive["original_id"], "original_id"))
     if "class_names" in archive:
         nodes.categories["y"] = archive["class_names"].tolist()
     rows = np.repeat(np.arange(count), np.diff(indptr))
@@ -74,24 +84,25 @@ def _one_type(archive: _Archive, split: int) -> _Pieces:
 
 def _typed_edges(archive: _Archive, split: int) -> _Pieces:
     """One kind of vertex, edges (subject, object) with a relation number each."""
-    nodes = {"entity": _nodes(archive, int(archive["num_nodes"]), split)}
-    triples = (archive["edge_index"][0], archive["edge_type"], archive["edge_index"][1])
-    return nodes, relation_sets("entity", nodes["entity"].count, int(archive["num_relations"]), triples, {})
+    nodes = {"entity": _nodes(archive, _size(archive, "num_nodes"), split)}
+    subjects, objects = _ends(archive, "edge_index")
+    triples = subjects, archive["edge_type"], objects
+    return nodes, relation_sets("entity", nodes["entity"].count, _size(archive, "num_relations"), triples, {})
 
 
 def _triples(archive: _Archive, split: int) -> _Pieces:
     """(head, relation, tail) rows; the validation and test rows are held out."""
-    nodes = {"entity": NodeSet(int(archive["num_entities"]))}
-    held_out = {"val": tuple(archive["valid"].T), "test": tuple(archive["test"].T)}
-    train = tuple(archive["train"].T)
-    return nodes, relation_sets("entity", nodes["entity"].count, int(archive["num_relations"]), train, held_out)
+    nodes = {"entity": NodeSet(_size(archive, "num_entities"))}
+    held_out = {"val": _columns(archive, "valid"), "test": _columns(archive, "test")}
+    relations = _size(archive, "num_relations")
+    return nodes, relation_sets("entity", nodes["entity"].count, relations, _columns(archive, "train"), held_out)
 
 
 def _users_and_items(archive: _Archive, split: int) -> _Pieces:
     """(user, item) pairs, both ways so that both have neighbours; test pairs are held out of `rates`."""
-    users, items = int(archive["num_users"]), int(archive["num_items"])
-    user, item = archive["train"]
-    held_out = {"test": pair_array(archive["test"][0], archive["test"][1], users, items, "test")}
+    users, items = _size(archive, "num_users"), _size(archive, "num_items")
+    user, item = _ends(archive, "train")
+    held_out = {"test": pair_array(*_ends(archive, "test"), users, items, "test")}
     edges = {
         ("user", "rates", "item"): edge_set(user, item, users, items, "train", held_out=held_out),
         ("item", "rated-by", "user"): edge_set(item, user, items, users, "train"),
@@ -105,13 +116,13 @@ def _several_types(archive: _Archive, split: int) -> _Pieces:
     nodes = {}
     for name in names:
         own = {key.removeprefix(f"{name}__"): values for key, values in archive.items() if key.startswith(f"{name}__")}
-        nodes[name] = _nodes(own, int(own["num_nodes"]), split)
+        nodes[name] = _nodes(own, _size(own, "num_nodes"), split)
     edges = {}
-    for key, values in archive.items():
+    for key in archive:
         if key.count("__") == 2:
             source, relation, destination = key.split("__")
-            sizes = int(archive[f"{source}__num_nodes"]), int(archive[f"{destination}__num_nodes"])
-            edges[source, relation, destination] = edge_set(values[0], values[1], *sizes, key)
+            sizes = _size(archive, f"{source}__num_nodes"), _size(archive, f"{destination}__num_nodes")
+            edges[source, relation, destination] = edge_set(*_ends(archive, key), *sizes, key)
     return nodes, edges
 
 
@@ -135,7 +146,36 @@ def _nodes(archive: _Archive, count: int, split: int) -> NodeSet:
         fields["y"] = archive["labels"]
     elif "multilabels" in archive:
         fields["y"] = archive["multilabels"]
-    return NodeSet(count, fields, _splits(archive, split))
+    for key, values in fields.items():
+        if values.ndim == 0 or values.dtype.kind not in "biuf":
+            raise PenstockError(
+                f"Field {key!r} is {values.dtype} of shape {values.shape}, not a row of numbers per vertex: convert it."
+            )
+    return NodeSet(count, fields, _splits(archive, count, split))
+
+
+def _size(archive: _Archive, key: str) -> int:
+    """A count, which NumPy keeps as an array without dimensions."""
+    value = archive[key]
+    if value.ndim != 0 or value.dtype.kind not in "iu" or value < 0:
+        raise PenstockError(f"{key} is {value.tolist()!r:.40}, not a count: store one integer from 0 up.")
+    return int(value)
+
+
+def _ends(archive: _Archive, key: str) -> tuple[Array, Array]:
+    """The two rows of an array of pairs."""
+    pairs = archive[key]
+    if pairs.ndim != 2 or len(pairs) != 2:
+        raise PenstockError(f"{key} has shape {pairs.shape} where [2, edges] is needed: make the archive again.")
+    return pairs[0], pairs[1]
+
+
+def _columns(archive: _Archive, key: str) -> tuple[Array, ...]:
+    """The three columns of an array of triples."""
+    triples = archive[key]
+    if triples.ndim != 2 or triples.shape[1] != 3:
+        raise PenstockError(f"{key} has shape {triples.shape} where [triples, 3] is needed: make the archive again.")
+    return tuple(triples.T)
 
 
 def _dense(archive: _Archive) -> Array:
@@ -151,11 +191,12 @@ def _dense(archive: _Archive) -> Array:
     return dense
 
 
-def _splits(archive: _Archive, split: int) -> dict[str, Array]:
+def _splits(archive: _Archive, count: int, split: int) -> dict[str, Array]:
     """From `train_mask` [n] or [k, n], or from `train_mask_20`, `train_mask_40`, ... in ascending order."""
     masks: dict[str, list[tuple[int, Array]]] = {}
     for key, mask in archive.items():
         if found := re.fullmatch(r"(\w+?)_mask(?:_(\d+))?", key):
+            _check_mask(key, mask, count)
             several = enumerate(mask) if mask.ndim == 2 else [(int(found[2] or 0), mask)]
             masks.setdefault(found[1], []).extend(several)
     splits = {}
@@ -169,3 +210,11 @@ def _splits(archive: _Archive, split: int) -> dict[str, Array]:
             )
         splits[name] = np.flatnonzero(sorted(choices, key=lambda choice: choice[0])[split][1])
     return splits
+
+
+def _check_mask(key: str, mask: Array, count: int) -> None:
+    if mask.ndim not in (1, 2) or mask.shape[-1] != count or mask.dtype.kind not in "biuf":
+        raise PenstockError(
+            f"{key} is {mask.dtype} of shape {mask.shape} where a boolean [{count}] or [splits, {count}] is needed:"
+            " make the archive again."
+        )

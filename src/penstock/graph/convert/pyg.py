@@ -1,5 +1,6 @@
 """PyG's `Data` and `HeteroData` in, and out again."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from penstock.graph.convert.pyg_stores import HELD_OUT, StoreReader
 from penstock.graph.convert.tensors import to_tensor
 from penstock.graph.graph import EdgeSet, Graph, NodeSet
 from penstock.graph.ids import StringIds
+
+_PYG_OWN = {"edge_index", "num_nodes"}
 
 
 def from_pyg(data: Any, split: int = 0) -> Graph:
@@ -63,6 +66,8 @@ def to_pyg(graph: Graph) -> Any:
 
 
 def _node_values(nodes: NodeSet) -> dict[str, Any]:
+    for key in _PYG_OWN & set(nodes.fields):
+        raise PenstockError(f"PyG keeps something of its own under the name of field {key!r}: rename the field.")
     values = {key: to_tensor(array, f"Field {key!r}") for key, array in nodes.fields.items()}
     for split, rows in nodes.splits.items():
         values[mask_name(split)] = to_tensor(mask_of(rows, nodes.count), split)
@@ -81,7 +86,8 @@ def _edge_values(edges: EdgeSet) -> dict[str, Any]:
     edge_index[0] = edges.indices
     edge_index[1] = edges.destinations()
     values = {"edge_index": to_tensor(edge_index, "edge_index")}
-    values |= {key: to_tensor(array, f"Field {key!r}") for key, array in edges.fields.items()}
+    names = _names(edges.fields, _PYG_OWN, _PYG_OWN)
+    values |= {names[key]: to_tensor(array, f"Field {key!r}") for key, array in edges.fields.items()}
     for name, pairs in edges.held_out.items():
         values[f"{HELD_OUT}{name}_index"] = to_tensor(np.ascontiguousarray(pairs.T), name)
     return values
@@ -90,9 +96,19 @@ def _edge_values(edges: EdgeSet) -> dict[str, Any]:
 def _apart(edge_values: dict[str, Any], node_values: dict[str, Any], graph: Graph) -> dict[str, Any]:
     """Edge values with `edge_` before their names where PyG would take them for vertex values."""
     same_length = graph.num_nodes == graph.num_edges
-    return {
-        f"edge_{key}"
-        if key in node_values or (same_length and "edge" not in key and "index" not in key)
-        else key: value
-        for key, value in edge_values.items()
-    }
+    mistaken = {key for key in edge_values if same_length and "edge" not in key and "index" not in key}
+    names = _names(edge_values, mistaken | set(node_values), set(node_values))
+    return {names[key]: value for key, value in edge_values.items()}
+
+
+def _names(keys: Iterable[str], renamed: set[str], taken: set[str]) -> dict[str, str]:
+    """New names, with `edge_` before those in `renamed`, once more as long as another value has the name."""
+    taken = taken | (set(keys) - renamed)
+    names = {}
+    for key in keys:
+        name = f"edge_{key}" if key in renamed else key
+        while key in renamed and (name in taken or name.startswith("edge_label")):
+            name = f"edge_{name}"
+        names[key] = name
+        taken.add(name)
+    return names

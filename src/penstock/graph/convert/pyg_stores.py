@@ -7,10 +7,11 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import edge_set, pair_array
+from penstock.graph.convert.ids import array_ids, string_ids
 from penstock.graph.convert.masks import take_masks
 from penstock.graph.convert.tensors import to_array
 from penstock.graph.graph import EdgeSet, NodeSet
-from penstock.graph.ids import Ids, StringIds
+from penstock.graph.ids import Ids
 from penstock.graph.schema import EdgeType
 
 NODE_TYPE = "node"
@@ -66,7 +67,7 @@ class StoreReader:
         return self._edge_set(_edge_index(store, where), dict(_values(store)), source, destination, where)
 
     def _node_set(self, values: dict[str, Any], count: int, where: str) -> NodeSet:
-        ids = _ids(values.pop("n_id", None), count)
+        ids = _ids(values.pop("n_id", None), count, f"{where}.n_id")
         fields = self._fields(values, count, where)
         splits = take_masks(fields, self.split)
         return NodeSet(count, fields, splits, ids)
@@ -117,7 +118,10 @@ def _num_nodes(store: Any, top: int) -> int | None:
     """Stored or implied by a value. `y` may be the whole graph's, so it must reach the edges' `top`."""
     stored = store.get("num_nodes", None)
     if stored is not None:
-        return int(stored)
+        try:
+            return int(stored)
+        except (TypeError, ValueError, RuntimeError):
+            raise PenstockError("num_nodes of the PyG data is not one number: set it to the vertex count.") from None
     for key in _SIZED:
         rows = _rows(key, store[key]) if key in store else None
         if rows is not None and (key != "y" or rows > top):
@@ -138,10 +142,10 @@ def _edge_index(store: Any, where: str) -> Array:
     return edge_index
 
 
-def _ids(value: Any, count: int) -> Ids | None:
+def _ids(value: Any, count: int, where: str) -> Ids | None:
     if value is None:
         return None
     if isinstance(value, list):
-        return StringIds.of([str(each) for each in value])
-    ids = to_array(value, "n_id").astype(np.int64, copy=False)
-    return None if np.array_equal(ids, np.arange(count)) else ids
+        return string_ids([str(each) for each in value], where)
+    numbers = to_array(value, where)
+    return None if np.array_equal(numbers, np.arange(count)) else array_ids(numbers, where)

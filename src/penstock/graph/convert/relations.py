@@ -29,8 +29,16 @@ def relation_sets(
 
 def _by_relation(triples: Triples, num_relations: int, where: str) -> list[tuple[Array, Array]]:
     heads, relations, tails = triples
+    if relations.ndim != 1 or not heads.shape == relations.shape == tails.shape:
+        raise PenstockError(
+            f"{where} have heads, relations and tails of shapes {heads.shape}, {relations.shape} and {tails.shape}:"
+            " give one of each for every triple."
+        )
+    if len(relations) and relations.dtype.kind not in "iu":
+        raise PenstockError(f"{where}: relation numbers are {relations.dtype}, not integers: convert them.")
     if len(relations) and not 0 <= int(relations.min()) <= int(relations.max()) < num_relations:
         raise PenstockError(f"{where}: relation numbers run outside 0 to {num_relations - 1}: check num_relations.")
+    relations = relations.astype(np.int64, copy=False)
     order = np.argsort(relations, kind="stable")
     ends = np.cumsum(np.bincount(relations, minlength=num_relations))[:-1]
     return list(zip(np.split(heads[order], ends), np.split(tails[order], ends), strict=True))

@@ -46,8 +46,10 @@ def _lists(matrix: Any) -> EdgeSet:
         except ValueError as error:
             raise PenstockError(f"The matrix is not valid ({error}): build it again.") from None
     compressed = matrix.tocsc()
-    if not compressed.has_sorted_indices:
-        compressed = compressed.sorted_indices()
+    if not compressed.has_canonical_format:
+        # The matrix may be the caller's own, so it is sorted and summed in a copy.
+        compressed = compressed.copy()
+        compressed.sum_duplicates()
     fields = {}
     if not np.all(compressed.data == 1):
         fields["weight"] = compressed.data.astype(np.float32, copy=False)

@@ -27,10 +27,10 @@ class ColumnScan:
 
 def scan_columns(values: Array, mapped: bool, progress: Progress) -> ColumnScan:
     """Scan a one- or two-dimensional numeric field in blocks. `mapped`: it is a file's, read-only."""
+    if values.size == 0:
+        return ColumnScan(0, 0, np.empty(0))
     table = values.reshape(len(values), -1)
     columns = table.shape[1]
-    if table.size == 0:
-        return ColumnScan(0, 0, np.empty(0))
     row_bytes = table.itemsize * columns
     rows = max(1, _BLOCK_BYTES // row_bytes)
     # Sums of differences to a typical row do not lose small variations of large values.

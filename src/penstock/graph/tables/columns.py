@@ -43,12 +43,16 @@ def edge_fields(spec: EdgeSpec) -> list[Field]:
 
 
 def roles_of(fields: Iterable[Field]) -> dict[str, Role]:
-    """What every column is read for. A column used twice is read as words if one use needs words."""
+    """What every column is read for; of several uses, the one that loses least: words, a type, as it is, a number."""
     roles: dict[str, Role] = {}
     for field in fields:
         for column, role in field.roles.items():
-            roles[column] = role if role == "text" else roles.get(column, role)
+            roles[column] = max(roles.get(column, role), role, key=_fidelity)
     return roles
+
+
+def _fidelity(role: Role) -> int:
+    return {"number": 0, "any": 1, "text": 3}.get(role, 2) if isinstance(role, str) else 2
 
 
 def learn_fields(fields: list[Field], table: Table, columns: set[str], progress: Progress) -> Iterator[Chunk]:

@@ -34,6 +34,8 @@ class EdgeTable:
         """All rows resolved and written to `folder` in order of arrival."""
         # By now the node tables are read and it is known what their ids are.
         self.table.roles = self._roles()
+        if self.source is self.destination and self.source.kind is None:
+            self._read_ends_alike()
         if any(field.learns for field in self.fields):
             with progress.step(f"{self.key}: columns", self.table.rows, "rows"):
                 for _ in learn_fields(self.fields, self.table, set(), progress):
@@ -57,6 +59,13 @@ class EdgeTable:
         for column, nodes in ((self.spec.source, self.source), (self.spec.destination, self.destination)):
             roles[column] = f"{nodes.kind} id" if nodes.kind else "id"
         return roles
+
+    def _read_ends_alike(self) -> None:
+        """Where edges alone name the vertices, both ends must be read as one kind: 007 is not 7."""
+        ends = (self.spec.source, self.spec.destination)
+        looks = self.table.csv_looks(ends)
+        if looks and not all(pa.types.is_integer(kind) or pa.types.is_null(kind) for kind in looks.values()):
+            self.table.roles |= dict.fromkeys(ends, "string id")
 
     def _take(self, chunk: Chunk, spool: Spool) -> None:
         source_ids, sources = self.source.find(chunk, self.spec.source)

@@ -25,6 +25,9 @@ def standardised(fields: list[Field]) -> dict[str, list[float | list[float]]]:
     return matrix.standardised() if matrix else {}
 
 
+_ROUNDING = 1e-12
+
+
 class FeatureField(Field):
     """float32 [n, width], every value finite."""
 
@@ -111,13 +114,13 @@ class _Numbers(_Part):
 
     def _read(self, chunk: Chunk) -> Array:
         values = self._numbers.read(chunk)
-        values = values.reshape(len(values), -1 if values.ndim == 1 else values.shape[1])
+        values = values[:, None] if values.ndim == 1 else values
         return values.astype(np.float64, copy=False) if self.learns else values
 
     def _deviation(self) -> Array:
-        """A column that never changes has deviation 0 and is only moved to 0."""
+        """A column that never changes has deviation 0, give or take rounding, and is only moved to 0."""
         deviation: Array = np.sqrt(self._squares / max(1, self._count))
-        return np.where(deviation > 0, deviation, 1.0)
+        return np.where(deviation > _ROUNDING * np.abs(self._mean), deviation, 1.0)
 
 
 class _OneHot(_Part):

@@ -88,7 +88,12 @@ class PlainField(Field):
         if not self._columns:
             return np.empty((len(chunk), 0), self._dtype)
         parts = [self._typed(self._read(column, chunk), chunk, column.column) for column in self._columns]
-        return np.stack(parts, axis=1) if self._is_matrix else parts[0]
+        if not self._is_matrix:
+            return parts[0]
+        for column, part in zip(self._columns, parts, strict=True):
+            if part.ndim != 1:
+                raise PenstockError(f"{chunk.place(0, column.column)}: 'columns' takes numbers, not lists.")
+        return np.stack(parts, axis=1)
 
     @property
     def categories(self) -> list[str] | None:
@@ -128,7 +133,8 @@ class TimeField(Field):
         """int64, of whatever unit the table has."""
         values = self._column.read(chunk)
         whole = values if values.dtype.kind in "iub" else np.floor(np.nan_to_num(values))
-        wrong = np.flatnonzero(whole != values)
+        beyond = np.abs(whole.astype(np.float64)) >= 2.0**63 if values.dtype.kind in "uf" else False
+        wrong = np.flatnonzero((whole != values) | beyond)
         if values.ndim != 1 or len(wrong):
             where = chunk.place(wrong[0] if len(wrong) else 0, self._column.column)
             raise PenstockError(f"{where}: a time must be one whole number or a timestamp, convert it.")

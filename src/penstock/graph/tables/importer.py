@@ -5,6 +5,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from penstock.errors import PenstockError
 from penstock.graph.atomic import new_folder
 from penstock.graph.folder import edges_folder, nodes_folder, open_graph, write_document
 from penstock.graph.graph import EdgeSet, Graph
@@ -26,7 +29,11 @@ def import_tables(spec_path: str | Path, out: str | Path, force: bool = False, p
     spec_path = Path(spec_path)
     spec = read_spec(spec_path)
     with new_folder(Path(out), force) as folder:
-        _build(spec, spec_path.parent, folder, progress)
+        try:
+            _build(spec, spec_path.parent, folder, progress)
+        except pa.ArrowException as error:
+            problem = str(error).split("\n")[0].rstrip(".")
+            raise PenstockError(f"A column of {spec_path}'s tables cannot be read as asked ({problem}).") from error
     return open_graph(Path(out))
 
 

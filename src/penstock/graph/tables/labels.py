@@ -111,9 +111,10 @@ def whole_numbers(values: pa.Array, chunk: Chunk, column: str) -> Array:
         raise PenstockError(f"Column {column!r} of {chunk.file} is {kind}: a class label needs integers or strings.")
     if kinds.is_floating(kind):
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, kind), values)
-    numbers = values.cast(pa.float64() if kinds.is_floating(kind) else pa.int64())
+    numbers = values.cast(pa.float64() if kinds.is_floating(kind) else pa.int64(), safe=False)
     present = numbers.fill_null(0).to_numpy(zero_copy_only=False)
-    wrong = np.flatnonzero((present < 0) | ~np.isfinite(present) | (present != np.floor(present)))
+    # Unsigned numbers beyond int64 arrive as negative ones.
+    wrong = np.flatnonzero((present < 0) | ~(present < 2.0**63) | (present != np.floor(present)))
     if len(wrong):
         raise PenstockError(
             f"{chunk.place(wrong[0], column)}: label {present[wrong[0]]} is not a whole number from 0 on:"

@@ -15,6 +15,8 @@ from penstock.graph.tables.reader import Chunk
 from penstock.graph.tables.spec import LabelSpec
 from penstock.graph.tables.vocabulary import Vocabulary
 
+_MOST_CLASSES = 1_000_000
+
 
 class MultiLabel(LabelField):
     """uint8 [n, classes] from lists of class numbers or words."""
@@ -34,7 +36,12 @@ class MultiLabel(LabelField):
             self._has_words = True
             self._vocabulary.learn(values)
         elif len(values) and not kinds.is_null(values.type):
-            self._highest = max(self._highest, pc.max(values).as_py() or 0)
+            self._highest = max(self._highest, int(pc.max(values).as_py() or 0))
+            if self._classes is None and self._highest >= _MOST_CLASSES:
+                raise PenstockError(
+                    f"Column {self._column!r} of {chunk.file} has label {self._highest}: a row would be that wide;"
+                    " number the classes from 0, or set 'classes'."
+                )
 
     def rows(self, chunk: Chunk) -> Array:
         """A 1 for every class in the list of a row; no list, no 1."""
@@ -96,6 +103,8 @@ class FlagLabel(LabelField):
         out = np.empty((len(chunk), len(self._columns)), np.uint8)
         for place, column in enumerate(self._columns):
             values = column.read(chunk)
+            if values.ndim != 1:
+                raise PenstockError(f"{chunk.place(0, column.column)}: a flag is a 0 or 1, not a list.")
             wrong = np.flatnonzero((values != 0) & (values != 1))
             if len(wrong):
                 raise PenstockError(f"{chunk.place(wrong[0], column.column)}: {values[wrong[0]]} is neither 0 nor 1.")

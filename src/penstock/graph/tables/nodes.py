@@ -70,8 +70,10 @@ class NodeTable:
         columns = set(roles_of(self.fields))
         if self.spec.split and self.spec.split.column:
             columns.add(self.spec.split.column)
-        if self.table is None or not columns:
+        if self.table is None or not (columns or self.fields):
             return writers
+        # A field without columns (of width 0) still needs to know its rows.
+        columns = columns or {str(self.spec.id)}
         with progress.step(f"{self.spec.type}: fields", self.table.rows, "rows"):
             for chunk in self.table.chunks(columns):
                 writers.append(chunk)
@@ -93,7 +95,8 @@ class NodeTable:
         roles = roles_of(self.fields)
         if self.spec.split and self.spec.split.column:
             roles[self.spec.split.column] = "text"
-        roles[str(self.spec.id)] = f"{self.spec.id_type} id" if self.spec.id_type else "id"
+        kind = self.spec.id_type or ("string" if roles.get(str(self.spec.id)) == "text" else None)
+        roles[str(self.spec.id)] = f"{kind} id" if kind else "id"
         return Table(self.spec, folder, f"node type {self.spec.type}", roles)
 
     @property

@@ -17,6 +17,7 @@ class NumberColumn:
     def __init__(self, column: str) -> None:
         self.column = column
         self._width: int | None = None
+        self._temporal: pa.DataType | None = None
 
     def read(self, chunk: Chunk) -> Array:
         """The rows of a chunk in the column's own type; times and dates as the integers stored for them."""
@@ -24,6 +25,10 @@ class NumberColumn:
         if kinds.is_fixed_size_list(values.type) or kinds.is_list(values.type) or kinds.is_large_list(values.type):
             return self._read_lists(chunk, values)
         refuse_nulls(values, chunk, self.column)
+        if kinds.is_temporal(values.type):
+            # Another file may count in another unit.
+            self._temporal = self._temporal or values.type
+            values = values.cast(self._temporal)
         return _plain(values, chunk, self.column)
 
     def _read_lists(self, chunk: Chunk, lists: pa.Array) -> Array:

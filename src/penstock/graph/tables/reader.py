@@ -107,16 +107,32 @@ class Table:
             types = {field.name: field.type for field in pq.read_schema(path)}
         return pa.RecordBatch.from_pylist([], schema=pa.schema([(name, types[name]) for name in columns]))
 
+    def csv_looks(self, columns: Collection[str]) -> dict[str, pa.DataType]:
+        """What columns of a text without types of its own look like; nothing for other formats."""
+        return self._looks(list(columns)) if self._format in _DELIMITERS else {}
+
     @cached_property
     def _types(self) -> dict[str, pa.DataType]:
-        """Of text: the type of every column, by what it is for and what it looks like in the first file."""
-        path, columns = self.files[0], list(self.roles)
-        with _readable(path, self._format):
-            if self._format == "parquet":
-                return {}
-            if self._format == "json":
-                return json_types(self.roles, json_looks(path, columns))
-            return csv_types(self.roles, csv_looks(path, _DELIMITERS[self._format], columns))
+        """Of text: the type of every column, by what it is for and what it looks like."""
+        if self._format == "parquet":
+            return {}
+        looks = self._looks(list(self.roles))
+        return json_types(self.roles, looks) if self._format == "json" else csv_types(self.roles, looks)
+
+    def _looks(self, columns: list[str]) -> dict[str, pa.DataType]:
+        """As in the first file that has values; a file with nothing but a header tells nothing."""
+        looks: dict[str, pa.DataType] = dict.fromkeys(columns, pa.null())
+        for path in self.files:
+            with _readable(path, self._format):
+                self._check_columns(path)
+                unknown = [name for name, kind in looks.items() if pa.types.is_null(kind)]
+                if self._format == "json":
+                    looks |= json_looks(path, unknown)
+                else:
+                    looks |= csv_looks(path, _DELIMITERS[self._format], unknown)
+            if not any(pa.types.is_null(kind) for kind in looks.values()):
+                break
+        return looks
 
     def _check_columns(self, path: Path) -> None:
         names = self._names(path)

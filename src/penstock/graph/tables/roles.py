@@ -40,6 +40,9 @@ def _csv_type(role: Role, looks: pa.DataType) -> pa.DataType:
 def _json_type(role: Role, looks: pa.DataType) -> pa.DataType:
     if kinds.is_null(looks):
         return _csv_type(role, looks)
+    if kinds.is_timestamp(looks) and role in ("text", *ID_ROLES):
+        # pyarrow takes words that look like dates for dates.
+        return pa.string()
     number = pa.float64() if role == "number" else _readable(role) if isinstance(role, pa.DataType) else None
     if number is None or not _is_numeric(number):
         return looks

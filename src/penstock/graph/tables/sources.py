@@ -22,12 +22,17 @@ def find_files(patterns: list[str], folder: Path, what: str) -> list[Path]:
     """The files of a table, in the order of the list; those of a glob in the order of their names."""
     found: list[Path] = []
     for pattern in patterns:
-        matches = _matches(folder, pattern)
+        try:
+            matches = _matches(folder, pattern)
+        except (ValueError, RuntimeError) as error:
+            raise PenstockError(f"{pattern!r} of {what} is no path or pattern ({error}): mend the spec.") from None
         if not matches:
             raise PenstockError(
                 f"No file matches {pattern!r} of {what} in {folder}: check the path, relative to the spec."
             )
         found += matches
+    # A file that two patterns name is read once.
+    found = list(dict.fromkeys(found))
     for path in found:
         if path.is_dir():
             raise PenstockError(f"{path} of {what} is a folder: name its files, for instance {path.name}/*.parquet.")

@@ -20,7 +20,7 @@ def read_spec(path: Path) -> "Spec":
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise PenstockError(f"{path} does not exist: name the spec that describes your tables.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, ValueError) as error:
         raise PenstockError(f"{path} cannot be read ({error}): check the path and its permissions.") from None
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
@@ -116,7 +116,7 @@ class SplitSpec(_Part):
     def _consistent(self) -> Self:
         if (self.column is None) == (self.ratios is None):
             raise ValueError("a split takes either 'column: ...' or 'ratios: [train, val, test]'")
-        if self.ratios is not None and (min(self.ratios) < 0 or sum(self.ratios) > 1 + 1e-9):
+        if self.ratios is not None and not (min(self.ratios) >= 0 and sum(self.ratios) <= 1 + 1e-9):
             raise ValueError(f"ratios {list(self.ratios)} must be at least 0 and sum to at most 1")
         return self
 
