@@ -1,4 +1,4 @@
-"""Plain `.npy` files: opened mapped, created without surprises, appended to while their length is unknown."""
+"""Plain `.npy` files: opened mapped, written through files, appended to while their length is unknown."""
 
 import os
 from contextlib import suppress
@@ -52,21 +52,6 @@ def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | No
         return np.empty(stored_shape, stored_dtype)
     mapped = np.memmap(path, stored_dtype, "r", offset, stored_shape)
     return mapped.view(np.ndarray)
-
-
-def create_array(path: Path, shape: tuple[int, ...], dtype: Any) -> Array:
-    """A new zeroed `.npy` file, mapped for writing. Its disk space is reserved: a full disk is an OSError here."""
-    dtype = np.dtype(dtype)
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        _write_header(file, shape, dtype)
-        offset = file.tell()
-        if size:
-            _reserve(file, offset, size)
-    if not size:
-        return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r+", offset, shape).view(np.ndarray)
 
 
 def write_array(path: Path, values: Array) -> None:
@@ -132,14 +117,6 @@ def release_pages(array: Array) -> None:
         import mmap
 
         base.madvise(mmap.MADV_DONTNEED)
-
-
-def _reserve(file: BinaryIO, offset: int, size: int) -> None:
-    file.flush()
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file.fileno(), offset, size)
-    else:
-        file.truncate(offset + size)
 
 
 def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

@@ -1,7 +1,7 @@
 """What a graph is: node types with fields, edge types with in-neighbour lists."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -186,16 +186,6 @@ class Graph:
             arrays = {"indptr": edges.indptr, "indices": edges.indices, **edges.fields, **edges.held_out}
             found += [(f"{key}/{what}", array) for what, array in arrays.items()]
         return found
-
-    def renamed(self, name: str) -> "Graph":
-        """The same arrays under another name."""
-        return Graph(self.nodes, self.edges, name, self.path, self.origin)
-
-    def with_splits(self, splits: dict[str, Array], node_type: str | None = None) -> "Graph":
-        """The same graph with other splits for one node type."""
-        key = node_type or next(iter(self.nodes))
-        nodes = {**self.nodes, key: replace(self.nodes[key], splits=splits)}
-        return Graph(nodes, self.edges, self.name, None, self.origin)
 
     def to_pyg(self) -> Any:
         """As a PyG `Data` (one type of each) or `HeteroData`; arrays are shared where torch allows."""

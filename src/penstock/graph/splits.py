@@ -1,4 +1,4 @@
-"""Train, validation and test vertices: from masks, or drawn by ratio from a hash of the vertex number."""
+"""Train, validation and test vertices, drawn by ratio from a hash of the vertex number."""
 
 import numpy as np
 
@@ -20,8 +20,3 @@ def splits_by_ratio(eligible: Array, ratios: tuple[float, float, float], seed: i
     ends = np.round(np.cumsum(ratios) * len(eligible)).astype(np.int64)
     starts = [0, *ends[:-1]]
     return {name: np.sort(shuffled[a:b]).astype(np.int64) for name, a, b in zip(SPLITS, starts, ends, strict=True)}
-
-
-def splits_by_mask(**masks: Array | None) -> dict[str, Array]:
-    """Splits from boolean masks; absent ones are left out."""
-    return {name: np.flatnonzero(mask) for name, mask in masks.items() if mask is not None}

@@ -17,6 +17,7 @@ from tables_workbench import Workbench
 from penstock.errors import PenstockError
 from penstock.graph import EdgeSet, Graph, NodeSet, StringIds
 from penstock.graph.tables import export_tables, import_tables
+from penstock.partition import Cut, cut, stitch
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 NAMES = st.lists(st.text(max_size=12), min_size=1, max_size=8, unique=True)
@@ -101,6 +102,21 @@ def test_tables_come_back_exactly(shop: dict[str, Any], form: Any) -> None:
         _compare_nodes(shop, tables, form)
         _compare_edges(shop, tables, form)
         assert_equal(import_tables(tables / "spec.yaml", bench.folder / "again"), graph)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(shops(), st.sampled_from(["random", "chunk", "metis", "stream"]))
+def test_tables_come_back_exactly_through_parts(shop: dict[str, Any], method: str) -> None:
+    """Tables to folder to parts, stitched together and exported: the tables again."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Workbench(Path(folder))
+        graph = import_tables(_write(shop, bench), bench.out)
+        parts = cut(graph, Cut(2, method=method), bench.folder / "parts")
+        stitched = stitch(parts)
+        assert_equal(stitched, graph)
+        export_tables(stitched, bench.folder / "tables", "parquet")
+        _compare_nodes(shop, bench.folder / "tables", "parquet")
+        _compare_edges(shop, bench.folder / "tables", "parquet")
 
 
 def _compare_nodes(shop: dict[str, Any], tables: Path, form: str) -> None:

@@ -1,6 +1,6 @@
 """What a synthetic graph should be like: counts, degrees, communities, features. No mechanism here."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
@@ -51,7 +51,6 @@ class Recipe:
     """Share of vertices whose label is drawn anew: no model can reach 1."""
     community_sizes: tuple[int, int] = (100, 5_000)
     feature_dtype: str = "float32"
-    tags: tuple[str, ...] = field(default=())
 
     def scaled(self, scale: float) -> "Recipe":
         """The same kind of graph with `scale` times the vertices, edges and split sizes."""
