@@ -1,15 +1,15 @@
 """METIS's own C interface, which takes several vertex weights; found wherever a user may have it.
 
 In order: the file named by PENSTOCK_METIS, the system's libmetis (Debian's libmetis5 has it), and the copy of METIS
-inside
-pymetis, whose wheel exports the C functions. Widths and option positions differ between builds and are probed, not
-assumed.
+inside pymetis, whose wheel exports the C functions. Widths and option positions differ between builds and are probed,
+not assumed.
 """
 
 import ctypes
 import ctypes.util
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,9 +79,18 @@ class MetisLibrary:
         return assignment.astype(np.int32)
 
 
-@cache
+_finding = threading.Lock()
+
+
 def metis_library() -> MetisLibrary | None:
     """The first METIS that loads and answers, or None."""
+    # Two probes at once would each take the other's silenced stdout for the real one and put it back.
+    with _finding:
+        return _find_library()
+
+
+@cache
+def _find_library() -> MetisLibrary | None:
     for path in _candidates():
         try:
             handle = ctypes.CDLL(path)
