@@ -4,7 +4,8 @@
 that several threads prepare several batches.
 """
 
-from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.neighbours import ALL, BatchKey, NeighbourSampler
+from penstock.sampling.block import Block, MiniBatch, TypedBatch, TypedBlock
+from penstock.sampling.key import BatchKey
+from penstock.sampling.neighbours import ALL, NeighbourSampler
 
-__all__ = ["ALL", "BatchKey", "Block", "MiniBatch", "NeighbourSampler"]
+__all__ = ["ALL", "BatchKey", "Block", "MiniBatch", "NeighbourSampler", "TypedBatch", "TypedBlock"]

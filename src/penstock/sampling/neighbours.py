@@ -1,7 +1,6 @@
 """Neighbour sampling: a fixed number of in-neighbours per vertex and hop."""
 
 import threading
-from typing import NamedTuple
 
 import numpy as np
 
@@ -9,24 +8,12 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
-from penstock.graph.hashing import key_of
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.kernels import count_edges, forget, number_seeds, sample_hop
+from penstock.sampling.key import BatchKey
 
 ALL = -1
 """As a fan-out: every neighbour."""
-
-
-class BatchKey(NamedTuple):
-    """What names a batch in the hash."""
-
-    seed: int
-    epoch: int
-    batch: int
-
-    def hop(self, number: int) -> np.uint64:
-        """The key of one hop's draws."""
-        return key_of(self.seed, f"{self.epoch}/{self.batch}/{number}")
 
 
 class NeighbourSampler:
