@@ -19,6 +19,9 @@ class Progress:
     def finish(self) -> None:
         """The current piece of work is done."""
 
+    def status(self, line: str) -> None:
+        """How the current piece of work stands, in a line that replaces the one before."""
+
     def note(self, sentence: str) -> None:
         """Something the user should know that is not an error."""
 

@@ -6,12 +6,13 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+
+from penstock.memory import forget_peak, peak_mb, rusage_mb
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the output folder if it exists.")]
@@ -69,28 +70,11 @@ class Measured:
 def measured() -> Iterator[Measured]:
     """Time a block and read the peak resident memory, this process's or a child's, at its end."""
     result = Measured()
-    with suppress(OSError):
-        # Forget the peak so far; where that is not possible, the peak is the process's.
-        Path("/proc/self/clear_refs").write_text("5")
+    forget_peak()
     start = time.perf_counter()
     yield result
     result.seconds = time.perf_counter() - start
-    result.peak_rss_mb = max(_own_peak_mb(), _rusage_mb(resource.RUSAGE_CHILDREN))
-
-
-def _own_peak_mb() -> float:
-    """Linux's own count: the one in rusage is inherited from whoever started the command."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    return _rusage_mb(resource.RUSAGE_SELF)
-
-
-def _rusage_mb(who: int) -> float:
-    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
-    return resource.getrusage(who).ru_maxrss / unit
+    result.peak_rss_mb = max(peak_mb(), rusage_mb(resource.RUSAGE_CHILDREN))
 
 
 def _plain(text: str) -> str:

@@ -10,7 +10,7 @@ from secrets import token_hex
 from penstock.errors import PenstockError
 
 # A folder that Penstock wrote has one of these, whose `format` says so.
-_DOCUMENTS = ("graph.json", "partition.json", "export.json")
+_DOCUMENTS = ("graph.json", "partition.json", "export.json", "run.json")
 
 
 @contextmanager

@@ -1,9 +1,10 @@
-"""JSON documents that say what a folder is: read, checked, and refused with a sentence."""
+"""Documents: JSON that says what a folder is, YAML that a user wrote; read, checked, and refused with a sentence."""
 
 import json
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from penstock.errors import PenstockError
@@ -32,6 +33,24 @@ def read_checked(path: Path, model: type[Model], form: str, version: int) -> Mod
         return model.model_validate(raw)
     except ValidationError as error:
         raise PenstockError(f"{path} is not valid: {first_problem(error)}.") from None
+
+
+def read_yaml(path: Path, what: str) -> dict[Any, Any]:
+    """The mapping in a YAML file; `what` says in errors which file the user should name."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PenstockError(f"{path} does not exist: name {what}.") from None
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise PenstockError(f"{path} cannot be read ({error}): check the path and its permissions.") from None
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise PenstockError(f"{path} is not YAML ({line}{error.problem}): mend it.") from None
+    except yaml.YAMLError as error:
+        raise PenstockError(f"{path} is not YAML ({' '.join(str(error).split())}): mend it.") from None
+    if not isinstance(raw, dict):
+        raise PenstockError(f"{path} is no mapping of keys to values, as {what} must be: mend it.")
+    return raw
 
 
 def first_problem(error: ValidationError) -> str:

@@ -1,11 +1,23 @@
 """Neighbourhoods: from seeds to blocks. Every random choice is a hash of (seed, epoch, batch, hop, original vertex).
 
-`block` is what comes out, `neighbours` the usual sampler; kernels work on one batch a call and release the lock, so
-that several threads prepare several batches.
+`block` is what comes out and `key` what names a batch. `neighbours` and `typed` are the neighbour samplers, of graphs
+with one type and with several; both draw through `lists`: uniformly with `kernels`, and with `admissible` where edges
+have weights (`weighted`), times (`temporal`) or may not be drawn (`exclusion`); `relabel` numbers what is drawn.
+Kernels work on one batch a call and release the lock, so that several threads prepare several batches.
 """
 
 from penstock.sampling.block import Block, MiniBatch, TypedBatch, TypedBlock
 from penstock.sampling.key import BatchKey
 from penstock.sampling.neighbours import ALL, NeighbourSampler
+from penstock.sampling.typed import TypedNeighbourSampler
 
-__all__ = ["ALL", "BatchKey", "Block", "MiniBatch", "NeighbourSampler", "TypedBatch", "TypedBlock"]
+__all__ = [
+    "ALL",
+    "BatchKey",
+    "Block",
+    "MiniBatch",
+    "NeighbourSampler",
+    "TypedBatch",
+    "TypedBlock",
+    "TypedNeighbourSampler",
+]

@@ -73,6 +73,7 @@ class MiniBatch:
 
     `vertices` start with the seeds; block i reads the first `blocks[i].num_src` and writes the first
     `blocks[i].num_dst`. `seed_weights`, where the sampler draws seeds unevenly, multiply the seeds' losses.
+    `features` are by node type; `links` is what a task on edges adds.
     """
 
     seeds: Array
@@ -81,6 +82,7 @@ class MiniBatch:
     features: dict[str, Any] = field(default_factory=dict)
     labels: Any = None
     seed_weights: Array | None = None
+    links: Any = None
     node_type: str = "node"
     key: BatchKey | None = None
 
@@ -109,8 +111,8 @@ class MiniBatch:
         data = Data(edge_index=torch.from_numpy(self.merged_edges()), batch_size=len(self.seeds))
         data.n_id = torch.from_numpy(np.asarray(self.vertices, np.int64))
         data.num_nodes = len(self.vertices)
-        if "x" in self.features:
-            data.x = torch.as_tensor(self.features["x"])
+        if self.node_type in self.features:
+            data.x = torch.as_tensor(self.features[self.node_type])
         if self.labels is not None:
             data.y = torch.as_tensor(self.labels)
         return data
@@ -126,6 +128,7 @@ class TypedBatch:
     features: dict[str, Any] = field(default_factory=dict)
     labels: Any = None
     seed_weights: Array | None = None
+    links: Any = None
     key: BatchKey | None = None
 
     @property

@@ -1,16 +1,18 @@
 """Neighbour sampling: a fixed number of in-neighbours per vertex and hop."""
 
-import threading
-
-import numpy as np
+from collections.abc import Sequence
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
+from penstock.graph.schema import edge_key
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.kernels import count_edges, forget, number_seeds, sample_hop
+from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.key import BatchKey
+from penstock.sampling.lists import Lists, Readers, check_seeds
+from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
+from penstock.sampling.temporal import TreeRows, clock_of
 
 ALL = -1
 """As a fan-out: every neighbour."""
@@ -19,67 +21,89 @@ ALL = -1
 class NeighbourSampler:
     """Draws `fanouts[h]` in-neighbours of every vertex known at hop h, counted from the seeds.
 
-    Uniform, without repeats unless `replace`; a vertex with fewer neighbours gives all of them once. `sample` may be
-    called from several threads at once.
+    Uniform, without repeats unless `replace`; a vertex with fewer neighbours gives all of them once. `weight` names an
+    edge field to draw in proportion to. `time` names an edge field, or after `node:` a field of the neighbours: what is
+    later than a seed is never in its neighbourhood, and every seed has a tree of its own. `original[v]` is the number
+    that v had before the graph was cut. Blocks come with `totals` where asked for or where edges are weighted, with
+    `edges` where asked for. `relabel` is how vertices find their rows: "direct", "hash", or by the graph's size.
+    `sample` may be called from several threads at once.
     """
 
-    def __init__(self, graph: Graph, fanouts: list[int], replace: bool = False, original: Array | None = None) -> None:
-        if not graph.is_homogeneous:
-            raise PenstockError("NeighbourSampler samples graphs with one node type and one edge type.")
+    def __init__(
+        self,
+        graph: Graph,
+        fanouts: Sequence[int],
+        replace: bool = False,
+        weight: str | None = None,
+        original: Array | None = None,
+        totals: bool = False,
+        edges: bool = False,
+        time: str | None = None,
+        relabel: str = "auto",
+    ) -> None:
+        _check_graph(graph, time)
         if not fanouts or any(fanout == 0 or fanout < ALL for fanout in fanouts):
-            raise PenstockError(f"Fan-outs {fanouts} cannot be sampled: give positive numbers, or -1 for all.")
-        self.fanouts, self.replace = list(fanouts), replace
-        self._indptr, self._indices = graph.indptr, graph.indices
-        self._original = np.empty(0, np.int64) if original is None else np.asarray(original, np.int64)
-        self._threads = threading.local()
+            raise PenstockError(f"Fan-outs {list(fanouts)} cannot be sampled: give positive numbers, or -1 for all.")
+        check_way(relabel)
+        self.fanouts, self.totals, self.edges = list(fanouts), totals or weight is not None, edges
+        ((self.node_type, nodes),), ((edge_type, lists),) = graph.nodes.items(), graph.edges.items()
+        self._count = count = nodes.count
+        self._clock = None if time is None else clock_of(graph, time)
+        self._lists = Lists(lists, edge_key(edge_type), original, replace, weight, self._clock)
+        self._rows: PerThread[Rows] = PerThread(lambda: TreeRows(count) if time else rows_for(count, relabel))
 
-    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
-        """The batch of some different seeds; the same for the same key on any thread."""
-        room = self._room()
-        seeds = np.ascontiguousarray(seeds, room.vertices.dtype)
-        if len(seeds) and (seeds.min() < 0 or seeds.max() >= len(room.place)):
-            raise PenstockError(f"A seed is outside 0..{len(room.place) - 1}.")
-        known = number_seeds(seeds, room.place, room.vertices)
-        if known < 0:
-            raise PenstockError(f"Vertex {seeds[-known - 1]} is twice among the seeds: give each once.")
-        blocks = []
+    def sample(
+        self, seeds: Array, key: BatchKey, *, exclude: Array | None = None, times: Array | None = None
+    ) -> MiniBatch:
+        """The batch of some different seeds; the same for the same key on any thread.
+
+        `exclude` are edges [2, m], sources above destinations, that no hop of this batch may draw. `times` has one time
+        per seed where the sampler obeys time; seeds may then repeat.
+        """
+        seeds = check_seeds(seeds, self._count, self.node_type, index_dtype(self._count))
+        exclusion = exclusion_of(exclude, self._count, self._count)
+        limits = self._limits(times, len(seeds))
+        rows, blocks = self._rows.get(), list[Block]()
+        rows.start(seeds)
         try:
             for hop, fanout in enumerate(self.fanouts):
-                block, known = self._hop(room, known, fanout, key.hop(hop))
-                blocks.append(block)
-            vertices = room.vertices[:known].copy()
+                readers = _readers(rows, limits, exclusion)
+                blocks.append(self._lists.block(readers, rows, key.hop(hop), fanout, self.edges))
+            if self.totals:
+                totals = self._lists.totals(_readers(rows, limits, exclusion))
+                for block in blocks:
+                    block.totals = totals[: block.num_src]
+            vertices = rows.vertices[: rows.known].copy()
         finally:
-            forget(room.place, room.vertices, known)
-        return MiniBatch(seeds, vertices, blocks[::-1])
+            rows.forget()
+        return MiniBatch(seeds, vertices, blocks[::-1], node_type=self.node_type, key=key)
 
-    def _hop(self, room: "_Room", known: int, fanout: int, key: np.uint64) -> tuple[Block, int]:
-        most = count_edges(self._indptr, room.vertices[:known], fanout, self.replace)
-        indptr, indices = np.empty(known + 1, np.int64), np.empty(most, np.int32)
-        found = sample_hop(
-            self._indptr,
-            self._indices,
-            self._original,
-            key,
-            fanout,
-            self.replace,
-            room.place,
-            room.vertices,
-            known,
-            indptr,
-            indices,
+    def _limits(self, times: Array | None, seeds: int) -> Array | None:
+        if self._clock is not None:
+            return self._clock.limits(times, seeds)
+        if times is not None:
+            raise PenstockError("This sampler does not obey time: name the field with `time` when making it.")
+        return None
+
+
+def _readers(rows: Rows, limits: Array | None, exclusion: Exclusion = NOTHING) -> Readers:
+    """All rows known so far."""
+    vertices = rows.vertices[: rows.known]
+    if limits is None:
+        return Readers(vertices, exclusion=exclusion)
+    assert isinstance(rows, TreeRows)
+    trees = rows.trees[: rows.known]
+    return Readers(vertices, trees, limits[trees], exclusion)
+
+
+def _check_graph(graph: Graph, time: str | None) -> None:
+    if not graph.is_homogeneous:
+        if time is not None:
+            raise PenstockError("Sampling by time is for graphs with one node type and one edge type.")
+        raise PenstockError(
+            "NeighbourSampler samples graphs with one node type and one edge type: use TypedNeighbourSampler."
         )
-        return Block(indptr, indices, found), found
-
-    def _room(self) -> "_Room":
-        if not hasattr(self._threads, "room"):
-            self._threads.room = _Room(len(self._indptr) - 1)
-        room: _Room = self._threads.room
-        return room
-
-
-class _Room:
-    """What one thread reuses from batch to batch: eight bytes a vertex of the graph, sixteen beyond 2^31."""
-
-    def __init__(self, count: int) -> None:
-        self.place = np.full(count, -1, np.int32)
-        self.vertices = np.empty(count, index_dtype(count))
+    if not graph.edges:
+        raise PenstockError(f"Graph {graph.name!r} has no edges to sample.")
+    if graph.is_part:
+        raise PenstockError(f"Graph {graph.name!r} is a part of a larger one: sample the whole.")

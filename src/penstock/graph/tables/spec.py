@@ -1,14 +1,13 @@
 """The spec: which files are which node and edge types, and what their columns become."""
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, nearest
+from penstock.graph.documents import read_yaml
 from penstock.graph.schema import EdgeType, check_name, edge_key
 
 Format = Literal["parquet", "csv", "tsv", "json"]
@@ -16,19 +15,7 @@ Format = Literal["parquet", "csv", "tsv", "json"]
 
 def read_spec(path: Path) -> "Spec":
     """A spec file, checked. The files it names are not looked at yet."""
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise PenstockError(f"{path} does not exist: name the spec that describes your tables.") from None
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): check the path and its permissions.") from None
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise PenstockError(f"{path} is not YAML ({line}{error.problem}): mend it.") from None
-    except yaml.YAMLError as error:
-        raise PenstockError(f"{path} is not YAML ({' '.join(str(error).split())}): mend it.") from None
-    if not isinstance(raw, dict):
-        raise PenstockError(f"{path} is no spec: it must be a mapping with the keys name, nodes and edges.")
+    raw = read_yaml(path, "the spec that describes your tables")
     try:
         return Spec.model_validate(raw)
     except ValidationError as error:
@@ -218,12 +205,6 @@ class Spec(_Part):
         edge_types += [edges.reverse_type for edges in self.edges if edges.reverse_type]
         _unique([edge_key(edge_type) for edge_type in edge_types], "edge type")
         return self
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """A hint to end a sentence with: the known name that was probably meant, or all of them."""
-    close = get_close_matches(name, known, 1)
-    return f": did you mean {close[0]!r}?" if close else f": use one of {', '.join(known)}"
 
 
 def _one_of(column: str | None, columns: list[str] | None) -> None:

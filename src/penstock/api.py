@@ -1,0 +1,110 @@
+"""What a Python user calls: `ps.train`, and the `Run` it gives."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from penstock.errors import PenstockError
+from penstock.graph.convert import load
+from penstock.graph.graph import Graph
+from penstock.progress import SILENT, Progress
+from penstock.report import write_report
+from penstock.train.job import Job, make_job
+from penstock.train.run_folder import RunFolder
+from penstock.train.running import resume_run, start_run
+
+
+class Run:
+    """A run that has ended, or a run folder looked at later."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Run":
+        """The run in a folder."""
+        return cls(RunFolder.open(Path(path)))
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self._folder.path
+
+    @property
+    def state(self) -> str:
+        """finished, stopped-early, interrupted, failed or running."""
+        return str(self._folder.facts["state"])
+
+    @property
+    def message(self) -> str:
+        """Why it is not finished, where it is not."""
+        return str(self._folder.facts.get("message", ""))
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What `penstock train --json` prints."""
+        result: dict[str, Any] = self._folder.facts.get("result", {})
+        return result
+
+    @property
+    def val(self) -> dict[str, float]:
+        """The best model's validation metrics."""
+        return dict(self.result.get("val", {}))
+
+    @property
+    def test(self) -> dict[str, float]:
+        """The best model's test metrics."""
+        return dict(self.result.get("test", {}))
+
+    def report(self) -> Path:
+        """Write report.html again and say where it is."""
+        return write_report(self.path, job_defaults())
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.state}, test={self.test})"
+
+
+def train(
+    graph: Any = None,
+    model: torch.nn.Module | str | None = None,
+    *,
+    resume: str | Path | None = None,
+    force: bool = False,
+    progress: Progress = SILENT,
+    job: Job | None = None,
+    **fields: Any,
+) -> Run:
+    """Train a model on a graph; `fields` are those of a job (docs/job.md).
+
+    `graph` is anything `ps.load` recognises, `model` a name, a model of `ps.nn`, or any module with
+    `forward(x, edge_index)` or `forward(x_dict, edge_index_dict)`. `resume` names a run folder to go on from.
+    """
+    module = model if isinstance(model, torch.nn.Module) else None
+    if resume is not None:
+        if set(fields) - {"epochs"} or job is not None:
+            raise PenstockError("A resumed run keeps its job: only epochs may be changed.")
+        opened = None if graph is None else _opened(graph)
+        return _reported(resume_run(Path(resume), opened, module, fields.get("epochs"), progress))
+    if isinstance(model, str):
+        fields["model"] = model
+    if isinstance(graph, (str, Path)):
+        fields["graph"] = str(graph)
+    chosen = make_job({**(job.model_dump() if job else {}), **fields})
+    opened = None if graph is None or isinstance(graph, (str, Path)) else _opened(graph)
+    return _reported(start_run(chosen, opened, module, force, progress))
+
+
+def job_defaults() -> dict[str, Any]:
+    """Every job field's default, for showing what a run changed."""
+    return Job.model_validate({}).model_dump(mode="json")
+
+
+def _opened(graph: Any) -> Graph:
+    return graph if isinstance(graph, Graph) else load(graph)
+
+
+def _reported(folder: RunFolder) -> Run:
+    run = Run(folder)
+    run.report()
+    return run

@@ -1,0 +1,57 @@
+"""Any torch module as a model: `forward(x, edge_index)` or `forward(x_dict, edge_index_dict)`, PyG's conventions."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from penstock.errors import PenstockError
+from penstock.graph.schema import EdgeType
+from penstock.sampling.block import Block, TypedBatch, TypedBlock, merge_edges
+
+
+def adapt(
+    module: nn.Module, typed: bool = False, num_layers: int | None = None, edge_types: Sequence[EdgeType] = ()
+) -> "Adapted":
+    """A module as a model on blocks. `edge_types`, if given, are all passed, without edges where a batch has none."""
+    return Adapted(module, typed, num_layers, edge_types)
+
+
+class Adapted(nn.Module):
+    """Runs on the merged edges of a batch, as PyG's loaders give them, and keeps the seeds' rows.
+
+    Nothing is known of its layers, so it computes all rows in every layer and cannot be run a layer at a time.
+    """
+
+    layerwise = False
+    needs_totals = False
+    needs_all_outputs = False
+
+    def __init__(self, module: nn.Module, typed: bool, num_layers: int | None, edge_types: Sequence[EdgeType]) -> None:
+        super().__init__()
+        self.module, self.typed, self.num_layers, self.edge_types = module, typed, num_layers, list(edge_types)
+
+    def forward(self, blocks: Sequence[Block] | Sequence[TypedBlock], x: Any) -> Any:
+        """[seeds, out], or by node type."""
+        if self.num_layers is not None and len(blocks) != self.num_layers:
+            raise PenstockError(
+                f"A module of {self.num_layers} layers was given {len(blocks)} blocks: give as many fan-outs as layers."
+            )
+        if self.typed:
+            return self._typed(cast(Sequence[TypedBlock], blocks), x)
+        plain = cast(Sequence[Block], blocks)
+        result = self.module(x, torch.from_numpy(merge_edges(plain)))
+        if not isinstance(result, Tensor):
+            raise PenstockError(f"The module gave {type(result).__name__} where forward(x, edge_index) gives a tensor.")
+        return result[: plain[-1].num_dst]
+
+    def _typed(self, blocks: Sequence[TypedBlock], x: dict[str, Tensor]) -> dict[str, Tensor]:
+        merged = TypedBatch({}, {}, list(blocks)).merged_edges()
+        edges = {kind: torch.empty(2, 0, dtype=torch.int64) for kind in self.edge_types}
+        edges |= {kind: torch.from_numpy(pairs) for kind, pairs in merged.items()}
+        result = self.module(x, edges)
+        if not isinstance(result, dict):
+            raise PenstockError(f"The module gave {type(result).__name__} where tensors by node type are needed.")
+        seeds = blocks[-1].num_dst
+        return {name: rows[: seeds[name]] for name, rows in result.items() if seeds.get(name, 0)}

@@ -1,0 +1,174 @@
+"""Aggregation over a block, forward and backward, without a message per edge."""
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.nn.derived import transposed
+from penstock.nn.kernels import gather_max, gather_sum, scatter_winners
+from penstock.nn.threads import column_chunks, row_chunks, run_chunks
+from penstock.sampling.block import Block
+
+Reduce = Literal["mean", "sum", "max"]
+
+
+def aggregate(block: Block, x: Tensor, reduce: Reduce = "mean") -> Tensor:
+    """[num_dst, width]: what each destination's whole list would give, estimated from the block's edges.
+
+    A row without edges gives zeros. `max` is taken over the drawn edges as they are: a sampled maximum is no larger
+    than the whole list's.
+    """
+    check_rows(block, x)
+    if reduce == "max":
+        return differentiable(_Max, x, block)
+    if reduce not in ("mean", "sum"):
+        raise PenstockError(f"Neighbours cannot be aggregated by {reduce!r}: choose mean, sum or max.")
+    return gather(block, x, write_scale=mean_scale(block) if reduce == "mean" else sum_scale(block))
+
+
+def gather(
+    block: Block,
+    x: Tensor,
+    read_scale: Array | None = None,
+    write_scale: Array | None = None,
+    own_scale: Array | None = None,
+) -> Tensor:
+    """write_scale[i] * sum of w[e] * read_scale[j] * x[j] over the edges e = (j, i), + own_scale[i] * x[i].
+
+    w are the block's weights. A scale that is not given is one, but `own_scale` zero.
+    """
+    check_rows(block, x)
+    return differentiable(_Gather, x, block, read_scale, write_scale, own_scale)
+
+
+def mean_scale(block: Block) -> Array:
+    """What turns each row's sum of weights[e] * x into the estimate of its list's mean."""
+    if block.weights is None:
+        return _reciprocal(np.diff(block.indptr))
+    return _reciprocal(known_totals(block, block.num_dst))
+
+
+def sum_scale(block: Block) -> Array | None:
+    """What turns each row's sum of weights[e] * x into the estimate of its list's sum; None: nothing to do."""
+    if block.weights is not None or block.totals is None:
+        return None
+    scale: Array = _reciprocal(np.diff(block.indptr)) * known_totals(block, block.num_dst)
+    return scale
+
+
+def known_totals(block: Block, rows: int) -> Array:
+    """The whole lists' totals of the first `rows` rows, as float64."""
+    if block.totals is None or len(block.totals) < rows:
+        has = "no totals" if block.totals is None else f"totals of {len(block.totals):,} rows"
+        raise PenstockError(f"A block has {has} where a layer needs {rows:,}: sample with totals of the source rows.")
+    return np.asarray(block.totals[:rows], np.float64)
+
+
+def check_rows(block: Block, x: Tensor) -> None:
+    """Refuse a matrix that the kernels cannot read."""
+    if x.device.type != "cpu":
+        raise PenstockError(f"There are no kernels for device {x.device.type!r} yet: keep model and data on the CPU.")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise PenstockError(f"Rows of {x.dtype} cannot be aggregated: convert them to float32.")
+    if x.dim() != 2 or len(x) < block.num_src:
+        raise PenstockError(f"A block reads {block.num_src:,} rows, but its input has shape {tuple(x.shape)}.")
+
+
+def differentiable(function: Any, *arguments: Any) -> Tensor:
+    """The result of an autograd function; torch's `apply` has no types."""
+    result: Tensor = function.apply(*arguments)
+    return result
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, block: Block, read_scale: Array | None, write_scale: Array | None, own_scale: Array | None
+    ) -> Tensor:
+        ctx.block, ctx.rows, ctx.scales = block, len(x), (read_scale, write_scale, own_scale)
+        return _gather_rows(block.indptr, block.indices, block.weights, read_scale, write_scale, own_scale, x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        block, (read_scale, write_scale, own_scale) = ctx.block, ctx.scales
+        if not ctx.needs_input_grad[0]:
+            return (None,) * 5
+        lists = transposed(block, ctx.rows)
+        weights = None if block.weights is None else block.weights[lists.edges]
+        if read_scale is not None and len(read_scale) < ctx.rows:
+            read_scale = np.pad(read_scale, (0, ctx.rows - len(read_scale)))
+        result = _gather_rows(lists.indptr, lists.indices, weights, write_scale, read_scale, own_scale, grad)
+        return result, None, None, None, None
+
+
+def _gather_rows(
+    indptr: Array,
+    indices: Array,
+    weights: Array | None,
+    read_scale: Array | None,
+    write_scale: Array | None,
+    own_scale: Array | None,
+    x: Tensor,
+) -> Tensor:
+    rows = as_rows(x)
+    edge, read = _factors(weights, rows.dtype), _factors(read_scale, rows.dtype)
+    write, own = _factors(write_scale, rows.dtype), _factors(own_scale, rows.dtype)
+    result = x.new_empty(len(indptr) - 1, rows.shape[1])
+    out = result.numpy()
+
+    def work(_: int, first: int, last: int) -> None:
+        gather_sum(indptr, indices, edge, read, write, own, rows, out, first, last)
+
+    run_chunks(work, row_chunks(indptr, rows.shape[1]))
+    return result
+
+
+class _Max(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, block: Block) -> Tensor:
+        rows = as_rows(x)
+        result = x.new_empty(block.num_dst, rows.shape[1])
+        out, winner = result.numpy(), np.empty(result.shape, np.int32)
+
+        def work(_: int, first: int, last: int) -> None:
+            gather_max(block.indptr, block.indices, rows, out, winner, first, last)
+
+        run_chunks(work, row_chunks(block.indptr, rows.shape[1]))
+        ctx.winner, ctx.rows = winner, len(x)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
+        if not ctx.needs_input_grad[0]:
+            return None, None
+        rows, result = as_rows(grad), grad.new_empty(ctx.rows, grad.shape[1])
+        out = result.numpy()
+
+        def work(_: int, first: int, last: int) -> None:
+            scatter_winners(ctx.winner, rows, out, first, last)
+
+        run_chunks(work, column_chunks(grad.shape[1], ctx.rows))
+        return result, None
+
+
+def as_rows(x: Tensor) -> Array:
+    """A tensor's memory, copied only where it is not contiguous."""
+    return x.detach().contiguous().numpy()
+
+
+def _factors(values: Array | None, dtype: Any) -> Array:
+    return np.empty(0, dtype) if values is None else np.asarray(values, dtype)
+
+
+def _reciprocal(values: Array) -> Array:
+    """1 / values, and 0 where a row has nothing."""
+    values = np.asarray(values, np.float64)
+    result: Array = np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
+    return result

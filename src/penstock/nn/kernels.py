@@ -1,0 +1,140 @@
+"""Kernels of aggregation over a block: a row of the result is one pass over its list.
+
+No message is ever stored: every edge's row is read where it lies and added to the result. Kernels compute rows
+[first, last) of the result, so that threads share a block without meeting. Four edges are added at once, which keeps
+more loads under way and touches the result's row a quarter as often. Arrays of no length stand for "all ones".
+"""
+
+import numpy as np
+from numba import njit
+
+from penstock.graph.arrays import Array
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def gather_sum(
+    indptr: Array,
+    indices: Array,
+    weights: Array,
+    read_scale: Array,
+    write_scale: Array,
+    own_scale: Array,
+    x: Array,
+    out: Array,
+    first: int,
+    last: int,
+) -> None:
+    """out[i] = own_scale[i] * x[i] + write_scale[i] * sum over its edges e of weights[e] * read_scale[j] * x[j].
+
+    j is the source row of e. Rows beyond `own_scale` have no term of their own.
+    """
+    width = x.shape[1]
+    weighted, scaled, written = weights.shape[0] > 0, read_scale.shape[0] > 0, write_scale.shape[0] > 0
+    one = x.dtype.type(1)
+    c = np.empty(4, x.dtype)
+    for i in range(first, last):
+        start, stop = indptr[i], indptr[i + 1]
+        factor = write_scale[i] if written else one
+        if i < own_scale.shape[0]:
+            own = own_scale[i]
+            for f in range(width):
+                out[i, f] = own * x[i, f]
+        else:
+            for f in range(width):
+                out[i, f] = 0
+        e = start
+        while e + 4 <= stop:
+            j0, j1, j2, j3 = indices[e], indices[e + 1], indices[e + 2], indices[e + 3]
+            for k in range(4):
+                c[k] = factor
+                if weighted:
+                    c[k] *= weights[e + k]
+                if scaled:
+                    c[k] *= read_scale[indices[e + k]]
+            c0, c1, c2, c3 = c[0], c[1], c[2], c[3]
+            for f in range(width):
+                out[i, f] += (c0 * x[j0, f] + c1 * x[j1, f]) + (c2 * x[j2, f] + c3 * x[j3, f])
+            e += 4
+        while e < stop:
+            j0 = indices[e]
+            c0 = factor
+            if weighted:
+                c0 *= weights[e]
+            if scaled:
+                c0 *= read_scale[j0]
+            for f in range(width):
+                out[i, f] += c0 * x[j0, f]
+            e += 1
+
+
+@njit(nogil=True, cache=True)
+def gather_max(indptr: Array, indices: Array, x: Array, out: Array, winner: Array, first: int, last: int) -> None:
+    """out[i] = the largest x[j] of each column, the first among equals; winner[i] = its row j, or -1 and 0 if none."""
+    width = x.shape[1]
+    for i in range(first, last):
+        start, stop = indptr[i], indptr[i + 1]
+        if start == stop:
+            for f in range(width):
+                out[i, f] = 0
+                winner[i, f] = -1
+            continue
+        j = indices[start]
+        for f in range(width):
+            out[i, f] = x[j, f]
+            winner[i, f] = j
+        for e in range(start + 1, stop):
+            j = indices[e]
+            for f in range(width):
+                value = x[j, f]
+                larger = value > out[i, f]
+                out[i, f] = value if larger else out[i, f]
+                winner[i, f] = j if larger else winner[i, f]
+
+
+@njit(nogil=True, cache=True)
+def scatter_winners(winner: Array, grad: Array, out: Array, first: int, last: int) -> None:
+    """Columns [first, last): every winner gets the gradient of the place it won, in the order of the rows."""
+    for j in range(out.shape[0]):
+        for f in range(first, last):
+            out[j, f] = 0
+    for i in range(winner.shape[0]):
+        for f in range(first, last):
+            if winner[i, f] >= 0:
+                out[winner[i, f], f] += grad[i, f]
+
+
+@njit(nogil=True, cache=True)
+def transpose(indptr: Array, indices: Array, out_indptr: Array, out_indices: Array, out_edges: Array) -> None:
+    """Group edges by source: lists of destinations in ascending order, and where each edge stood."""
+    rows = out_indptr.shape[0] - 1
+    out_indptr[:] = 0
+    for e in range(indices.shape[0]):
+        out_indptr[indices[e] + 1] += 1
+    for j in range(rows):
+        out_indptr[j + 1] += out_indptr[j]
+    free = out_indptr[:-1].copy()
+    for i in range(indptr.shape[0] - 1):
+        for e in range(indptr[i], indptr[i + 1]):
+            j = indices[e]
+            out_indices[free[j]] = i
+            out_edges[free[j]] = e
+            free[j] += 1
+
+
+@njit(nogil=True, cache=True)
+def cut_evenly(indptr: Array, chunks: int) -> Array:
+    """Row bounds of chunks with about equal numbers of edges and rows together."""
+    rows = indptr.shape[0] - 1
+    total = indptr[rows] + rows
+    bounds = np.empty(chunks + 1, np.int64)
+    for k in range(chunks + 1):
+        goal = total * k // chunks
+        low, high = 0, rows
+        while low < high:
+            middle = (low + high) // 2
+            if indptr[middle] + middle < goal:
+                low = middle + 1
+            else:
+                high = middle
+        bounds[k] = low
+    return bounds

@@ -1,0 +1,70 @@
+"""Graph attention, in its first form and the second (GATv2), where scores mix both ends before the leaky step."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from penstock.errors import PenstockError
+from penstock.nn.attend import attend, attend_jointly
+from penstock.nn.derived import with_self_loops
+from penstock.sampling.block import Block
+
+
+class GATLayer(nn.Module):
+    """`heads` weighted means of the transformed neighbours, side by side (`concat`) or averaged.
+
+    With `self_loop` a vertex is one more neighbour of itself. `two_sided` gives destinations a transformation of their
+    own, which v2 always has; `layer(block, x, x_dst)` then takes them from another matrix. `dropout` drops shares.
+    """
+
+    def __init__(
+        self,
+        width_in: int,
+        out_per_head: int,
+        heads: int = 1,
+        concat: bool = True,
+        v2: bool = False,
+        negative_slope: float = 0.2,
+        self_loop: bool = True,
+        dropout: float = 0.0,
+        bias: bool = True,
+        two_sided: bool = False,
+    ) -> None:
+        super().__init__()
+        self.heads, self.size, self.concat, self.v2 = heads, out_per_head, concat, v2
+        self.slope, self.self_loop, self.dropout = negative_slope, self_loop, dropout
+        self.source = nn.Linear(width_in, heads * out_per_head, bias=v2 and bias)
+        two_sided = two_sided or v2
+        self.target = nn.Linear(width_in, heads * out_per_head, bias=v2 and bias) if two_sided else None
+        self.score_source = nn.Parameter(torch.empty(heads, out_per_head))
+        self.score_target = None if v2 else nn.Parameter(torch.empty(heads, out_per_head))
+        self.bias = nn.Parameter(torch.zeros(heads * out_per_head if concat else out_per_head)) if bias else None
+        for weight in (self.source.weight, self.score_source, self.score_target):
+            if weight is not None:
+                nn.init.xavier_uniform_(weight)
+        if self.target is not None:
+            nn.init.xavier_uniform_(self.target.weight)
+
+    def forward(self, block: Block, x: Tensor, x_dst: Tensor | None = None) -> Tensor:
+        """[num_dst, out] of x [num_src, in]; `x_dst` [num_dst, in] where destinations are not the first rows of x."""
+        if x_dst is not None and (self.target is None or self.self_loop):
+            raise PenstockError("Attention between two matrices needs GATLayer(two_sided=True, self_loop=False).")
+        lists = with_self_loops(block) if self.self_loop else block
+        values = self.source(x)
+        own = x[: block.num_dst] if x_dst is None else x_dst
+        targets = values[: block.num_dst] if self.target is None else self.target(own)
+        kept = None
+        if self.training and self.dropout > 0:
+            kept = functional.dropout(torch.ones(lists.num_edges, self.heads), self.dropout)
+        if self.score_target is None:
+            result = attend_jointly(lists, values, targets, self.score_source, self.slope, kept)
+        else:
+            of_src, of_dst = self._scores(values, self.score_source), self._scores(targets, self.score_target)
+            result = attend(lists, of_src, of_dst, values, self.slope, kept)
+        if not self.concat:
+            result = result.view(-1, self.heads, self.size).mean(dim=1)
+        return result if self.bias is None else result + self.bias
+
+    def _scores(self, rows: Tensor, direction: Tensor) -> Tensor:
+        """[rows, heads]: each head's columns times its direction."""
+        return torch.einsum("rhc,hc->rh", rows.view(-1, self.heads, self.size), direction)

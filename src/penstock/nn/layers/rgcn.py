@@ -1,0 +1,70 @@
+"""RGCN: a weight per relation on the aggregate of its neighbours, one per node type on the vertex itself."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from penstock.graph.schema import EdgeType
+from penstock.nn.aggregate import Reduce, aggregate
+from penstock.nn.derived import without_empty_rows
+from penstock.nn.layers.relations import own_terms, readable_relations
+from penstock.nn.order import Order, transform_neighbours
+from penstock.sampling.block import Block, TypedBlock
+
+
+class RGCNLayer(nn.Module):
+    """own[type](x) + sum over relations of W_r * aggregate of the relation's neighbours.
+
+    With `bases` > 0 the weights of all relations are mixtures of that many. With the mean this is also SAGE summed over
+    relations.
+    """
+
+    def __init__(
+        self,
+        width_in: int,
+        width_out: int,
+        node_types: Sequence[str],
+        edge_types: Sequence[EdgeType],
+        bases: int = 0,
+        aggregate: Reduce = "mean",
+        bias: bool = True,
+        order: Order = "auto",
+    ) -> None:
+        super().__init__()
+        self.reduce, self.order = aggregate, order
+        self._place = {kind: place for place, kind in enumerate(edge_types)}
+        self._own = {name: place for place, name in enumerate(node_types)}
+        self.own = nn.ModuleList(nn.Linear(width_in, width_out, bias) for _ in node_types)
+        self.weight = nn.Parameter(torch.empty(bases or len(edge_types), width_in, width_out))
+        self.mixture = nn.Parameter(torch.empty(len(edge_types), bases)) if bases else None
+        for matrix in self.weight.unbind():
+            nn.init.xavier_uniform_(matrix)
+        if self.mixture is not None:
+            nn.init.xavier_uniform_(self.mixture)
+
+    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
+        result = own_terms(block, x, {name: self.own[place] for name, place in self._own.items()})
+        # One unbinding, as the gradient of a single slice would be as large as all of them.
+        weights = self._weights().unbind()
+        for kind, part in readable_relations(block, x, self._place, result):
+            source, _, target = kind
+            rows, values = self._relation(part, x[source], weights[self._place[kind]])
+            if len(values) == len(result[target]):
+                result[target] += values
+            else:
+                result[target].index_add_(0, rows, values)
+        return result
+
+    def _relation(self, block: Block, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows that a relation reaches, and what it adds to them: few, where there are many relations."""
+        filled, rows = without_empty_rows(block)
+        order: Order = "aggregate" if self.reduce == "max" else self.order
+        values = transform_neighbours(filled, x, weight.t(), lambda given: aggregate(filled, given, self.reduce), order)
+        return torch.from_numpy(rows), values
+
+    def _weights(self) -> Tensor:
+        if self.mixture is None:
+            return self.weight
+        return torch.einsum("rb,bio->rio", self.mixture, self.weight)

@@ -1,0 +1,54 @@
+"""Attention on typed blocks: within each relation, summed over relations, beside the vertex itself."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from penstock.graph.schema import EdgeType
+from penstock.nn.layers.gat import GATLayer
+from penstock.nn.layers.relations import own_terms, readable_relations
+from penstock.sampling.block import TypedBlock
+
+
+class TypedGATLayer(nn.Module):
+    """own[type](x) + sum over relations of their own GAT; a vertex is no neighbour of itself."""
+
+    def __init__(
+        self,
+        width_in: int,
+        out_per_head: int,
+        node_types: Sequence[str],
+        edge_types: Sequence[EdgeType],
+        heads: int = 1,
+        concat: bool = True,
+        v2: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self._place = {kind: place for place, kind in enumerate(edge_types)}
+        self._own = {name: place for place, name in enumerate(node_types)}
+        width_out = heads * out_per_head if concat else out_per_head
+        self.own = nn.ModuleList(nn.Linear(width_in, width_out) for _ in node_types)
+        self.relations = nn.ModuleList(
+            GATLayer(
+                width_in,
+                out_per_head,
+                heads,
+                concat,
+                v2,
+                self_loop=False,
+                dropout=dropout,
+                bias=False,
+                two_sided=True,
+            )
+            for _ in edge_types
+        )
+
+    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
+        result = own_terms(block, x, {name: self.own[place] for name, place in self._own.items()})
+        for kind, part in readable_relations(block, x, self._place, result):
+            source, _, target = kind
+            attention = self.relations[self._place[kind]]
+            result[target] = result[target] + attention(part, x[source], x[target][: part.num_dst])
+        return result

@@ -1,0 +1,12 @@
+"""Models over the layers. `model` and `typed` are the two shapes, `named` the constructors people know.
+
+A model is `prepare` (per vertex), `layer(i, block, x)` and `join`, none of which looks beyond its arguments: training
+runs them on sampled blocks, exact inference on whole neighbourhoods, chunk by chunk.
+"""
+
+from penstock.nn.zoo.build import build_model
+from penstock.nn.zoo.model import GraphModel
+from penstock.nn.zoo.named import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphSAGE
+from penstock.nn.zoo.typed import TypedModel
+
+__all__ = ["GAT", "GCN", "GIN", "MLP", "RGCN", "GATv2", "GraphModel", "GraphSAGE", "TypedModel", "build_model"]

@@ -1,0 +1,75 @@
+"""What stands behind convolutions in a model: residual, norm, activation, dropout; and the join of all layers."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from penstock.nn.options import ModelOptions
+
+
+class LayerEnd(nn.Module):
+    """dropout(activation(norm(y + own))) of a convolution's rows y; only y + own behind the last layer."""
+
+    def __init__(self, options: ModelOptions, width_in: int, width_out: int, last: bool) -> None:
+        super().__init__()
+        self.bare, self.dropout, self.activation = last, options.dropout, options.activation
+        self.residual: nn.Module | None = None
+        if options.residual:
+            same = width_in == width_out
+            self.residual = nn.Identity() if same else nn.Linear(width_in, width_out, bias=False)
+        self.norm = None if last else _norm(options.norm, width_out)
+
+    def forward(self, y: Tensor, own: Tensor) -> Tensor:
+        """The layer's rows, of the convolution's and the same vertices' input."""
+        if self.residual is not None:
+            y = y + self.residual(own)
+        if self.bare:
+            return y
+        if self.norm is not None:
+            y = self.norm(y)
+        y = functional.relu(y) if self.activation == "relu" else functional.elu(y)
+        return functional.dropout(y, self.dropout, self.training)
+
+
+class Join(nn.Module):
+    """All layers' outputs of the same rows to the final one: the last, or a linear head on all of them."""
+
+    def __init__(self, options: ModelOptions, out: int) -> None:
+        super().__init__()
+        self.jump = options.jump
+        width = options.hidden * options.layers if options.jump == "cat" else options.hidden
+        self.head = None if options.jump == "none" else nn.Linear(width, out)
+
+    def forward(self, outputs: list[Tensor]) -> Tensor:
+        """[rows, out]."""
+        if self.head is None:
+            return outputs[-1]
+        rows = torch.cat(outputs, dim=1) if self.jump == "cat" else torch.stack(outputs).amax(dim=0)
+        result: Tensor = self.head(rows)
+        return result
+
+
+def layer_widths(options: ModelOptions, width: int, out: int) -> list[tuple[int, int]]:
+    """Widths in and out of every layer; with jumping knowledge the head makes `out`."""
+    last = out if options.jump == "none" else options.hidden
+    widths = [width] + [options.hidden] * (options.layers - 1) + [last]
+    return list(pairwise(widths))
+
+
+class _BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation that takes the running figures where a batch has fewer than two rows to measure."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.training and len(input) < 2:
+            return functional.batch_norm(
+                input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+            )
+        return super().forward(input)
+
+
+def _norm(name: str, width: int) -> nn.Module | None:
+    if name == "none":
+        return None
+    return _BatchNorm(width) if name == "batch" else nn.LayerNorm(width)

@@ -1,0 +1,92 @@
+"""A model on blocks: convolutions with their ends, and the join."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from penstock.errors import PenstockError
+from penstock.nn.layers import DenseLayer, GATLayer, GCNLayer, GINLayer, SAGELayer
+from penstock.nn.options import ModelOptions
+from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
+from penstock.sampling.block import Block
+
+
+class GraphModel(nn.Module):
+    """`width` numbers a vertex in, `out` out. A graph with several types takes `TypedModel`."""
+
+    layerwise = True
+
+    def __init__(self, options: ModelOptions, width: int, out: int) -> None:
+        super().__init__()
+        self.options = options
+        bare = options.jump == "none"
+        pairs = list(enumerate(layer_widths(options, width, out), 1))
+        self.convolutions = nn.ModuleList(_convolution(options, *pair, bare and i == len(pairs)) for i, pair in pairs)
+        self.ends = nn.ModuleList(LayerEnd(options, *pair, bare and i == len(pairs)) for i, pair in pairs)
+        self.joined = Join(options, out)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers, and blocks of a batch."""
+        return self.options.layers
+
+    @property
+    def needs_all_outputs(self) -> bool:
+        """Whether `join` reads all layers' outputs rather than the last."""
+        return self.options.jump != "none"
+
+    @property
+    def needs_totals(self) -> bool:
+        """Whether blocks must say how long whole lists are, for their source rows too."""
+        return self.options.model in ("gcn", "gin") or (
+            self.options.model == "sage" and self.options.aggregate == "sum"
+        )
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """The step before the first layer, a vertex at a time."""
+        return functional.dropout(x, self.options.input_dropout, self.training)
+
+    def layer(self, i: int, block: Block, x: Tensor) -> Tensor:
+        """[num_dst, width of layer i] of x [num_src, width before it]."""
+        result: Tensor = self.ends[i](self.convolutions[i](block, x), x[: block.num_dst])
+        return result
+
+    def join(self, outputs: list[Tensor]) -> Tensor:
+        """[rows, out] of the layers' outputs for the same rows, or of the last one's where that is enough."""
+        result: Tensor = self.joined(outputs)
+        return result
+
+    def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
+        """[seeds, out] of a batch's blocks, outermost first, and its vertices' features."""
+        check_depth(self.num_layers, len(blocks))
+        seeds, outputs, x = blocks[-1].num_dst, [], self.prepare(x)
+        for i, block in enumerate(blocks):
+            x = self.layer(i, block, x)
+            outputs.append(x[:seeds])
+        return self.join(outputs)
+
+
+def check_depth(layers: int, blocks: int) -> None:
+    """Refuse a batch that was sampled for another depth."""
+    if layers != blocks:
+        raise PenstockError(f"A model of {layers} layers was given {blocks} blocks: give as many fan-outs as layers.")
+
+
+def _convolution(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
+    """A layer of the chosen kind; the last one's heads are averaged, so that its width is free."""
+    match options.model:
+        case "sage":
+            return SAGELayer(width_in, width_out, options.aggregate)
+        case "gcn":
+            return GCNLayer(width_in, width_out)
+        case "gin":
+            return GINLayer(width_in, width_out, train_eps=True)
+        case "mlp":
+            return DenseLayer(width_in, width_out)
+        case "gat" | "gatv2":
+            size = width_out if last else width_out // options.heads
+            v2 = options.model == "gatv2"
+            return GATLayer(width_in, size, options.heads, not last, v2, dropout=options.attention_dropout)
+        case "rgcn":
+            raise PenstockError("RGCN is a typed model: build it with RGCN(...) or build_model.")

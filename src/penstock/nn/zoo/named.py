@@ -1,0 +1,105 @@
+"""Zoo models by the names people know: `GraphSAGE(graph, hidden=256)` or `GraphSAGE(100, 47)`.
+
+Widths come from the graph's features and labels where they are not given. Further keywords are fields of
+`ModelOptions`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from torch import Tensor
+
+from penstock.errors import PenstockError
+from penstock.graph.graph import Graph
+from penstock.graph.schema import EdgeType
+from penstock.nn.options import ModelName, ModelOptions, model_options
+from penstock.nn.zoo.model import GraphModel
+from penstock.nn.zoo.typed import TypedModel
+from penstock.nn.zoo.widths import input_widths, label_width, labelled_type, plain_widths
+from penstock.sampling.block import Block
+
+ONLY_RELATION: EdgeType = ("node", "to", "node")
+"""What a graph of one node type and one relation calls it, where nothing else is known."""
+
+
+class _Named(GraphModel):
+    _model: ModelName
+
+    def __init__(
+        self, graph: Graph | int, out: int | None = None, hidden: int = 256, layers: int = 3, **options: Any
+    ) -> None:
+        chosen = model_options(model=self._model, hidden=hidden, layers=layers, **options)
+        super().__init__(chosen, *plain_widths(graph, out))
+
+
+class GraphSAGE(_Named):
+    """Hamilton et al.: own and aggregated neighbours (`aggregate` mean, sum or max), transformed apart."""
+
+    _model = "sage"
+
+
+class GCN(_Named):
+    """Kipf and Welling, normalised by true degrees."""
+
+    _model = "gcn"
+
+
+class GAT(_Named):
+    """Veličković et al.: attention with `heads`."""
+
+    _model = "gat"
+
+
+class GATv2(_Named):
+    """Brody et al.: attention whose ranking depends on the vertex that asks."""
+
+    _model = "gatv2"
+
+
+class GIN(_Named):
+    """Xu et al.: sums, as telling as the Weisfeiler-Lehman test."""
+
+    _model = "gin"
+
+
+class MLP(_Named):
+    """The baseline that ignores the graph; any number of blocks will do."""
+
+    _model = "mlp"
+
+    @classmethod
+    def of(cls, options: ModelOptions, width: int, out: int) -> Self:
+        """The baseline of these options."""
+        return cls(width, out, **options.model_dump(exclude={"model"}))
+
+    def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
+        """[seeds, out]: neighbours' rows are dropped at once."""
+        last = blocks[-1]
+        return super().forward([last] * self.num_layers, x[: last.num_dst])
+
+
+class RGCN(TypedModel):
+    """Schlichtkrull et al.: a weight per relation, or `bases` that they share.
+
+    For a graph of one node type and one relation, or a single width, it takes plain blocks and tensors.
+    """
+
+    def __init__(
+        self,
+        graph: Graph | int,
+        out: int | None = None,
+        hidden: int = 256,
+        layers: int = 2,
+        target: str | None = None,
+        **options: Any,
+    ) -> None:
+        chosen = model_options(model="rgcn", hidden=hidden, layers=layers, **options)
+        if isinstance(graph, int):
+            if out is None:
+                raise PenstockError("The width of the output is not known: give out, or a graph with labels.")
+            super().__init__(chosen, {ONLY_RELATION[0]: graph}, [ONLY_RELATION], out)
+            return
+        if out is None:
+            target = target or labelled_type(graph)
+            out = label_width(graph.nodes[target])
+        super().__init__(chosen, input_widths(graph, chosen.embedding), graph.edge_types, out, target)

@@ -1,0 +1,145 @@
+"""A model on typed blocks: every node type has its own input, its own ends and its own rows."""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from penstock.errors import PenstockError
+from penstock.graph.schema import EdgeType
+from penstock.nn.layers import RGCNLayer, TypedGATLayer
+from penstock.nn.options import ModelOptions
+from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
+from penstock.nn.zoo.model import check_depth
+from penstock.sampling.block import Block, TypedBlock
+
+Rows = dict[str, Tensor]
+
+
+class TypedModel(nn.Module):
+    """`in_widths[t]` numbers a vertex of type t in, `out` out, for every type or only for `target_type`.
+
+    Several types are first projected to `hidden`. Tensors come and go by node type; types that a block lacks are
+    skipped. With one node type and one relation, plain blocks and tensors are taken (and given) as well.
+    """
+
+    layerwise = True
+
+    def __init__(
+        self,
+        options: ModelOptions,
+        in_widths: Mapping[str, int],
+        edge_types: Sequence[EdgeType],
+        out: int,
+        target_type: str | None = None,
+    ) -> None:
+        super().__init__()
+        if target_type is not None and target_type not in in_widths:
+            raise PenstockError(f"There is no node type {target_type!r} (types: {', '.join(in_widths)}).")
+        self.options, self.node_types, self.edge_types = options, list(in_widths), list(edge_types)
+        several = len(in_widths) > 1
+        self.projections = nn.ModuleList(nn.Linear(width, options.hidden) for width in in_widths.values() if several)
+        self.convolutions, self.ends = nn.ModuleList(), nn.ModuleList()
+        pairs = layer_widths(options, options.hidden if several else next(iter(in_widths.values())), out)
+        self._types = [self.node_types] * (len(pairs) - 1) + [[target_type] if target_type else self.node_types]
+        for names, pair in zip(self._types, pairs, strict=True):
+            last = len(self.ends) == len(pairs) - 1 and options.jump == "none"
+            kinds = [kind for kind in self.edge_types if kind[2] in names]
+            self.convolutions.append(_convolution(options, *pair, names, kinds, last))
+            self.ends.append(nn.ModuleList(LayerEnd(options, *pair, last) for _ in names))
+        self.joined = Join(options, out)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers, and blocks of a batch."""
+        return self.options.layers
+
+    @property
+    def needs_all_outputs(self) -> bool:
+        """Whether `join` reads all layers' outputs rather than the last."""
+        return self.options.jump != "none"
+
+    @property
+    def needs_totals(self) -> bool:
+        """Whether blocks must say how long whole lists are."""
+        return self.options.aggregate == "sum" and self.options.model in ("rgcn", "sage")
+
+    def prepare(self, x: Rows | Tensor) -> Rows | Tensor:
+        """The step before the first layer, a vertex at a time: every type to `hidden`, where there are several."""
+        if isinstance(x, Tensor):
+            return functional.dropout(x, self.options.input_dropout, self.training)
+        if unknown := set(x) - set(self.node_types):
+            raise PenstockError(f"The model has no node type {min(unknown)!r} (types: {', '.join(self.node_types)}).")
+        dropped = {name: functional.dropout(x[name], self.options.input_dropout, self.training) for name in x}
+        if not self.projections:
+            return dropped
+        return {name: self.projections[self.node_types.index(name)](rows) for name, rows in dropped.items()}
+
+    def layer(self, i: int, block: TypedBlock | Block, x: Rows | Tensor) -> Rows | Tensor:
+        """[num_dst[t], width of layer i] of every type that has rows to compute."""
+        if isinstance(block, Block):
+            return self._plain(i, block, x)
+        given = cast(Rows, x)
+        names, ends = self._types[i], cast(nn.ModuleList, self.ends[i])
+        computed = self.convolutions[i](block, given)
+        return {name: ends[names.index(name)](rows, given[name][: len(rows)]) for name, rows in computed.items()}
+
+    def join(self, outputs: Sequence[Rows | Tensor]) -> Rows | Tensor:
+        """[rows, out] by type, of the layers' outputs for the same rows."""
+        if isinstance(outputs[-1], Tensor):
+            result: Tensor = self.joined(list(outputs))
+            return result
+        layers = cast(Sequence[Rows], outputs)
+        return {name: self.joined([layer[name] for layer in layers]) for name in layers[-1]}
+
+    def forward(self, blocks: Sequence[TypedBlock | Block], x: Rows | Tensor) -> Rows | Tensor:
+        """[seeds, out] by type, of a batch's blocks, outermost first, and its vertices' features."""
+        check_depth(self.num_layers, len(blocks))
+        outputs, x = [], self.prepare(x)
+        for i, block in enumerate(blocks):
+            x = self.layer(i, block, x)
+            outputs.append(x)
+        if not self.needs_all_outputs:
+            return self.join(outputs[-1:])
+        return self.join([_first_rows(rows, outputs[-1]) for rows in outputs])
+
+    def _plain(self, i: int, block: Block, x: Rows | Tensor) -> Tensor:
+        """A layer of the only relation, on its block."""
+        if len(self.node_types) != 1 or len(self.edge_types) != 1 or not isinstance(x, Tensor):
+            raise PenstockError("A model of several types or relations needs typed blocks and tensors by node type.")
+        name = self.node_types[0]
+        typed = TypedBlock({self.edge_types[0]: block}, {name: block.num_src}, {name: block.num_dst})
+        result = cast(Rows, self.layer(i, typed, {name: x}))
+        return result[name]
+
+
+def _first_rows(rows: Rows | Tensor, last: Rows | Tensor) -> Rows | Tensor:
+    """The rows that the last layer has as well."""
+    if isinstance(rows, Tensor) or isinstance(last, Tensor):
+        return cast(Tensor, rows)[: len(last)]
+    return {name: rows[name][: len(kept)] for name, kept in last.items()}
+
+
+def _convolution(
+    options: ModelOptions,
+    width_in: int,
+    width_out: int,
+    node_types: Sequence[str],
+    edge_types: Sequence[EdgeType],
+    last: bool,
+) -> nn.Module:
+    """A layer of the chosen kind, for the relations that end in `node_types`."""
+    match options.model:
+        case "rgcn" | "sage":
+            return RGCNLayer(width_in, width_out, node_types, edge_types, options.bases, options.aggregate)
+        case "mlp":
+            return RGCNLayer(width_in, width_out, node_types, [])
+        case "gat" | "gatv2":
+            size = width_out if last else width_out // options.heads
+            v2, dropout = options.model == "gatv2", options.attention_dropout
+            return TypedGATLayer(width_in, size, node_types, edge_types, options.heads, not last, v2, dropout)
+        case "gcn" | "gin":
+            raise PenstockError(
+                f"Model {options.model!r} is for one node type and one relation: choose sage, gat, gatv2 or rgcn."
+            )

@@ -1,0 +1,12 @@
+"""From seeds to batches that a model can take: stages that run beside each other, in order, without stopping.
+
+`flow` is the mechanism (any stages), `ordered` the bounded queue between two, `schedule` the endless list of batches,
+`loading` the five stages of training, `buffers` the memory features are gathered into again and again.
+"""
+
+from penstock.pipeline.flow import Flow, Stage, StageError
+from penstock.pipeline.loading import Loader
+from penstock.pipeline.options import PipelineOptions
+from penstock.pipeline.schedule import Planned, Position, Schedule
+
+__all__ = ["Flow", "Loader", "PipelineOptions", "Planned", "Position", "Schedule", "Stage", "StageError"]

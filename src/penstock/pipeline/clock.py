@@ -1,0 +1,67 @@
+"""How long each stage worked and waited."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+Recorder = Callable[[str, int, float, float, object], None]
+"""Told (stage, thread in the stage, start, end, item) of every piece of work; seconds of `time.perf_counter`."""
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """Seconds all threads of a stage were busy and waited."""
+
+    busy: float
+    wait: float
+    threads: int
+    depth: int
+
+    @property
+    def utilisation(self) -> float:
+        """Busy share of the threads' time."""
+        return self.busy / max(self.busy + self.wait, 1e-12)
+
+    def since(self, earlier: "StageTime") -> "StageTime":
+        """What was added after an earlier reading."""
+        return StageTime(self.busy - earlier.busy, self.wait - earlier.wait, self.threads, self.depth)
+
+
+class StageClock:
+    """Adds up one stage's busy and waiting seconds over its threads."""
+
+    def __init__(self, name: str, threads: int, depth: int, recorder: Recorder | None) -> None:
+        self.name, self._threads, self._depth, self._recorder = name, threads, depth, recorder
+        self._busy = self._wait = 0.0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A time in which the stage could not work."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            taken = time.perf_counter() - start
+            with self._lock:
+                self._wait += taken
+
+    def worked(self, thread: int, start: float, item: object) -> None:
+        """A piece of work that began at `start` is done."""
+        end = time.perf_counter()
+        with self._lock:
+            self._busy += end - start
+        if self._recorder is not None:
+            self._recorder(self.name, thread, start, end, item)
+
+    def reading(self) -> StageTime:
+        """The seconds so far."""
+        with self._lock:
+            return StageTime(self._busy, self._wait, self._threads, self._depth)
+
+
+def limiting(times: dict[str, StageTime]) -> str:
+    """The stage that was busy the largest share of its time."""
+    return max(times, key=lambda name: times[name].utilisation, default="")

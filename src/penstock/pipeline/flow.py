@@ -1,0 +1,150 @@
+"""Stages that run beside each other on threads of their own, order kept, memory bounded."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from penstock.pipeline.clock import Recorder, StageClock, StageTime
+from penstock.pipeline.ordered import ClosedError, OrderedQueue
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Turns every item into the next one. `depth` items at most are finished or under way; order is kept."""
+
+    name: str
+    work: Callable[[Any], Any]
+    threads: int = 1
+    depth: int = 2
+
+
+class StageError(Exception):
+    """A stage failed; the exception it raised is the cause."""
+
+    def __init__(self, stage: str, number: int) -> None:
+        super().__init__(f"stage {stage!r} failed at item {number}")
+        self.stage, self.number = stage, number
+
+
+class Flow:
+    """A source, stages, and the caller as the last stage: iterate, and work on each item before asking for the next.
+
+    Use it as a context manager: leaving the block, for whatever reason, ends every thread. `source` and `consumer`
+    name the first and the last stage in the times.
+    """
+
+    def __init__(
+        self,
+        source: Iterable[Any],
+        stages: list[Stage],
+        names: tuple[str, str] = ("source", "consumer"),
+        source_depth: int = 2,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._source, self._stages = source, stages
+        depths = [source_depth, *(stage.depth for stage in stages)]
+        self._queues: list[OrderedQueue[Any]] = [OrderedQueue(depth) for depth in depths]
+        counts = [1, *(stage.threads for stage in stages), 1]
+        titles = [names[0], *(stage.name for stage in stages), names[1]]
+        self._clocks = [
+            StageClock(title, count, depth, recorder)
+            for title, count, depth in zip(titles, counts, [*depths, 1], strict=True)
+        ]
+        self._failure: StageError | None = None
+        self._lock = threading.Lock()
+        self._threads = self._make_threads()
+
+    def times(self) -> dict[str, StageTime]:
+        """Seconds busy and waiting of every stage so far, in order."""
+        return {clock.name: clock.reading() for clock in self._clocks}
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        clock = self._clocks[-1]
+        while True:
+            try:
+                with clock.waiting():
+                    _, item = self._queues[-1].take()
+            except ClosedError:
+                if self._failure is not None:
+                    raise self._failure from self._failure.__cause__
+                return
+            start = time.perf_counter()
+            yield item
+            clock.worked(0, start, item)
+
+    def close(self) -> None:
+        """End every thread and wait for it; a kernel under way is let finish."""
+        for queue in self._queues:
+            queue.close()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+
+    def _make_threads(self) -> list[threading.Thread]:
+        threads = [threading.Thread(target=self._feed, name=f"{self._clocks[0].name}-0", daemon=True)]
+        for place, stage in enumerate(self._stages):
+            threads += [
+                threading.Thread(target=self._serve, args=(place, number), name=f"{stage.name}-{number}", daemon=True)
+                for number in range(stage.threads)
+            ]
+        return threads
+
+    def _feed(self) -> None:
+        clock, queue, number = self._clocks[0], self._queues[0], 0
+        items = iter(self._source)
+        try:
+            while True:
+                start = time.perf_counter()
+                item = next(items, self)
+                if item is self:
+                    break
+                clock.worked(0, start, item)
+                with clock.waiting():
+                    queue.put(number, item)
+                number += 1
+            queue.finish(number)
+        except ClosedError:
+            return
+        except BaseException as error:
+            self._fail(clock.name, number, error)
+
+    def _serve(self, place: int, thread: int) -> None:
+        stage, clock = self._stages[place], self._clocks[place + 1]
+        taken, given = self._queues[place], self._queues[place + 1]
+        number = -1
+        try:
+            while True:
+                with clock.waiting():
+                    number, item = taken.take()
+                start = time.perf_counter()
+                item = stage.work(item)
+                clock.worked(thread, start, item)
+                with clock.waiting():
+                    given.put(number, item)
+        except ClosedError:
+            # Every thread of the stage ends here; the first to see the end says where it is.
+            if taken.ended is not None:
+                given.finish(taken.ended)
+        except BaseException as error:
+            self._fail(stage.name, number, error)
+
+    def _fail(self, stage: str, number: int, error: BaseException) -> None:
+        with self._lock:
+            if self._failure is None:
+                self._failure = StageError(stage, number)
+                self._failure.__cause__ = error
+        for queue in self._queues:
+            queue.close()

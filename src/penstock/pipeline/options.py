@@ -1,0 +1,19 @@
+"""The pipeline's part of a job."""
+
+from pydantic import Field
+
+from penstock.graph.documents import StrictDocument
+
+
+class PipelineOptions(StrictDocument):
+    """Threads and depths of the stages between seeds and training. None of them changes a result."""
+
+    seeds_depth: int = Field(4, ge=1, description="batches of seeds chosen ahead")
+    sample_threads: int = Field(1, ge=1, description="threads that sample, a batch each")
+    sample_depth: int = Field(2, ge=1, description="batches sampled ahead")
+    gather_threads: int = Field(1, ge=1, description="threads that gather features, a batch each")
+    gather_depth: int = Field(2, ge=1, description="batches whose features are gathered ahead")
+    transfer_depth: int = Field(1, ge=1, description="batches made ready on the device ahead")
+    trace_batches: int = Field(
+        1000, ge=0, description="batches recorded one by one in events.jsonl; of later ones every hundredth"
+    )

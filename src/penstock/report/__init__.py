@@ -1,0 +1,11 @@
+"""From a run folder to a page: `report.html`, one file that works offline.
+
+`run_folder`, `metrics_log` and `trace` read, and forgive what a run that is going or has died leaves unfinished;
+`axes`, `charts` and `timeline` draw; `words` puts numbers and findings into words; `page` and its sections put it
+together in the dress of `style` and `script`. Nothing here writes anything but the page.
+"""
+
+from penstock.report.page import render, write_report
+from penstock.report.run_folder import Run, read_run
+
+__all__ = ["Run", "read_run", "render", "write_report"]

@@ -1,0 +1,171 @@
+"""Curves and columns as SVG that stretches while its text does not.
+
+The drawing is stretched to whatever width the page has; labels and dots lie over it as HTML at percentages, so a
+phone and a wide screen show the same text size. What a pointer shows is written beside it, ready to be read aloud.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from penstock.report.axes import Axis
+
+MOST_POINTS = 400
+_MOST_HOVERS = 240
+_SIZE = 1000.0
+
+Point = tuple[float, float | None]
+
+
+@dataclass(frozen=True)
+class Series:
+    """A curve: its points in order of x, None where it is broken; `look` is a class of the style sheet."""
+
+    name: str
+    points: list[Point]
+    look: str
+    texts: dict[float, str]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point worth finding: a dot with a few words above or below it."""
+
+    x: float
+    y: float
+    text: str
+    above: bool = True
+
+
+def line_chart(
+    title: str,
+    series: Sequence[Series],
+    x: Axis,
+    y: Axis,
+    behind: Sequence[Point] = (),
+    mark: Mark | None = None,
+    x_name: str = "epoch",
+    area: bool = False,
+) -> str:
+    """Curves over common axes; `behind` is a faint one without a pointer, `area` fills below the first."""
+    drawn = [_grid(y)]
+    if behind:
+        drawn.append(f'<path class="behind" d="{_path(thinned(behind, MOST_POINTS), x, y)}"/>')
+    dots = []
+    for order, each in enumerate(series):
+        points = thinned(each.points, MOST_POINTS)
+        if area and order == 0:
+            drawn.append(f'<path class="area {each.look}" d="{_area(points, x, y)}"/>')
+        drawn.append(f'<path class="curve {each.look}" d="{_path(points, x, y)}"/>')
+        dots += [_dot(at, value, x, y, each.look) for at, value in _lonely(points)]
+    if mark is not None:
+        dots.append(_marked(mark, x, y))
+    return _plot(title, "".join(drawn), dots, x, y, _hovers(series, x, y, x_name))
+
+
+def column_chart(title: str, series: Series, x: Axis, y: Axis, x_name: str = "epoch") -> str:
+    """A column a point: for few enough points that columns can be told apart."""
+    width = min(_SIZE / max(x.high - x.low, 1.0) * 0.72, 90.0)
+    drawn = [_grid(y)]
+    for at, value in series.points:
+        if value is not None:
+            top = (1 - y.place(value)) * _SIZE
+            left = x.place(at) * _SIZE - width / 2
+            drawn.append(
+                f'<rect class="column {series.look}" x="{left:.1f}" y="{top:.1f}" width="{width:.1f}"'
+                f' height="{_SIZE - top:.1f}"/>'
+            )
+    return _plot(title, "".join(drawn), [], x, y, _hovers([series], x, y, x_name))
+
+
+def thinned(points: Sequence[Point], most: int) -> list[Point]:
+    """At most `most` points that look the same: the lowest and the highest of every stretch, in order."""
+    if len(points) <= most:
+        return list(points)
+    stretches = most // 2
+    kept: list[Point] = []
+    for each in range(stretches):
+        part = points[each * len(points) // stretches : (each + 1) * len(points) // stretches]
+        finite = [(value, place) for place, (_, value) in enumerate(part) if value is not None]
+        if not finite:
+            kept.append(part[0])
+            continue
+        kept += [part[place] for place in sorted({min(finite)[1], max(finite)[1]})]
+    return kept
+
+
+def _plot(title: str, drawn: str, dots: Sequence[str], x: Axis, y: Axis, hovers: str) -> str:
+    labels = [
+        f'<span class="y" style="top:{(1 - y.place(at)) * 100:.2f}%">{escape(text)}</span>' for at, text in y.ticks
+    ]
+    labels += [f'<span class="x" style="left:{x.place(at) * 100:.2f}%">{escape(text)}</span>' for at, text in x.ticks]
+    return (
+        f'<div class="plot" data-hover="{escape(hovers)}">'
+        f'<svg viewBox="0 0 {_SIZE:g} {_SIZE:g}" preserveAspectRatio="none" role="img" aria-label="{escape(title)}">'
+        f"{drawn}</svg>{''.join(labels)}{''.join(dots)}</div>"
+    )
+
+
+def _grid(y: Axis) -> str:
+    lines = "".join(f"M0 {(1 - y.place(at)) * _SIZE:.1f}H{_SIZE:g}" for at, _ in y.ticks)
+    return f'<path class="grid" d="{lines}"/>'
+
+
+def _path(points: Sequence[Point], x: Axis, y: Axis) -> str:
+    pieces, pen = [], "M"
+    for at, value in points:
+        if value is None:
+            pen = "M"
+            continue
+        pieces.append(f"{pen}{x.place(at) * _SIZE:.1f} {(1 - y.place(value)) * _SIZE:.1f}")
+        pen = "L"
+    return "".join(pieces)
+
+
+def _area(points: Sequence[Point], x: Axis, y: Axis) -> str:
+    known = [point for point in points if point[1] is not None]
+    if not known:
+        return ""
+    ends = x.place(known[0][0]) * _SIZE, x.place(known[-1][0]) * _SIZE
+    return f"{_path(known, x, y)}L{ends[1]:.1f} {_SIZE:g}L{ends[0]:.1f} {_SIZE:g}Z"
+
+
+def _lonely(points: Sequence[Point]) -> list[tuple[float, float]]:
+    """Points without a neighbour, which a line would not show."""
+    values = [None, *(value for _, value in points), None]
+    return [
+        (at, value)
+        for place, (at, value) in enumerate(points)
+        if value is not None and values[place] is None and values[place + 2] is None
+    ]
+
+
+def _dot(at: float, value: float, x: Axis, y: Axis, look: str) -> str:
+    return f'<i class="dot {look}" style="left:{x.place(at) * 100:.2f}%;top:{(1 - y.place(value)) * 100:.2f}%"></i>'
+
+
+def _marked(mark: Mark, x: Axis, y: Axis) -> str:
+    across, down = x.place(mark.x), 1 - y.place(mark.y)
+    side = "left" if across > 0.5 else "right"
+    height = "above" if mark.above else "below"
+    return (
+        f'<i class="best {side} {height}" style="left:{across * 100:.2f}%;top:{down * 100:.2f}%">'
+        f"<b>{escape(mark.text)}</b></i>"
+    )
+
+
+def _hovers(series: Sequence[Series], x: Axis, y: Axis, x_name: str) -> str:
+    """For every x worth pointing at: its place, its name, and per curve the height, look and text."""
+    by_x: dict[float, list[tuple[float, str, str]]] = {}
+    for each in series:
+        for at, value in each.points:
+            if value is not None:
+                text = f"{each.name} {each.texts.get(at, f'{value:.4g}')}".strip()
+                by_x.setdefault(at, []).append((round(1 - y.place(value), 4), each.look, text))
+    places = sorted(by_x)
+    if len(places) > _MOST_HOVERS:
+        places = [places[each * (len(places) - 1) // (_MOST_HOVERS - 1)] for each in range(_MOST_HOVERS)]
+    return json.dumps(
+        [[round(x.place(at), 4), f"{x_name} {at:g}".strip(), by_x[at]] for at in places], separators=(",", ":")
+    )

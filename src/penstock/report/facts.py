@@ -1,0 +1,120 @@
+"""The cards with tables: settings, graph, machine, notes."""
+
+import json
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+from penstock.report.markup import card, cut
+from penstock.report.run_folder import Run
+from penstock.report.values import mapping, number, numbers, whole
+from penstock.report.words import mebibytes, seconds
+
+# Knowledge graphs have hundreds of edge types; the largest are shown.
+_MOST_ROWS = 20
+_MOST_NOTES = 100
+_LONGEST = 400
+
+
+def settings_card(run: Run, defaults: Mapping[str, Any] | None) -> str:
+    """The job: first what was chosen, then what was left as it is."""
+    if not run.job:
+        return ""
+    if defaults is None:
+        return card("Settings", _pairs((key, _text(value)) for key, value in run.job.items()), wide=True)
+    usual = {key: _plain(value) for key, value in defaults.items()}
+    chosen = {key: value for key, value in run.job.items() if key not in usual or _plain(value) != usual[key]}
+    left = [(key, _text(value)) for key, value in run.job.items() if key not in chosen]
+    rows = "".join(_setting(key, value, usual) for key, value in chosen.items())
+    body = f'<dl class="pairs chosen">{rows}</dl>' if rows else '<p class="none">Every setting is the default.</p>'
+    if left:
+        body += f"<details><summary>{len(left)} settings left at their defaults</summary>{_pairs(left)}</details>"
+    return card("Settings", body, "chosen for this run", wide=True)
+
+
+def graph_card(run: Run) -> str:
+    """Node and edge types, feature widths, classes and size."""
+    nodes, edges = numbers(run.graph.get("nodes")), numbers(run.graph.get("edges"))
+    widths, classes = mapping(run.graph.get("features")), run.graph.get("classes")
+    size = number(run.graph.get("bytes"))
+    if not (nodes or edges or size):
+        return ""
+    body = ""
+    if nodes:
+        rows = [[name, f"{count:,.0f}", _width(widths.get(name))] for name, count in _largest(nodes)]
+        body += _table(["vertices", "count", "features"], rows, len(nodes))
+    if edges:
+        rows = [[name, f"{count:,.0f}"] for name, count in _largest(edges)]
+        body += _table(["edges", "count"], rows, len(edges))
+    facts = [f"{mebibytes(size / (1 << 20))} in memory"] if size else []
+    facts += [f"{_text(classes)} classes"] if classes else []
+    return card("Graph", body, escape(str(run.graph.get("name") or "")), foot=escape(" · ".join(facts)))
+
+
+def machine_card(run: Run) -> str:
+    """Processor, cores, memory and versions."""
+    if not run.machine:
+        return ""
+    memory = number(run.machine.get("memory_mb"))
+    rows = [(key, _text(value)) for key, value in run.machine.items() if key != "memory_mb" or memory is None]
+    if memory is not None:
+        rows.insert(min(2, len(rows)), ("memory", mebibytes(memory)))
+    return card("Machine", _pairs(rows))
+
+
+def notes_card(run: Run) -> str:
+    """What the run and its readers had to say."""
+    said = [(time, text) for time, text in run.log.notes if text]
+    left = len(said) - _MOST_NOTES
+    lines = [f"<li>{_clock(time)}{escape(cut(text, _LONGEST))}</li>" for time, text in said[:_MOST_NOTES]]
+    lines += [f"<li>{left:,} more notes are in metrics.jsonl.</li>"] if left > 0 else []
+    lines += [f"<li>{escape(problem)}</li>" for problem in run.problems]
+    return card("Notes", f'<ul class="notes">{"".join(lines)}</ul>', wide=True) if lines else ""
+
+
+def _setting(key: str, value: Any, usual: Mapping[str, str]) -> str:
+    was = f"<small>default {escape(cut(usual[key], _LONGEST))}</small>" if key in usual else ""
+    return f"<div><dt>{escape(key)}</dt><dd>{escape(_text(value))}{was}</dd></div>"
+
+
+def _pairs(rows: Iterable[tuple[str, str]]) -> str:
+    items = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in rows)
+    return f'<dl class="pairs">{items}</dl>'
+
+
+def _table(head: list[str], rows: list[list[str]], total: int = 0) -> str:
+    top = "".join(f"<th>{escape(each)}</th>" for each in head)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(each)}</td>' for each in row)}</tr>" for row in rows)
+    if total > len(rows):
+        body += f'<tr><td colspan="{len(head)}" class="none">and {total - len(rows):,} smaller ones</td></tr>'
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _largest(counts: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(counts.items(), key=lambda item: -item[1])[:_MOST_ROWS]
+
+
+def _width(value: Any) -> str:
+    width = whole(value)
+    return "none" if not width else f"{width:,}"
+
+
+def _clock(time: float | None) -> str:
+    return "" if time is None else f"<time>{seconds(time)}</time>"
+
+
+def _text(value: Any) -> str:
+    return cut(_plain(value), _LONGEST)
+
+
+def _plain(value: Any) -> str:
+    """A value as one writes it in a job: the same text for a tuple and a list, a path and its name."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(each) for each in value) or "none"
+    if isinstance(value, dict):
+        return json.dumps(value, default=str)
+    return f"{value:g}" if isinstance(value, float) else str(value)

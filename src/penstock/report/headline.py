@@ -1,0 +1,129 @@
+"""The top of the page: what ran, how it ended, and the figures people look for first."""
+
+from html import escape
+from typing import Any
+
+from penstock.report.markup import cut, stage_look
+from penstock.report.run_folder import Run
+from penstock.report.values import number, numbers, whole
+from penstock.report.words import (
+    limit_sentence,
+    mebibytes,
+    metric_name,
+    metric_value,
+    moment,
+    seconds,
+    short,
+)
+
+# The state, the word for it, and the class that colours it.
+_STATES = {
+    "running": ("running", "going"),
+    "finished": ("finished", "good"),
+    "stopped-early": ("stopped early", "good"),
+    "interrupted": ("interrupted", "warn"),
+    "failed": ("failed", "bad"),
+}
+# A run that has written nothing for this many seconds may have died.
+_SILENT = 30.0
+
+
+def headline(run: Run) -> str:
+    """Title, state, the large figure, a row of smaller ones, and which stage limits the run."""
+    word, look = _STATES.get(run.state, (run.state, "warn"))
+    started = f"<span>{escape(moment(run.started))}</span>" if run.started else ""
+    below = " · ".join(f"<span>{escape(part)}</span>" for part in _subtitle(run))
+    return (
+        f'<header class="{look}"><div class="top"><p class="state"><b>{escape(word)}</b>{started}</p>'
+        '<button id="theme" type="button" hidden title="Light or dark" aria-label="Light or dark">'
+        '<svg viewBox="0 0 20 20" aria-hidden="true"><circle cx="10" cy="10" r="8"/><path d="M10 2a8 8 0 0 1 0 16z"/>'
+        "</svg></button></div>"
+        f'<div class="hero"><div><h1>{escape(run_title(run))}</h1><p class="sub">{below}</p></div>{_figure(run)}</div>'
+        f"{_banner(run)}{_small_figures(run)}{_limit(run)}</header>"
+    )
+
+
+def run_title(run: Run) -> str:
+    """`sage on synthetic-arxiv`, or as much of it as the run says."""
+    model, graph = str(run.job.get("model") or ""), str(run.graph.get("name") or "")
+    return cut(f"{model} on {graph}" if model and graph else model or graph or run.name, 80)
+
+
+def _subtitle(run: Run) -> list[str]:
+    parts = [cut(run.task.replace("_", " ").replace("-", " ").capitalize(), 60)] if run.task else []
+    layers, hidden = whole(run.job.get("layers")), whole(run.job.get("hidden"))
+    if layers and hidden:
+        parts.append(f"{layers} layers of {hidden:,}")
+    if run.parameters is not None:
+        parts.append(f"{short(run.parameters)} parameters")
+    for what, counts in (("vertices", run.graph.get("nodes")), ("edges", run.graph.get("edges"))):
+        total = sum(numbers(counts).values())
+        if total:
+            parts.append(f"{short(total)} {what}")
+    return parts
+
+
+def _figure(run: Run) -> str:
+    """The test metric; while there is none the best validation, and before that the loss."""
+    for kind, values in (("test", numbers(run.result.get("test"))), ("validation", _validation(run))):
+        name = run.metric if run.metric in values else next(iter(values), None)
+        if name is not None:
+            so_far = " so far" if kind == "validation" and run.state == "running" else ""
+            return _large(metric_value(name, values[name]), f"{kind} {metric_name(name)}{so_far}")
+    losses = [each.loss for each in run.log.epochs if each.loss is not None]
+    return _large(f"{losses[-1]:.4g}", "training loss") if losses else ""
+
+
+def _large(value: str, name: str) -> str:
+    figure, _, unit = value.partition(" ")
+    unit = f"<small>{escape(unit)}</small>" if unit else ""
+    return f'<p class="figure"><b>{escape(figure)}{unit}</b><span>{escape(name)}</span></p>'
+
+
+def _validation(run: Run) -> dict[str, float]:
+    return numbers(run.result.get("val")) or (run.best.val if run.best else {})
+
+
+def _banner(run: Run) -> str:
+    """What went wrong, or that it is not over yet."""
+    if run.state == "failed":
+        words = run.message or "The run failed and left no message."
+        return f'<p class="banner bad"><b>This run failed.</b> {escape(words)}</p>'
+    if run.state == "interrupted":
+        words = run.message or "It can be resumed."
+        return f'<p class="banner warn"><b>This run was interrupted.</b> {escape(words)}</p>'
+    if run.state == "running":
+        silent = run.silent_s or 0.0
+        last = f" It had last written {seconds(silent)} before." if silent > _SILENT else ""
+        words = f" {escape(run.message)}" if run.message else ""
+        return f'<p class="banner going"><b>Still running when this page was written.</b>{escape(last)}{words}</p>'
+    return f'<p class="banner">{escape(run.message)}</p>' if run.message else ""
+
+
+def _small_figures(run: Run) -> str:
+    best, shown = run.best, _validation(run)
+    epochs = whole(run.result.get("epochs")) or len(run.log.epochs)
+    figures: list[tuple[str, str]] = []
+    if numbers(run.result.get("test")) and run.metric in shown:
+        figures.append(("validation", metric_value(run.metric, shown[run.metric])))
+    if epochs:
+        figures.append(("epochs", f"{epochs:,}"))
+    if best is not None and run.metric in best.val:
+        figures.append(("best epoch", f"{best.epoch:,}"))
+    measured: list[tuple[str, float | None, Any]] = [
+        ("time", run.seconds, seconds),
+        ("seeds a second", run.seeds_per_second, short),
+        ("train loss", number(run.result.get("train_loss")), "{:.4g}".format),
+        ("peak memory", run.peak_rss_mb, mebibytes),
+    ]
+    figures += [(name, words(value)) for name, value, words in measured if value is not None]
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures)
+    return f'<dl class="figures">{items}</dl>' if items else ""
+
+
+def _limit(run: Run) -> str:
+    limiting = run.limiting
+    if limiting is None:
+        return ""
+    sentence = limit_sentence(limiting, run.stages)
+    return f'<p class="limit {stage_look(limiting.name)}">{escape(sentence)}</p>'

@@ -1,0 +1,181 @@
+"""Reading a run folder: finished, failed, or still being written."""
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from penstock.errors import PenstockError
+from penstock.report.metrics_log import Epoch, MetricsLog, read_metrics
+from penstock.report.trace import Trace, read_trace
+from penstock.report.values import mapping, number, numbers, whole
+
+FORM = "penstock-run"
+VERSION = 1
+# In the order a batch meets them.
+STAGES = ("seeds", "sample", "gather", "transfer", "compute")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage over the whole run: seconds summed over its threads."""
+
+    name: str
+    busy_s: float
+    wait_s: float
+    threads: int | None = None
+    depth: int | None = None
+
+    @property
+    def share(self) -> float:
+        """The part of its time it was at work, 0 to 1."""
+        whole_time = self.busy_s + self.wait_s
+        return self.busy_s / whole_time if whole_time > 0 else 0.0
+
+
+@dataclass
+class Run:
+    """What a run folder says. Mappings are empty and values None where it says nothing."""
+
+    name: str
+    state: str
+    message: str
+    started: str
+    task: str
+    metric: str
+    higher_is_better: bool
+    parameters: int | None
+    graph: dict[str, Any]
+    machine: dict[str, Any]
+    result: dict[str, Any]
+    job: dict[str, Any]
+    log: MetricsLog
+    trace: Trace
+    silent_s: float | None = None
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, or has been going."""
+        return number(self.result.get("seconds")) or self.log.seconds or None
+
+    @property
+    def seeds_per_second(self) -> float | None:
+        """Of the whole run, or the mean of the epochs so far."""
+        rates = [each.seeds_per_second for each in self.log.epochs if each.seeds_per_second is not None]
+        return number(self.result.get("seeds_per_second")) or (sum(rates) / len(rates) if rates else None)
+
+    @property
+    def peak_rss_mb(self) -> float | None:
+        """The most memory that was seen, MiB."""
+        seen = [rss for _, rss in self.trace.memory] + [each.rss_mb for each in self.log.epochs if each.rss_mb]
+        return number(self.result.get("peak_rss_mb")) or max(seen, default=None)
+
+    @property
+    def best(self) -> Epoch | None:
+        """The epoch whose validation was best: the one the run names, or the first best so far."""
+        named = whole(self.result.get("best_epoch"))
+        judged = [each for each in self.log.epochs if self.metric in each.val]
+        for each in self.log.epochs:
+            if each.epoch == named:
+                return each
+        sign = 1 if self.higher_is_better else -1
+        return max(judged, key=lambda each: sign * each.val[self.metric], default=None)
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages in order, unknown ones last; summed over the epochs so far while there is no result."""
+        given = mapping(self.result.get("stages"))
+        found = [_stage(name, given[name]) for name in given] if given else _summed(self.log.epochs)
+        order = {name: place for place, name in enumerate(STAGES)}
+        return sorted(found, key=lambda each: order.get(each.name, len(order)))
+
+    @property
+    def limiting(self) -> Stage | None:
+        """The stage that limits the run: the one it names, or the busiest."""
+        stages = self.stages
+        named = [each for each in stages if each.name == self.result.get("limiting_stage")]
+        return named[0] if named else max(stages, key=lambda each: each.share, default=None)
+
+
+def read_run(folder: Path) -> Run:
+    """The run in `folder`, which must hold a readable `run.json`; everything else may be missing."""
+    folder = Path(folder)
+    document = _document(folder)
+    problems: list[str] = []
+    log = read_metrics(folder / "metrics.jsonl")
+    if log.unreadable:
+        lines = "1 line" if log.unreadable == 1 else f"{log.unreadable:,} lines"
+        problems.append(f"{lines} of metrics.jsonl could not be read.")
+    metric = mapping(document.get("metric"))
+    name = metric.get("name") or next((key for each in log.epochs for key in each.val), "")
+    return Run(
+        name=folder.resolve().name,
+        state=str(document.get("state") or "unknown"),
+        message=str(document.get("message") or ""),
+        started=str(document.get("started") or ""),
+        task=str(document.get("task") or ""),
+        metric=str(name),
+        higher_is_better=metric.get("better") != "lower",
+        parameters=whole(document.get("parameters")),
+        graph=mapping(document.get("graph")),
+        machine=mapping(document.get("machine")),
+        result=mapping(document.get("result")),
+        job=_job(folder / "job.yaml", problems),
+        log=log,
+        trace=read_trace(folder / "events.jsonl"),
+        silent_s=_silence(folder / "metrics.jsonl"),
+        problems=problems,
+    )
+
+
+def _document(folder: Path) -> dict[str, Any]:
+    path = folder / "run.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise PenstockError(f"{folder} is no run folder: it has no run.json. Name a folder `train` wrote.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise PenstockError(f"{path} cannot be read ({error}): copy the run folder again.") from None
+    if not isinstance(document, dict) or document.get("format") != FORM:
+        raise PenstockError(f"{path} is not a {FORM} document: name a folder `train` wrote.")
+    if document.get("version") != VERSION:
+        raise PenstockError(
+            f"{path} has format version {document.get('version')!r}; this release reads version {VERSION}:"
+            " use the release that wrote it."
+        )
+    return document
+
+
+def _job(path: Path, problems: list[str]) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return mapping(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        problems.append("job.yaml could not be read, so the settings are not shown.")
+        return {}
+
+
+def _silence(path: Path) -> float | None:
+    """Seconds since the run last wrote."""
+    return max(time.time() - path.stat().st_mtime, 0.0) if path.is_file() else None
+
+
+def _stage(name: str, given: Any) -> Stage:
+    said = numbers(given)
+    threads, depth = whole(said.get("threads")), whole(said.get("depth"))
+    return Stage(name, max(said.get("busy_s", 0.0), 0.0), max(said.get("wait_s", 0.0), 0.0), threads, depth)
+
+
+def _summed(epochs: list[Epoch]) -> list[Stage]:
+    sums: dict[str, list[float]] = {}
+    for epoch in epochs:
+        for name, said in epoch.stages.items():
+            total = sums.setdefault(name, [0.0, 0.0])
+            total[0] += max(said.get("busy_s", 0.0), 0.0)
+            total[1] += max(said.get("wait_s", 0.0), 0.0)
+    return [Stage(name, busy, wait) for name, (busy, wait) in sums.items()]

@@ -1,0 +1,117 @@
+"""A few batches of the steady state: a lane a thread, so that what overlaps is seen to overlap."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from penstock.report.axes import exact, time_unit
+from penstock.report.markup import stage_look
+from penstock.report.run_folder import STAGES
+from penstock.report.trace import Bar, Trace
+from penstock.report.words import seconds
+
+_BATCHES = 8
+_MOST_BARS = 500
+_MOST_LANES = 16
+_LANE = 44
+_BAR_TOP, _BAR_HEIGHT = 16, 20
+_SIZE = 1000.0
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One thread's bars within the window."""
+
+    name: str
+    bars: list[Bar]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of the run, in microseconds, and the threads at work in it."""
+
+    start: float
+    end: float
+    lanes: list[Lane]
+    hidden: int
+
+
+def steady_window(trace: Trace) -> Window | None:
+    """A stretch of some batches in the middle of what was read, inside one epoch where there is one long enough."""
+    pace = [bar for bar in trace.bars if bar.stage == "compute"] or trace.bars
+    if not pace:
+        return None
+    pace = sorted(pace, key=lambda bar: bar.start)
+    count = min(_BATCHES, len(pace))
+    while True:
+        first = _first_of(pace, count)
+        start, end = pace[first].start, max(bar.end for bar in pace[first : first + count])
+        inside = [bar for bar in trace.bars if bar.end >= start and bar.start <= end and bar.duration > 0]
+        if len(inside) <= _MOST_BARS or count == 1:
+            break
+        count = max(1, count // 2)
+    if not end > start or not inside:
+        return None
+    lanes = _lanes(inside[:_MOST_BARS], trace.threads)
+    return Window(start, end, lanes[:_MOST_LANES], max(len(lanes) - _MOST_LANES, 0))
+
+
+def timeline_chart(window: Window) -> str:
+    """The window as lanes of bars, batch numbers on those wide enough."""
+    span = window.end - window.start
+    height = len(window.lanes) * _LANE
+    drawn, over = [], []
+    for row, lane in enumerate(window.lanes):
+        top = row * _LANE
+        over.append(f'<span class="lane" style="top:{top}px">{escape(lane.name)}</span>')
+        drawn.append(f'<rect class="track" x="0" y="{top + _BAR_TOP}" width="{_SIZE:g}" height="{_BAR_HEIGHT}"/>')
+        for bar in lane.bars:
+            left = max((bar.start - window.start) / span, 0.0)
+            right = min((bar.end - window.start) / span, 1.0)
+            drawn.append(_bar(bar, left, right, top))
+            if bar.batch is not None and right - left > 0.05:
+                place = f"left:{(left + right) * 50:.2f}%;top:{top + _BAR_TOP}px"
+                over.append(f'<span class="batch" style="{place}">{bar.batch}</span>')
+    axis = exact(0.0, span / 1e6 / time_unit(span / 1e6)[0])
+    over += [f'<span class="x" style="left:{axis.place(at) * 100:.2f}%">{text}</span>' for at, text in axis.ticks]
+    return (
+        f'<div class="plot lanes" style="height:{height}px"><svg viewBox="0 0 {_SIZE:g} {height}" role="img"'
+        f' preserveAspectRatio="none" aria-label="What each thread did">{"".join(drawn)}</svg>{"".join(over)}</div>'
+    )
+
+
+def _bar(bar: Bar, left: float, right: float, top: int) -> str:
+    batch = "" if bar.batch is None else f" · batch {bar.batch}"
+    text = escape(f"{bar.stage}{batch} · {seconds(bar.duration / 1e6)}")
+    # A gap around a sliver would leave nothing of it.
+    thin = " thin" if right - left < 0.008 else ""
+    number = "" if bar.batch is None else f' data-batch="{bar.epoch}.{bar.batch}"'
+    return (
+        f'<rect class="bar {stage_look(bar.stage)}{thin}" x="{left * _SIZE:.1f}" y="{top + _BAR_TOP}"'
+        f' width="{max((right - left) * _SIZE, 0.6):.1f}" height="{_BAR_HEIGHT}" data-tip="{text}"{number}/>'
+    )
+
+
+def _first_of(pace: Sequence[Bar], count: int) -> int:
+    """Where the window begins: nearest the middle, and not across two epochs if that can be had."""
+    last = len(pace) - count
+    nearest = sorted(range(last + 1), key=lambda first: abs(first - last // 2))
+    return next((first for first in nearest if pace[first].epoch == pace[first + count - 1].epoch), nearest[0])
+
+
+def _lanes(bars: list[Bar], names: dict[int, str]) -> list[Lane]:
+    """Threads in the order of the stage they mostly do."""
+    by_thread: dict[int, list[Bar]] = {}
+    for bar in bars:
+        by_thread.setdefault(bar.thread, []).append(bar)
+    order = {name: place for place, name in enumerate(STAGES)}
+    mostly = {thread: _main_stage(each) for thread, each in by_thread.items()}
+    threads = sorted(by_thread, key=lambda thread: (order.get(mostly[thread], len(order)), thread))
+    return [Lane(names.get(thread) or f"{mostly[thread]} (thread {thread})", by_thread[thread]) for thread in threads]
+
+
+def _main_stage(bars: list[Bar]) -> str:
+    spent: dict[str, float] = {}
+    for bar in bars:
+        spent[bar.stage] = spent.get(bar.stage, 0.0) + bar.duration
+    return max(spent, key=lambda stage: spent[stage])

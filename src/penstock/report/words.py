@@ -1,0 +1,104 @@
+"""Numbers and findings in words."""
+
+from datetime import datetime
+
+from penstock.report.run_folder import Stage
+
+_DOING = {
+    "seeds": "Choosing seeds",
+    "sample": "Sampling",
+    "gather": "Gathering features",
+    "transfer": "Moving batches to the device",
+    "compute": "Compute",
+}
+_ADVICE = {
+    "seeds": "Larger batches mean fewer to choose.",
+    "sample": "More sampling threads, or smaller fan-outs, would make it faster.",
+    "gather": "More gathering threads, narrower features, or a graph that fits in memory would make it faster.",
+    "transfer": "Narrower features, or a sampler that fetches fewer vertices, would make it faster.",
+    "compute": "Batches are ready before they are needed: only a smaller model or a faster processor would help.",
+}
+# Below this the busiest stage does not explain the run's time.
+_FULL = 0.6
+_PERCENT = ("accuracy", "f1", "hits", "precision@", "recall")
+
+
+def percent(share: float) -> str:
+    """A share of one as a percentage without decimals."""
+    return f"{share * 100:.0f} %"
+
+
+def seconds(value: float) -> str:
+    """A duration as people say it: 840 ms, 3.2 s, 4 min 12 s, 2 h 03 min."""
+    if value < 0.001:
+        return f"{value * 1e6:.0f} µs"
+    if value < 0.9995:
+        return f"{value * 1e3:.3g} ms"
+    if value < 59.95:
+        return f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def mebibytes(value: float) -> str:
+    """Memory given in MiB."""
+    return f"{value / 1024:,.2f} GiB" if value >= 1024 else f"{value:,.0f} MiB"
+
+
+def short(count: float) -> str:
+    """A count in a few characters: 950, 12.3 k, 4.56 M."""
+    for unit in ("", " k", " M"):
+        if abs(count) < 999.5:
+            return f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:,.3g} G" if count < 1000 else f"{count:,.0f} G"
+
+
+def is_percentage(metric: str) -> bool:
+    """Whether people give this metric as a percentage."""
+    return any(part in metric.lower() for part in _PERCENT)
+
+
+def metric_value(metric: str, value: float) -> str:
+    """A metric's value as its field writes it."""
+    return f"{value * 100:.2f} %" if is_percentage(metric) else f"{value:.4g}"
+
+
+def metric_name(metric: str) -> str:
+    """`roc_auc` as `ROC-AUC`; names of unknown metrics without underscores."""
+    known = {"roc_auc": "ROC-AUC", "mrr": "MRR", "mae": "MAE", "rmse": "RMSE", "ap": "average precision"}
+    return known.get(metric.lower(), metric.replace("_", " ").replace("f1", "F1"))
+
+
+def moment(written: str) -> str:
+    """An ISO time as `20 July 2026, 14:03`; anything else as it stands."""
+    try:
+        when = datetime.fromisoformat(written)
+    except ValueError:
+        return written
+    return f"{when.day} {when:%B %Y, %H:%M}"
+
+
+def limit_sentence(limiting: Stage, stages: list[Stage]) -> str:
+    """Which stage the run's time goes to, and who waited for it."""
+    doing = _DOING.get(limiting.name, limiting.name)
+    if limiting.share < _FULL:
+        return f"No stage was busy throughout: {doing.lower()} was busiest, {percent(limiting.share)} of the time."
+    waiting = [
+        _DOING.get(each.name, each.name).lower()
+        for each in stages
+        if each.name != limiting.name and each.wait_s > 0 and each.share < 0.5
+    ]
+    tail = f"; {_joined(waiting)} mostly waited" if waiting else ""
+    return f"{doing} limits this run: it was busy {percent(limiting.share)} of the time{tail}."
+
+
+def advice(limiting: Stage) -> str:
+    """What would make the run faster, where that is known."""
+    return _ADVICE.get(limiting.name, "") if limiting.share >= _FULL else ""
+
+
+def _joined(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,83 @@
+"""Cluster-GCN (Chiang et al., KDD 2019): a batch is the subgraph of some clusters of a partition.
+
+Links between clusters of the same batch are kept, links to others dropped. The method is biased, and no weights can
+mend it: an edge between two clusters counts only when both are drawn together. Draw several small clusters a batch,
+anew every epoch, and the bias shrinks. `totals` are the degrees in the whole graph; edges have no weights, so that a
+row's mean is that of the neighbours inside.
+"""
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
+from penstock.graph.graph import Graph
+from penstock.partition import Cut, Partition, assign
+from penstock.sampling.block import MiniBatch
+from penstock.sampling.homogeneous import Homogeneous
+from penstock.sampling.induced import Inducer, blocks_on
+from penstock.sampling.key import BatchKey
+
+
+class ClusterSampler:
+    """Batches of whole clusters: `clusters[v]` is the number of v's, `items` are the numbers that occur.
+
+    Seeds are the clusters' training vertices; a batch may have none. `sample` may be called from several threads at
+    once.
+    """
+
+    def __init__(self, graph: Graph, clusters: Array, train: Array, layers: int = 2) -> None:
+        self._graph = Homogeneous(graph, "ClusterSampler")
+        clusters = np.asarray(clusters)
+        if len(clusters) != graph.num_nodes or clusters.dtype.kind not in "iu":
+            raise PenstockError(
+                f"There are {len(clusters):,} cluster numbers ({clusters.dtype}) for {graph.num_nodes:,} vertices:"
+                " give one whole number a vertex."
+            )
+        if layers < 1:
+            raise PenstockError(f"{layers} layers cannot be sampled: give 1 or more.")
+        self.layers = layers
+        self._is_train = self._graph.train_mask(train)
+        self._inducer = Inducer(self._graph)
+        self._members = np.argsort(clusters, kind="stable").astype(index_dtype(graph.num_nodes))
+        self.items, starts = np.unique(clusters[self._members], return_index=True)
+        self._starts = np.append(starts, len(clusters))
+
+    def sample(self, items: Array, key: BatchKey) -> MiniBatch:
+        """The batch of some different clusters. Nothing is drawn: the key only names the batch."""
+        members = self._union(np.atleast_1d(np.asarray(items)))
+        inside = self._is_train[members]
+        vertices = np.concatenate([members[inside], members[~inside]])
+        subgraph = self._inducer.induce(vertices)
+        seeds = int(inside.sum())
+        blocks = blocks_on(self._graph, subgraph, None, seeds, self.layers)
+        return MiniBatch(vertices[:seeds], vertices, blocks, node_type=self._graph.node_type, key=key)
+
+    def _union(self, items: Array) -> Array:
+        places = np.minimum(np.searchsorted(self.items, items), len(self.items) - 1)
+        unknown = np.flatnonzero(self.items[places] != items)
+        if len(unknown):
+            raise PenstockError(f"There is no cluster {items[unknown[0]]}: take numbers from `items`.")
+        if len(np.unique(items)) != len(items):
+            raise PenstockError("A cluster is twice among a batch's items: give each once.")
+        return np.concatenate(
+            [self._members[:0], *(self._members[self._starts[i] : self._starts[i + 1]] for i in places)]
+        )
+
+
+def clusters_from(partition: Partition, node_type: str | None = None) -> Array:
+    """The cluster (int64) of every vertex of the whole graph: its part, or its trainer's share of it if there are."""
+    original = partition.original(node_type)
+    ids = np.arange(len(original))
+    clusters = np.empty(len(original), np.int64)
+    book = partition.book
+    clusters[original] = book.owner(ids, node_type) * book.trainers + book.trainer(ids, node_type)
+    return clusters
+
+
+def clusters_of(graph: Graph, count: int, seed: int = 0) -> Array:
+    """`count` clusters with few edges between them and about equally many vertices, by METIS."""
+    Homogeneous(graph, "clusters_of")
+    if count < 2:
+        raise PenstockError(f"{count} clusters cut nothing: ask for 2 or more.")
+    return assign(graph, Cut(count, balance=("vertices",), seed=seed)).assignment

@@ -1,0 +1,78 @@
+"""The subgraph that some vertices induce: all edges among them."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from penstock.graph.arrays import Array
+from penstock.sampling.block import Block
+from penstock.sampling.homogeneous import Homogeneous
+from penstock.sampling.relabel import PerThread
+
+
+class Induced(NamedTuple):
+    """In-neighbour lists over the rows of `vertices`; `edges` are the edges' positions in the graph's lists."""
+
+    vertices: Array
+    indptr: Array
+    indices: Array
+    edges: Array
+
+
+class Inducer:
+    """Makes subgraphs of one graph, on any thread; each keeps four bytes a vertex."""
+
+    def __init__(self, graph: Homogeneous) -> None:
+        self._graph = graph
+        self._places: PerThread[Array] = PerThread(lambda: np.full(graph.count, -1, np.int32))
+
+    def induce(self, vertices: Array) -> Induced:
+        """The subgraph of some different vertices, rows in their order, lists in the graph's order."""
+        vertices = self._graph.seeds(vertices)
+        indptr, indices, edges = _induce(self._graph.indptr, self._graph.indices, vertices, self._places.get())
+        return Induced(vertices, indptr, indices, edges)
+
+
+def blocks_on(graph: Homogeneous, inside: Induced, weights: Array | None, seeds: int, layers: int) -> list[Block]:
+    """`layers` blocks on one subgraph, outermost first: all rows to all rows, and at last to the first `seeds`.
+
+    They share their arrays. Totals are the rows' degrees in the whole graph.
+    """
+    totals = graph.totals(inside.vertices)
+    rows, last = len(inside.vertices), int(inside.indptr[seeds])
+    whole = Block(inside.indptr, inside.indices, rows, weights, totals, inside.edges)
+    final = Block(
+        inside.indptr[: seeds + 1],
+        inside.indices[:last],
+        rows,
+        None if weights is None else weights[:last],
+        totals,
+        inside.edges[:last],
+    )
+    return [whole] * (layers - 1) + [final]
+
+
+@njit(nogil=True, cache=True)
+def _induce(indptr: Array, indices: Array, vertices: Array, place: Array) -> tuple[Array, Array, Array]:
+    """Offsets, rows and positions of the edges among some vertices; `place` is all -1 before and after."""
+    out_indptr = np.zeros(vertices.shape[0] + 1, np.int64)
+    for row in range(vertices.shape[0]):
+        place[vertices[row]] = row
+    for row in range(vertices.shape[0]):
+        length = 0
+        for k in range(indptr[vertices[row]], indptr[vertices[row] + 1]):
+            length += place[indices[k]] >= 0
+        out_indptr[row + 1] = out_indptr[row] + length
+    rows = np.empty(out_indptr[-1], np.int32)
+    edges = np.empty(out_indptr[-1], np.int64)
+    used = 0
+    for v in vertices:
+        for k in range(indptr[v], indptr[v + 1]):
+            if place[indices[k]] >= 0:
+                rows[used] = place[indices[k]]
+                edges[used] = k
+                used += 1
+    for v in vertices:
+        place[v] = -1
+    return out_indptr, rows, edges

@@ -1,0 +1,58 @@
+"""Links as examples: edges become batches with negatives, are held out, and are ranked.
+
+`batcher` turns edge positions into an `EdgeBatch`; the policies `uniform`, `joint` and `inbatch` say what stands
+against the positives; `splitting` holds edges out; `ranking` places held-out edges among candidates. `known` answers
+which pairs are true edges, `reverse` which relation holds the same edges the other way round. The neighbourhoods of
+a batch's vertices come from the node samplers, which are given `nodes` and `exclude`.
+"""
+
+from typing import Any
+
+from penstock.errors import PenstockError, nearest
+from penstock.sampling.links.batch import EdgeBatch, Exclude
+from penstock.sampling.links.batcher import EdgeBatcher
+from penstock.sampling.links.inbatch import InBatch
+from penstock.sampling.links.joint import Joint
+from penstock.sampling.links.known import KnownEdges, known_edges
+from penstock.sampling.links.negatives import Drawn, NegativePolicy, Positives
+from penstock.sampling.links.ranking import ScoreBlock, dot_product, ranks, ranks_of_scores
+from penstock.sampling.links.reverse import Reverse, find_reverse
+from penstock.sampling.links.splitting import split_edges, split_positions
+from penstock.sampling.links.uniform import Uniform
+
+NEGATIVES: dict[str, type[NegativePolicy]] = {"uniform": Uniform, "joint": Joint, "in-batch": InBatch}
+
+__all__ = [
+    "NEGATIVES",
+    "Drawn",
+    "EdgeBatch",
+    "EdgeBatcher",
+    "Exclude",
+    "InBatch",
+    "Joint",
+    "KnownEdges",
+    "NegativePolicy",
+    "Positives",
+    "Reverse",
+    "ScoreBlock",
+    "Uniform",
+    "dot_product",
+    "find_reverse",
+    "known_edges",
+    "negatives_named",
+    "ranks",
+    "ranks_of_scores",
+    "split_edges",
+    "split_positions",
+]
+
+
+def negatives_named(name: str, **options: Any) -> NegativePolicy:
+    """The policy of that name with its options; an unknown one gets the nearest suggested."""
+    if name not in NEGATIVES:
+        raise PenstockError(f"There are no negatives {name!r}{nearest(name, NEGATIVES)}.".replace("?.", "?"))
+    taken = NEGATIVES[name].__dataclass_fields__
+    for option in options:
+        if option not in taken:
+            raise PenstockError(f"{name!r} negatives have no option {option!r}: they take {', '.join(taken)}.")
+    return NEGATIVES[name](**options)

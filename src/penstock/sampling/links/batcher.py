@@ -1,0 +1,167 @@
+"""From edge positions to a batch: ends, negatives, vertices, and what must not be sampled."""
+
+import numpy as np
+from numba import njit
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
+from penstock.graph.hashing import mix
+from penstock.graph.schema import EdgeType, edge_key
+from penstock.sampling.key import BatchKey
+from penstock.sampling.links.batch import EdgeBatch, Exclude
+from penstock.sampling.links.known import End, KnownEdges, checked_pairs, known_edges, lower_bound
+from penstock.sampling.links.negatives import Drawn, NegativePolicy, Positives
+from penstock.sampling.links.reverse import Reverse, checked_reverse, chosen_edge_type
+
+
+class EdgeBatcher:
+    """Makes edge batches of one edge type; may be called from several threads at once.
+
+    Without `negatives` batches hold the edges alone, as edge classification wants; `labels` names the edge field to
+    carry along. `known` are the edges that filtered negatives avoid (default: the lists).
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        edge_type: EdgeType | None = None,
+        negatives: NegativePolicy | None = None,
+        reverse: Reverse = "auto",
+        labels: str | None = None,
+        known: KnownEdges | None = None,
+    ) -> None:
+        self.edge_type = chosen_edge_type(graph, edge_type)
+        self.reverse = checked_reverse(graph, self.edge_type, reverse)
+        self.known = known or known_edges(graph, self.edge_type)
+        self.negatives = negatives
+        self._edges, self._typed = graph.edges[self.edge_type], not graph.is_homogeneous
+        if labels is not None and labels not in self._edges.fields:
+            has = ", ".join(self._edges.fields) or "none"
+            raise PenstockError(f"{edge_key(self.edge_type)} has no field {labels!r} to be labels (fields: {has}).")
+        self._labels = None if labels is None else self._edges.fields[labels]
+
+    def batch(self, positions: Array, key: BatchKey) -> EdgeBatch:
+        """The batch of edges at some positions of the lists."""
+        positions = np.ascontiguousarray(positions, np.int64)
+        if len(positions) and (positions.min() < 0 or positions.max() >= self._edges.count):
+            raise PenstockError(
+                f"An edge position of {edge_key(self.edge_type)} is outside 0..{self._edges.count - 1}."
+            )
+        positives = Positives(*(np.empty(len(positions), np.int64) for _ in range(3)))
+        _look_up(
+            self._edges.indptr,
+            self._edges.indices,
+            positions,
+            positives.source,
+            positives.destination,
+            positives.copy,
+        )
+        batch = self._assemble(positions, positives, key)
+        if self._labels is not None:
+            batch.labels = self._labels[positions]
+        return batch
+
+    def batch_of_pairs(self, pairs: Array, key: BatchKey) -> EdgeBatch:
+        """The batch of (source, destination) pairs [m, 2] that need not be in the lists, such as held-out ones."""
+        where = f"Pairs of {edge_key(self.edge_type)}"
+        pairs = checked_pairs(pairs, self.known.num_sources, self.known.num_destinations, where)
+        ends = np.ascontiguousarray(pairs.T)
+        positives = Positives(ends[0], ends[1], np.zeros(len(pairs), np.int64))
+        return self._assemble(np.full(len(pairs), -1, np.int64), positives, key)
+
+    def _assemble(self, positions: Array, positives: Positives, key: BatchKey) -> EdgeBatch:
+        wrong_destination = self._draw(positives, "destination", key)
+        wrong_source = self._draw(positives, "source", key)
+        source_type, _, destination_type = self.edge_type
+        nodes, rows = _number(
+            [
+                (source_type, positives.source),
+                (destination_type, positives.destination),
+                (destination_type, wrong_destination.vertices),
+                (source_type, wrong_source.vertices),
+            ]
+        )
+        return EdgeBatch(
+            self.edge_type,
+            positions,
+            positives.source,
+            positives.destination,
+            wrong_source.vertices,
+            wrong_destination.vertices,
+            nodes,
+            rows[0],
+            rows[1],
+            rows[3],
+            rows[2],
+            self._exclude(positives),
+            max(wrong_destination.group, wrong_source.group),
+            wrong_source.mask,
+            wrong_destination.mask,
+            wrong_destination.clashes + wrong_source.clashes,
+            key=key,
+        )
+
+    def _draw(self, positives: Positives, end: End, key: BatchKey) -> Drawn:
+        if self.negatives is None or self.negatives.corrupt not in (end, "both"):
+            return Drawn(np.empty((len(positives), 0), np.int64), 1)
+        return self.negatives.draw(positives, end, self.known, key.purpose(f"negatives/{end}"))
+
+    def _exclude(self, positives: Positives) -> Exclude:
+        forward = np.stack([positives.source, positives.destination])
+        if self.reverse == "same":
+            forward = np.concatenate([forward, forward[::-1]], axis=1)
+        if not self._typed:
+            return forward
+        pairs = {self.edge_type: forward}
+        if isinstance(self.reverse, tuple):
+            pairs[self.reverse] = forward[::-1].copy()
+        return pairs
+
+
+def _number(parts: list[tuple[str, Array]]) -> tuple[dict[str, Array], list[Array]]:
+    """The different vertices of each node type in order of first appearance, and the row of each vertex given."""
+    nodes: dict[str, Array] = {}
+    rows: list[Array] = [vertices for _, vertices in parts]
+    for node_type in dict.fromkeys(node_type for node_type, _ in parts):
+        chosen = [i for i, (kind, _) in enumerate(parts) if kind == node_type]
+        flat = np.concatenate([parts[i][1].ravel() for i in chosen])
+        found, places = np.empty(len(flat), np.int64), np.empty(len(flat), np.int64)
+        nodes[node_type] = found[: _first_appearances(flat, found, places)].copy()
+        ends = np.cumsum([parts[i][1].size for i in chosen])
+        for i, some in zip(chosen, np.split(places, ends[:-1]), strict=True):
+            rows[i] = some.reshape(parts[i][1].shape)
+    return nodes, rows
+
+
+@njit(nogil=True, cache=True)
+def _look_up(
+    indptr: Array, indices: Array, positions: Array, sources: Array, destinations: Array, copies: Array
+) -> None:
+    """Ends of edges, and which of its parallel copies each is. Lists' starts are searched, not written out."""
+    for i in range(positions.shape[0]):
+        position = positions[i]
+        # The last list that starts at or before the position: the lists after it start later, empty ones before it end.
+        row = lower_bound(indptr, 0, indptr.shape[0], position + 1) - 1
+        sources[i], destinations[i] = indices[position], row
+        copies[i] = position - lower_bound(indices, indptr[row], position, indices[position])
+
+
+@njit(nogil=True, cache=True)
+def _first_appearances(values: Array, found: Array, places: Array) -> int:
+    """Number values as they first appear, by open hashing; returns how many differ."""
+    size = 16
+    while size < 2 * values.shape[0]:
+        size *= 2
+    slots = np.full(size, -1, np.int64)
+    used = 0
+    for i in range(values.shape[0]):
+        slot = np.int64(mix(np.uint64(values[i])) & np.uint64(size - 1))
+        while slots[slot] >= 0 and found[slots[slot]] != values[i]:
+            slot = (slot + 1) & (size - 1)
+        if slots[slot] < 0:
+            slots[slot] = used
+            found[used] = values[i]
+            used += 1
+        places[i] = slots[slot]
+    return used

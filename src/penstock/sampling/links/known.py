@@ -1,0 +1,152 @@
+"""Which pairs are true edges: by binary search in the lists and in sorted held-out pairs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numba import njit
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.convert.edges import pair_array
+from penstock.graph.graph import Graph
+from penstock.graph.schema import EdgeType, edge_key
+from penstock.sampling.links.reverse import Reverse, checked_reverse, chosen_edge_type
+
+End = Literal["source", "destination"]
+
+
+@dataclass(frozen=True, eq=False)
+class KnownEdges:
+    """The true edges of one relation.
+
+    `kept_out` are held-out pairs as ascending destination * num_sources + source. The lists must ascend, as those of
+    a whole graph do.
+    """
+
+    indptr: Array
+    indices: Array
+    kept_out: Array
+    num_sources: int
+    num_destinations: int
+
+    def contains(self, sources: Array, destinations: Array) -> Array:
+        """Whether each pair is a true edge."""
+        found = np.empty(len(sources), np.bool_)
+        _contains(self.indptr, self.indices, self.kept_out, self.num_sources, sources, destinations, found)
+        return found
+
+    def candidates(self, end: End) -> int:
+        """How many vertices can stand at an end."""
+        return self.num_destinations if end == "destination" else self.num_sources
+
+    def partners(self, anchors: Array, end: End) -> tuple[Array, Array]:
+        """`(indptr, vertices)`: the different vertices at `end` of the true edges of each anchor, ascending.
+
+        Anchors are different vertices at the other end. One pass over the edges where the end is the destination;
+        memory for the partners alone.
+        """
+        width = self.candidates(end)
+        if end == "destination":
+            places = np.full(self.num_sources, -1, np.int64)
+            places[anchors] = np.arange(len(anchors))
+            keys = np.empty(_count_of(places, self.indices), np.int64)
+            _gather_out(self.indptr, self.indices, places, width, keys)
+            kept_end, kept_anchor = np.divmod(self.kept_out, self.num_sources)
+        else:
+            places = np.full(self.num_destinations, -1, np.int64)
+            places[anchors] = np.arange(len(anchors))
+            keys = np.empty(int((self.indptr[anchors + 1] - self.indptr[anchors]).sum()), np.int64)
+            _gather_in(self.indptr, self.indices, anchors, width, keys)
+            kept_anchor, kept_end = np.divmod(self.kept_out, self.num_sources)
+        asked = places[kept_anchor] >= 0
+        keys = np.unique(np.concatenate([keys, places[kept_anchor[asked]] * width + kept_end[asked]]))
+        return np.searchsorted(keys, np.arange(len(anchors) + 1) * width), keys % width
+
+
+def known_edges(
+    graph: Graph, edge_type: EdgeType | None = None, held_out: Iterable[Array] = (), reverse: Reverse = "auto"
+) -> KnownEdges:
+    """The lists of an edge type and, where given, held-out [m, 2] pairs (in both directions if it is symmetric)."""
+    edge_type = chosen_edge_type(graph, edge_type)
+    if graph.is_part:
+        raise PenstockError(f"Graph {graph.name!r} is a part: links are looked up in whole graphs.")
+    edges = graph.edges[edge_type]
+    counts = graph.nodes[edge_type[0]].count, graph.nodes[edge_type[2]].count
+    pairs = [checked_pairs(some, *counts, f"Held-out pairs of {edge_key(edge_type)}") for some in held_out]
+    if pairs and checked_reverse(graph, edge_type, reverse) == "same":
+        pairs += [some[:, ::-1] for some in pairs]
+    keys = [some[:, 1] * counts[0] + some[:, 0] for some in pairs]
+    kept_out = np.unique(np.concatenate(keys)) if keys else np.empty(0, np.int64)
+    return KnownEdges(edges.indptr, edges.indices, kept_out, *counts)
+
+
+def checked_pairs(pairs: Array, num_sources: int, num_destinations: int, where: str) -> Array:
+    """(source, destination) pairs as int64 [m, 2], all of them vertices that exist."""
+    pairs = np.asarray(pairs)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise PenstockError(f"{where} have shape {pairs.shape}: give one (source, destination) a row, [m, 2].")
+    return pair_array(pairs[:, 0], pairs[:, 1], num_sources, num_destinations, where)
+
+
+@njit(nogil=True, cache=True)
+def is_edge(indptr: Array, indices: Array, kept_out: Array, num_sources: int, source: int, destination: int) -> bool:
+    """Whether a pair is in the lists or among the held-out pairs."""
+    low, high = indptr[destination], indptr[destination + 1]
+    place = lower_bound(indices, low, high, source)
+    if place < high and indices[place] == source:
+        return True
+    if kept_out.shape[0] == 0:
+        return False
+    name = destination * num_sources + source
+    place = lower_bound(kept_out, 0, kept_out.shape[0], name)
+    return bool(place < kept_out.shape[0] and kept_out[place] == name)
+
+
+@njit(nogil=True, cache=True)
+def lower_bound(values: Array, low: int, high: int, wanted: int) -> int:
+    """The first place in ascending values[low:high] that holds `wanted` or more."""
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(nogil=True, cache=True)
+def _contains(
+    indptr: Array, indices: Array, kept_out: Array, num_sources: int, sources: Array, destinations: Array, found: Array
+) -> None:
+    for i in range(sources.shape[0]):
+        found[i] = is_edge(indptr, indices, kept_out, num_sources, sources[i], destinations[i])
+
+
+@njit(nogil=True, cache=True)
+def _count_of(places: Array, indices: Array) -> int:
+    total = 0
+    for k in range(indices.shape[0]):
+        total += places[indices[k]] >= 0
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _gather_out(indptr: Array, indices: Array, places: Array, width: int, keys: Array) -> None:
+    used = 0
+    for row in range(indptr.shape[0] - 1):
+        for k in range(indptr[row], indptr[row + 1]):
+            place = places[indices[k]]
+            if place >= 0:
+                keys[used] = place * width + row
+                used += 1
+
+
+@njit(nogil=True, cache=True)
+def _gather_in(indptr: Array, indices: Array, anchors: Array, width: int, keys: Array) -> None:
+    used = 0
+    for i in range(anchors.shape[0]):
+        for k in range(indptr[anchors[i]], indptr[anchors[i] + 1]):
+            keys[used] = i * width + indices[k]
+            used += 1

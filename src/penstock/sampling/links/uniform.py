@@ -1,0 +1,98 @@
+"""Negatives of each positive's own: k vertices drawn evenly, never its own end."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.hashing import below, draw, mix
+from penstock.sampling.links.known import End, KnownEdges, is_edge
+from penstock.sampling.links.negatives import Corrupt, Drawn, Positives, check_policy
+
+TRIES = 32
+"""Draws of a filtered negative before a true edge is let stand (and masked)."""
+STEP = np.uint64(64)
+"""Counters kept for the tries of one negative."""
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """`k` vertices a positive, drawn evenly with repeats from all but its own end.
+
+    With `filtered`, a draw that makes a true edge is drawn again. The draws of a positive follow from the batch's key
+    and from the edge itself, not from its place in the batch.
+    """
+
+    k: int = 1
+    corrupt: Corrupt = "destination"
+    filtered: bool = False
+
+    def __post_init__(self) -> None:
+        check_policy(self.k, self.corrupt)
+
+    def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> Drawn:
+        """[positives, k] vertices."""
+        count = known.candidates(end)
+        if count < 2:
+            raise PenstockError(f"There is only one vertex to stand as {end}: negatives need at least two.")
+        out = np.empty((len(positives), self.k), np.int64)
+        mask = np.ones(out.shape, np.bool_)
+        clashes = _draw_uniform(
+            key,
+            positives.source,
+            positives.destination,
+            positives.copy,
+            end == "destination",
+            count,
+            TRIES if self.filtered else 0,
+            known.indptr,
+            known.indices,
+            known.kept_out,
+            known.num_sources,
+            out,
+            mask,
+        )
+        return Drawn(out, 1, mask if clashes else None, clashes)
+
+
+@njit(nogil=True, cache=True)
+def _draw_uniform(
+    key: np.uint64,
+    sources: Array,
+    destinations: Array,
+    copies: Array,
+    at_destination: bool,
+    count: int,
+    tries: int,
+    indptr: Array,
+    indices: Array,
+    kept_out: Array,
+    num_sources: int,
+    out: Array,
+    mask: Array,
+) -> int:
+    clashes = 0
+    for i in range(out.shape[0]):
+        source, destination = sources[i], destinations[i]
+        own = destination if at_destination else source
+        stream = mix(mix(mix(key ^ np.uint64(source)) ^ np.uint64(destination)) ^ np.uint64(copies[i]))
+        for j in range(out.shape[1]):
+            counter = np.uint64(j) * STEP
+            vertex, clash, attempt = 0, True, 0
+            while clash and attempt < max(tries, 1):
+                # One of the other count - 1 vertices.
+                vertex = below(draw(stream, counter + np.uint64(attempt)), count - 1)
+                vertex += vertex >= own
+                attempt += 1
+                if tries == 0:
+                    clash = False
+                elif at_destination:
+                    clash = is_edge(indptr, indices, kept_out, num_sources, source, vertex)
+                else:
+                    clash = is_edge(indptr, indices, kept_out, num_sources, vertex, destination)
+            out[i, j] = vertex
+            mask[i, j] = not clash
+            clashes += clash
+    return clashes

@@ -1,0 +1,228 @@
+"""From vertices to rows of a batch: new vertices are numbered in the order in which they appear.
+
+Two ways, chosen by `rows_for`, that give the same rows. *Direct* addressing keeps a row number for every vertex of the
+graph: one load an edge, four bytes a vertex and thread. *Hashing* keeps an open-addressing table of the batch's own
+vertices: slower by a hash and a compare an edge, and its memory grows with the batch, not with the graph.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numba import njit
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
+from penstock.graph.hashing import mix
+
+DIRECT_LIMIT = 1 << 28
+"""Vertices up to which "auto" addresses directly: a gigabyte a thread."""
+WAYS = ("auto", "direct", "hash")
+Room = TypeVar("Room")
+_SMALLEST_TABLE = 1 << 12
+_CHUNK = 1024
+"""Edges fetched before they are numbered: they stay in the first-level cache."""
+
+
+class Rows(Protocol):
+    """The rows of one batch, which start with the seeds. A thread reuses it from batch to batch."""
+
+    vertices: Array
+    """The first `known` are the batch's; the rest is room."""
+    known: int
+
+    def start(self, seeds: Array) -> None:
+        """Give the seeds the first rows."""
+
+    def number(self, indices: Array, indptr: Array, positions: Array) -> Array:
+        """Rows of indices[positions], new vertices behind those known; row i reads those behind `indptr[i]`."""
+
+    def forget(self) -> None:
+        """Make ready for another batch."""
+
+
+def rows_for(count: int, way: str = "auto") -> Rows:
+    """An empty numbering of `count` vertices."""
+    check_way(way)
+    direct = count <= DIRECT_LIMIT if way == "auto" else way == "direct"
+    return DirectRows(count) if direct else HashedRows(index_dtype(count))
+
+
+def check_way(way: str) -> None:
+    """Refuse a way that is none of `WAYS`."""
+    if way not in WAYS:
+        raise PenstockError(f"relabel={way!r} is no way to number vertices: use one of {', '.join(WAYS)}.")
+
+
+class DirectRows:
+    """A row number for every vertex of the graph."""
+
+    def __init__(self, count: int) -> None:
+        self.known = 0
+        self.vertices = np.empty(0, index_dtype(count))
+        self._place = np.full(count, -1, np.int32)
+
+    def start(self, seeds: Array) -> None:
+        """Give the seeds the first rows; they must differ."""
+        self.vertices = with_room(self.vertices, 0, len(seeds))
+        known = number_seeds(seeds, self._place, self.vertices)
+        if known < 0:
+            raise repeated(seeds[-known - 1])
+        self.known = known
+
+    def number(self, indices: Array, indptr: Array, positions: Array) -> Array:
+        """Rows of indices[positions], new vertices behind those known."""
+        most = min(self.known + len(positions), len(self._place))
+        self.vertices = with_room(self.vertices, self.known, most)
+        rows = np.empty(len(positions), np.int32)
+        self.known = _number_direct(indices, positions, self._place, self.vertices, self.known, rows)
+        return rows
+
+    def forget(self) -> None:
+        """Clear the rows of a finished batch, and only those."""
+        forget(self._place, self.vertices, self.known)
+        self.known = 0
+
+
+class HashedRows:
+    """A table of the batch's own vertices, or of any whole numbers that are not negative."""
+
+    def __init__(self, dtype: np.dtype[np.signedinteger]) -> None:
+        self.known = 0
+        self.vertices = np.empty(0, dtype)
+        self._slots = np.full(_SMALLEST_TABLE, -1, np.int32)
+
+    def start(self, seeds: Array) -> None:
+        """Give the seeds the first rows; they must differ."""
+        rows = self.number_these(seeds)
+        if self.known < len(seeds):
+            self.forget()
+            raise repeated(seeds[np.flatnonzero(rows != np.arange(len(seeds)))[0]])
+
+    def number(self, indices: Array, indptr: Array, positions: Array) -> Array:
+        """Rows of indices[positions], new vertices behind those known."""
+        return self.number_these(indices[positions])
+
+    def number_these(self, numbers: Array) -> Array:
+        """Rows of some numbers, new ones behind those known."""
+        self.vertices = with_room(self.vertices, self.known, self.known + len(numbers))
+        rows = np.empty(len(numbers), np.int32)
+        done = 0
+        while True:
+            done, self.known = _number_hashed(numbers, done, self._slots, self.vertices, self.known, rows)
+            if done == len(numbers):
+                return rows
+            self._slots = np.full(4 * len(self._slots), -1, np.int32)
+            _insert_known(self._slots, self.vertices, self.known)
+
+    def forget(self) -> None:
+        """Empty the table; it keeps its size."""
+        self._slots.fill(-1)
+        self.known = 0
+
+
+class PerThread(Generic[Room]):
+    """Something that each thread makes once and reuses."""
+
+    def __init__(self, make: Callable[[], Room]) -> None:
+        self._make, self._threads = make, threading.local()
+
+    def get(self) -> Room:
+        """This thread's own."""
+        if not hasattr(self._threads, "room"):
+            self._threads.room = self._make()
+        room: Room = self._threads.room
+        return room
+
+
+def repeated(vertex: int) -> PenstockError:
+    """The complaint about a seed that is given twice."""
+    return PenstockError(f"Vertex {vertex} is twice among the seeds: give each once.")
+
+
+def with_room(vertices: Array, known: int, most: int) -> Array:
+    """The same vertices, in an array that holds `most`; pages that stay unused cost nothing."""
+    if most <= len(vertices):
+        return vertices
+    larger = np.empty(most + most // 2, vertices.dtype)
+    larger[:known] = vertices[:known]
+    return larger
+
+
+@njit(nogil=True, cache=True)
+def _number_direct(indices: Array, positions: Array, place: Array, vertices: Array, known: int, rows: Array) -> int:
+    """Fetch and number; returns how many vertices are known after. `place[v]` is the row of vertex v or -1."""
+    found = known
+    for first in range(0, len(positions), _CHUNK):
+        last = min(first + _CHUNK, len(positions))
+        for k in range(first, last):
+            rows[k] = indices[positions[k]]
+        for k in range(first, last):
+            vertex = rows[k]
+            row = place[vertex]
+            if row < 0:
+                row = found
+                place[vertex] = row
+                vertices[row] = vertex
+                found += 1
+            rows[k] = row
+    return found
+
+
+@njit(nogil=True, cache=True)
+def forget(place: Array, vertices: Array, known: int) -> None:
+    """Clear the rows of a finished batch, and only those."""
+    for row in range(known):
+        place[vertices[row]] = -1
+
+
+@njit(nogil=True, cache=True)
+def number_seeds(seeds: Array, place: Array, vertices: Array) -> int:
+    """Give the seeds the first rows; returns how many, or the negative place of one that repeats, minus one."""
+    count = len(seeds)
+    for row in range(count):
+        if place[seeds[row]] >= 0:
+            forget(place, vertices, row)
+            return -row - 1
+        place[seeds[row]] = row
+        vertices[row] = seeds[row]
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _number_hashed(
+    numbers: Array, first: int, slots: Array, vertices: Array, known: int, rows: Array
+) -> tuple[int, int]:
+    """Number from the `first` on until all are done or the table is half full; returns how many are done and known.
+
+    `slots` holds rows or -1, at the place where a number hashes to or the next free one.
+    """
+    mask = len(slots) - 1
+    for k in range(first, len(numbers)):
+        number = numbers[k]
+        slot = np.int64(mix(np.uint64(number)) & np.uint64(mask))
+        row = slots[slot]
+        while row >= 0 and vertices[row] != number:
+            slot = (slot + 1) & mask
+            row = slots[slot]
+        if row < 0:
+            if 2 * known >= len(slots):
+                return k, known
+            row = known
+            slots[slot] = row
+            vertices[row] = number
+            known += 1
+        rows[k] = row
+    return len(numbers), known
+
+
+@njit(nogil=True, cache=True)
+def _insert_known(slots: Array, vertices: Array, known: int) -> None:
+    mask = len(slots) - 1
+    for row in range(known):
+        slot = np.int64(mix(np.uint64(vertices[row])) & np.uint64(mask))
+        while slots[slot] >= 0:
+            slot = (slot + 1) & mask
+        slots[slot] = row

@@ -1,0 +1,104 @@
+"""Batches of GraphSAINT: the induced subgraph, its weights, and the weights of the seeds' losses."""
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
+from penstock.graph.hashing import key_of
+from penstock.sampling.block import MiniBatch
+from penstock.sampling.homogeneous import Homogeneous
+from penstock.sampling.induced import Inducer, blocks_on
+from penstock.sampling.key import BatchKey
+from penstock.sampling.saint.draws import Draws
+from penstock.sampling.saint.edges import EdgeDraws
+from penstock.sampling.saint.inclusion import edge_weights, inclusion
+from penstock.sampling.saint.vertices import VertexDraws
+from penstock.sampling.saint.walks import WalkDraws
+
+KINDS = ("vertex", "edge", "walk")
+
+
+class Saint:
+    """Subgraphs of `size` draws: vertices, edges, or walks of `walk_length` steps from roots of even chance.
+
+    Edges have the weight 1 / P(u in | v in): where v is in, weighted sums are unbiased for the list's sum. Seeds are
+    the training vertices inside, perhaps none. Their weights are 1 / (T p_v), T being the number of training vertices
+    that can be drawn and p_v the chance that v is in: the expectation of the sum of seed weight * loss is the mean loss
+    of those T. All chances are exact, but for walks of more than one step, where later steps are counted over as many
+    walks as `presample` subgraphs have.
+
+    `items` numbers the subgraphs of an epoch, which together hold as many vertices as the graph, in the mean. `sample`
+    may be called from several threads at once.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        train: Array,
+        kind: str = "vertex",
+        size: int = 1000,
+        walk_length: int = 2,
+        layers: int = 2,
+        presample: int | None = None,
+        original: Array | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._graph = Homogeneous(graph, "Saint", original)
+        _check(kind, size, walk_length, layers, presample)
+        self.kind, self.size, self.layers = kind, size, layers
+        self._is_train = self._graph.train_mask(train)
+        self._draws = self._draws_of(walk_length, presample, seed)
+        self._inclusion = inclusion(self._draws.mass, size)
+        self._trained = int(self._is_train[self._inclusion > 0].sum())
+        if not self._trained:
+            raise PenstockError(f"No training vertex of {graph.name!r} has an edge: draw vertices or walks instead.")
+        self.items = np.arange(int(np.ceil(graph.num_nodes / self._inclusion.sum())))
+        self._inducer = Inducer(self._graph)
+
+    def sample(self, items: Array, key: BatchKey) -> MiniBatch:
+        """The subgraph of one item. Its draws depend on the key alone, and are the same on any thread."""
+        if np.size(items) != 1:
+            raise PenstockError(f"GraphSAINT draws one subgraph a batch, not {np.size(items)}: make the batch size 1.")
+        vertices = self._seeds_first(self._draws.visit(self.size, key))
+        inside = self._inducer.induce(vertices)
+        weights = edge_weights(inside, self._draws.mass[inside.vertices], self._draws.joint(inside), self.size)
+        seeds = inside.vertices[: int(self._is_train[inside.vertices].sum())]
+        seed_weights = (1 / (self._trained * self._inclusion[seeds])).astype(np.float32)
+        blocks = blocks_on(self._graph, inside, weights, len(seeds), self.layers)
+        return MiniBatch(
+            seeds, inside.vertices, blocks, seed_weights=seed_weights, node_type=self._graph.node_type, key=key
+        )
+
+    def _seeds_first(self, visited: Array) -> Array:
+        """Every visited vertex once, in order of appearance, training vertices before others."""
+        _, first = np.unique(visited, return_index=True)
+        vertices = visited[np.sort(first)]
+        inside = self._is_train[vertices]
+        return np.concatenate([vertices[inside], vertices[~inside]])
+
+    def _draws_of(self, walk_length: int, presample: int | None, seed: int) -> Draws:
+        if self.kind == "vertex":
+            return VertexDraws(self._graph)
+        if self.kind == "edge":
+            return EdgeDraws(self._graph)
+        if presample is None:
+            # As the paper: until a vertex has been in about fifty subgraphs.
+            walks = 50 * self._graph.count // (walk_length + 1)
+        else:
+            walks = presample * self.size
+        return WalkDraws(self._graph, walk_length, max(walks, 1), key_of(seed, "saint/presample"))
+
+
+def _check(kind: str, size: int, walk_length: int, layers: int, presample: int | None) -> None:
+    if kind not in KINDS:
+        raise PenstockError(f"There is no kind {kind!r} of GraphSAINT: there are {', '.join(KINDS)}.")
+    least = 2 if kind == "vertex" else 1
+    if size < least:
+        raise PenstockError(f"Size {size} draws no edge: give {least} or more.")
+    if walk_length < 1 or layers < 1:
+        raise PenstockError(
+            f"{walk_length} steps a walk and {layers} layers cannot be sampled: give 1 or more of both."
+        )
+    if presample is not None and presample < 1:
+        raise PenstockError(f"{presample} subgraphs give no counts: give presample 1 or more, or leave it out.")

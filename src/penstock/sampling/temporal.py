@@ -1,0 +1,104 @@
+"""Time in sampling: a seed's neighbourhood holds only what was there at the seed's own time.
+
+Two seeds with different times see different lists of one vertex, so that every seed has a tree of its own: rows of a
+batch are (seed, vertex) pairs. Not later means t <= the seed's time.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
+from penstock.graph.graph import Graph
+from penstock.sampling.relabel import HashedRows, with_room
+
+OF_NODES = "node:"
+"""Before the name of a time field: the neighbours' own times, not those of the edges."""
+_WIDEST = np.iinfo(np.int64)
+
+
+class Clock(NamedTuple):
+    """A time of every edge, or of every vertex; the other is empty."""
+
+    edge_times: Array
+    vertex_times: Array
+
+    @property
+    def in_whole_numbers(self) -> bool:
+        """Whether times are integers: then they are compared as such, without rounding."""
+        return self.edge_times.dtype.kind == "i"
+
+    def limits(self, times: Array | None, seeds: int) -> Array:
+        """One time per seed, checked, in the clock's kind of numbers."""
+        if times is None:
+            raise PenstockError("This sampler obeys time: give `times`, one for every seed.")
+        times = np.asarray(times)
+        if times.shape != (seeds,) or times.dtype.kind not in "iuf":
+            raise PenstockError(f"`times` has shape {times.shape} for {seeds} seeds: give one number for every seed.")
+        if times.dtype.kind == "f" and np.isnan(times).any():
+            raise PenstockError("`times` has a seed without a time (NaN): give one number for every seed.")
+        if not self.in_whole_numbers:
+            return times.astype(np.float64)
+        if times.dtype.kind == "f":  # t <= time exactly when t <= its floor
+            beyond = times >= 2.0**63
+            times = np.where(beyond | (times < -(2.0**63)), 0, np.floor(times)).astype(np.int64)
+            return np.where(beyond, _WIDEST.max, times)
+        return times.astype(np.int64)
+
+
+def clock_of(graph: Graph, time: str) -> Clock:
+    """The clock that a field gives: of the edges, or after `node:` of the vertices."""
+    (nodes,), (edges,) = graph.nodes.values(), graph.edges.values()
+    of_nodes = time.startswith(OF_NODES)
+    name, owner, what = (time[len(OF_NODES) :], nodes, "vertices") if of_nodes else (time, edges, "edges")
+    if name not in owner.fields:
+        has = ", ".join(owner.fields) or "none"
+        raise PenstockError(
+            f"The {what} of {graph.name!r} have no field {name!r} to tell the time by (fields: {has});"
+            f" {OF_NODES}NAME names a field of the vertices, NAME one of the edges."
+        )
+    times = owner.fields[name]
+    if times.ndim != 1 or times.dtype.kind not in "iuf" or times.dtype == np.uint64:
+        raise PenstockError(
+            f"Field {name!r} of {graph.name!r} cannot tell the time: it must hold one signed number each."
+        )
+    if times.dtype.kind == "u":
+        times = times.astype(np.int64)
+    nothing = np.empty(0, times.dtype)
+    return Clock(nothing, times) if of_nodes else Clock(times, nothing)
+
+
+class TreeRows:
+    """Rows of (seed, vertex) pairs: `trees[row]` is the seed's place in the batch."""
+
+    def __init__(self, count: int) -> None:
+        self.known = 0
+        self.vertices, self.trees = np.empty(0, index_dtype(count)), np.empty(0, np.int64)
+        self._count, self._pairs = count, HashedRows(np.dtype(np.int64))
+
+    def start(self, seeds: Array) -> None:
+        """Give the seeds the first rows; a vertex may be a seed several times, at different times."""
+        self._pairs.start(np.arange(len(seeds)) * self._count + seeds)
+        self._take_new()
+
+    def number(self, indices: Array, indptr: Array, positions: Array) -> Array:
+        """Rows of indices[positions] in the trees of the rows that read them."""
+        trees = np.repeat(self.trees[: len(indptr) - 1], np.diff(indptr))
+        rows = self._pairs.number_these(trees * self._count + indices[positions])
+        self._take_new()
+        return rows
+
+    def forget(self) -> None:
+        """Make ready for another batch."""
+        self._pairs.forget()
+        self.known = 0
+
+    def _take_new(self) -> None:
+        """Split the pairs that have come since."""
+        before, self.known = self.known, self._pairs.known
+        self.vertices = with_room(self.vertices, before, self.known)
+        self.trees = with_room(self.trees, before, self.known)
+        new = self._pairs.vertices[before : self.known]
+        self.trees[before : self.known], self.vertices[before : self.known] = np.divmod(new, self._count)

@@ -1,0 +1,1 @@
+"""The loops: mini-batch training, evaluation, checkpoints, and what they measure."""

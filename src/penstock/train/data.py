@@ -1,0 +1,105 @@
+"""What is learned, from which graph: the graph opened, the task and its edge type chosen."""
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, Field
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.arrays import Array
+from penstock.graph.convert import load
+from penstock.graph.csr import transpose_lists
+from penstock.graph.documents import StrictDocument
+from penstock.graph.graph import EdgeSet, Graph
+from penstock.graph.schema import EdgeType, edge_key
+
+Task = Literal["node-classification", "node-regression", "link-prediction", "edge-classification"]
+
+
+def split_commas(value: object) -> object:
+    """On the command line lists are written 0.6,0.2,0.2."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+class DataOptions(StrictDocument):
+    """What is learned, from which graph."""
+
+    graph: str = Field("synthetic-arxiv", description="a graph folder, or anything `ps.load` recognises")
+    task: Literal["auto", Task] = Field("auto", description="what is learned; auto: from the labels and held-out edges")
+    node_type: str | None = Field(None, description="node tasks: the type with labels; needed if several have any")
+    edge_type: str | None = Field(None, description="edge tasks: source__relation__destination; needed if several")
+    features: str = Field("x", description="vertex field with features; types without it get learnable embeddings")
+    label: str = Field("y", description="vertex or edge field with labels")
+    split: Literal["auto", "graph", "ratio", "per-class"] = Field(
+        "auto", description="where training vertices come from; auto: the graph's own, else by ratio"
+    )
+    split_number: int = Field(0, ge=0, description="which of several given splits an archive has")
+    split_ratio: Annotated[list[float], BeforeValidator(split_commas)] = Field(
+        [0.6, 0.2, 0.2], min_length=3, max_length=3, description="shares of train, val and test"
+    )
+    per_class: Annotated[list[int], BeforeValidator(split_commas)] = Field(
+        [20, 30], min_length=2, max_length=2, description="training and validation vertices of each class; rest: test"
+    )
+    scale_features: Literal["none", "rows"] = Field(
+        "none", description="rows: divide each vertex's features by their sum"
+    )
+    reverse_edges: bool = Field(False, description="add every relation's reverse as a relation of its own")
+
+
+def open_data(options: DataOptions) -> Graph:
+    """The graph of a job, with reverse relations where asked for."""
+    chosen = {"split": options.split_number} if options.split_number else {}
+    graph = load(options.graph, **chosen)
+    if graph.is_part:
+        raise PenstockError(f"{options.graph} is one part of a cut graph: train on the whole graph's folder.")
+    return with_reverses(graph) if options.reverse_edges else graph
+
+
+def with_reverses(graph: Graph) -> Graph:
+    """The graph with (dst, rev-relation, src) for every relation that has no such reverse yet. Lists are in memory."""
+    edges = dict(graph.edges)
+    for (source, relation, destination), lists in graph.edges.items():
+        kind = (destination, f"rev-{relation}", source)
+        if kind not in edges and not relation.startswith("rev-"):
+            count = graph.nodes[source].count
+            indptr, indices = transpose_lists(lists.indptr, lists.indices, count)
+            edges[kind] = EdgeSet(indptr, indices)
+    return Graph(graph.nodes, edges, graph.name, graph.path, graph.origin)
+
+
+def choose_task(graph: Graph, options: DataOptions) -> Task:
+    """The task asked for, or the one the graph is made for."""
+    if options.task != "auto":
+        return options.task
+    labelled = [nodes for nodes in graph.nodes.values() if options.label in nodes.fields]
+    if labelled:
+        return "node-regression" if _are_numbers(labelled[0].fields[options.label]) else "node-classification"
+    if any(options.label in edges.fields for edges in graph.edges.values()):
+        return "edge-classification"
+    return "link-prediction"
+
+
+def choose_edge_type(graph: Graph, options: DataOptions, field: str | None) -> EdgeType:
+    """The edge type a task is about: the one named, the only one, or the only one with the field or held-out edges."""
+    kinds = {edge_key(kind): kind for kind in graph.edges}
+    if options.edge_type is not None:
+        if options.edge_type not in kinds:
+            raise PenstockError(
+                f"edge_type {options.edge_type!r} is not in the graph{nearest(options.edge_type, kinds)}."
+            )
+        return kinds[options.edge_type]
+    fit = [kind for kind, edges in graph.edges.items() if (field in edges.fields if field else edges.held_out)]
+    fit = fit or ([] if field else list(graph.edges))
+    if len(fit) != 1:
+        what = f"a field {field!r}" if field else "edges to predict"
+        raise PenstockError(f"{len(fit)} edge types have {what}: name one with edge_type ({', '.join(kinds)}).")
+    return fit[0]
+
+
+def _are_numbers(labels: Array) -> bool:
+    """Whether labels are quantities rather than classes; looked up in a sample of rows."""
+    if labels.dtype.kind != "f" or (labels.ndim == 2 and labels.shape[1] > 1):
+        return False
+    some = np.asarray(labels[:100_000]).ravel()
+    some = some[np.isfinite(some)]
+    return bool(np.any(some != np.round(some)))

@@ -1,0 +1,69 @@
+"""What every stage did when, as a trace for Perfetto."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+
+class EventLog:
+    """events.jsonl: a Chrome trace that Perfetto opens, written while the run goes on.
+
+    The first line is `[`; each further line is one event and a comma. The format allows the closing bracket to be
+    missing, so the file is valid at any moment.
+    """
+
+    def __init__(self, path: Path, recorded: int, batches: int, began: float) -> None:
+        """Record the first `recorded` batches of epochs of `batches`, then every hundredth; `began` is time zero."""
+        self._file = path.open("a", encoding="utf-8", buffering=1 << 16)
+        self._recorded, self._batches, self._began = recorded, batches, began
+        self._lock = threading.Lock()
+        self._lanes: dict[tuple[str, int], int] = {}
+        if self._file.tell() == 0:
+            self._file.write("[\n")
+
+    def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
+        """A stage's work on one batch. Of a long run's batches only some are recorded."""
+        epoch, batch = item.position
+        if not self._is_recorded(epoch, batch):
+            return
+        fields = {
+            "ts": self._micros(start),
+            "dur": round((end - start) * 1e6),
+            "args": {"epoch": epoch, "batch": batch},
+        }
+        with self._lock:
+            lane = self._lane(stage, thread)
+            self._write({"name": stage, "ph": "X", "pid": 1, "tid": lane, **fields})
+
+    def memory(self, resident_mb: float) -> None:
+        """A point of the memory curve."""
+        with self._lock:
+            args = {"rss_mb": round(resident_mb, 1)}
+            self._write({"name": "memory", "ph": "C", "pid": 1, "ts": self._micros(time.perf_counter()), "args": args})
+            self._file.flush()
+
+    def close(self) -> None:
+        """Write what is buffered."""
+        with self._lock:
+            self._file.close()
+
+    def _is_recorded(self, epoch: int, batch: int) -> bool:
+        number = epoch * self._batches + batch
+        return number < self._recorded or (self._recorded > 0 and number % 100 == 0)
+
+    def _micros(self, moment: float) -> int:
+        return round((moment - self._began) * 1e6)
+
+    def _lane(self, stage: str, thread: int) -> int:
+        key = stage, thread
+        if key not in self._lanes:
+            self._lanes[key] = len(self._lanes) + 1
+            name = {"name": f"{stage} {thread}"}
+            self._write({"name": "thread_name", "ph": "M", "pid": 1, "tid": self._lanes[key], "args": name})
+        return self._lanes[key]
+
+    def _write(self, event: dict[str, Any]) -> None:
+        if not self._file.closed:
+            self._file.write(json.dumps(event) + ",\n")

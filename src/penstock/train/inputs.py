@@ -1,0 +1,89 @@
+"""What a model reads of a vertex: its stored features, or a learnable row where its type has none."""
+
+from typing import Any
+
+import torch
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
+from penstock.pipeline.loading import Batch
+from penstock.store.embedding import EmbeddingTable
+from penstock.store.local import LocalStore
+from penstock.train.job import Job
+
+
+class Inputs:
+    """Features by node type; `tables` holds the learnable ones.
+
+    Stored features are gathered ahead by the pipeline. Learnable rows are read when the batch is computed: read ahead
+    they would miss the steps in between, and weights would depend on the pipeline's depth.
+    """
+
+    def __init__(self, graph: Graph, job: Job) -> None:
+        self.store, self.device = LocalStore.of_graph(graph), torch.device(job.device)
+        having = {name for name, nodes in graph.nodes.items() if job.features in nodes.fields}
+        self.fields = {name: job.features for name in graph.nodes if name in having}
+        self.tables = {
+            name: EmbeddingTable(name, nodes.count, job.embedding, job.embedding_optimiser, job.embedding_lr, job.seed)
+            for name, nodes in graph.nodes.items()
+            if name not in having
+        }
+        self.scale = _divide_by_sum if job.scale_features == "rows" else None
+        self.widths = {name: self._width(graph, name, job) for name in graph.nodes}
+
+    @property
+    def parameters(self) -> int:
+        """Learnable numbers in the tables."""
+        return sum(table.rows.size for table in self.tables.values())
+
+    def pull(self, node_type: str, ids: Array) -> torch.Tensor:
+        """The rows of some vertices, for inference."""
+        if node_type in self.tables:
+            return torch.from_numpy(self.tables[node_type].pull(ids)).to(self.device)
+        rows = torch.from_numpy(self.store.pull(f"{node_type}/{self.fields[node_type]}", ids))
+        x = rows.to(self.device, torch.float32)
+        return x if self.scale is None else self.scale(x)
+
+    def complete(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """A loaded batch's features with the learnable rows of this moment beside them."""
+        x = dict(batch.features)
+        for name, ids in batch.inputs.items():
+            if name in self.tables:
+                x[name] = torch.from_numpy(self.tables[name].pull(ids)).to(self.device).requires_grad_()
+        return x
+
+    def learn(self, batch: Batch, x: dict[str, torch.Tensor]) -> None:
+        """Push the gradients of the learnable rows."""
+        for name, table in self.tables.items():
+            gradients = x[name].grad if name in x else None
+            if gradients is not None:
+                table.push(batch.inputs[name], gradients.cpu().numpy())
+
+    def state(self) -> dict[str, Any]:
+        """The tables, for a checkpoint."""
+        return {name: table.state() for name, table in self.tables.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The tables from a checkpoint."""
+        if set(state) != set(self.tables):
+            raise PenstockError(
+                "The checkpoint has embeddings for other node types than the graph: name the run's graph."
+            )
+        for name, table in self.tables.items():
+            table.restore(state[name])
+
+    def _width(self, graph: Graph, name: str, job: Job) -> int:
+        if name in self.tables:
+            return job.embedding
+        x = graph.nodes[name].fields[job.features]
+        if x.ndim != 2 or x.dtype.kind not in "biuf":
+            raise PenstockError(
+                f"Features {job.features!r} of {name!r} are {x.dtype} {x.shape}: give a row of numbers each."
+            )
+        return int(x.shape[1])
+
+
+def _divide_by_sum(x: torch.Tensor) -> torch.Tensor:
+    total = x.sum(1, keepdim=True)
+    return torch.where(total == 0, x, x / torch.where(total == 0, 1.0, total))

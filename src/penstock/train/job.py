@@ -1,0 +1,108 @@
+"""The job: everything a run is told, in one flat document. Each part is owned by the code it steers."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError
+
+from penstock.errors import PenstockError
+from penstock.graph.documents import StrictDocument, first_problem, read_yaml
+from penstock.nn.options import ModelOptions
+from penstock.pipeline.options import PipelineOptions
+from penstock.sampling.options import SamplerOptions
+from penstock.train.data import DataOptions, split_commas
+
+
+def _mapping(value: object) -> object:
+    """On the command line mappings are written {gamma: 0.9}."""
+    return yaml.safe_load(value) if isinstance(value, str) else value
+
+
+Options = Annotated[dict[str, Any], BeforeValidator(_mapping)]
+
+
+class LinkOptions(StrictDocument):
+    """Tasks on edges."""
+
+    negatives: Literal["uniform", "in-batch", "joint"] = Field(
+        "uniform", description="links: how false edges are drawn"
+    )
+    negatives_per_edge: int = Field(1, ge=1, description="links: false edges for every true one")
+    filtered: bool = Field(True, description="links: never take a true edge for a false one")
+    corrupt: Literal["destination", "source", "both"] = Field("destination", description="links: which end is replaced")
+    scorer: Literal["dot", "distmult", "mlp"] = Field("dot", description="links: how two embeddings become a score")
+    link_loss: Literal["bce", "softmax"] = Field("bce", description="links: each pair alone, or true against its false")
+    rank_against: int = Field(1000, ge=0, description="links: vertices a held-out edge is ranked among; 0: all")
+    held_out: Annotated[list[float], BeforeValidator(split_commas)] = Field(
+        [0.05, 0.1],
+        min_length=2,
+        max_length=2,
+        description="links: val and test shares if the graph holds none out",
+    )
+
+
+class TrainOptions(StrictDocument):
+    """The loop."""
+
+    epochs: int = Field(10, ge=1, description="passes over the training split")
+    batch_size: int = Field(1024, ge=1, description="seeds a batch")
+    optimiser: str = Field("Adam", description="a class of torch.optim")
+    lr: float = Field(0.003, gt=0, description="learning rate")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty")
+    optimiser_options: Options = Field({}, description="further arguments of the optimiser")
+    schedule: str | None = Field(None, description="a class of torch.optim.lr_scheduler, stepped every epoch")
+    schedule_options: Options = Field({}, description="arguments of the schedule")
+    embedding_optimiser: Literal["adam", "adagrad"] = Field("adam", description="for learnable vertex embeddings")
+    embedding_lr: float = Field(0.01, gt=0, description="learning rate of vertex embeddings")
+    clip: float = Field(0.0, ge=0, description="largest norm of all gradients together; 0: no limit")
+    metric: str = Field("auto", description="what is validated, and chooses the best model")
+    patience: int = Field(0, ge=0, description="validations without improvement before stopping; 0: never")
+    evaluate_every: int = Field(1, ge=0, description="epochs between validations; 0: only at the end")
+    checkpoint_steps: int = Field(0, ge=0, description="steps between checkpoints; 0: by time alone")
+    checkpoint_minutes: float = Field(5.0, ge=0, description="minutes between checkpoints; 0: by steps alone")
+    keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept beside the best model")
+    inference_mb: int = Field(512, ge=1, description="working memory of exact inference, beyond its results")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="the same seed gives the same weights")
+    device: str = Field("cpu", description="where the model is trained")
+    threads: int = Field(0, ge=0, description="threads that compute; 0: all cores")
+    run: str | None = Field(None, description="the run folder to write; runs/<graph>-<model>-<n> by default")
+
+
+class Job(DataOptions, SamplerOptions, ModelOptions, LinkOptions, TrainOptions, PipelineOptions):
+    """Everything a run is told."""
+
+
+PARTS: dict[str, type[StrictDocument]] = {
+    "Data": DataOptions,
+    "Sampling": SamplerOptions,
+    "Model": ModelOptions,
+    "Links": LinkOptions,
+    "Training": TrainOptions,
+    "Pipeline": PipelineOptions,
+}
+"""The job's fields by subject, in the order they are shown."""
+
+
+def make_job(fields: dict[str, Any], where: str = "the job") -> Job:
+    """A checked job; the first mistake is a sentence that names `where` it stands."""
+    for name in fields:
+        if name not in Job.model_fields:
+            close = get_close_matches(str(name), Job.model_fields, 1)
+            hint = f"did you mean {close[0]!r}?" if close else "docs/job.md lists them all."
+            raise PenstockError(f"{where} has an unknown field {name!r}: {hint}")
+    try:
+        return Job.model_validate(fields)
+    except ValidationError as error:
+        raise PenstockError(f"{where}: {first_problem(error)}.") from None
+
+
+def read_job(path: Path, changes: dict[str, Any] | None = None) -> Job:
+    """The job in a YAML file, with some fields replaced."""
+    return make_job({**read_yaml(path, "the job to run"), **(changes or {})}, str(path))
+
+
+def write_job(job: Job, path: Path) -> None:
+    """Every field, so that a later release with other defaults runs the same."""
+    path.write_text(yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False, width=120), encoding="utf-8")

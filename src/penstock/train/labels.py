@@ -1,0 +1,131 @@
+"""Labels of vertices and which of them are for training: found, drawn where the graph has none, checked."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.arrays import Array
+from penstock.graph.graph import SPLITS, Graph, NodeSet
+from penstock.graph.hashing import key_of, unit_draws
+from penstock.graph.splits import splits_by_ratio
+from penstock.train.data import DataOptions, Task
+
+
+@dataclass(eq=False)
+class Labelled:
+    """The vertices of one type with what is known of them. `classes` is 0 for numbers, the width for multi-label."""
+
+    node_type: str
+    labels: Array
+    splits: dict[str, Array]
+    task: Task
+    classes: int
+    multi_label: bool = False
+
+
+def labelled_vertices(graph: Graph, options: DataOptions, task: Task) -> Labelled:
+    """Labels and splits of a node task, checked against each other."""
+    node_type = _type_with_labels(graph, options)
+    nodes = graph.nodes[node_type]
+    labels = np.asarray(nodes.fields[options.label])
+    multi = labels.ndim == 2 and labels.shape[1] > 1
+    if labels.ndim == 2 and not multi:
+        labels = labels[:, 0]
+    found = Labelled(node_type, labels, {}, task, 0, multi)
+    if task == "node-classification":
+        found.classes = labels.shape[1] if multi else _count_classes(labels, options.label)
+    found.splits = _splits(nodes, found, options)
+    _check_splits(found, options)
+    return found
+
+
+def _type_with_labels(graph: Graph, options: DataOptions) -> str:
+    having = [name for name, nodes in graph.nodes.items() if options.label in nodes.fields]
+    if options.node_type is not None:
+        if options.node_type not in graph.nodes:
+            raise PenstockError(
+                f"node_type {options.node_type!r} is not in the graph{nearest(options.node_type, graph.nodes)}."
+            )
+        if options.node_type not in having:
+            raise PenstockError(f"Vertices of type {options.node_type!r} have no label field {options.label!r}.")
+        return options.node_type
+    if not having:
+        fields = sorted({field for nodes in graph.nodes.values() for field in nodes.fields})
+        raise PenstockError(
+            f"No vertices have labels {options.label!r}{nearest(options.label, fields)}: set `label` or `task`."
+        )
+    if len(having) > 1:
+        raise PenstockError(
+            f"Several types have labels {options.label!r}: name one with node_type ({', '.join(having)})."
+        )
+    return having[0]
+
+
+def _count_classes(labels: Array, name: str) -> int:
+    if labels.dtype.kind not in "iub":
+        if not np.all(np.isfinite(labels)) or np.any(labels != np.round(labels)):
+            raise PenstockError(f"Labels {name!r} are {labels.dtype} and no classes: use task node-regression.")
+        labels = labels.astype(np.int64)
+    if len(labels) and int(labels.min()) < -1:
+        raise PenstockError(f"Labels {name!r} go down to {int(labels.min())}: classes count from 0, and -1 means none.")
+    classes = int(labels.max()) + 1 if len(labels) else 0
+    if classes < 2:
+        raise PenstockError(f"Labels {name!r} name {classes} class: there is nothing to tell apart.")
+    return classes
+
+
+def _splits(nodes: NodeSet, found: Labelled, options: DataOptions) -> dict[str, Array]:
+    given = {name: np.asarray(nodes.splits[name]) for name in SPLITS if name in nodes.splits}
+    if options.split == "graph" and "train" not in given:
+        raise PenstockError("The graph has no split of its own: set `split` to ratio or per-class.")
+    if options.split in ("auto", "graph") and "train" in given:
+        return {name: given.get(name, np.empty(0, np.int64)) for name in SPLITS}
+    eligible = np.flatnonzero(_known(found)).astype(np.int64)
+    seed = options.split_number
+    if options.split == "per-class":
+        if found.classes == 0 or found.multi_label:
+            raise PenstockError("split: per-class needs one class per vertex: use ratio.")
+        return _per_class(found.labels, eligible, tuple(options.per_class), seed)
+    first, second, third = options.split_ratio
+    return splits_by_ratio(eligible, (first, second, third), seed)
+
+
+def _per_class(labels: Array, eligible: Array, sizes: tuple[int, ...], seed: int) -> dict[str, Array]:
+    """So many of each class for training and validation, in an order drawn per vertex; the rest is for testing."""
+    draws = np.empty(len(labels))
+    unit_draws(key_of(seed, "per-class"), 0, draws)
+    order = eligible[np.argsort(draws[eligible], kind="stable")]
+    rank = np.empty(len(labels), np.int64)
+    for kind in np.unique(labels[eligible]):
+        mine = order[labels[order] == kind]
+        rank[mine] = np.arange(len(mine))
+    train, val = sizes
+    cuts = rank[eligible]
+    chosen = cuts < train, (cuts >= train) & (cuts < train + val), cuts >= train + val
+    return {name: eligible[mask] for name, mask in zip(SPLITS, chosen, strict=True)}
+
+
+def _check_splits(found: Labelled, options: DataOptions) -> None:
+    if len(found.splits["train"]) == 0:
+        raise PenstockError(f"The training split of {found.node_type!r} is empty: give the graph one, or set `split`.")
+    known = _known(found)
+    for name, rows in found.splits.items():
+        if len(rows) and (int(rows[0]) < 0 or int(rows[-1]) >= len(known)):
+            raise PenstockError(f"Split {name!r} names vertices outside 0..{len(known) - 1}: make the graph again.")
+        unknown = rows[~known[rows]]
+        if len(unknown):
+            raise PenstockError(
+                f"{len(unknown):,} vertices of split {name!r} have no label {options.label!r}, first {unknown[0]}:"
+                " take them out of the split, or label them."
+            )
+
+
+def _known(found: Labelled) -> Array:
+    if found.labels.dtype.kind == "f":
+        finite = np.isfinite(found.labels)
+        return np.asarray(finite if finite.ndim == 1 else finite.all(1))
+    if found.multi_label:
+        return np.ones(len(found.labels), bool)
+    known: Array = found.labels >= 0
+    return known

@@ -1,0 +1,217 @@
+"""The loop: batches in, steps done, epochs ended, checkpoints kept."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from penstock.errors import PenstockError
+from penstock.memory import resident_mb
+from penstock.pipeline.clock import StageTime, limiting
+from penstock.pipeline.loading import Loaded, Loader
+from penstock.pipeline.schedule import Position, Schedule
+from penstock.progress import Progress
+from penstock.train.checkpoints import Checkpoints
+from penstock.train.events import EventLog
+from penstock.train.optimisers import step_schedule
+from penstock.train.run_folder import EVENTS, RunFolder
+from penstock.train.session import Session
+
+
+@dataclass
+class Standing:
+    """Where a run stands: everything but the weights that a checkpoint must hold."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    seeds: int = 0
+    train_loss: float = math.nan
+    best_value: float | None = None
+    best_epoch: int = -1
+    without_gain: int = 0
+    elapsed: float = 0.0
+    epoch_seconds: list[float] = field(default_factory=list)
+    all_seeds: int = 0
+    done: bool = False
+    """Whether the last epoch has ended, by number or by patience."""
+
+
+class Loop:
+    """Trains a session from where it stands until its epochs are over, patience ends, or someone asks to stop."""
+
+    def __init__(self, session: Session, folder: RunFolder, standing: Standing, progress: Progress) -> None:
+        self.session, self.folder, self.standing, self._progress = session, folder, standing, progress
+        job, task = session.job, session.task
+        self.schedule = Schedule(task.items, task.batch_size, job.seed, job.epochs)
+        self.checkpoints = Checkpoints(
+            folder.checkpoints, job.checkpoint_steps, job.checkpoint_minutes, job.keep_checkpoints
+        )
+        self._began = time.perf_counter() - standing.elapsed
+        self._epoch_began = time.perf_counter()
+        self._last_val: dict[str, float] = {}
+        self._stages: dict[str, StageTime] = {}
+        self._record_every = max(1, self.schedule.batches // 10)
+
+    def run(self, stop: Callable[[], bool]) -> dict[str, StageTime]:
+        """Train; returns the stages' times. `stop` is asked after every step."""
+        job, standing = self.session.job, self.standing
+        if standing.done:
+            return {}
+        if standing.step == 0:
+            self.save()
+        events = EventLog(self.folder.path / EVENTS, job.trace_batches, self.schedule.batches, self._began)
+        start = Position(standing.epoch, standing.batch)
+        inputs, task = self.session.inputs, self.session.task
+        loader = Loader(
+            self.schedule.from_position(start),
+            task.sample,
+            inputs.store,
+            inputs.fields,
+            task.label,
+            job,
+            inputs.device,
+            inputs.scale,
+            events.record,
+        )
+        total = job.epochs * self.schedule.batches
+        with self._progress.step("training", total - standing.step, "batches"):
+            try:
+                with loader:
+                    self._epoch_began = time.perf_counter()
+                    for loaded in loader:
+                        self._step(loaded)
+                        if loaded.planned.last:
+                            self._end_epoch(loader, events)
+                        self._after_step()
+                        if standing.done or stop():
+                            break
+                    return loader.times()
+            finally:
+                events.close()
+
+    def _step(self, loaded: Loaded) -> None:
+        session, batch = self.session, loaded.batch
+        # Dropout draws from a generator that belongs to the batch: the same whether the run was interrupted or not.
+        torch.manual_seed(int(loaded.planned.key.purpose("dropout")) & (1 << 63) - 1)
+        x = session.inputs.complete(batch)
+        session.optimiser.zero_grad(set_to_none=True)
+        loss = session.task.loss(session.encode(batch, x), batch)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise PenstockError(self._diverged(value, loaded))
+        loss.backward()  # type: ignore[no-untyped-call]
+        if session.job.clip:
+            torch.nn.utils.clip_grad_norm_(session.learned.parameters(), session.job.clip)
+        session.optimiser.step()
+        session.inputs.learn(batch, x)
+        self._count(loaded, value)
+
+    def _count(self, loaded: Loaded, loss: float) -> None:
+        standing, seeds = self.standing, len(loaded.planned.seeds)
+        standing.step += 1
+        standing.loss_sum += loss * seeds
+        standing.seeds += seeds
+        standing.all_seeds += seeds
+        epoch, batch = loaded.position
+        standing.epoch, standing.batch = (epoch + 1, 0) if loaded.planned.last else (epoch, batch + 1)
+        self._progress.advance(1)
+        if standing.step % self._record_every == 0:
+            record = {"kind": "step", "epoch": epoch, "step": standing.step, "time": self._now(), "loss": loss}
+            self.folder.append_metrics(record)
+
+    def _after_step(self) -> None:
+        self.standing.elapsed = self._now()
+        if self.checkpoints.due(self.standing.step):
+            self.save()
+
+    def _end_epoch(self, loader: Loader, events: EventLog) -> None:
+        """Validate, let the schedule step, remember the best, decide whether to go on."""
+        session, standing, job = self.session, self.standing, self.session.job
+        seconds = time.perf_counter() - self._epoch_began
+        standing.epoch_seconds.append(round(seconds, 4))
+        standing.train_loss = standing.loss_sum / standing.seeds
+        rate = standing.seeds / seconds
+        standing.loss_sum, standing.seeds = 0.0, 0
+        finished = standing.epoch
+        last = finished == job.epochs
+        val = {}
+        if job.evaluate_every and (finished % job.evaluate_every == 0 or last):
+            val = session.task.evaluate(session.inference(), ["val"]).get("val", {})
+            self._judge(val, finished)
+        step_schedule(session.schedule, val.get(session.task.metric.name), session.task.metric.better)
+        standing.done = last or bool(job.patience and standing.without_gain >= job.patience)
+        times = loader.times()
+        spent = {name: times[name].since(self._stages[name]) if self._stages else times[name] for name in times}
+        self._stages = times
+        memory = resident_mb()
+        events.memory(memory)
+        self._tell(finished, val, rate, limiting(spent), memory)
+        self._write_epoch(finished - 1, seconds, rate, val, spent, memory)
+        self._epoch_began = time.perf_counter()
+
+    def _judge(self, val: dict[str, float], epoch: int) -> None:
+        standing, metric = self.standing, self.session.task.metric
+        value = val.get(metric.name)
+        if value is None:
+            return
+        sign = 1 if metric.better == "higher" else -1
+        if standing.best_value is None or sign * value > sign * standing.best_value:
+            standing.best_value, standing.best_epoch, standing.without_gain = value, epoch, 0
+            self.checkpoints.save_best({"epoch": epoch, "value": value, **self.session.weights()})
+        else:
+            standing.without_gain += 1
+
+    def _write_epoch(
+        self, epoch: int, seconds: float, rate: float, val: dict[str, float], spent: dict[str, StageTime], rss: float
+    ) -> None:
+        record: dict[str, Any] = {
+            "kind": "epoch",
+            "epoch": epoch,
+            "step": self.standing.step,
+            "time": self._now(),
+            "loss": self.standing.train_loss,
+            "lr": self.session.optimiser.param_groups[0]["lr"],
+            "seconds": round(seconds, 4),
+            "seeds_per_second": round(rate, 1),
+            "stages": {name: {"busy_s": round(t.busy, 4), "wait_s": round(t.wait, 4)} for name, t in spent.items()},
+            "rss_mb": round(rss, 1),
+        }
+        if val:
+            record["val"] = val
+        self.folder.append_metrics(record)
+
+    def _tell(self, epoch: int, val: dict[str, float], rate: float, limit: str, memory: float) -> None:
+        self._last_val = val or self._last_val
+        name = self.session.task.metric.name
+        metric = f", val {name} {self._last_val[name]:.4f}" if name in self._last_val else ""
+        self._progress.status(
+            f"epoch {epoch}/{self.session.job.epochs}: loss {self.standing.train_loss:.4f}{metric},"
+            f" {rate:,.0f} seeds/s, {limit} limits, {memory:,.0f} MB"
+        )
+
+    def save(self) -> None:
+        """A checkpoint of this moment, between two steps."""
+        session = self.session
+        state = {
+            "standing": asdict(self.standing),
+            "optimiser": session.optimiser.state_dict(),
+            "schedule": None if session.schedule is None else session.schedule.state_dict(),
+            **session.weights(),
+        }
+        self.checkpoints.save(self.standing.step, state)
+
+    def _diverged(self, value: float, loaded: Loaded) -> str:
+        epoch, batch = loaded.position
+        return (
+            f"The loss is {value} at epoch {epoch + 1}, batch {batch + 1} (step {self.standing.step + 1}):"
+            f" training stopped. The last good checkpoint is kept in {self.folder.checkpoints};"
+            " lower lr, or set clip, and train again."
+        )
+
+    def _now(self) -> float:
+        return round(time.perf_counter() - self._began, 3)

@@ -1,0 +1,58 @@
+"""Optimisers and schedules from torch, by name."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from penstock.errors import PenstockError, nearest
+from penstock.train.job import Job
+
+
+def make_optimiser(parameters: Iterable[torch.nn.Parameter], job: Job) -> torch.optim.Optimizer:
+    """The class of torch.optim that the job names, with its rate, decay and options."""
+    known = _classes(torch.optim, torch.optim.Optimizer)
+    chosen = _named(known, job.optimiser, "optimiser")
+    options = {
+        "lr": job.lr,
+        **({"weight_decay": job.weight_decay} if job.weight_decay else {}),
+        **job.optimiser_options,
+    }
+    try:
+        optimiser: torch.optim.Optimizer = chosen(list(parameters), **options)
+    except (TypeError, ValueError) as error:
+        raise PenstockError(f"Optimiser {job.optimiser} does not take {options}: {error}.") from None
+    return optimiser
+
+
+def make_schedule(optimiser: torch.optim.Optimizer, job: Job) -> LRScheduler | None:
+    """The class of torch.optim.lr_scheduler that the job names."""
+    if job.schedule is None:
+        return None
+    known = _classes(torch.optim.lr_scheduler, LRScheduler)
+    try:
+        schedule: LRScheduler = _named(known, job.schedule, "schedule")(optimiser, **job.schedule_options)
+    except (TypeError, ValueError) as error:
+        raise PenstockError(f"Schedule {job.schedule} does not take {job.schedule_options}: {error}.") from None
+    return schedule
+
+
+def step_schedule(schedule: LRScheduler | None, metric: float | None, better: str) -> None:
+    """An epoch is over. A schedule that waits for a plateau hears the validation metric, as a value to lower."""
+    if isinstance(schedule, ReduceLROnPlateau):
+        if metric is not None:
+            schedule.step(-metric if better == "higher" else metric)
+    elif schedule is not None:
+        schedule.step()
+
+
+def _classes(module: Any, base: type) -> dict[str, Any]:
+    found = {name: value for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)}
+    return {name: value for name, value in found.items() if value is not base and not name.startswith("_")}
+
+
+def _named(known: dict[str, Any], name: str, what: str) -> Any:
+    if name not in known:
+        raise PenstockError(f"torch has no {what} {name!r}{nearest(name, sorted(known))}.")
+    return known[name]

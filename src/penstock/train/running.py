@@ -1,0 +1,244 @@
+"""A run from start to end: folder made, loop run, best model tested, and every way it can end recorded."""
+
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from penstock.errors import PenstockError
+from penstock.graph.blocks import default_threads
+from penstock.graph.graph import Graph
+from penstock.graph.schema import edge_key
+from penstock.memory import forget_peak, peak_mb
+from penstock.pipeline.clock import StageTime, limiting
+from penstock.pipeline.flow import StageError
+from penstock.progress import SILENT, Progress
+from penstock.train.checkpoints import newest, read_best
+from penstock.train.job import Job
+from penstock.train.loop import Loop, Standing
+from penstock.train.run_folder import RunFolder
+from penstock.train.session import Session, make_session
+from penstock.train.state_file import read_state
+from penstock.version import __version__
+
+
+def start_run(
+    job: Job,
+    graph: Graph | None = None,
+    module: torch.nn.Module | None = None,
+    force: bool = False,
+    progress: Progress = SILENT,
+) -> RunFolder:
+    """Train a job from its beginning. Everything is built and tried before the run folder is made."""
+    with _compute_threads(job):
+        session = make_session(job, graph, module)
+        name = f"{session.graph.name}-{job.model if module is None else type(module).__name__}"
+        folder = RunFolder.create(job, name.replace("/", "-"), force)
+        folder.write_facts(state="running", message="", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **_facts(session))
+        return _run(session, folder, Standing(), progress)
+
+
+def resume_run(
+    path: Path,
+    graph: Graph | None = None,
+    module: torch.nn.Module | None = None,
+    epochs: int | None = None,
+    progress: Progress = SILENT,
+) -> RunFolder:
+    """Go on from a run's newest checkpoint; the weights at its end are those of a run that was never interrupted."""
+    folder = RunFolder.open(path, writing=True)
+    try:
+        job = folder.job() if epochs is None else folder.job().model_copy(update={"epochs": epochs})
+        with _compute_threads(job):
+            session = make_session(job, graph, module)
+            file = newest(folder.checkpoints)
+            standing = _restore(session, file)
+            standing.done = standing.done and standing.epoch >= job.epochs
+            folder.forget_metrics_after(standing.step)
+            where = {"epoch": standing.epoch, "step": standing.step, "time": standing.elapsed}
+            folder.append_metrics({"kind": "resumed", **where})
+            folder.write_facts(state="running", message="")
+            progress.note(f"Going on from {file.name}: epoch {standing.epoch + 1}, batch {standing.batch + 1}.")
+            return _run(session, folder, standing, progress)
+    finally:
+        folder.close()
+
+
+def open_trained(
+    path: Path, graph: Graph | None = None, module: torch.nn.Module | None = None
+) -> tuple[RunFolder, Session]:
+    """A run's best model, ready for evaluation and inference."""
+    folder = RunFolder.open(path)
+    session = make_session(folder.job(), graph, module)
+    session.restore_weights(read_best(folder.checkpoints), str(folder.checkpoints))
+    return folder, session
+
+
+def _run(session: Session, folder: RunFolder, standing: Standing, progress: Progress) -> RunFolder:
+    forget_peak()
+    loop = Loop(session, folder, standing, progress)
+    try:
+        with _polite_interrupt() as asked:
+            times = loop.run(asked)
+            if not standing.done:
+                loop.save()
+                folder.write_facts(state="interrupted", message=_where(standing), result=_result(loop, times))
+                return folder
+        loop.save()
+        result = _finish(loop, times, progress)
+        early = standing.epoch < session.job.epochs
+        folder.write_facts(state="stopped-early" if early else "finished", result=result)
+        return folder
+    except BaseException as error:
+        cause = error.__cause__ if isinstance(error, StageError) and error.__cause__ else error
+        _record_failure(folder, cause, error)
+        raise _as_sentence(cause, error, folder) from error
+    finally:
+        folder.close()
+
+
+def _finish(loop: Loop, times: dict[str, StageTime], progress: Progress) -> dict[str, Any]:
+    """The result, with the best model's metrics. The weights of the last step stay in the newest checkpoint."""
+    session = loop.session
+    if (loop.folder.checkpoints / "best.ckpt").exists():
+        session.restore_weights(read_best(loop.folder.checkpoints), str(loop.folder.checkpoints))
+    scores = session.task.evaluate(session.inference(), ["val", "test"], progress)
+    return {**_result(loop, times), "val": scores.get("val", {}), "test": scores.get("test", {})}
+
+
+def _result(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
+    standing = loop.standing
+    stages = {
+        name: {"busy_s": round(t.busy, 3), "wait_s": round(t.wait, 3), "threads": t.threads, "depth": t.depth}
+        for name, t in times.items()
+    }
+    spent = sum(standing.epoch_seconds)
+    rate = standing.all_seeds / spent if spent else 0.0
+    return {
+        "run": str(loop.folder.path),
+        "epochs": standing.epoch,
+        "seconds": round(standing.elapsed, 3),
+        "epoch_seconds": standing.epoch_seconds,
+        "seeds_per_second": round(rate, 1),
+        "train_loss": standing.train_loss,
+        "val": {},
+        "test": {},
+        "best_epoch": standing.best_epoch,
+        "limiting_stage": limiting(times),
+        "stages": stages,
+        "peak_rss_mb": round(peak_mb(), 1),
+    }
+
+
+def _restore(session: Session, file: Path) -> Standing:
+    state = read_state(file)
+    known = {each.name for each in fields(Standing)}
+    if not {"standing", "optimiser", "schedule", "learned", "tables"} <= set(state) or set(state["standing"]) != known:
+        raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.")
+    session.restore_weights(state, str(file))
+    try:
+        session.optimiser.load_state_dict(state["optimiser"])
+        if session.schedule is not None:
+            session.schedule.load_state_dict(state["schedule"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise PenstockError(f"{file} does not fit the job's optimiser ({error}): give the run's own job.") from None
+    return Standing(**state["standing"])
+
+
+def _facts(session: Session) -> dict[str, Any]:
+    graph, task = session.graph, session.task
+    return {
+        "graph": {
+            "name": graph.name,
+            "nodes": {name: nodes.count for name, nodes in graph.nodes.items()},
+            "edges": {edge_key(kind): edges.count for kind, edges in graph.edges.items()},
+            "bytes": graph.nbytes,
+            "features": session.inputs.widths,
+            "classes": task.out,
+        },
+        "task": task.name,
+        "metric": {"name": task.metric.name, "better": task.metric.better},
+        "parameters": session.parameters,
+        "machine": {
+            "cpu": _processor(),
+            "cores": default_threads(),
+            "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "penstock": __version__,
+        },
+    }
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+@contextmanager
+def _compute_threads(job: Job) -> Iterator[None]:
+    """The job's threads and a generator of its own, given back afterwards: a notebook goes on as it was."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(job.threads or default_threads())
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _polite_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C (or polite kill) lets the step under way finish; a second one is heard at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def hear(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _where(standing: Standing) -> str:
+    return f"Interrupted at epoch {standing.epoch + 1}, batch {standing.batch + 1}."
+
+
+def _record_failure(folder: RunFolder, cause: BaseException, error: BaseException) -> None:
+    # A full disk is one way to come here: what cannot be written must not hide what happened.
+    with suppress(OSError):
+        folder.log_error(error)
+        interrupted = isinstance(cause, KeyboardInterrupt)
+        message = "Interrupted." if interrupted else " ".join(str(cause).split()) or type(cause).__name__
+        folder.write_facts(state="interrupted" if interrupted else "failed", message=message)
+
+
+def _as_sentence(cause: BaseException, error: BaseException, folder: RunFolder) -> BaseException:
+    if isinstance(cause, KeyboardInterrupt):
+        return KeyboardInterrupt(f"Interrupted: go on with `penstock train --resume {folder.path}`.")
+    if isinstance(cause, (PenstockError, MemoryError)):
+        return cause
+    stage = f" in stage {error.stage!r}" if isinstance(error, StageError) else ""
+    what = " ".join(str(cause).split())[:300]
+    return PenstockError(
+        f"Training failed{stage} ({type(cause).__name__}: {what}): the whole story is in {folder.path / 'log.txt'}."
+    )

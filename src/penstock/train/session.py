@@ -1,0 +1,117 @@
+"""A job made ready to run: graph opened, task, model and optimiser built and tried on a few seeds. Nothing written."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from penstock.errors import PenstockError
+from penstock.graph.graph import Graph
+from penstock.nn import adapt, build_model
+from penstock.pipeline.loading import Batch
+from penstock.pipeline.schedule import Schedule
+from penstock.train.data import choose_task, open_data
+from penstock.train.inference import Inference
+from penstock.train.inputs import Inputs
+from penstock.train.job import Job
+from penstock.train.optimisers import make_optimiser, make_schedule
+from penstock.train.samplers import layers_of
+from penstock.train.tasks import Task, make_task
+
+_TRIED = 4
+"""Seeds of the batch a model is tried on."""
+
+
+@dataclass(eq=False)
+class Session:
+    """Everything a loop or an evaluation needs. `learned` holds the model and, where a task has one, its head."""
+
+    job: Job
+    graph: Graph
+    inputs: Inputs
+    task: Task
+    model: torch.nn.Module
+    learned: torch.nn.ModuleDict
+    optimiser: torch.optim.Optimizer
+    schedule: LRScheduler | None
+
+    def encode(self, batch: Batch, x: dict[str, torch.Tensor]) -> Any:
+        """The model's outputs for a batch's seeds."""
+        return self.model(batch.blocks, next(iter(x.values())) if self.graph.is_homogeneous else x)
+
+    def inference(self) -> Inference:
+        """Exact outputs with the weights of this moment."""
+        job = self.job
+        return Inference(self.model, self.graph, self.inputs, layers_of(job), job.inference_mb, job.weight)
+
+    @property
+    def parameters(self) -> int:
+        """Learned numbers, vertex embeddings included."""
+        return sum(p.numel() for p in self.learned.parameters()) + self.inputs.parameters
+
+    def weights(self) -> dict[str, Any]:
+        """What a model is: its weights and the vertices' embeddings."""
+        return {"learned": self.learned.state_dict(), "tables": self.inputs.state()}
+
+    def restore_weights(self, state: dict[str, Any], where: str) -> None:
+        """Take weights from a checkpoint."""
+        try:
+            self.learned.load_state_dict(state["learned"])
+        except (RuntimeError, KeyError) as error:
+            short = " ".join(str(error).split())[:200]
+            raise PenstockError(
+                f"{where} holds another model's weights ({short}): give the model it was trained with."
+            ) from None
+        self.inputs.restore(state["tables"])
+
+
+def make_session(job: Job, graph: Graph | None = None, module: torch.nn.Module | None = None) -> Session:
+    """Build everything a job names. `graph` and `module` stand for the job's own where given."""
+    graph = open_data(job) if graph is None else graph
+    if job.device != "cpu":
+        raise PenstockError(f"device {job.device!r} has no kernels yet: use cpu.")
+    if not graph.edges and job.model != "mlp":
+        raise PenstockError("The graph has no edges: use model mlp.")
+    torch.manual_seed(job.seed)
+    inputs = Inputs(graph, job)
+    task, graph = make_task(choose_task(graph, job), graph, job)
+    model = _make_model(job, graph, inputs, task, module)
+    parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
+    learned = torch.nn.ModuleDict(parts)
+    optimiser = make_optimiser(learned.parameters(), job)
+    session = Session(job, graph, inputs, task, model, learned, optimiser, make_schedule(optimiser, job))
+    _try(session)
+    return session
+
+
+def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None) -> torch.nn.Module:
+    if module is not None:
+        return adapt(module, typed=not graph.is_homogeneous, num_layers=layers_of(job))
+    options = job.model_copy(update={"layers": layers_of(job)})
+    if graph.is_homogeneous:
+        return build_model(options, next(iter(inputs.widths.values())), task.out)
+    return build_model(options, inputs.widths, task.out, list(graph.edges), getattr(task, "node_type", None))
+
+
+def _try(session: Session) -> None:
+    """One small batch through the model and the loss: what does not fit shows before anything is written."""
+    schedule = Schedule(session.task.items, min(_TRIED, session.task.batch_size), session.job.seed)
+    planned = next(schedule.from_position())
+    batch = session.task.sample(planned)
+    session.task.label(batch)
+    x = {name: session.inputs.pull(name, ids) for name, ids in batch.inputs.items()}
+    batch.labels = None if batch.labels is None else torch.as_tensor(batch.labels)
+    session.model.eval()
+    try:
+        with torch.no_grad():
+            session.task.loss(session.encode(batch, x), batch)
+    except PenstockError:
+        raise
+    except Exception as error:
+        what = " ".join(str(error).split())[:300]
+        raise PenstockError(
+            f"The model failed on a first small batch ({type(error).__name__}: {what}): mend it."
+        ) from error
+    finally:
+        session.model.train()

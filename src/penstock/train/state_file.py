@@ -1,0 +1,114 @@
+"""A file of named tensors and plain values: one zip, every member with a checksum, no pickle, appears whole."""
+
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+
+_DOCUMENT = "state.json"
+_FORMAT, _VERSION = "penstock-state", 1
+_PLAIN = (bool, int, float, str, type(None))
+_DAMAGE = (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
+_WIDE = {torch.bfloat16: torch.int16}
+"""Types NumPy does not have, and what their bits are stored as."""
+
+
+def write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write nested dicts and lists of tensors, arrays and plain values; the file takes its name when it is whole."""
+    arrays: dict[str, Array] = {}
+    tree = _encode(state, arrays)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.writing-{token_hex(4)}")
+    try:
+        with temporary.open("wb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+                for name, array in arrays.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        npy.write_array(member, array, allow_pickle=False)
+                archive.writestr(_DOCUMENT, json.dumps({"format": _FORMAT, "version": _VERSION, "state": tree}))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What `write_state` wrote, checked against its checksums; tensors come back as tensors."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            document = json.loads(archive.read(_DOCUMENT))
+            if document.get("format") != _FORMAT or document.get("version") != _VERSION:
+                raise PenstockError(f"{path} is no state file of this release: use the release that wrote it.")
+            decoded = _decode(document["state"], archive)
+    except FileNotFoundError:
+        raise PenstockError(f"{path} does not exist: name a run that has checkpoints.") from None
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        TypeError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise PenstockError(f"{path} is damaged ({error}): remove it to go on from the checkpoint before it.") from None
+    if not isinstance(decoded, dict):
+        raise PenstockError(f"{path} is damaged (it holds no mapping): remove it to go on from the one before it.")
+    return decoded
+
+
+def _encode(value: Any, arrays: dict[str, Array]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _encode_tensor(value.detach().cpu(), arrays)
+    if isinstance(value, np.ndarray):
+        name = f"a{len(arrays)}"
+        arrays[name] = value
+        return {"$array": name}
+    if isinstance(value, np.generic):
+        return _encode(value.item(), arrays)
+    if isinstance(value, Mapping):
+        return {"$items": [[_encode(key, arrays), _encode(each, arrays)] for key, each in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return [_encode(each, arrays) for each in value]
+    if isinstance(value, _PLAIN):
+        return value
+    raise PenstockError(f"A {type(value).__name__} cannot be kept in a checkpoint: use an optimiser without it.")
+
+
+def _encode_tensor(value: torch.Tensor, arrays: dict[str, Array]) -> dict[str, str]:
+    name = f"t{len(arrays)}"
+    stored = value.view(_WIDE[value.dtype]) if value.dtype in _WIDE else value
+    arrays[name] = stored.contiguous().numpy()
+    return {"$tensor": name, "dtype": str(value.dtype).removeprefix("torch.")}
+
+
+def _decode(value: Any, archive: zipfile.ZipFile) -> Any:
+    if isinstance(value, list):
+        return [_decode(each, archive) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "$items" in value:
+        return {_decode(key, archive): _decode(each, archive) for key, each in value["$items"]}
+    with archive.open(f"{value.get('$tensor') or value['$array']}.npy") as member:
+        array = npy.read_array(member, allow_pickle=False)
+        # The checksum is compared when the end is met: read to it.
+        if member.read(1):
+            raise ValueError("an array is followed by other bytes")
+    if "$array" in value:
+        return array
+    dtype = getattr(torch, value["dtype"])
+    tensor = torch.from_numpy(array)
+    return tensor.view(dtype) if dtype in _WIDE else tensor

@@ -1,0 +1,97 @@
+"""Tasks on vertices: a class, several labels, or a number for each."""
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.pipeline.loading import Batch
+from penstock.pipeline.schedule import Planned
+from penstock.progress import SILENT, Progress
+from penstock.train.inference import Inference
+from penstock.train.job import Job
+from penstock.train.labels import Labelled
+from penstock.train.metrics import METRICS, Metric, default_metric
+from penstock.train.samplers import Drawing
+from penstock.train.tasks.task import Scores, chosen_metric
+
+_REPORTED = {
+    "node-classification": ("accuracy", "macro-f1", "micro-f1"),
+    "multi-label": ("micro-f1", "macro-f1"),
+    "node-regression": ("mae", "rmse"),
+}
+
+
+class NodeTask:
+    """Node classification (one class or several labels a vertex) and node regression."""
+
+    def __init__(self, data: Labelled, drawing: Drawing, job: Job) -> None:
+        self.name, self._data, self._drawing = data.task, data, drawing
+        self.items, self.batch_size, self.head = drawing.items, drawing.batch_size, None
+        self.out = data.classes or 1
+        default = default_metric(data.task, data.multi_label)
+        self.metric: Metric = chosen_metric(job.metric, default, data.task)
+        kind = "multi-label" if data.multi_label else data.task
+        self._metrics = dict.fromkeys((self.metric.name, *_REPORTED[kind]))
+
+    def sample(self, planned: Planned) -> Batch:
+        """Neighbourhoods of the planned vertices (or what the sampler makes of its items)."""
+        return self._drawing.sample({self._data.node_type: planned.seeds}, planned)
+
+    def label(self, batch: Batch) -> None:
+        """The seeds' labels: int64 classes, or float32."""
+        seeds = batch.seeds if not isinstance(batch.seeds, dict) else batch.seeds[self._data.node_type]
+        batch.labels = self._typed(self._data.labels[seeds])
+
+    def loss(self, out: torch.Tensor | dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
+        """Cross-entropy, binary cross-entropy a label, or squared error."""
+        out = self._checked(out if isinstance(out, torch.Tensor) else out[self._data.node_type])
+        if len(out) == 0:
+            # A subgraph may hold no training vertex: nothing is learned from it.
+            return out.sum()
+        if batch.seed_weights is None:
+            return self._losses(out, batch.labels).mean()
+        weights = torch.from_numpy(batch.seed_weights).to(out.device, out.dtype)
+        losses = self._losses(out, batch.labels)
+        return (losses.flatten(1).mean(1) if losses.dim() > 1 else losses).mul(weights).sum()
+
+    def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
+        """Metrics of the labelled vertices of each split."""
+        rows = {name: self._data.splits[name] for name in splits if len(self._data.splits.get(name, ()))}
+        if not rows:
+            return {}
+        wanted = np.unique(np.concatenate(list(rows.values())))
+        out = inference.outputs({self._data.node_type: wanted}, progress)[self._data.node_type]
+        values = self._checked(out).float().cpu().numpy()
+        return {
+            name: self._scores(values[np.searchsorted(wanted, r)], self._data.labels[r]) for name, r in rows.items()
+        }
+
+    def _scores(self, out: Array, labels: Array) -> dict[str, float]:
+        if self.name == "node-regression":
+            out = out[:, 0]
+        found = {}
+        for name in self._metrics:
+            found[name] = METRICS[name].compute(out, labels)
+        return found
+
+    def _losses(self, out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if self.name == "node-regression":
+            return functional.mse_loss(out[:, 0], labels, reduction="none")
+        if self._data.multi_label:
+            return functional.binary_cross_entropy_with_logits(out, labels, reduction="none")
+        return functional.cross_entropy(out, labels, reduction="none")
+
+    def _typed(self, labels: Array) -> Array:
+        whole = self.name == "node-classification" and not self._data.multi_label
+        return labels.astype(np.int64 if whole else np.float32)
+
+    def _checked(self, out: torch.Tensor) -> torch.Tensor:
+        if out.dim() != 2 or out.shape[1] != self.out:
+            what = f"{self._data.classes} classes" if self._data.classes else "one number a vertex"
+            raise PenstockError(
+                f"The model gives outputs of shape {tuple(out.shape)} where the task has {what}:"
+                f" make its last layer {self.out} wide."
+            )
+        return out

@@ -1,0 +1,54 @@
+"""What every task answers: its items, its loss, its metrics. The loop knows nothing else of it."""
+
+from typing import Any, Protocol
+
+import torch
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.pipeline.loading import Batch
+from penstock.pipeline.schedule import Planned
+from penstock.progress import SILENT, Progress
+from penstock.train.data import Task as TaskName
+from penstock.train.inference import Inference
+from penstock.train.metrics import Metric, metric_named
+
+Scores = dict[str, dict[str, float]]
+"""Metrics by split."""
+
+
+class Task(Protocol):
+    """A kind of learning problem on one graph."""
+
+    name: TaskName
+    items: Array
+    """What an epoch goes through: vertices, edges, clusters."""
+    batch_size: int
+    out: int
+    """Numbers the model must give a vertex."""
+    head: torch.nn.Module | None
+    """Learned with the model, where the model's output is not yet the answer."""
+    metric: Metric
+    """Chooses the best model."""
+
+    def sample(self, planned: Planned) -> Batch:
+        """The batch of some items, without features."""
+
+    def label(self, batch: Batch) -> None:
+        """Add what the outputs are compared with."""
+
+    def loss(self, out: Any, batch: Batch) -> torch.Tensor:
+        """The mean loss of the batch; `out` is what the model gives for the batch's seeds."""
+
+    def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
+        """Metrics of some splits by exact inference; splits without items are left out."""
+
+
+def chosen_metric(asked: str, default: Metric, task: TaskName) -> Metric:
+    """The metric asked for, if it fits the task."""
+    if asked == "auto":
+        return default
+    metric = metric_named(asked)
+    if task not in metric.tasks:
+        raise PenstockError(f"Metric {asked!r} is not for {task}: it is for {', '.join(metric.tasks)}.")
+    return metric

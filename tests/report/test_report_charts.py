@@ -1,0 +1,120 @@
+"""Axes that hold their values, thinning that keeps what stands out."""
+
+import json
+import math
+import re
+from html import unescape
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.report.axes import exact, fitted, logarithmic, spans_decades
+from penstock.report.charts import MOST_POINTS, Mark, Series, column_chart, line_chart, thinned
+from penstock.report.run_folder import Stage
+from penstock.report.words import limit_sentence, mebibytes, metric_value, moment, seconds, short
+
+values = st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=20)
+positive = st.lists(st.floats(1e-12, 1e12), min_size=2, max_size=20).filter(spans_decades)
+
+
+@given(values, st.booleans())
+def test_a_fitted_axis_holds_its_values(seen, from_zero):
+    axis = fitted(seen, from_zero)
+    room = (axis.high - axis.low) * 1e-6
+    assert all(axis.low - room <= value <= axis.high + room for value in seen)
+    assert 2 <= len(axis.ticks) <= 9
+    assert axis.ticks[0][0] == axis.low
+    assert len({label for _, label in axis.ticks}) == len(axis.ticks)
+
+
+@given(positive)
+def test_a_logarithmic_axis_holds_its_values(seen):
+    axis = logarithmic(seen)
+    assert axis.low < axis.high
+    assert all(axis.low * 0.9999 <= value <= axis.high * 1.0001 for value in seen)
+    assert all(0 <= axis.place(at) <= 1 for at, _ in axis.ticks)
+    assert 1 <= len(axis.ticks) <= 9
+
+
+def test_an_exact_axis_of_epochs_has_whole_labels():
+    assert [text for _, text in exact(1, 3, whole=True).ticks] == ["1", "2", "3"]
+    assert [text for _, text in exact(4, 4, whole=True).ticks] == ["4"]
+    assert exact(1, 3000, whole=True).ticks[-1] == (3000, "3,000")
+
+
+def test_decades():
+    assert spans_decades([0.01, 3.0])
+    assert not spans_decades([0.5, 3.0])
+    assert not spans_decades([-0.01, 3.0])
+    assert not spans_decades([])
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), max_size=300), st.integers(4, 60))
+def test_thinning_keeps_order_bound_and_extremes(heights, most):
+    points = [(float(at), value) for at, value in enumerate(heights)]
+    kept = thinned(points, most)
+    assert len(kept) <= max(most, 1)
+    assert kept == sorted(kept, key=lambda each: each[0])
+    assert set(kept) <= set(points)
+    known = [value for value in heights if value is not None]
+    if known:
+        left = [value for _, value in kept if value is not None]
+        assert (min(left), max(left)) == (min(known), max(known))
+
+
+def test_a_curve_breaks_where_there_is_no_value():
+    series = Series("", [(0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 1.0)], "c1", {})
+    drawn = line_chart("Loss", [series], exact(0, 3), fitted([1, 2]), mark=Mark(1.0, 2.0, "<best>"))
+    path = re.search(r'class="curve c1" d="([^"]*)"', drawn)[1]
+    assert path.count("M") == 2
+    assert drawn.count('class="dot c1"') == 1
+    assert "&lt;best&gt;" in drawn
+
+
+def test_long_curves_stay_small_and_short_ones_whole():
+    points = [(float(at), math.sin(at)) for at in range(50_000)]
+    drawn = line_chart("Loss", [Series("a", points, "c1", {})], exact(0, 50_000), fitted([-1, 1]))
+    assert re.search(r'class="curve c1" d="([^"]*)"', drawn)[1].count("L") <= MOST_POINTS
+    assert len(drawn) < 40_000
+    columns = column_chart("Time", Series("", points[:5], "c1", {}), exact(0, 4), fitted([-1, 1]))
+    assert columns.count("<rect") == 5
+
+
+def test_what_a_pointer_shows():
+    series = [Series("a", [(1.0, 2.0), (2.0, 4.0)], "c1", {1.0: "two"}), Series("b", [(2.0, 3.0)], "c2", {})]
+    drawn = line_chart("Loss", series, exact(1, 2), fitted([0, 4]))
+    stops = json.loads(unescape(re.search('data-hover="([^"]*)"', drawn)[1]))
+    assert stops == [
+        [0.0, "epoch 1", [[0.5, "c1", "a two"]]],
+        [1.0, "epoch 2", [[0.0, "c1", "a 4"], [0.25, "c2", "b 3"]]],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (2e-5, "20 µs"),
+        (0.84, "840 ms"),
+        (3.2, "3.2 s"),
+        (59.97, "1 min 00 s"),
+        (252, "4 min 12 s"),
+        (7380, "2 h 03 min"),
+    ],
+)
+def test_seconds(value, words):
+    assert seconds(value) == words
+
+
+def test_numbers_in_words():
+    assert [short(value) for value in (950, 12_345, 4_560_000, 2e12)] == ["950", "12.3 k", "4.56 M", "2,000 G"]
+    assert (mebibytes(900), mebibytes(2048)) == ("900 MiB", "2.00 GiB")
+    assert (metric_value("accuracy", 0.7184), metric_value("roc_auc", 0.91234)) == ("71.84 %", "0.9123")
+    assert (moment("2026-07-20T14:03:11+00:00"), moment("soon")) == ("20 July 2026, 14:03", "soon")
+
+
+def test_the_limiting_stage_in_words():
+    compute, sample = Stage("compute", 96.0, 4.0), Stage("sample", 30.0, 70.0)
+    words = "Compute limits this run: it was busy 96 % of the time; sampling mostly waited."
+    assert limit_sentence(compute, [sample, compute]) == words
+    assert limit_sentence(sample, [sample]) == "No stage was busy throughout: sampling was busiest, 30 % of the time."

@@ -1,0 +1,261 @@
+"""The page: what it says about a run, and that it is one harmless file whatever the run is called."""
+
+import json
+import math
+from html.parser import HTMLParser
+
+import pytest
+import typer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from synthetic_runs import DEFAULTS, write_run
+from typer.testing import CliRunner
+
+from penstock.cli.report import report_command
+from penstock.errors import PenstockError
+from penstock.report import write_report
+
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">\'"&' + "w" * 300
+VOID = {"meta", "path", "rect", "circle"}
+
+
+class Page(HTMLParser):
+    """Checks nesting while it reads; keeps tags, attributes and the text outside style and script."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.words = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"script", "style"} & set(self.open):
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def page_of(folder, defaults=None):
+    """The run's page, after checking that it is well formed and loads nothing."""
+    text = write_report(folder, defaults).read_text()
+    # The one `src=` that may occur is the harmless text of a hostile name.
+    for outside in ("http://", "https://", "src=", "@import", "url("):
+        assert outside not in text.replace("&lt;img src=x", "")
+    page = Page(text)
+    assert page.tags.count("script") == 1
+    assert not {"src", "href", "srcset"} & set(page.attributes)
+    assert not [name for name in page.attributes if name.startswith("on")]
+    return page
+
+
+def test_a_finished_run_says_everything(tmp_path):
+    page = page_of(write_run(tmp_path / "run"), DEFAULTS)
+    for words in (
+        "finished 20 July 2026, 14:03",
+        "sage on synthetic-arxiv",
+        "Node classification",
+        "218 k parameters",
+        "71.84 % test accuracy",
+        "time 1 min 46 s",
+        "seeds a second 2.91 k",
+        "peak memory 2.04 GiB",
+        "Compute limits this run: it was busy 96 % of the time; choosing seeds and gathering features mostly waited.",
+        "at epoch 23",
+        "sample 62 % busy 2 min 05 s · waited 1 min 17 s · 2 threads · queue of 4",
+        "Half of the epochs took",
+        "of the machine's 23.54 GiB",
+        "lr 0.003 default 0.001",
+        "10 settings left at their defaults",
+        "169,343",
+        "40 classes",
+        "AMD EPYC 7B13",
+        "Gathering uses 2 threads.",
+    ):
+        assert words in page.text, words
+    assert page.tags.count("svg") == 6
+
+
+def test_without_defaults_all_settings_are_shown_alike(tmp_path):
+    page = page_of(write_run(tmp_path / "run"))
+    assert "default" not in page.text
+    assert "batch_size 1024" in page.text
+
+
+def test_the_same_value_written_differently_is_no_choice(tmp_path):
+    assert "fanouts 15, 10, 5 default" not in page_of(write_run(tmp_path / "run"), DEFAULTS).text
+
+
+def test_a_running_run(tmp_path):
+    page = page_of(write_run(tmp_path / "run", epochs=3, state="running"))
+    assert "Still running when this page was written." in page.text
+    assert "validation accuracy so far" in page.text
+    assert "test accuracy" not in page.text
+
+
+def test_a_run_that_has_not_reached_its_first_epoch(tmp_path):
+    folder = write_run(tmp_path / "run", epochs=1, state="running")
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:4]))
+    assert "training, by step" in page_of(folder).text
+
+
+def test_a_failed_run_says_so_first(tmp_path):
+    message = "Batch 7 cannot be gathered: <features> are too short."
+    page = page_of(write_run(tmp_path / "run", epochs=2, state="failed", message=message))
+    assert f"This run failed. {message}" in page.text
+    assert page.text.index(message) < page.text.index("Loss")
+
+
+def test_an_interrupted_run_without_a_message(tmp_path):
+    assert (
+        "This run was interrupted. It can be resumed." in page_of(write_run(tmp_path / "r", state="interrupted")).text
+    )
+
+
+def test_one_epoch_is_dots_and_no_curve(tmp_path):
+    page = page_of(write_run(tmp_path / "run", epochs=1))
+    assert "epochs 1 best epoch 1" in page.text
+    assert "Half of the epochs" not in page.text
+
+
+def test_a_loss_that_is_no_number(tmp_path):
+    page = page_of(write_run(tmp_path / "run", epochs=6, loss=lambda epoch: math.nan if epoch > 4 else 1 / epoch))
+    assert "The loss was not a finite number at epoch 5." in page.text
+    page = page_of(write_run(tmp_path / "all", epochs=2, loss=lambda epoch: math.inf))
+    assert "No finite loss was recorded." in page.text
+
+
+def test_thousands_of_epochs_make_a_small_page(tmp_path):
+    folder = write_run(tmp_path / "run", epochs=3000, loss=lambda epoch: 3 * math.exp(-epoch / 300) + 1e-3)
+    page = page_of(folder)
+    assert (folder / "report.html").stat().st_size < 500_000
+    assert "logarithmic" in page.text
+
+
+def test_without_a_trace(tmp_path):
+    page = page_of(write_run(tmp_path / "run", events=False))
+    assert "Timeline" not in page.text
+    assert "Memory GiB resident" in page.text
+
+
+def test_a_bare_run(tmp_path):
+    (tmp_path / "run.json").write_text('{"format": "penstock-run", "version": 1, "state": "running"}')
+    assert tmp_path.name in page_of(tmp_path).text
+
+
+def test_hostile_names_are_text(tmp_path):
+    graph = {
+        "name": HOSTILE,
+        "nodes": {HOSTILE: 3},
+        "edges": {HOSTILE: 4},
+        "features": {HOSTILE: 2},
+        "classes": HOSTILE,
+    }
+    folder = write_run(
+        tmp_path / "run",
+        state=HOSTILE,
+        message=HOSTILE,
+        graph=graph,
+        task=HOSTILE,
+        machine={HOSTILE: HOSTILE},
+        metric={"name": HOSTILE},
+        started=HOSTILE,
+        result={"val": {HOSTILE: 1.0}, "test": {HOSTILE: 2.0}, "stages": {HOSTILE: {"busy_s": 1}}},
+    )
+    (folder / "job.yaml").write_text(json.dumps({"model": HOSTILE, HOSTILE: HOSTILE}))
+    record = {"kind": "epoch", "epoch": 1, "val": {HOSTILE: 0.5}, "stages": {HOSTILE: {"busy_s": 1}}}
+    note = {"kind": "note", "text": HOSTILE}
+    (folder / "metrics.jsonl").write_text(f"{json.dumps(record)}\n{json.dumps(note)}\n")
+    thread = {"ph": "M", "name": "thread_name", "tid": 1, "args": {"name": HOSTILE}}
+    bar = {"ph": "X", "name": HOSTILE, "ts": 0, "dur": 9, "tid": 1, "args": {"epoch": 1, "batch": 1}}
+    (folder / "events.jsonl").write_text(f"[\n{json.dumps(thread)},\n{json.dumps(bar)},\n")
+    page = page_of(folder, {HOSTILE: "x"})
+    assert page.text.count("<script>alert(1)</script>") > 10
+    assert "img" not in page.tags
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=6,
+)
+_RESULT = ("seconds", "epochs", "val", "test", "best_epoch", "limiting_stage", "stages", "peak_rss_mb", "train_loss")
+_RECORD = ("epoch", "step", "time", "loss", "seconds", "seeds_per_second", "val", "test", "stages", "rss_mb", "text")
+odd = {
+    "document": st.dictionaries(
+        st.sampled_from(["state", "message", "started", "graph", "task", "metric", "parameters", "machine"]),
+        json_values,
+    ),
+    "graph": st.dictionaries(st.sampled_from(["name", "nodes", "edges", "bytes", "features", "classes"]), json_values),
+    "result": st.dictionaries(st.sampled_from(_RESULT), json_values),
+    "records": st.lists(
+        st.tuples(
+            st.sampled_from(["epoch", "step", "note", "resumed"]),
+            st.dictionaries(st.sampled_from(_RECORD), json_values),
+        ),
+        max_size=6,
+    ),
+    "job": json_values,
+}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(**odd)
+def test_whatever_is_in_the_documents_there_is_a_page(tmp_path, document, graph, result, records, job):
+    fixed = {"graph": graph, **document, "result": result, "format": "penstock-run", "version": 1}
+    (tmp_path / "run.json").write_text(json.dumps(fixed))
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    lines = [json.dumps({**fields, "kind": kind}) + "\n" for kind, fields in records]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    page_of(tmp_path, {"model": "sage"})
+
+
+def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "run", epochs=1)
+    before = write_report(folder).read_text()
+
+    def no_space(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.replace", no_space)
+    with pytest.raises(PenstockError, match="No space left on device"):
+        write_report(folder)
+    assert (folder / "report.html").read_text() == before
+    assert sorted(each.name for each in folder.iterdir()) == [
+        "events.jsonl",
+        "job.yaml",
+        "metrics.jsonl",
+        "report.html",
+        "run.json",
+    ]
+
+
+def test_the_command(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "run", epochs=2)
+    app = typer.Typer()
+    app.command()(report_command)
+    done = CliRunner().invoke(app, [str(folder), "--json"])
+    page = folder / "report.html"
+    assert json.loads(done.stdout) == {"path": str(page), "bytes": page.stat().st_size}
+    assert CliRunner().invoke(app, [str(folder)]).stdout == f"Written to {page}\n"
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda address: bool(opened.append(address)))
+    failed = CliRunner().invoke(app, [str(folder), "--open"])
+    assert opened == [page.as_uri()]
+    assert "open" in str(failed.exception)

@@ -1,0 +1,157 @@
+"""Reading run folders that are whole, going, broken off, or large."""
+
+import json
+
+import pytest
+from synthetic_runs import STAGES, write_events, write_run
+
+from penstock.errors import PenstockError
+from penstock.report import read_run
+from penstock.report.metrics_log import MOST_STEPS, read_metrics
+from penstock.report.timeline import steady_window
+from penstock.report.trace import SMALL_FILE, read_trace
+
+
+def test_a_finished_run(tmp_path):
+    run = read_run(write_run(tmp_path / "run", epochs=24))
+    assert run.state == "finished"
+    assert len(run.log.epochs) == 24
+    assert run.best.epoch == run.result["best_epoch"]
+    assert [each.name for each in run.stages] == list(STAGES)
+    assert run.limiting.name == "compute"
+    assert run.limiting.share == pytest.approx(0.96)
+    assert run.seconds == pytest.approx(24 * 4.4)
+    assert run.problems == []
+
+
+def test_a_running_run_is_summed_from_its_epochs(tmp_path):
+    run = read_run(write_run(tmp_path / "run", epochs=3, state="running"))
+    assert run.seconds == pytest.approx(13.2)
+    assert run.limiting.name == "compute"
+    assert run.limiting.busy_s == pytest.approx(3 * 4.2 * 0.96)
+    assert run.best.epoch == 3
+    assert run.peak_rss_mb > 1900
+
+
+def test_lower_is_better(tmp_path):
+    metric = {"name": "accuracy", "better": "lower"}
+    assert read_run(write_run(tmp_path / "run", epochs=3, state="running", metric=metric)).best.epoch == 1
+
+
+def test_a_folder_with_nothing_but_run_json(tmp_path):
+    (tmp_path / "run.json").write_text('{"format": "penstock-run", "version": 1}')
+    run = read_run(tmp_path)
+    assert (run.state, run.best, run.limiting, run.seconds, run.peak_rss_mb) == ("unknown", None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "no run folder"),
+        ("{", "cannot be read"),
+        ("[]", "not a penstock-run"),
+        ('{"format": "penstock-graph", "version": 1}', "not a penstock-run"),
+        ('{"format": "penstock-run", "version": 7}', "version 7"),
+    ],
+)
+def test_what_is_no_run_folder_is_refused(tmp_path, text, words):
+    if text is not None:
+        (tmp_path / "run.json").write_text(text)
+    with pytest.raises(PenstockError, match=words):
+        read_run(tmp_path)
+
+
+def test_a_line_half_written_is_left_out_and_a_broken_one_is_counted(tmp_path):
+    path = write_run(tmp_path / "run", epochs=2) / "metrics.jsonl"
+    whole = path.read_text()
+    path.write_text(whole + '{"kind": "epoch", "epoch": 3, "lo')
+    assert len(read_metrics(path).epochs) == 2
+    assert read_metrics(path).unreadable == 0
+    path.write_text("garbage\n" + whole)
+    assert len(read_metrics(path).epochs) == 2
+    assert "1 line of metrics.jsonl" in read_run(path.parent).problems[0]
+
+
+def test_broken_settings_are_a_note(tmp_path):
+    folder = write_run(tmp_path / "run", epochs=1)
+    (folder / "job.yaml").write_text("a: [")
+    run = read_run(folder)
+    assert run.job == {}
+    assert "job.yaml" in run.problems[0]
+
+
+def test_what_a_resumed_run_does_again_replaces_what_it_had_done(tmp_path):
+    records = [{"kind": "epoch", "epoch": e, "step": 10 * e, "time": 5.0 * e, "loss": 9.0} for e in (1, 2, 3)]
+    records += [{"kind": "step", "epoch": 3, "step": s, "time": 15.0, "loss": 9.0} for s in (5, 25, 30)]
+    records += [{"kind": "resumed", "time": 0.0, "epoch": 2, "step": 10}]
+    records += [{"kind": "epoch", "epoch": 2, "step": 20, "time": 4.0, "loss": 1.0}]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in records))
+    log = read_metrics(path)
+    assert [(each.epoch, each.loss) for each in log.epochs] == [(1, 9.0), (2, 1.0)]
+    assert [step for step, _ in log.steps] == [5]
+    assert log.seconds == 19.0
+    assert log.notes == [(15.0, "Resumed at epoch 2, step 10.")]
+
+
+def test_losses_within_epochs_are_bounded(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"kind": "step", "step": {step}, "loss": 1.0}}\n' for step in range(3 * MOST_STEPS)))
+    steps = [step for step, _ in read_metrics(path).steps]
+    assert MOST_STEPS // 2 <= len(steps) <= MOST_STEPS
+    assert steps == sorted(steps)
+    assert steps[-1] > 2.99 * MOST_STEPS
+    assert steps[0] < 10
+
+
+def test_a_small_trace_is_read_whole(tmp_path):
+    write_events(tmp_path / "events.jsonl", epochs=3, batches=10)
+    with (tmp_path / "events.jsonl").open("a") as lines:
+        lines.write('{"name": "compute", "ph": "X", "ts": 1')
+    trace = read_trace(tmp_path / "events.jsonl")
+    assert len(trace.bars) == 3 * 10 * 4
+    assert len(trace.memory) == 30
+    assert trace.memory[0][0] == 0.0
+    assert trace.threads[3] == "sample 2"
+
+
+def test_of_a_large_trace_only_some_is_read(tmp_path):
+    path = tmp_path / "events.jsonl"
+    write_events(path, epochs=40, batches=250, padding=300)
+    size = path.stat().st_size
+    assert size > 3 * SMALL_FILE
+    trace = read_trace(path)
+    assert len(trace.bars) < 10_000
+    assert 100 < len(trace.memory) < 5_000
+    # From one end of the run to the other.
+    assert trace.memory[-1][0] > 0.98 * 40 * 250 * 0.35
+    assert trace.memory == sorted(trace.memory, key=lambda each: each[0])
+    middle = [bar.epoch for bar in trace.bars]
+    assert min(middle) > 10
+    assert max(middle) < 30
+    assert trace.threads[5] == "compute"
+
+
+def test_memory_goes_on_where_a_resumed_clock_begins_anew(tmp_path):
+    counters = [{"ph": "C", "name": "memory", "ts": ts, "args": {"rss_mb": 1.0}} for ts in (5e6, 9e6, 1e6, 2e6)]
+    (tmp_path / "e").write_text("[\n" + "".join(json.dumps(each) + ",\n" for each in counters))
+    assert [at for at, _ in read_trace(tmp_path / "e").memory] == [0.0, 4.0, 4.0, 5.0]
+
+
+def test_the_window_is_within_one_epoch_and_a_lane_is_a_thread(tmp_path):
+    write_events(tmp_path / "events.jsonl", epochs=5, batches=12)
+    window = steady_window(read_trace(tmp_path / "events.jsonl"))
+    names = [lane.name for lane in window.lanes]
+    assert names == ["seeds", "sample 1", "sample 2", "gather", "compute"]
+    batches = [(bar.epoch, bar.batch) for bar in window.lanes[-1].bars]
+    assert len(batches) == 8
+    assert len({epoch for epoch, _ in batches}) == 1
+    assert all(bar.end >= window.start and bar.start <= window.end for lane in window.lanes for bar in lane.bars)
+
+
+def test_events_that_are_not_ours_do_no_harm(tmp_path):
+    lines = ['{"ph": "X"}', '{"ph": "X", "name": 3, "ts": "a", "dur": null, "tid": []}', "3", '{"ph": "C", "args": 4}']
+    lines += ['{"ph": "X", "name": "mine", "ts": 0, "dur": 5, "tid": 1}', "]"]
+    (tmp_path / "e").write_text("[\n" + ",\n".join(lines))
+    window = steady_window(read_trace(tmp_path / "e"))
+    assert [lane.name for lane in window.lanes] == ["mine (thread 1)"]

@@ -1,0 +1,62 @@
+"""Numbering vertices: directly or by hashing, the same rows."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from neighbourhoods import same_batch
+
+from penstock import PenstockError
+from penstock.sampling import BatchKey, NeighbourSampler, relabel
+from random_graphs import power_law_graph
+
+KEY = BatchKey(2, 0, 0)
+
+
+def test_direct_and_hashed_batches_are_the_same():
+    graph = power_law_graph(6000)  # larger batches than the smallest table holds
+    samplers = [NeighbourSampler(graph, [6, 5, 4], totals=True, edges=True, relabel=way) for way in ("direct", "hash")]
+    for seeds in (np.arange(10), np.arange(2000, 2600), np.empty(0, int), np.arange(6000)):
+        direct, hashed = (sampler.sample(seeds, KEY) for sampler in samplers)
+        same_batch(direct, hashed)
+        assert direct.vertices.dtype == hashed.vertices.dtype
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=0, max_size=300), st.integers(0, 5))
+def test_hashed_rows_are_numbers_in_order_of_appearance(numbers, repeats):
+    rows = relabel.HashedRows(np.dtype(np.int64))
+    for _ in range(2):
+        found = rows.number_these(np.array(numbers * repeats, np.int64))
+        order = list(dict.fromkeys(numbers * repeats))
+        assert rows.vertices[: rows.known].tolist() == order
+        assert [order[row] for row in found] == numbers * repeats
+        rows.forget()
+
+
+def test_the_table_grows_without_losing_rows():
+    rows = relabel.HashedRows(np.dtype(np.int32))
+    first = rows.number_these(np.arange(50_000, dtype=np.int32) * 4096)
+    np.testing.assert_array_equal(first, np.arange(50_000))
+    np.testing.assert_array_equal(rows.number_these(np.arange(49_999, -1, -1, dtype=np.int32) * 4096), first[::-1])
+    assert rows.known == 50_000
+
+
+def test_the_graphs_size_chooses(monkeypatch):
+    assert isinstance(relabel.rows_for(100), relabel.DirectRows)
+    monkeypatch.setattr(relabel, "DIRECT_LIMIT", 99)
+    assert isinstance(relabel.rows_for(100), relabel.HashedRows)
+    assert isinstance(relabel.rows_for(100, "direct"), relabel.DirectRows)
+
+
+@pytest.mark.parametrize("way", ["direct", "hash"])
+def test_a_repeated_seed_gets_a_sentence_and_spoils_nothing(way):
+    graph = power_law_graph()
+    sampler = NeighbourSampler(graph, [3], relabel=way)
+    with pytest.raises(PenstockError, match="Vertex 7 is twice"):
+        sampler.sample(np.array([7, 3, 7, 3]), KEY)
+    same_batch(sampler.sample(np.array([7, 3]), KEY), NeighbourSampler(graph, [3]).sample(np.array([7, 3]), KEY))
+
+
+def test_an_unknown_way_gets_a_sentence():
+    with pytest.raises(PenstockError, match="use one of auto, direct, hash"):
+        NeighbourSampler(power_law_graph(), [3], relabel="sorted")
