@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from random_blocks import dense, random_block, rows
 from torch.autograd import gradcheck
 
 from penstock import PenstockError
@@ -17,7 +18,6 @@ from penstock.nn.aggregate import gather
 from penstock.nn.derived import transposed, with_self_loops, without_empty_rows
 from penstock.nn.threads import column_chunks, row_chunks, run_chunks
 from penstock.sampling import Block
-from random_blocks import dense, random_block, rows
 
 
 def expected(block, x, reduce):
@@ -187,7 +187,7 @@ def test_what_cannot_be_aggregated_is_refused():
         aggregate(block, rows(8, 3), "sum")
     with pytest.raises(PenstockError, match="median"):
         aggregate(block, rows(9, 3), "median")
-    with pytest.raises(PenstockError, match="float16 cannot be aggregated"):
+    with pytest.raises(PenstockError, match=r"no kernels for torch\.float16"):
         aggregate(block, rows(9, 3).half(), "sum")
     with pytest.raises(PenstockError, match="no kernels for device 'meta' yet"):
         aggregate(block, torch.empty(9, 3, device="meta"), "sum")

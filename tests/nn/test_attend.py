@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from random_blocks import dense, random_block, rows
 from torch.autograd import gradcheck
 from torch.nn.functional import leaky_relu
 
 from penstock import PenstockError
 from penstock.nn import attend, attend_jointly
 from penstock.sampling import Block
-from random_blocks import dense, random_block, rows
 
 
 def expected(block, scores, values, heads):

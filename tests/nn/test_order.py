@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from random_blocks import random_block, rows, typed_block
 
 from penstock.nn import GCNLayer, RGCNLayer, SAGELayer
 from penstock.nn.order import aggregate_first
-from random_blocks import random_block, rows, typed_block
 
 
 def test_wide_input_of_a_dense_block_is_transformed_first():

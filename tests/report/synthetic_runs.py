@@ -45,13 +45,13 @@ def write_run(folder, epochs=24, state="finished", message="", events=True, loss
 
 def write_events(path, epochs=6, batches=12, padding=0):
     """A pipeline in which compute is always busy; `padding` lengthens every line."""
-    names = {1: "seeds", 2: "sample 1", 3: "sample 2", 4: "gather", 5: "compute"}
+    names = {1: "seeds 0", 2: "sample 0", 3: "sample 1", 4: "gather 0", 5: "compute 0"}
     with path.open("w") as lines:
         lines.write("[\n")
         for thread, name in names.items():
             _line(lines, {"ph": "M", "name": "thread_name", "pid": 1, "tid": thread, "args": {"name": name}})
         for at in range(epochs * batches):
-            place = {"epoch": at // batches + 1, "batch": at % batches}
+            place = {"epoch": at // batches, "batch": at % batches}
             start = 50_000 + at * 350_000
             place = {**place, "padding": "x" * padding} if padding else place
             wobble = 30_000 * math.sin(at * 1.7)
@@ -82,7 +82,7 @@ def _epoch(epoch, loss):
         value = loss(max(place, 0.1)) * (1 + 0.1 * math.sin(step * 3.1 + epoch * 1.9))
         yield {
             "kind": "step",
-            "epoch": epoch,
+            "epoch": epoch - 1,
             "step": (epoch - 1) * 12 + step + 1,
             "time": start + step * 0.35,
             "loss": value,
@@ -95,14 +95,14 @@ def _epoch(epoch, loss):
     )
     yield {
         "kind": "epoch",
-        "epoch": epoch,
+        "epoch": epoch - 1,
         "step": epoch * 12,
         "time": start + 4.4,
         "loss": loss(epoch),
         "lr": 0.003,
         "seconds": 4.2 + 0.15 * math.sin(epoch) + (1.1 if epoch == 1 else 0),
         "seeds_per_second": 2900 + 60 * math.sin(epoch),
-        "val": {"accuracy": accuracy, "macro_f1": accuracy - 0.08},
+        "val": {"accuracy": accuracy, "macro-f1": accuracy - 0.08},
         "stages": {
             name: {"busy_s": 4.2 * share * _THREADS[name], "wait_s": 4.2 * (1 - share) * _THREADS[name] * (share > 0)}
             for name, share in _SHARES.items()
@@ -121,7 +121,7 @@ def _document(epochs, state, message):
         "graph": {
             "name": "synthetic-arxiv",
             "nodes": {"node": 169_343},
-            "edges": {"node/to/node": 2_315_598},
+            "edges": {"node__to__node": 2_315_598},
             "bytes": 118_000_000,
             "features": {"node": 128},
             "classes": 40,
@@ -150,8 +150,8 @@ def _result(epochs, records):
         "seeds_per_second": 2912.4,
         "train_loss": done[-1]["loss"],
         "val": best["val"],
-        "test": {"accuracy": 0.7184, "macro_f1": 0.6431},
-        "best_epoch": best["epoch"],
+        "test": {"accuracy": 0.7184, "macro-f1": 0.6431},
+        "best_epoch": best["epoch"] + 1,
         "limiting_stage": "compute",
         "stages": {
             name: {

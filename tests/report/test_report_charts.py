@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from penstock.report.axes import exact, fitted, logarithmic, spans_decades
 from penstock.report.charts import MOST_POINTS, Mark, Series, column_chart, line_chart, thinned
 from penstock.report.run_folder import Stage
+from penstock.report.values import number
 from penstock.report.words import limit_sentence, mebibytes, metric_value, moment, seconds, short
 
-values = st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=20)
+values = st.lists(st.floats(-1e12, 1e12).map(number), min_size=1, max_size=20)
 positive = st.lists(st.floats(1e-12, 1e12), min_size=2, max_size=20).filter(spans_decades)
 
 
@@ -109,7 +110,7 @@ def test_seconds(value, words):
 def test_numbers_in_words():
     assert [short(value) for value in (950, 12_345, 4_560_000, 2e12)] == ["950", "12.3 k", "4.56 M", "2,000 G"]
     assert (mebibytes(900), mebibytes(2048)) == ("900 MiB", "2.00 GiB")
-    assert (metric_value("accuracy", 0.7184), metric_value("roc_auc", 0.91234)) == ("71.84 %", "0.9123")
+    assert (metric_value("accuracy", 0.7184), metric_value("roc-auc", 0.91234)) == ("71.84 %", "0.9123")
     assert (moment("2026-07-20T14:03:11+00:00"), moment("soon")) == ("20 July 2026, 14:03", "soon")
 
 
@@ -117,4 +118,7 @@ def test_the_limiting_stage_in_words():
     compute, sample = Stage("compute", 96.0, 4.0), Stage("sample", 30.0, 70.0)
     words = "Compute limits this run: it was busy 96 % of the time; sampling mostly waited."
     assert limit_sentence(compute, [sample, compute]) == words
+    idle = [Stage(name, 1.0, 99.0) for name in ("seeds", "sample", "gather")]
+    assert limit_sentence(compute, [*idle, compute]).endswith("; the other stages mostly waited.")
+    assert limit_sentence(compute, [compute]).endswith("96 % of the time.")
     assert limit_sentence(sample, [sample]) == "No stage was busy throughout: sampling was busiest, 30 % of the time."

@@ -1,6 +1,7 @@
 """Reading run folders that are whole, going, broken off, or large."""
 
 import json
+import re
 
 import pytest
 from synthetic_runs import STAGES, write_events, write_run
@@ -81,10 +82,10 @@ def test_broken_settings_are_a_note(tmp_path):
 
 
 def test_what_a_resumed_run_does_again_replaces_what_it_had_done(tmp_path):
-    records = [{"kind": "epoch", "epoch": e, "step": 10 * e, "time": 5.0 * e, "loss": 9.0} for e in (1, 2, 3)]
+    records = [{"kind": "epoch", "epoch": e - 1, "step": 10 * e, "time": 5.0 * e, "loss": 9.0} for e in (1, 2, 3)]
     records += [{"kind": "step", "epoch": 3, "step": s, "time": 15.0, "loss": 9.0} for s in (5, 25, 30)]
-    records += [{"kind": "resumed", "time": 0.0, "epoch": 2, "step": 10}]
-    records += [{"kind": "epoch", "epoch": 2, "step": 20, "time": 4.0, "loss": 1.0}]
+    records += [{"kind": "resumed", "time": 0.0, "epoch": 1, "step": 10}]
+    records += [{"kind": "epoch", "epoch": 1, "step": 20, "time": 4.0, "loss": 1.0}]
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in records))
     log = read_metrics(path)
@@ -112,7 +113,7 @@ def test_a_small_trace_is_read_whole(tmp_path):
     assert len(trace.bars) == 3 * 10 * 4
     assert len(trace.memory) == 30
     assert trace.memory[0][0] == 0.0
-    assert trace.threads[3] == "sample 2"
+    assert {bar.thread for bar in trace.bars} == {"seeds 0", "sample 0", "sample 1", "gather 0", "compute 0"}
 
 
 def test_of_a_large_trace_only_some_is_read(tmp_path):
@@ -126,10 +127,10 @@ def test_of_a_large_trace_only_some_is_read(tmp_path):
     # From one end of the run to the other.
     assert trace.memory[-1][0] > 0.98 * 40 * 250 * 0.35
     assert trace.memory == sorted(trace.memory, key=lambda each: each[0])
-    middle = [bar.epoch for bar in trace.bars]
-    assert min(middle) > 10
-    assert max(middle) < 30
-    assert trace.threads[5] == "compute"
+    epochs = {bar.epoch for bar in trace.bars}
+    assert 0 in epochs
+    assert 20 in epochs
+    assert 39 not in epochs
 
 
 def test_memory_goes_on_where_a_resumed_clock_begins_anew(tmp_path):
@@ -141,12 +142,41 @@ def test_memory_goes_on_where_a_resumed_clock_begins_anew(tmp_path):
 def test_the_window_is_within_one_epoch_and_a_lane_is_a_thread(tmp_path):
     write_events(tmp_path / "events.jsonl", epochs=5, batches=12)
     window = steady_window(read_trace(tmp_path / "events.jsonl"))
-    names = [lane.name for lane in window.lanes]
-    assert names == ["seeds", "sample 1", "sample 2", "gather", "compute"]
+    assert [lane.name for lane in window.lanes] == ["seeds 0", "sample 0", "sample 1", "gather 0", "compute 0"]
     batches = [(bar.epoch, bar.batch) for bar in window.lanes[-1].bars]
     assert len(batches) == 8
     assert len({epoch for epoch, _ in batches}) == 1
     assert all(bar.end >= window.start and bar.start <= window.end for lane in window.lanes for bar in lane.bars)
+
+
+def test_the_window_is_where_every_batch_was_recorded(tmp_path):
+    path = tmp_path / "events.jsonl"
+    write_events(path, epochs=20, batches=100)
+    sparse = [line for line in path.read_text().splitlines() if _batch(line) is None or _batch(line) % 50 == 0]
+    dense = tmp_path / "dense.jsonl"
+    write_events(dense, epochs=1, batches=20)
+    path.write_text("\n".join([*dense.read_text().splitlines(), *sparse[1:]]) + "\n")
+    batches = [bar.batch for bar in steady_window(read_trace(path)).lanes[-1].bars]
+    assert batches == list(range(batches[0], batches[0] + 8))
+    assert 0 < batches[0] < 12
+
+
+def _batch(line):
+    found = re.search(r'"batch": (\d+)', line)
+    return int(found[1]) if found else None
+
+
+def test_a_number_given_to_another_thread_after_resuming(tmp_path):
+    names = [{"ph": "M", "name": "thread_name", "tid": 1, "args": {"name": name}} for name in ("sample 0", "gather 0")]
+    bars = [{"ph": "X", "name": "x", "ts": at, "dur": 5, "tid": 1} for at in (0, 9)]
+    lines = [names[0], bars[0], names[1], bars[1]]
+    (tmp_path / "e").write_text("[\n" + "".join(json.dumps(each) + ",\n" for each in lines))
+    assert [bar.thread for bar in read_trace(tmp_path / "e").bars] == ["sample 0", "gather 0"]
+
+
+def test_a_resumed_run_forgets_the_result_it_was_interrupted_with(tmp_path):
+    folder = write_run(tmp_path / "run", epochs=3, state="running", result={"epochs": 1, "best_epoch": 1})
+    assert read_run(folder).best.epoch == 3
 
 
 def test_events_that_are_not_ours_do_no_harm(tmp_path):
@@ -154,4 +184,4 @@ def test_events_that_are_not_ours_do_no_harm(tmp_path):
     lines += ['{"ph": "X", "name": "mine", "ts": 0, "dur": 5, "tid": 1}', "]"]
     (tmp_path / "e").write_text("[\n" + ",\n".join(lines))
     window = steady_window(read_trace(tmp_path / "e"))
-    assert [lane.name for lane in window.lanes] == ["mine (thread 1)"]
+    assert [lane.name for lane in window.lanes] == ["thread 1"]

@@ -4,12 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from neighbourhoods import assert_edges_are_in_the_lists
 
-from penstock import PenstockError
+from penstock import EdgeSet, Graph, NodeSet, PenstockError
 from penstock.sampling import BatchKey, NeighbourSampler
-from random_graphs import directed_graph, power_law_graph
+from random_graphs import directed_graph, graphs, power_law_graph
 
 KEY = BatchKey(0, 0, 0)
 
@@ -137,6 +138,49 @@ def test_pyg_sees_every_vertex_sampled_once():
     assert received[outer.num_dst :].sum() == 0
 
 
+def test_what_a_key_draws_never_changes():
+    """Runs must be repeatable with later versions: these are the vertices that the first one drew."""
+    indptr, indices = np.arange(101) * 50, (np.arange(5000) % 50 * 2).astype(np.int32)
+    graph = Graph({"node": NodeSet(100)}, {("node", "to", "node"): EdgeSet(indptr, indices)})
+    seeds = np.array([3, 77])
+    for fanout, replace, expected in (
+        (3, False, [2, 80, 72, 78, 80, 82]),
+        (3, True, [2, 82, 72, 82, 80, 82]),
+    ):
+        batch = NeighbourSampler(graph, [fanout], replace).sample(seeds, BatchKey(1, 2, 3))
+        assert batch.vertices[batch.blocks[0].indices].tolist() == expected
+    batch = NeighbourSampler(graph, [40]).sample(seeds, BatchKey(1, 2, 3))
+    assert int(batch.vertices[batch.blocks[0].indices].astype(int) @ np.arange(80)) == 197494
+
+
+def test_totals_and_edges_come_where_asked_for():
+    graph = directed_graph()
+    seeds = np.arange(40)
+    bare = NeighbourSampler(graph, [4, 3]).sample(seeds, KEY)
+    full = NeighbourSampler(graph, [4, 3], totals=True, edges=True).sample(seeds, KEY)
+    same(bare, full)
+    assert all(block.totals is None and block.edges is None and block.weights is None for block in bare.blocks)
+    degrees = np.diff(graph.indptr)[full.vertices]
+    (edges,) = graph.edges.values()
+    for block in full.blocks:
+        assert block.totals.dtype == np.float32
+        np.testing.assert_array_equal(block.totals, degrees[: block.num_src])
+        assert_edges_are_in_the_lists(block, edges, full.vertices, full.vertices)
+    assert full.blocks[0].totals.base is full.blocks[1].totals.base
+    assert (full.key, full.node_type) == (KEY, "node")
+
+
+@settings(max_examples=30)
+@given(graphs(max_types=1), st.sampled_from([1, 3, 40, -1]), st.booleans(), st.sampled_from([None, "weight"]))
+def test_random_graphs_are_sampled_from_their_lists(graph, fanout, replace, weight):
+    kind = graph.edge_types[0]
+    only = Graph(graph.nodes, {kind: graph.edges[kind]})
+    seeds = np.arange(only.num_nodes)[::-1]
+    batch = NeighbourSampler(only, [fanout, 2], replace, weight, edges=True).sample(seeds, KEY)
+    for block in batch.blocks:
+        assert_edges_are_in_the_lists(block, graph.edges[kind], batch.vertices, batch.vertices)
+
+
 def test_bad_requests_get_a_sentence():
     graph = directed_graph()
     for fanouts in ([], [0], [5, -2]):
@@ -148,3 +192,14 @@ def test_bad_requests_get_a_sentence():
     assert len(sampler.sample(np.array([7, 3]), KEY).seeds) == 2  # and the next batch is not spoilt
     with pytest.raises(PenstockError, match="outside"):
         sampler.sample(np.array([graph.num_nodes]), KEY)
+    for seeds in (np.array([0.5]), np.ones(3, bool), np.zeros((2, 2), int)):
+        with pytest.raises(PenstockError, match="flat array of vertex numbers"):
+            sampler.sample(seeds, KEY)
+    with pytest.raises(PenstockError, match="1,500 lists and 3 original numbers"):
+        NeighbourSampler(graph, [2], original=np.arange(3))
+    with pytest.raises(PenstockError, match="no edges to sample"):
+        NeighbourSampler(Graph({"node": NodeSet(3)}, {}), [2])
+    part = NodeSet(3, total=9)
+    lists = EdgeSet(np.array([0, 1, 2, 3]), np.array([8, 7, 6], np.int32))
+    with pytest.raises(PenstockError, match="part of a larger one"):
+        NeighbourSampler(Graph({"node": part}, {("node", "to", "node"): lists}), [2])

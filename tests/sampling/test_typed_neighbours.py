@@ -67,7 +67,7 @@ def check_relation(edges, block, kind, fanout, replace, vertices, weight, exclud
     shares = edges.fields["weight"] > 0 if weight else np.ones(edges.count, bool)
     if exclude is not None:
         gone = set(map(tuple, exclude[kind].T.tolist()))
-        shares = shares & [pair not in gone for pair in map(tuple, edges.edge_index().T.tolist())]
+        shares = shares & np.array([pair not in gone for pair in map(tuple, edges.edge_index().T.tolist())], bool)
     readers = vertices[destination][: block.num_dst[destination]]
     counts = np.array([shares[edges.indptr[v] : edges.indptr[v + 1]].sum() for v in readers], int)
     expected = counts if fanout == ALL else fanout * (counts > 0) if replace else np.minimum(counts, fanout)

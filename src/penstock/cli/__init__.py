@@ -19,10 +19,9 @@ def main() -> None:
 
         keep_stdout_for_answers()
         code = run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         code = _INTERRUPTED
-    if code == _INTERRUPTED:
-        sentence = "Interrupted: nothing was written."
+        sentence = str(interrupt) or "Interrupted: nothing was written."
         text = f'{{"error": "{sentence}"}}' if "--json" in sys.argv else f"Error: {sentence}"
         print(text, file=sys.stderr, flush=True)
         # A native partitioner may still be running in its thread; do not wait for it.

@@ -1,13 +1,13 @@
 """`penstock`: the commands together, and how any of them ends."""
 
 import json
+import sys
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from penstock.cli.data import data
 from penstock.cli.output import print_error
-from penstock.cli.partition import partition_command
 from penstock.errors import PenstockError
 from penstock.version import __version__
 
@@ -19,6 +19,10 @@ EPILOG = """
   penstock data import spec.yaml --out data/mine
 
   penstock partition data/arxiv --parts 4 --out data/arxiv-4
+
+  penstock train --graph data/arxiv --model sage --epochs 5
+
+  penstock predict runs/arxiv-sage-1 --out predictions.parquet
 """
 
 app = typer.Typer(
@@ -30,8 +34,16 @@ app = typer.Typer(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(data, name="data")
-app.command("partition")(partition_command)
+# Imported when they are asked for: a command should not wait for what another needs.
+_COMMANDS = {
+    "data": "penstock.cli.data:data",
+    "partition": "penstock.cli.partition:partition_command",
+    "train": "penstock.cli.train:train_command",
+    "evaluate": "penstock.cli.use:evaluate_command",
+    "predict": "penstock.cli.use:predict_command",
+    "embed": "penstock.cli.use:embed_command",
+    "report": "penstock.cli.report:report_command",
+}
 
 
 @app.callback(invoke_without_command=True)
@@ -50,6 +62,8 @@ def _root(
 def run() -> int:
     """The exit code of the command in `sys.argv`; its error is printed."""
     try:
+        for name in _asked_for(sys.argv[1:]):
+            _register(name)
         return int(app(standalone_mode=False) or 0)
     except typer.Abort:
         raise KeyboardInterrupt from None
@@ -65,3 +79,20 @@ def run() -> int:
             raise
         print_error(error.format_message())
     return 2
+
+
+def _asked_for(arguments: list[str]) -> list[str]:
+    """The command named first; all of them where the answer may be a list of commands."""
+    if arguments[:1] == ["--version"]:
+        return []
+    named = [argument for argument in arguments if not argument.startswith("-")]
+    return named[:1] if named and named[0] in _COMMANDS else list(_COMMANDS)
+
+
+def _register(name: str) -> None:
+    module, _, attribute = _COMMANDS[name].partition(":")
+    command = getattr(import_module(module), attribute)
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(command)

@@ -13,6 +13,7 @@ from rich.progress import Progress as Bars
 from penstock.progress import Progress
 
 _LINE_SECONDS = 5.0
+_STATUS_SECONDS = 1.0
 
 
 @contextmanager
@@ -50,6 +51,9 @@ class _BarProgress(Progress):
         task = self._bars.tasks[self._task]
         self._bars.update(self._task, total=task.completed or 1, completed=task.completed or 1)
 
+    def status(self, line: str) -> None:
+        self._bars.update(self._task, description=line)
+
     def note(self, sentence: str) -> None:
         self._bars.console.print(f"[yellow]{sentence}[/yellow]")
 
@@ -58,6 +62,7 @@ class _LineProgress(Progress):
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
+        self._told = -_STATUS_SECONDS
         self.start("", 0, "")
 
     def start(self, what: str, total: int, unit: str) -> None:
@@ -78,6 +83,12 @@ class _LineProgress(Progress):
         took = time.monotonic() - self._began
         amount = f"{self._done:,} {self._unit}, " if self._done and self._unit else ""
         print(f"{self._what}: {amount}{took:.1f} s", file=sys.stderr, flush=True)
+
+    def status(self, line: str) -> None:
+        now = time.monotonic()
+        if now - self._told >= _STATUS_SECONDS:
+            self._told = self._printed = now
+            print(line, file=sys.stderr, flush=True)
 
     def note(self, sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)

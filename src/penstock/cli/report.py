@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.api import job_defaults
 from penstock.cli.output import JsonOption, print_json
 from penstock.errors import PenstockError
 from penstock.report import write_report
@@ -20,7 +21,7 @@ def report_command(
 
     Example: penstock report runs/arxiv --open
     """
-    page = write_report(run)
+    page = write_report(run, job_defaults())
     if as_json:
         print_json({"path": str(page), "bytes": page.stat().st_size})
     else:

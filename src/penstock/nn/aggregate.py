@@ -1,6 +1,6 @@
 """Aggregation over a block, forward and backward, without a message per edge."""
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,16 @@ def aggregate(block: Block, x: Tensor, reduce: Reduce = "mean") -> Tensor:
     if reduce not in ("mean", "sum"):
         raise PenstockError(f"Neighbours cannot be aggregated by {reduce!r}: choose mean, sum or max.")
     return gather(block, x, write_scale=mean_scale(block) if reduce == "mean" else sum_scale(block))
+
+
+def aggregate_beside(block: Block, x: Tensor, reduce: Reduce = "mean") -> tuple[Tensor, Tensor]:
+    """`aggregate` and the destinations' own rows, whose gradients then reach x in one pass."""
+    if reduce == "max":
+        return aggregate(block, x, reduce), x[: block.num_dst]
+    check_rows(block, x)
+    scale = mean_scale(block) if reduce == "mean" else sum_scale(block)
+    result: tuple[Tensor, Tensor] = cast(Any, _GatherBeside).apply(x, block, scale)
+    return result
 
 
 def gather(
@@ -70,13 +80,20 @@ def known_totals(block: Block, rows: int) -> Array:
 
 
 def check_rows(block: Block, x: Tensor) -> None:
-    """Refuse a matrix that the kernels cannot read."""
+    """Refuse a matrix that a block's kernels cannot read."""
+    check_matrix(x)
+    if len(x) < block.num_src:
+        raise PenstockError(f"A block reads {block.num_src:,} rows, but its input has shape {tuple(x.shape)}.")
+
+
+def check_matrix(x: Tensor) -> None:
+    """Refuse what no kernel can read."""
     if x.device.type != "cpu":
         raise PenstockError(f"There are no kernels for device {x.device.type!r} yet: keep model and data on the CPU.")
     if x.dtype not in (torch.float32, torch.float64):
-        raise PenstockError(f"Rows of {x.dtype} cannot be aggregated: convert them to float32.")
-    if x.dim() != 2 or len(x) < block.num_src:
-        raise PenstockError(f"A block reads {block.num_src:,} rows, but its input has shape {tuple(x.shape)}.")
+        raise PenstockError(f"There are no kernels for {x.dtype}: convert the features to float32.")
+    if x.dim() != 2:
+        raise PenstockError(f"Layers take a row per vertex, but their input has shape {tuple(x.shape)}.")
 
 
 def differentiable(function: Any, *arguments: Any) -> Tensor:
@@ -91,7 +108,8 @@ class _Gather(torch.autograd.Function):
         ctx: Any, x: Tensor, block: Block, read_scale: Array | None, write_scale: Array | None, own_scale: Array | None
     ) -> Tensor:
         ctx.block, ctx.rows, ctx.scales = block, len(x), (read_scale, write_scale, own_scale)
-        return _gather_rows(block.indptr, block.indices, block.weights, read_scale, write_scale, own_scale, x)
+        own = None if own_scale is None else as_rows(x)[: block.num_dst]
+        return _gather_rows(block.indptr, block.indices, block.weights, read_scale, write_scale, own_scale, own, x)
 
     @staticmethod
     @once_differentiable
@@ -99,12 +117,40 @@ class _Gather(torch.autograd.Function):
         block, (read_scale, write_scale, own_scale) = ctx.block, ctx.scales
         if not ctx.needs_input_grad[0]:
             return (None,) * 5
-        lists = transposed(block, ctx.rows)
-        weights = None if block.weights is None else block.weights[lists.edges]
-        if read_scale is not None and len(read_scale) < ctx.rows:
-            read_scale = np.pad(read_scale, (0, ctx.rows - len(read_scale)))
-        result = _gather_rows(lists.indptr, lists.indices, weights, write_scale, read_scale, own_scale, grad)
-        return result, None, None, None, None
+        own = None if own_scale is None else as_rows(grad)
+        return _return_rows(block, ctx.rows, read_scale, write_scale, own_scale, own, grad), None, None, None, None
+
+
+class _GatherBeside(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, block: Block, scale: Array | None) -> tuple[Tensor, Tensor]:
+        ctx.block, ctx.rows, ctx.scale = block, len(x), scale
+        result = _gather_rows(block.indptr, block.indices, block.weights, None, scale, None, None, x)
+        return result, x.detach()[: block.num_dst]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, own: Tensor) -> tuple[Tensor | None, None, None]:
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        return _return_rows(ctx.block, ctx.rows, None, ctx.scale, None, as_rows(own), grad), None, None
+
+
+def _return_rows(
+    block: Block,
+    rows: int,
+    read_scale: Array | None,
+    write_scale: Array | None,
+    own_scale: Array | None,
+    own: Array | None,
+    grad: Tensor,
+) -> Tensor:
+    """The gradient of `rows` source rows: a gather along the transposed lists, with the scales' parts exchanged."""
+    lists = transposed(block, rows)
+    weights = None if block.weights is None else block.weights[lists.edges]
+    if read_scale is not None and len(read_scale) < rows:
+        read_scale = np.pad(read_scale, (0, rows - len(read_scale)))
+    return _gather_rows(lists.indptr, lists.indices, weights, write_scale, read_scale, own_scale, own, grad)
 
 
 def _gather_rows(
@@ -114,16 +160,18 @@ def _gather_rows(
     read_scale: Array | None,
     write_scale: Array | None,
     own_scale: Array | None,
+    own: Array | None,
     x: Tensor,
 ) -> Tensor:
     rows = as_rows(x)
+    added = np.empty((0, rows.shape[1]), rows.dtype) if own is None else own
     edge, read = _factors(weights, rows.dtype), _factors(read_scale, rows.dtype)
-    write, own = _factors(write_scale, rows.dtype), _factors(own_scale, rows.dtype)
+    write, kept = _factors(write_scale, rows.dtype), _factors(own_scale, rows.dtype)
     result = x.new_empty(len(indptr) - 1, rows.shape[1])
     out = result.numpy()
 
     def work(_: int, first: int, last: int) -> None:
-        gather_sum(indptr, indices, edge, read, write, own, rows, out, first, last)
+        gather_sum(indptr, indices, edge, read, write, kept, added, rows, out, first, last)
 
     run_chunks(work, row_chunks(indptr, rows.shape[1]))
     return result

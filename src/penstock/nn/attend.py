@@ -51,8 +51,9 @@ class _Additive(torch.autograd.Function):
     def forward(
         ctx: Any, of_src: Tensor, of_dst: Tensor, values: Tensor, block: Block, slope: float, kept: Array | None
     ) -> Tensor:
-        src, dst, rows = as_rows(of_src), as_rows(of_dst), as_rows(values)
-        attention = _Attention(block, rows, src.shape[1], kept)
+        src, dst = as_rows(of_src), as_rows(of_dst)
+        rows = _by_head(values, src.shape[1])
+        attention = _Attention(block, rows, kept)
         leak = rows.dtype.type(slope)
         attention.by_destination(kernels.additive_scores, src, dst, leak, attention.shares)
         ctx.attention, ctx.src, ctx.dst, ctx.leak = attention, src, dst, leak
@@ -61,13 +62,13 @@ class _Additive(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        attention, rows = ctx.attention, as_rows(grad)
+        attention, rows = ctx.attention, _by_head(grad, ctx.src.shape[1])
         of_score = attention.score_gradients(rows)
         out_dst, out_src = np.empty_like(ctx.dst), np.empty_like(ctx.src)
         attention.by_destination(kernels.leak_gradients, ctx.src, ctx.dst, ctx.leak, of_score, out_dst)
         lists = transposed(attention.block, len(out_src))
         attention.run(lists.indptr, kernels.return_scores, lists.indptr, lists.edges, of_score, out_src)
-        out = torch.from_numpy(attention.return_values(rows)) if ctx.needs_input_grad[2] else None
+        out = _flat(attention.return_values(rows)) if ctx.needs_input_grad[2] else None
         return torch.from_numpy(out_src), torch.from_numpy(out_dst), out, None, None, None
 
 
@@ -76,8 +77,9 @@ class _Joint(torch.autograd.Function):
     def forward(
         ctx: Any, left: Tensor, right: Tensor, direction: Tensor, block: Block, slope: float, kept: Array | None
     ) -> Tensor:
-        arrays = as_rows(left), as_rows(right), as_rows(direction)
-        attention = _Attention(block, arrays[0], direction.shape[0], kept)
+        heads = direction.shape[0]
+        arrays = _by_head(left, heads), _by_head(right, heads), as_rows(direction)
+        attention = _Attention(block, arrays[0], kept)
         leak = arrays[0].dtype.type(slope)
         attention.by_destination(kernels.joint_scores, *arrays, leak, attention.shares)
         ctx.attention, ctx.arrays, ctx.leak = attention, arrays, leak
@@ -86,10 +88,11 @@ class _Joint(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        attention, rows, (left, right, direction) = ctx.attention, as_rows(grad), ctx.arrays
+        attention, (left, right, direction) = ctx.attention, ctx.arrays
+        rows = _by_head(grad, len(direction))
         of_score = attention.score_gradients(rows)
         block, out_right = attention.block, np.empty_like(right)
-        chunks = row_chunks(block.indptr, left.shape[1])
+        chunks = row_chunks(block.indptr, direction.size)
         partial = np.zeros((len(chunks), *direction.shape), left.dtype)
 
         def work(number: int, first: int, last: int) -> None:
@@ -102,23 +105,24 @@ class _Joint(torch.autograd.Function):
             lists, sums = transposed(block, len(left)), attention.return_values(rows)
             ends = lists.indptr, lists.indices, lists.edges
             attention.run(lists.indptr, kernels.return_joint, *ends, left, right, direction, ctx.leak, of_score, sums)
-            out = torch.from_numpy(sums)
-        return out, torch.from_numpy(out_right), torch.from_numpy(partial.sum(axis=0)), None, None, None
+            out = _flat(sums)
+        return out, _flat(out_right), torch.from_numpy(partial.sum(axis=0)), None, None, None
 
 
 class _Attention:
     """Shares of one block's edges, first as scores, and the passes that both kinds of attention make."""
 
-    def __init__(self, block: Block, values: Array, heads: int, kept: Array | None) -> None:
+    def __init__(self, block: Block, values: Array, kept: Array | None) -> None:
         self.block, self.values = block, values
+        heads = values.shape[1]
         self.shares = np.empty((block.num_edges, heads), values.dtype)
         self._kept = np.empty((0, heads), values.dtype) if kept is None else np.asarray(kept, values.dtype)
         self._weights = np.asarray(() if block.weights is None else block.weights, values.dtype)
 
     def sum_values(self) -> Tensor:
-        out = np.empty((self.block.num_dst, self.values.shape[1]), self.values.dtype)
+        out = np.empty((self.block.num_dst, *self.values.shape[1:]), self.values.dtype)
         self.by_destination(kernels.attend_rows, self._weights, self._kept, self.values, self.shares, out)
-        return torch.from_numpy(out)
+        return _flat(out)
 
     def score_gradients(self, grad: Array) -> Array:
         out = np.empty_like(self.shares)
@@ -138,7 +142,7 @@ class _Attention:
         def work(_: int, first: int, last: int) -> None:
             kernel(*arrays, first, last)
 
-        run_chunks(work, row_chunks(indptr, self.values.shape[1]))
+        run_chunks(work, row_chunks(indptr, self.values.shape[1] * self.values.shape[2]))
 
 
 def _check(block: Block, values: Tensor, of_dst: Tensor, heads: int) -> None:
@@ -147,6 +151,15 @@ def _check(block: Block, values: Tensor, of_dst: Tensor, heads: int) -> None:
         raise PenstockError(f"{values.shape[1]} columns cannot be shared by {heads} heads.")
     if len(of_dst) != block.num_dst:
         raise PenstockError(f"A block writes {block.num_dst:,} rows, but attention was given {len(of_dst):,}.")
+
+
+def _by_head(x: Tensor, heads: int) -> Array:
+    """[rows, heads, size] of [rows, heads * size]."""
+    return as_rows(x).reshape(len(x), heads, x.shape[1] // heads)
+
+
+def _flat(rows: Array) -> Tensor:
+    return torch.from_numpy(rows.reshape(len(rows), rows.shape[1] * rows.shape[2]))
 
 
 def _numbers(kept: Tensor | None) -> Array | None:

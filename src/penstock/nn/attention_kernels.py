@@ -1,7 +1,8 @@
 """Kernels of attention over a block: softmax over each list, then the weighted sum, for every head.
 
 What is kept for the way back is one number per edge and head; rows of values are read where they lie. `attend_*` go
-by destination, `return_*` by source along the transposed lists. Columns of head h are [h * size, (h + 1) * size).
+by destination, `return_*` by source along the transposed lists. Rows are [heads, size]: an index that is a sum might be
+negative for all the compiler knows, and loops over such do not become vector instructions.
 """
 
 import math
@@ -46,7 +47,7 @@ def joint_scores(
             for h in range(heads):
                 total = left.dtype.type(0)
                 for c in range(size):
-                    s = left[j, h * size + c] + right[i, h * size + c]
+                    s = left[j, h, c] + right[i, h, c]
                     total += direction[h, c] * max(s, s * slope)
                 scores[e, h] = total
 
@@ -64,8 +65,7 @@ def attend_rows(
     last: int,
 ) -> None:
     """Turn scores into shares w * exp(score) / sum of w * exp(score), in place, and add up shares * kept * values."""
-    heads = shares.shape[1]
-    size = values.shape[1] // heads
+    heads, size = values.shape[1:]
     for i in range(first, last):
         start, stop = indptr[i], indptr[i + 1]
         for h in range(heads):
@@ -81,16 +81,17 @@ def attend_rows(
                 total += share
             for e in range(start, stop):
                 shares[e, h] = shares[e, h] / total if total > 0 else values.dtype.type(0)
-        for f in range(out.shape[1]):
-            out[i, f] = 0
+        for h in range(heads):
+            for c in range(size):
+                out[i, h, c] = 0
         for e in range(start, stop):
             j = indices[e]
             for h in range(heads):
                 share = shares[e, h]
                 if kept.shape[0] > 0:
                     share *= kept[e, h]
-                for f in range(h * size, (h + 1) * size):
-                    out[i, f] += share * values[j, f]
+                for c in range(size):
+                    out[i, h, c] += share * values[j, h, c]
 
 
 @njit(nogil=True, cache=True, fastmath=_FAST)
@@ -106,8 +107,7 @@ def score_gradients(
     last: int,
 ) -> None:
     """out[e, h] = the gradient of score e, h: through the softmax, from the gradient of the rows."""
-    heads = shares.shape[1]
-    size = values.shape[1] // heads
+    heads, size = values.shape[1:]
     for i in range(first, last):
         start, stop = indptr[i], indptr[i + 1]
         for h in range(heads):
@@ -115,8 +115,8 @@ def score_gradients(
             for e in range(start, stop):
                 j = indices[e]
                 dot = values.dtype.type(0)
-                for f in range(h * size, (h + 1) * size):
-                    dot += grad[i, f] * values[j, f]
+                for c in range(size):
+                    dot += grad[i, h, c] * values[j, h, c]
                 if kept.shape[0] > 0:
                     dot *= kept[e, h]
                 out[e, h] = dot
@@ -162,19 +162,19 @@ def return_values(
     last: int,
 ) -> None:
     """By source: out[j] = sum of share * kept * grad[i] over the destinations i that read j."""
-    heads = shares.shape[1]
-    size = grad.shape[1] // heads
+    heads, size = grad.shape[1:]
     for j in range(first, last):
-        for f in range(out.shape[1]):
-            out[j, f] = 0
+        for h in range(heads):
+            for c in range(size):
+                out[j, h, c] = 0
         for k in range(indptr[j], indptr[j + 1]):
             i, e = indices[k], edges[k]
             for h in range(heads):
                 share = shares[e, h]
                 if kept.shape[0] > 0:
                     share *= kept[e, h]
-                for f in range(h * size, (h + 1) * size):
-                    out[j, f] += share * grad[i, f]
+                for c in range(size):
+                    out[j, h, c] += share * grad[i, h, c]
 
 
 @njit(nogil=True, cache=True, fastmath=_FAST)
@@ -206,17 +206,17 @@ def joint_gradients(
     heads, size = direction.shape
     one = left.dtype.type(1)
     for i in range(first, last):
-        for f in range(out_right.shape[1]):
-            out_right[i, f] = 0
+        for h in range(heads):
+            for c in range(size):
+                out_right[i, h, c] = 0
         for e in range(indptr[i], indptr[i + 1]):
             j = indices[e]
             for h in range(heads):
                 g = of_score[e, h]
                 for c in range(size):
-                    f = h * size + c
-                    s = left[j, f] + right[i, f]
+                    s = left[j, h, c] + right[i, h, c]
                     steep = one if s > 0 else slope
-                    out_right[i, f] += g * direction[h, c] * steep
+                    out_right[i, h, c] += g * direction[h, c] * steep
                     out_direction[h, c] += g * s * steep
 
 
@@ -243,6 +243,5 @@ def return_joint(
             for h in range(heads):
                 g = of_score[e, h]
                 for c in range(size):
-                    f = h * size + c
-                    steep = one if left[j, f] + right[i, f] > 0 else slope
-                    out[j, f] += g * direction[h, c] * steep
+                    steep = one if left[j, h, c] + right[i, h, c] > 0 else slope
+                    out[j, h, c] += g * direction[h, c] * steep

@@ -9,6 +9,9 @@ import numpy as np
 from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.graph.hashing import mix
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
@@ -19,14 +22,15 @@ def gather_sum(
     read_scale: Array,
     write_scale: Array,
     own_scale: Array,
+    own: Array,
     x: Array,
     out: Array,
     first: int,
     last: int,
 ) -> None:
-    """out[i] = own_scale[i] * x[i] + write_scale[i] * sum over its edges e of weights[e] * read_scale[j] * x[j].
+    """out[i] = own_scale[i] * own[i] + write_scale[i] * sum over its edges e of weights[e] * read_scale[j] * x[j].
 
-    j is the source row of e. Rows beyond `own_scale` have no term of their own.
+    j is the source row of e. Rows beyond `own` have no such term.
     """
     width = x.shape[1]
     weighted, scaled, written = weights.shape[0] > 0, read_scale.shape[0] > 0, write_scale.shape[0] > 0
@@ -35,10 +39,10 @@ def gather_sum(
     for i in range(first, last):
         start, stop = indptr[i], indptr[i + 1]
         factor = write_scale[i] if written else one
-        if i < own_scale.shape[0]:
-            own = own_scale[i]
+        if i < own.shape[0]:
+            share = own_scale[i] if own_scale.shape[0] > 0 else one
             for f in range(width):
-                out[i, f] = own * x[i, f]
+                out[i, f] = share * own[i, f]
         else:
             for f in range(width):
                 out[i, f] = 0
@@ -138,3 +142,36 @@ def cut_evenly(indptr: Array, chunks: int) -> Array:
                 high = middle
         bounds[k] = low
     return bounds
+
+
+@njit(nogil=True, cache=True)
+def drop_rows(
+    x: Array, key: np.uint64, limit: int, scale: float, rectify: bool, out: Array, first: int, last: int
+) -> None:
+    """out = scale * x where a number's 16 random bits are below `limit`, else 0; with `rectify`, of max(x, 0).
+
+    Bits are a hash of the key and the number's place, drawn a row at a time so that both loops vectorise.
+    """
+    width = x.shape[1]
+    draws = (width + 3) // 4
+    words = np.empty(draws, np.uint64)
+    bits = words.view(np.uint16)
+    zero = x.dtype.type(0)
+    for i in range(first, last):
+        place = np.uint64(i) * np.uint64(draws)
+        for k in range(draws):
+            words[k] = mix(key + (place + np.uint64(k)) * _STEP)
+        for f in range(width):
+            value = x[i, f]
+            if rectify:
+                value = max(value, zero)
+            out[i, f] = scale * value if bits[f] < limit else zero
+
+
+@njit(nogil=True, cache=True)
+def pass_where_positive(y: Array, grad: Array, scale: float, out: Array, first: int, last: int) -> None:
+    """out = scale * grad where y > 0, else 0."""
+    zero = y.dtype.type(0)
+    for i in range(first, last):
+        for f in range(y.shape[1]):
+            out[i, f] = scale * grad[i, f] if y[i, f] > 0 else zero

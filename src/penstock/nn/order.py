@@ -20,12 +20,17 @@ def transform_neighbours(
     block: Block, x: Tensor, weight: Tensor, combine: Callable[[Tensor], Tensor], order: Order = "auto"
 ) -> Tensor:
     """`combine` (linear in its rows) of x, times the transposed weight [out, in], in the cheaper order."""
-    if order == "auto":
-        sizes = block.num_src, block.num_dst, block.num_edges
-        first = aggregate_first(*sizes, weight.shape[1], weight.shape[0], x.requires_grad)
-    else:
-        first = order == "aggregate"
-    return functional.linear(combine(x), weight) if first else combine(functional.linear(x, weight))
+    if aggregates_first(block, x, weight, order):
+        return functional.linear(combine(x), weight)
+    return combine(functional.linear(x, weight))
+
+
+def aggregates_first(block: Block, x: Tensor, weight: Tensor, order: Order = "auto") -> bool:
+    """The order as asked for, or the cheaper one."""
+    if order != "auto":
+        return order == "aggregate"
+    sizes = block.num_src, block.num_dst, block.num_edges
+    return aggregate_first(*sizes, weight.shape[1], weight.shape[0], x.requires_grad)
 
 
 def aggregate_first(

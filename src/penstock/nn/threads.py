@@ -12,6 +12,7 @@ from itertools import count, pairwise
 import torch
 
 from penstock.graph.arrays import Array
+from penstock.graph.blocks import ranges
 from penstock.nn.kernels import cut_evenly
 
 _CHUNK = 1 << 18
@@ -23,6 +24,11 @@ def row_chunks(indptr: Array, width: int) -> list[tuple[int, int]]:
     work = (int(indptr[-1]) + len(indptr)) * max(width, 1)
     bounds = cut_evenly(indptr, max(1, work // _CHUNK)).tolist()
     return list(pairwise(bounds))
+
+
+def plain_chunks(rows: int, width: int) -> list[tuple[int, int]]:
+    """Rows cut into equal chunks; one where the matrix is small."""
+    return list(ranges(rows, max(1, _CHUNK // max(width, 1))))
 
 
 def column_chunks(width: int, rows: int) -> list[tuple[int, int]]:

@@ -34,7 +34,7 @@ class StageClock:
 
     def __init__(self, name: str, threads: int, depth: int, recorder: Recorder | None) -> None:
         self.name, self._threads, self._depth, self._recorder = name, threads, depth, recorder
-        self._busy = self._wait = 0.0
+        self._busy = self._wait = self._rested = 0.0
         self._lock = threading.Lock()
 
     @contextmanager
@@ -50,11 +50,16 @@ class StageClock:
 
     def worked(self, thread: int, start: float, item: object) -> None:
         """A piece of work that began at `start` is done."""
-        end = time.perf_counter()
+        end = time.perf_counter() - self._rested
         with self._lock:
             self._busy += end - start
+            self._rested = 0.0
         if self._recorder is not None:
             self._recorder(self.name, thread, start, end, item)
+
+    def rest(self, seconds: float) -> None:
+        """Of the work under way, so many seconds were spent on something else."""
+        self._rested += seconds
 
     def reading(self) -> StageTime:
         """The seconds so far."""

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -60,6 +61,15 @@ class Flow:
     def times(self) -> dict[str, StageTime]:
         """Seconds busy and waiting of every stage so far, in order."""
         return {clock.name: clock.reading() for clock in self._clocks}
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What the consumer does in this block is not part of its work on an item: validation, say."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._clocks[-1].rest(time.perf_counter() - start)
 
     def __enter__(self) -> Self:
         for thread in self._threads:

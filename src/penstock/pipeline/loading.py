@@ -1,6 +1,7 @@
 """The five stages of mini-batch training: seeds, sample, gather, transfer, compute."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -65,6 +66,10 @@ class Loader:
         """Busy and waiting seconds of the five stages so far."""
         return self._flow.times()
 
+    def aside(self) -> AbstractContextManager[None]:
+        """Around what is no part of computing a batch: validation, checkpoints."""
+        return self._flow.aside()
+
     def __enter__(self) -> Self:
         self._flow.__enter__()
         return self
@@ -100,9 +105,12 @@ class Loader:
             x = torch.from_numpy(rows).to(self._device, torch.float32)
             batch.features[node_type] = x if self._scale is None else self._scale(x)
         if batch.labels is not None:
-            batch.labels = _tensor(batch.labels, self._device)
+            batch.labels = on_device(batch.labels, self._device)
         return loaded
 
 
-def _tensor(values: Any, device: torch.device) -> torch.Tensor:
+def on_device(values: Any, device: torch.device) -> Any:
+    """An array, or a mapping of arrays, as tensors."""
+    if isinstance(values, dict):
+        return {name: on_device(each, device) for name, each in values.items()}
     return torch.as_tensor(values).to(device)

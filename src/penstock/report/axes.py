@@ -26,14 +26,12 @@ class Axis:
 
 def fitted(values: Iterable[float], from_zero: bool = False, most: int = 5) -> Axis:
     """A linear axis over the values, ending on round ones."""
-    seen = list(values)
-    low, high = (min(seen), max(seen)) if seen else (0.0, 1.0)
-    low = min(low, 0.0) if from_zero else low
-    if not high > low:
-        # One value, or all alike: a band around it.
-        low, high = (
-            (0.0, high * 1.25 or 1.0) if from_zero else (low - (abs(low) * 0.1 or 1.0), high + (abs(high) * 0.1 or 1.0))
-        )
+    seen = [*values, 0.0] if from_zero else list(values)
+    low, high = min(seen), max(seen)
+    size = max(abs(low), abs(high))
+    if high - low <= size * 1e-6:
+        # All alike: a band around them.
+        low, high = (0.0, 1.0) if from_zero else (low - (size * 0.1 or 1.0), high + (size * 0.1 or 1.0))
     step = _round_step((high - low) / most)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return Axis(first * step, last * step, [(n * step, _label(n * step, step)) for n in range(first, last + 1)])
@@ -82,7 +80,8 @@ def _round_step(rough: float) -> float:
 
 
 def _label(value: float, step: float) -> str:
-    if abs(value) >= 1e6 or 0 < step < 1e-5:
-        return f"{value:.3g}"
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    return f"{value + 0.0:,.{decimals}f}"
+    place = math.floor(math.log10(step) + 1e-9)
+    if abs(value) >= 1e6 or place < -5:
+        digits = math.floor(math.log10(abs(value))) - place + 1 if value else 1
+        return f"{value:.{max(digits, 1)}g}"
+    return f"{value + 0.0:,.{max(0, -place)}f}"

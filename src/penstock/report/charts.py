@@ -53,9 +53,10 @@ def line_chart(
     if behind:
         drawn.append(f'<path class="behind" d="{_path(thinned(behind, MOST_POINTS), x, y)}"/>')
     dots = []
-    for order, each in enumerate(series):
+    # The first lies on top.
+    for each in reversed(series):
         points = thinned(each.points, MOST_POINTS)
-        if area and order == 0:
+        if area and each is series[0]:
             drawn.append(f'<path class="area {each.look}" d="{_area(points, x, y)}"/>')
         drawn.append(f'<path class="curve {each.look}" d="{_path(points, x, y)}"/>')
         dots += [_dot(at, value, x, y, each.look) for at, value in _lonely(points)]

@@ -34,7 +34,8 @@ def loss_card(run: Run) -> str:
     series = Series("", points, "c1", {at: f"{value:.5g}" for at, value in points if value is not None})
     name = "step" if by_step else "epoch"
     drawn = line_chart("Training loss", [series], x, y, behind=steps, x_name=name)
-    return card("Loss", drawn, f"training, by {name}{', logarithmic' if log else ''}", foot=foot)
+    about = f"training, by {name}{', logarithmic' if log else ''}{'; faint: single batches' if steps else ''}"
+    return card("Loss", drawn, about, foot=foot)
 
 
 def validation_card(run: Run) -> str:

@@ -44,10 +44,10 @@ def graph_card(run: Run) -> str:
         rows = [[name, f"{count:,.0f}", _width(widths.get(name))] for name, count in _largest(nodes)]
         body += _table(["vertices", "count", "features"], rows, len(nodes))
     if edges:
-        rows = [[name, f"{count:,.0f}"] for name, count in _largest(edges)]
+        rows = [[_edge_name(name), f"{count:,.0f}"] for name, count in _largest(edges)]
         body += _table(["edges", "count"], rows, len(edges))
     facts = [f"{mebibytes(size / (1 << 20))} in memory"] if size else []
-    facts += [f"{_text(classes)} classes"] if classes else []
+    facts += [f"{_text(classes)} classes"] if classes and "class" in run.task else []
     return card("Graph", body, escape(str(run.graph.get("name") or "")), foot=escape(" · ".join(facts)))
 
 
@@ -92,6 +92,12 @@ def _table(head: list[str], rows: list[list[str]], total: int = 0) -> str:
 
 def _largest(counts: dict[str, float]) -> list[tuple[str, float]]:
     return sorted(counts.items(), key=lambda item: -item[1])[:_MOST_ROWS]
+
+
+def _edge_name(key: str) -> str:
+    """`paper__cites__paper` with arrows; names that hold the separator themselves stay as they are."""
+    parts = key.split("__")
+    return " → ".join(parts) if len(parts) == 3 else key
 
 
 def _width(value: Any) -> str:

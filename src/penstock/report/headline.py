@@ -37,21 +37,23 @@ def headline(run: Run) -> str:
         f'<header class="{look}"><div class="top"><p class="state"><b>{escape(word)}</b>{started}</p>'
         '<button id="theme" type="button" hidden title="Light or dark" aria-label="Light or dark">'
         '<svg viewBox="0 0 20 20" aria-hidden="true"><circle cx="10" cy="10" r="8"/><path d="M10 2a8 8 0 0 1 0 16z"/>'
-        "</svg></button></div>"
+        f"</svg></button></div>{_banner(run)}"
         f'<div class="hero"><div><h1>{escape(run_title(run))}</h1><p class="sub">{below}</p></div>{_figure(run)}</div>'
-        f"{_banner(run)}{_small_figures(run)}{_limit(run)}</header>"
+        f"{_small_figures(run)}{_limit(run)}</header>"
     )
 
 
 def run_title(run: Run) -> str:
     """`sage on synthetic-arxiv`, or as much of it as the run says."""
-    model, graph = str(run.job.get("model") or ""), str(run.graph.get("name") or "")
+    model, graph = run.model, str(run.graph.get("name") or "")
     return cut(f"{model} on {graph}" if model and graph else model or graph or run.name, 80)
 
 
 def _subtitle(run: Run) -> list[str]:
     parts = [cut(run.task.replace("_", " ").replace("-", " ").capitalize(), 60)] if run.task else []
-    layers, hidden = whole(run.job.get("layers")), whole(run.job.get("hidden"))
+    fanouts, hidden = run.job.get("fanouts"), whole(run.job.get("hidden"))
+    # Unless a job says otherwise there is a layer a fan-out.
+    layers = whole(run.job.get("layers")) or (len(fanouts) if isinstance(fanouts, list) else 0)
     if layers and hidden:
         parts.append(f"{layers} layers of {hidden:,}")
     if run.parameters is not None:
@@ -90,8 +92,8 @@ def _banner(run: Run) -> str:
         words = run.message or "The run failed and left no message."
         return f'<p class="banner bad"><b>This run failed.</b> {escape(words)}</p>'
     if run.state == "interrupted":
-        words = run.message or "It can be resumed."
-        return f'<p class="banner warn"><b>This run was interrupted.</b> {escape(words)}</p>'
+        words = run.message or "This run was interrupted."
+        return f'<p class="banner warn"><b>{escape(words)}</b> It can go on: penstock train --resume.</p>'
     if run.state == "running":
         silent = run.silent_s or 0.0
         last = f" It had last written {seconds(silent)} before." if silent > _SILENT else ""

@@ -14,7 +14,7 @@ MOST_STEPS = 20_000
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch as it was recorded; None where nothing was, or no finite number. Times in seconds."""
+    """One epoch, counted from 1; None where nothing was recorded, or no finite number. Times in seconds."""
 
     epoch: int
     step: int | None
@@ -114,7 +114,7 @@ class _Reader:
             self.stride *= 2
 
     def _resume(self, record: dict[str, Any], time: float | None) -> None:
-        step, epoch = whole(record.get("step")), whole(record.get("epoch"))
+        step, epoch = whole(record.get("step")), _epoch_number(record)
         if step is not None:
             self.log.steps[:] = [each for each in self.log.steps if each[0] <= step]
             self.epochs = {key: each for key, each in self.epochs.items() if each.step is None or each.step <= step}
@@ -123,7 +123,7 @@ class _Reader:
 
 
 def _epoch(record: dict[str, Any], time: float | None) -> Epoch | None:
-    epoch = whole(record.get("epoch"))
+    epoch = _epoch_number(record)
     if epoch is None:
         return None
     loss = number(record.get("loss"))
@@ -140,3 +140,9 @@ def _epoch(record: dict[str, Any], time: float | None) -> Epoch | None:
         stages={name: numbers(each) for name, each in mapping(record.get("stages")).items()},
         diverged="loss" in record and loss is None,
     )
+
+
+def _epoch_number(record: dict[str, Any]) -> int | None:
+    """Records count epochs from 0, people and `best_epoch` from 1."""
+    epoch = whole(record.get("epoch"))
+    return None if epoch is None else epoch + 1

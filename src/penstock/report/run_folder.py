@@ -45,6 +45,7 @@ class Run:
     message: str
     started: str
     task: str
+    model: str
     metric: str
     higher_is_better: bool
     parameters: int | None
@@ -106,25 +107,28 @@ def read_run(folder: Path) -> Run:
     folder = Path(folder)
     document = _document(folder)
     problems: list[str] = []
+    job = _job(folder / "job.yaml", problems)
     log = read_metrics(folder / "metrics.jsonl")
     if log.unreadable:
         lines = "1 line" if log.unreadable == 1 else f"{log.unreadable:,} lines"
         problems.append(f"{lines} of metrics.jsonl could not be read.")
-    metric = mapping(document.get("metric"))
+    state, metric = str(document.get("state") or "unknown"), mapping(document.get("metric"))
     name = metric.get("name") or next((key for each in log.epochs for key in each.val), "")
     return Run(
         name=folder.resolve().name,
-        state=str(document.get("state") or "unknown"),
+        state=state,
         message=str(document.get("message") or ""),
         started=str(document.get("started") or ""),
         task=str(document.get("task") or ""),
+        model=str(document.get("model") or job.get("model") or ""),
         metric=str(name),
         higher_is_better=metric.get("better") != "lower",
         parameters=whole(document.get("parameters")),
         graph=mapping(document.get("graph")),
         machine=mapping(document.get("machine")),
-        result=mapping(document.get("result")),
-        job=_job(folder / "job.yaml", problems),
+        # A resumed run still has the result it was interrupted with.
+        result={} if state in ("running", "failed") else mapping(document.get("result")),
+        job=job,
         log=log,
         trace=read_trace(folder / "events.jsonl"),
         silent_s=_silence(folder / "metrics.jsonl"),

@@ -63,7 +63,7 @@ h1 { margin: 10px 0 4px; font-size: clamp(26px, 5vw, 38px); font-weight: 650; li
 .figure small { margin-left: .12em; font-size: .42em; letter-spacing: 0; }
 .figure span { display: block; margin-top: 6px; color: var(--soft); }
 .banner {
-  margin-top: 20px; padding: 12px 16px; border-left: 4px solid var(--line); border-radius: 4px 10px 10px 4px;
+  margin: 10px 0 14px; padding: 12px 16px; border-left: 4px solid var(--line); border-radius: 4px 10px 10px 4px;
   background: var(--card); white-space: pre-wrap;
 }
 .banner.bad { border-color: var(--bad); } .banner.warn { border-color: var(--warn); }
@@ -143,7 +143,7 @@ h2 { margin-bottom: 14px; font-size: 16px; font-weight: 650; }
 .bar { fill: var(--stage); stroke: var(--card); stroke-width: 1; vector-effect: non-scaling-stroke; }
 .thin { stroke: var(--stage); }
 .following .bar { opacity: .3; } .following .bar.lit { opacity: 1; }
-.batch { height: 20px; line-height: 20px; transform: translateX(-50%); color: #fff; font-weight: 600; }
+.batch { height: 20px; line-height: 20px; transform: translateX(-50%); color: var(--card); font-weight: 600; }
 
 table { width: 100%; border-collapse: collapse; font-size: 14px; }
 table + table, .plot + table { margin-top: 18px; }
@@ -157,7 +157,7 @@ td:not(:first-child) { white-space: nowrap; }
 .pairs dt { flex: none; max-width: 50%; font-size: 14px; }
 .pairs dd { text-align: right; font-size: 14px; }
 .chosen dd { font-weight: 600; }
-.chosen small { margin-left: 10px; color: var(--soft); font-weight: 400; }
+.chosen small { display: inline-block; margin-left: 10px; color: var(--soft); font-weight: 400; }
 details { margin-top: 14px; }
 summary { color: var(--soft); cursor: pointer; padding: 6px 0; }
 .notes { list-style: none; }

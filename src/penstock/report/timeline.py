@@ -37,7 +37,7 @@ class Window:
 
 
 def steady_window(trace: Trace) -> Window | None:
-    """A stretch of some batches in the middle of what was read, inside one epoch where there is one long enough."""
+    """A stretch of some successive batches, inside one epoch where there is one long enough."""
     pace = [bar for bar in trace.bars if bar.stage == "compute"] or trace.bars
     if not pace:
         return None
@@ -52,7 +52,7 @@ def steady_window(trace: Trace) -> Window | None:
         count = max(1, count // 2)
     if not end > start or not inside:
         return None
-    lanes = _lanes(inside[:_MOST_BARS], trace.threads)
+    lanes = _lanes(inside[:_MOST_BARS])
     return Window(start, end, lanes[:_MOST_LANES], max(len(lanes) - _MOST_LANES, 0))
 
 
@@ -69,7 +69,7 @@ def timeline_chart(window: Window) -> str:
             left = max((bar.start - window.start) / span, 0.0)
             right = min((bar.end - window.start) / span, 1.0)
             drawn.append(_bar(bar, left, right, top))
-            if bar.batch is not None and right - left > 0.05:
+            if bar.batch is not None and right - left > 0.03 * len(str(bar.batch)):
                 place = f"left:{(left + right) * 50:.2f}%;top:{top + _BAR_TOP}px"
                 over.append(f'<span class="batch" style="{place}">{bar.batch}</span>')
     axis = exact(0.0, span / 1e6 / time_unit(span / 1e6)[0])
@@ -93,21 +93,34 @@ def _bar(bar: Bar, left: float, right: float, top: int) -> str:
 
 
 def _first_of(pace: Sequence[Bar], count: int) -> int:
-    """Where the window begins: nearest the middle, and not across two epochs if that can be had."""
-    last = len(pace) - count
-    nearest = sorted(range(last + 1), key=lambda first: abs(first - last // 2))
-    return next((first for first in nearest if pace[first].epoch == pace[first + count - 1].epoch), nearest[0])
+    """Where the window begins: of the stretches without a gap, or failing that of all, the one in the middle."""
+    for follows in (_next_in_epoch, _next_or_new_epoch):
+        length, firsts = 1, [0] if count == 1 else []
+        for place in range(1, len(pace)):
+            length = length + 1 if follows(pace[place - 1], pace[place]) else 1
+            if length >= count:
+                firsts.append(place - count + 1)
+        if firsts:
+            return firsts[len(firsts) // 2]
+    return (len(pace) - count) // 2
 
 
-def _lanes(bars: list[Bar], names: dict[int, str]) -> list[Lane]:
+def _next_in_epoch(bar: Bar, after: Bar) -> bool:
+    return bar.batch is not None and (after.epoch, after.batch) == (bar.epoch, bar.batch + 1)
+
+
+def _next_or_new_epoch(bar: Bar, after: Bar) -> bool:
+    return _next_in_epoch(bar, after) or (bar.epoch is not None and (after.epoch, after.batch) == (bar.epoch + 1, 0))
+
+
+def _lanes(bars: list[Bar]) -> list[Lane]:
     """Threads in the order of the stage they mostly do."""
-    by_thread: dict[int, list[Bar]] = {}
+    by_thread: dict[str, list[Bar]] = {}
     for bar in bars:
         by_thread.setdefault(bar.thread, []).append(bar)
     order = {name: place for place, name in enumerate(STAGES)}
-    mostly = {thread: _main_stage(each) for thread, each in by_thread.items()}
-    threads = sorted(by_thread, key=lambda thread: (order.get(mostly[thread], len(order)), thread))
-    return [Lane(names.get(thread) or f"{mostly[thread]} (thread {thread})", by_thread[thread]) for thread in threads]
+    mostly = {thread: order.get(_main_stage(each), len(order)) for thread, each in by_thread.items()}
+    return [Lane(thread, by_thread[thread]) for thread in sorted(by_thread, key=lambda each: (mostly[each], each))]
 
 
 def _main_stage(bars: list[Bar]) -> str:

@@ -1,8 +1,8 @@
 """Reading as much of `events.jsonl` as a page needs.
 
-A long run leaves hundreds of megabytes. A small file is read whole; of a large one the head (thread names), a stretch
-in the middle (a timeline of the steady state) and a few dozen short samples between (memory over time): a few
-megabytes, whatever the length.
+A long run leaves hundreds of megabytes. A small file is read whole; of a large one the head and a stretch in the middle
+(threads' names, and bars for a timeline: a run may record every batch, or all only at its beginning) and a few dozen
+short samples between (memory over time): a few megabytes, whatever the length.
 """
 
 import json
@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 from penstock.report.values import mapping, number, whole
 
 SMALL_FILE = 4 << 20
-_HEAD = 256 << 10
-_MIDDLE = 2 << 20
+_HEAD = 1 << 20
+_MIDDLE = 1 << 20
 _SAMPLE = 48 << 10
 _SAMPLES = 48
 
@@ -25,7 +25,7 @@ class Bar:
     """One stage at work on one batch, in one thread; times in microseconds."""
 
     stage: str
-    thread: int
+    thread: str
     start: float
     duration: float
     epoch: int | None
@@ -39,10 +39,9 @@ class Bar:
 
 @dataclass
 class Trace:
-    """What was read: bars of one stretch of the run, threads' names, and memory as (seconds, MiB)."""
+    """What was read: bars of some stretches of the run, and memory as (seconds, MiB)."""
 
     bars: list[Bar] = field(default_factory=list)
-    threads: dict[int, str] = field(default_factory=dict)
     memory: list[tuple[float, float]] = field(default_factory=list)
 
 
@@ -51,12 +50,12 @@ def read_trace(path: Path) -> Trace:
     trace = Trace()
     if not path.is_file():
         return trace
-    counters: list[tuple[float, float]] = []
+    reader = _Reader(trace)
     with path.open("rb") as file:
         for block, wants_bars in _blocks(file, path.stat().st_size):
             for event in _events(block):
-                _take(event, trace, counters, wants_bars)
-    trace.memory = _continuous(counters)
+                reader.take(event, wants_bars)
+    trace.memory = _continuous(reader.counters)
     return trace
 
 
@@ -65,7 +64,7 @@ def _blocks(file: BinaryIO, size: int) -> Iterator[tuple[bytes, bool]]:
     if size <= SMALL_FILE:
         yield file.read(SMALL_FILE), True
         return
-    yield file.read(_HEAD), False
+    yield file.read(_HEAD), True
     middle = (size - _MIDDLE) // 2
     starts = [_HEAD + each * (size - _HEAD - _SAMPLE) // (_SAMPLES - 1) for each in range(_SAMPLES)]
     stretches = [(start, _SAMPLE, False) for start in starts if not middle - _SAMPLE < start < middle + _MIDDLE]
@@ -88,20 +87,31 @@ def _events(block: bytes) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def _take(event: dict[str, Any], trace: Trace, counters: list[tuple[float, float]], wants_bars: bool) -> None:
-    kind, arguments = event.get("ph"), mapping(event.get("args"))
-    start, thread = number(event.get("ts")), whole(event.get("tid"))
-    if kind == "X" and wants_bars:
+class _Reader:
+    """Takes events in the order of the file: a resumed run may give a number to another thread."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.names: dict[int, str] = {}
+        self.counters: list[tuple[float, float]] = []
+
+    def take(self, event: dict[str, Any], wants_bars: bool) -> None:
+        kind, arguments = event.get("ph"), mapping(event.get("args"))
+        start, thread = number(event.get("ts")), whole(event.get("tid"))
+        if kind == "X" and wants_bars and start is not None and thread is not None:
+            self._bar(event, arguments, start, self.names.get(thread) or f"thread {thread}")
+        elif kind == "M" and event.get("name") == "thread_name" and thread is not None:
+            self.names[thread] = str(arguments.get("name", ""))
+        elif kind == "C" and event.get("name") == "memory" and start is not None:
+            rss = number(arguments.get("rss_mb"))
+            if rss is not None:
+                self.counters.append((start, rss))
+
+    def _bar(self, event: dict[str, Any], arguments: dict[str, Any], start: float, thread: str) -> None:
         duration = number(event.get("dur"))
-        if start is not None and duration is not None and thread is not None:
+        if duration is not None:
             epoch, batch = whole(arguments.get("epoch")), whole(arguments.get("batch"))
-            trace.bars.append(Bar(str(event.get("name", "")), thread, start, max(duration, 0.0), epoch, batch))
-    elif kind == "M" and event.get("name") == "thread_name" and thread is not None:
-        trace.threads[thread] = str(arguments.get("name", ""))
-    elif kind == "C" and event.get("name") == "memory" and start is not None:
-        rss = number(arguments.get("rss_mb"))
-        if rss is not None:
-            counters.append((start, rss))
+            self.trace.bars.append(Bar(str(event.get("name", "")), thread, start, max(duration, 0.0), epoch, batch))
 
 
 def _continuous(counters: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -20,7 +20,7 @@ _ADVICE = {
 }
 # Below this the busiest stage does not explain the run's time.
 _FULL = 0.6
-_PERCENT = ("accuracy", "f1", "hits", "precision@", "recall")
+_PERCENT = ("accuracy", "f1", "hits")
 
 
 def percent(share: float) -> str:
@@ -67,9 +67,9 @@ def metric_value(metric: str, value: float) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """`roc_auc` as `ROC-AUC`; names of unknown metrics without underscores."""
-    known = {"roc_auc": "ROC-AUC", "mrr": "MRR", "mae": "MAE", "rmse": "RMSE", "ap": "average precision"}
-    return known.get(metric.lower(), metric.replace("_", " ").replace("f1", "F1"))
+    """`roc-auc` as `ROC-AUC`, `macro-f1` as `macro F1`; names of unknown metrics without hyphens."""
+    known = {"roc-auc": "ROC-AUC", "mrr": "MRR", "mae": "MAE", "rmse": "RMSE"}
+    return known.get(metric, metric.replace("-", " ").replace("_", " ").replace("f1", "F1"))
 
 
 def moment(written: str) -> str:
@@ -86,12 +86,10 @@ def limit_sentence(limiting: Stage, stages: list[Stage]) -> str:
     doing = _DOING.get(limiting.name, limiting.name)
     if limiting.share < _FULL:
         return f"No stage was busy throughout: {doing.lower()} was busiest, {percent(limiting.share)} of the time."
-    waiting = [
-        _DOING.get(each.name, each.name).lower()
-        for each in stages
-        if each.name != limiting.name and each.wait_s > 0 and each.share < 0.5
-    ]
-    tail = f"; {_joined(waiting)} mostly waited" if waiting else ""
+    others = [each for each in stages if each.name != limiting.name and each.busy_s + each.wait_s > 0]
+    waiting = [_DOING.get(each.name, each.name).lower() for each in others if each.share < 0.5]
+    who = "the other stages" if len(waiting) == len(others) > 2 else _joined(waiting)
+    tail = f"; {who} mostly waited" if waiting else ""
     return f"{doing} limits this run: it was busy {percent(limiting.share)} of the time{tail}."
 
 
@@ -101,4 +99,4 @@ def advice(limiting: Stage) -> str:
 
 
 def _joined(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)

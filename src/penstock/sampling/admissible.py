@@ -1,7 +1,8 @@
 """Draws from lists of which only some edges may be drawn: those with a weight, in time, and not excluded.
 
-A list to which a condition applies is passed once to collect its candidates, and the draw is made among these. A list
-to which none applies draws just as it would in `draw_uniform`.
+A list to which a condition applies is passed once to collect its candidates, and the draw is made among these. Weights
+and times apply to all lists (`draw_admissible`); exclusion to the few that have an excluded edge, which are drawn again
+after all have drawn freely (`redraw_excluded`).
 """
 
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import mix
-from penstock.sampling.exclusion import NOTHING, Exclusion, find_excluded
+from penstock.sampling.exclusion import NOTHING, Exclusion, drop_excluded, find_excluded
 from penstock.sampling.kernels import choose
 from penstock.sampling.weighted import choose_weighted
 
@@ -51,63 +52,71 @@ def draw_admissible(
     `trees[row]`, where there are any, makes rows of one vertex draw apart. `out_weights` has the room of `positions`
     where estimator weights come out: weights, and not drawn with replacement.
     """
-    flags, destinations, offsets, _ = conditions.exclusion
-    weighted, timed = len(conditions.weights) > 0, len(conditions.limits) > 0
+    weights = conditions.weights
     candidates = np.empty(0, np.int64)
     out_indptr[0] = 0
     for row in range(len(vertices)):
         v, used = vertices[row], out_indptr[row]
-        name = v if original.shape[0] == 0 else original[v]
-        row_key = mix(key ^ np.uint64(name))
+        row_key = mix(key ^ np.uint64(v if original.shape[0] == 0 else original[v]))
         if len(trees):
             row_key = mix(row_key ^ (np.uint64(trees[row] + 1) * _STEP))
-        start, degree = indptr[v], indptr[v + 1] - indptr[v]
-        first, last = find_excluded(flags, destinations, offsets, v)
-        if not (weighted or timed or first < last):
-            out_indptr[row + 1] = used + choose(row_key, start, degree, fanout, replace, positions, used)
-            continue
-        if degree > len(candidates):
-            candidates = np.empty(2 * degree, np.int64)
-        count = _collect(indptr, indices, v, row, first, last, conditions, candidates)
-        if weighted:
+        candidates = _with_room(candidates, indptr[v + 1] - indptr[v])
+        count = _collect(indptr, indices, v, row, conditions, candidates)
+        if len(weights):
             chosen = choose_weighted(
-                row_key, start, conditions.weights, candidates, count, fanout, replace, positions, out_weights, used
+                row_key, indptr[v], weights, candidates, count, fanout, replace, positions, out_weights, used
             )
         else:
-            chosen = choose(row_key, 0, count, fanout, replace, positions, used)
-            for k in range(used, used + chosen):
-                positions[k] = candidates[positions[k]]
+            chosen = _choose_among(row_key, candidates, count, fanout, replace, positions, used)
         out_indptr[row + 1] = used + chosen
     return int(out_indptr[len(vertices)])
 
 
 @njit(nogil=True, cache=True)
-def total_admissible(
-    indptr: Array, indices: Array, vertices: Array, sums: Array, conditions: Conditions, totals: Array
-) -> None:
-    """The number, or the weight, of the edges that each row may draw. `sums` are those of whole lists of weights."""
-    flags, destinations, offsets, _ = conditions.exclusion
-    weights, timed = conditions.weights, len(conditions.limits) > 0
+def redraw_excluded(
+    indptr: Array,
+    indices: Array,
+    original: Array,
+    key: np.uint64,
+    fanout: int,
+    replace: bool,
+    vertices: Array,
+    rows: Array,
+    conditions: Conditions,
+    out_indptr: Array,
+    positions: Array,
+) -> int:
+    """Draw some rows again, without what is excluded, over the result of `draw_uniform`; returns how many are drawn.
+
+    A row never draws more than it did; where it draws less, what follows moves up.
+    """
     candidates = np.empty(0, np.int64)
+    chosen = np.empty(len(rows), np.int64)
+    for k in range(len(rows)):
+        v, used = vertices[rows[k]], out_indptr[rows[k]]
+        row_key = mix(key ^ np.uint64(v if original.shape[0] == 0 else original[v]))
+        candidates = _with_room(candidates, indptr[v + 1] - indptr[v])
+        count = _collect(indptr, indices, v, rows[k], conditions, candidates)
+        chosen[k] = _choose_among(row_key, candidates, count, fanout, replace, positions, used)
+    begin, end, used, k = out_indptr[0], 0, 0, 0
     for row in range(len(vertices)):
-        v = vertices[row]
-        degree = indptr[v + 1] - indptr[v]
-        first, last = find_excluded(flags, destinations, offsets, v)
-        if not (timed or first < last):
-            totals[row] = sums[v] if len(sums) else degree
-            continue
-        if degree > len(candidates):
-            candidates = np.empty(2 * degree, np.int64)
-        count = _collect(indptr, indices, v, row, first, last, conditions, candidates)
-        total = 0.0
-        for k in range(count):
-            total += weights[candidates[k]] if len(weights) else 1.0
-        totals[row] = total
+        end = out_indptr[row + 1]
+        amount = end - begin
+        if k < len(rows) and rows[k] == row:
+            amount = chosen[k]
+            k += 1
+        if begin > used:
+            for i in range(amount):
+                positions[used + i] = positions[begin + i]
+        used += amount
+        out_indptr[row + 1] = used
+        begin = end
+    return int(used)
 
 
 @njit(nogil=True, cache=True)
 def total_whole(indptr: Array, vertices: Array, sums: Array, totals: Array) -> None:
-    """`total_admissible` without time or exclusion."""
+    """The number of the edges of each row's list, or their weight, where `sums` has it by vertex."""
     if len(sums):
         for row in range(len(vertices)):
             totals[row] = sums[vertices[row]]
@@ -117,34 +126,56 @@ def total_whole(indptr: Array, vertices: Array, sums: Array, totals: Array) -> N
 
 
 @njit(nogil=True, cache=True)
-def _collect(
-    indptr: Array, indices: Array, v: int, row: int, first: int, last: int, conditions: Conditions, candidates: Array
-) -> int:
-    """Write the positions of v's admissible edges; `first` to `last` is the range of its excluded sources."""
-    weights, edge_times, vertex_times, limits, (_, _, _, excluded) = conditions
+def total_admissible(
+    indptr: Array, indices: Array, vertices: Array, rows: Array, conditions: Conditions, totals: Array
+) -> None:
+    """The number, or the weight, of the edges that some rows may draw."""
+    weights = conditions.weights
+    candidates = np.empty(0, np.int64)
+    for row in rows:
+        v = vertices[row]
+        candidates = _with_room(candidates, indptr[v + 1] - indptr[v])
+        count = _collect(indptr, indices, v, row, conditions, candidates)
+        total = 0.0 if len(weights) else float(count)
+        if len(weights):
+            for k in range(count):
+                total += weights[candidates[k]]
+        totals[row] = total
+
+
+@njit(nogil=True, cache=True)
+def _collect(indptr: Array, indices: Array, v: int, row: int, conditions: Conditions, candidates: Array) -> int:
+    """Write the positions of v's admissible edges; returns how many."""
+    weights, edge_times, vertex_times, limits, (_, destinations, offsets, excluded) = conditions
+    weighted, by_edge, by_vertex = len(weights) > 0, len(edge_times) > 0, len(vertex_times) > 0
     count = 0
     for position in range(indptr[v], indptr[v + 1]):
-        if len(weights) and not weights[position] > 0:
-            continue
-        if len(edge_times) and not edge_times[position] <= limits[row]:
-            continue
-        if len(vertex_times) and not vertex_times[indices[position]] <= limits[row]:
-            continue
-        if first < last and _contains(excluded, first, last, indices[position]):
-            continue
+        admissible = True
+        if weighted:
+            admissible &= weights[position] > 0
+        if by_edge:
+            admissible &= edge_times[position] <= limits[row]
+        if by_vertex:
+            admissible &= vertex_times[indices[position]] <= limits[row]
         candidates[count] = position
-        count += 1
+        count += admissible
+    first, last = find_excluded(destinations, offsets, v)
+    if first < last:
+        count = drop_excluded(indices, excluded[first:last], candidates, count)
     return count
 
 
 @njit(nogil=True, cache=True)
-def _contains(ascending: Array, low: int, high: int, wanted: int) -> bool:
-    """Whether a number is in ascending[low:high]."""
-    end = high
-    while low < high:
-        middle = (low + high) // 2
-        if ascending[middle] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low < end and ascending[low] == wanted
+def _choose_among(
+    key: np.uint64, candidates: Array, count: int, fanout: int, replace: bool, positions: Array, used: int
+) -> int:
+    """`choose` of the first `count` candidates."""
+    chosen = choose(key, 0, count, fanout, replace, positions, used)
+    for k in range(used, used + chosen):
+        positions[k] = candidates[positions[k]]
+    return chosen
+
+
+@njit(nogil=True, cache=True)
+def _with_room(candidates: Array, amount: int) -> Array:
+    return candidates if amount <= len(candidates) else np.empty(2 * amount, np.int64)

@@ -1,7 +1,7 @@
 """Edges that a batch must not draw: for link prediction, those whose existence it is asked to predict.
 
 Excluded pairs are sorted by destination. A table of flags, indexed by the low bits of a vertex's number and mostly
-empty, tells nearly all vertices that nothing of theirs is excluded; the others search.
+empty, tells nearly all rows that nothing of theirs is excluded; only the others search.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,9 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 
 _SPARSE = 16
-"""Flags a pair: a vertex without excluded edges searches for them once in as many times."""
+"""Flags a destination: one in so many rows searches in vain."""
+_FEW = 8
+"""So many excluded sources are compared one by one."""
 
 
 class Exclusion(NamedTuple):
@@ -56,10 +58,26 @@ def exclusion_of(pairs: Array | None, num_sources: int, num_destinations: int) -
 
 
 @njit(nogil=True, cache=True)
-def find_excluded(flags: Array, destinations: Array, offsets: Array, vertex: int) -> tuple[int, int]:
+def rows_excluded(exclusion: Exclusion, vertices: Array) -> Array:
+    """The rows whose lists may have excluded edges, ascending."""
+    flags, destinations, offsets, _ = exclusion
+    mask, count = len(flags) - 1, 0
+    flagged = np.empty(len(vertices), np.int64)
+    for row in range(len(vertices)):
+        flagged[count] = row
+        count += flags[vertices[row] & mask]
+    kept = 0
+    for k in range(count):
+        first, last = find_excluded(destinations, offsets, vertices[flagged[k]])
+        if first < last:
+            flagged[kept] = flagged[k]
+            kept += 1
+    return flagged[:kept]
+
+
+@njit(nogil=True, cache=True)
+def find_excluded(destinations: Array, offsets: Array, vertex: int) -> tuple[int, int]:
     """The range of a vertex's excluded sources."""
-    if not flags[vertex & (len(flags) - 1)]:
-        return 0, 0
     low, high = 0, len(destinations)
     while low < high:
         middle = (low + high) // 2
@@ -70,3 +88,25 @@ def find_excluded(flags: Array, destinations: Array, offsets: Array, vertex: int
     if low == len(destinations) or destinations[low] != vertex:
         return 0, 0
     return offsets[low], offsets[low + 1]
+
+
+@njit(nogil=True, cache=True)
+def drop_excluded(indices: Array, excluded: Array, candidates: Array, count: int) -> int:
+    """Keep those of the first `count` list positions whose sources are not excluded; returns how many."""
+    kept = 0
+    for k in range(count):
+        position = candidates[k]
+        source = indices[position]
+        low, high = 0, len(excluded)
+        while high - low > _FEW:
+            middle = (low + high) // 2
+            if excluded[middle] <= source:
+                low = middle
+            else:
+                high = middle
+        admissible = True
+        for i in range(low, high):
+            admissible &= excluded[i] != source
+        candidates[kept] = position
+        kept += admissible
+    return kept

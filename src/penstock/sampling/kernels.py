@@ -1,9 +1,10 @@
 """Kernels of neighbour sampling: one hop of one batch a call, without the interpreter's lock.
 
-A hop is three passes: choose list positions (`draw_uniform` here, `admissible` for the rest), fetch what stands there,
-and number it (`relabel`). Each pass is a loop of independent loads, so that the processor has many cache misses under
-way at once; in a single pass every edge would wait for its own. (Passing arrays through nested inlined functions makes
-Numba count references in the inner loop, which costs more than the work; hence the plain loops.)
+A hop chooses list positions (`draw_uniform` here, `admissible` for the rest), fetches what stands there, and numbers it
+(`relabel`). `draw_uniform` works in small groups of rows and three passes over each: read the lists' bounds, choose,
+fetch. Each pass is a loop of independent loads, so that the processor has many cache misses under way at once; in a
+single pass every edge would wait for its own. (Passing arrays through nested inlined functions makes Numba count
+references in the inner loop, which costs more than the work; hence the plain loops.)
 """
 
 import numpy as np
@@ -15,7 +16,7 @@ from penstock.graph.hashing import mix
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _S32 = np.uint64(32)
 _GROUP = 128
-"""Rows whose list bounds are read ahead of their draws."""
+"""Rows a group: their positions stay in the first-level cache for usual fan-outs."""
 _SCANNED = 32
 """Up to this fan-out a repeated draw is found by looking through those already made."""
 
@@ -23,6 +24,7 @@ _SCANNED = 32
 @njit(nogil=True, cache=True)
 def draw_uniform(
     indptr: Array,
+    indices: Array,
     original: Array,
     key: np.uint64,
     fanout: int,
@@ -30,27 +32,43 @@ def draw_uniform(
     vertices: Array,
     out_indptr: Array,
     positions: Array,
+    sources: Array,
 ) -> None:
-    """Draw `fanout` list positions (all, if negative) of every vertex; row i's are behind `out_indptr[i]`.
+    """Draw `fanout` in-neighbours (all, if negative) of every vertex; row i's are behind `out_indptr[i]`.
 
-    `original[v]` names v in the hash; empty: v itself. `positions` has room for `count_edges`.
+    `original[v]` names v in the hash; empty: v itself. List positions and the sources that stand there are written
+    where they are wanted: either array is empty or has room for `count_edges`.
     """
-    starts, degrees = np.empty(_GROUP, np.int64), np.empty(_GROUP, np.int64)
-    names = np.empty(_GROUP, np.uint64)
+    starts, degrees, names = np.empty(_GROUP, np.int64), np.empty(_GROUP, np.int64), np.empty(_GROUP, np.uint64)
+    chosen = np.empty(0, np.int64)
     out_indptr[0] = 0
     for first in range(0, len(vertices), _GROUP):
-        last = min(first + _GROUP, len(vertices))
+        last, most = min(first + _GROUP, len(vertices)), 0
         for row in range(first, last):
             v = vertices[row]
-            starts[row - first] = indptr[v]
-            degrees[row - first] = indptr[v + 1] - indptr[v]
+            starts[row - first], degrees[row - first] = indptr[v], indptr[v + 1] - indptr[v]
             names[row - first] = v if original.shape[0] == 0 else original[v]
+            most += degrees[row - first] if fanout < 0 else fanout
+        if most > len(chosen):
+            chosen = np.empty(2 * most, np.int64)
+        before, drawn = out_indptr[first], 0
         for row in range(first, last):
             here = row - first
-            used = out_indptr[row]
-            row_key = mix(key ^ names[here])
-            chosen = choose(row_key, starts[here], degrees[here], fanout, replace, positions, used)
-            out_indptr[row + 1] = used + chosen
+            drawn += choose(mix(key ^ names[here]), starts[here], degrees[here], fanout, replace, chosen, drawn)
+            out_indptr[row + 1] = before + drawn
+        if len(sources):
+            for k in range(drawn):
+                sources[before + k] = indices[chosen[k]]
+        if len(positions):
+            for k in range(drawn):
+                positions[before + k] = chosen[k]
+
+
+@njit(nogil=True, cache=True)
+def fetch(indices: Array, positions: Array, sources: Array) -> None:
+    """The sources at some list positions."""
+    for k in range(len(positions)):
+        sources[k] = indices[positions[k]]
 
 
 @njit(nogil=True, cache=True)

@@ -7,15 +7,17 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet
-from penstock.sampling.admissible import Conditions, draw_admissible, total_admissible, total_whole
+from penstock.sampling.admissible import Conditions, draw_admissible, redraw_excluded, total_admissible, total_whole
 from penstock.sampling.block import Block
-from penstock.sampling.exclusion import NOTHING, Exclusion
-from penstock.sampling.kernels import count_edges, draw_uniform
-from penstock.sampling.relabel import Rows
+from penstock.sampling.exclusion import NOTHING, Exclusion, rows_excluded
+from penstock.sampling.kernels import count_edges, draw_uniform, fetch
+from penstock.sampling.relabel import PerThread, Rows
 from penstock.sampling.temporal import Clock
 from penstock.sampling.weighted import weights_of
 
 _NONE = np.empty(0, np.int64)
+_KEPT = 1 << 22
+"""List positions for which a thread keeps room: 32 MiB."""
 
 
 class Readers(NamedTuple):
@@ -54,38 +56,68 @@ class Lists:
 
     def block(self, readers: Readers, sources: Rows, key: np.uint64, fanout: int, edges: bool) -> Block:
         """One hop of one relation: draw for the readers and number what is drawn among the sources."""
-        indptr, positions, weights = self._draw(readers, key, fanout)
-        rows = sources.number(self._indices, indptr, positions)
+        most = count_edges(self._indptr, readers.vertices, fanout, self.replace)
+        indptr, positions, weights = np.empty(len(readers.vertices) + 1, np.int64), _NONE, None
+        drawn = np.empty(most, self._indices.dtype)
+        if edges or not self._plain or readers.exclusion:
+            positions = np.empty(most, np.int64) if edges else _scratch.get().holding(most)
+        if self._plain and not readers.exclusion:
+            lists = self._indptr, self._indices, self._original
+            draw_uniform(*lists, key, fanout, self.replace, readers.vertices, indptr, positions, drawn)
+        else:
+            positions, weights = self._draw_some(readers, key, fanout, indptr, positions)
+            drawn = drawn[: len(positions)]
+            fetch(self._indices, positions, drawn)
+        rows = sources.number(drawn, indptr)
         return Block(indptr, rows, sources.known, weights, edges=positions if edges else None)
 
     def totals(self, readers: Readers) -> Array:
         """The number, or the weight, of the edges that each reader may draw, as float32."""
-        totals = np.empty(len(readers.vertices), np.float32)
-        if len(readers.limits) or readers.exclusion:
-            conditions = self._conditions_of(readers)
-            total_admissible(self._indptr, self._indices, readers.vertices, self._sums, conditions, totals)
-        else:
-            total_whole(self._indptr, readers.vertices, self._sums, totals)
+        vertices, totals = readers.vertices, np.empty(len(readers.vertices), np.float32)
+        timed = len(readers.limits) > 0
+        if not timed:
+            total_whole(self._indptr, vertices, self._sums, totals)
+        if timed or readers.exclusion:
+            rows = np.arange(len(vertices)) if timed else rows_excluded(readers.exclusion, vertices)
+            total_admissible(self._indptr, self._indices, vertices, rows, self._conditions_of(readers), totals)
         return totals
 
-    def _draw(self, readers: Readers, key: np.uint64, fanout: int) -> tuple[Array, Array, Array | None]:
-        vertices = readers.vertices
-        most = count_edges(self._indptr, vertices, fanout, self.replace)
-        indptr, positions = np.empty(len(vertices) + 1, np.int64), np.empty(most, np.int64)
-        lists = self._indptr, self._indices, self._original
-        if self._plain and not readers.exclusion:
-            draw_uniform(self._indptr, self._original, key, fanout, self.replace, vertices, indptr, positions)
-            return indptr, positions, None
+    def _draw_some(
+        self, readers: Readers, key: np.uint64, fanout: int, indptr: Array, positions: Array
+    ) -> tuple[Array, Array | None]:
+        """List positions, written to the front of `positions`, and estimator weights where there are any."""
+        lists, vertices, weights = (self._indptr, self._indices, self._original), readers.vertices, None
+        how, conditions = (key, fanout, self.replace), self._conditions_of(readers)
+        if self._plain:
+            draw_uniform(*lists, *how, vertices, indptr, positions, lists[1][:0])
+            rows = rows_excluded(readers.exclusion, vertices)
+            used = redraw_excluded(*lists, *how, vertices, rows, conditions, indptr, positions)
+            return positions[:used], None
         estimates = self.weighted and (fanout < 0 or not self.replace)
-        weights = np.empty(most if estimates else 0, np.float32)
-        conditions = self._conditions_of(readers)
-        used = draw_admissible(
-            *lists, key, fanout, self.replace, vertices, readers.trees, conditions, indptr, positions, weights
-        )
-        return indptr, positions[:used], weights[:used] if estimates else None
+        weights = np.empty(len(positions) if estimates else 0, np.float32)
+        used = draw_admissible(*lists, *how, vertices, readers.trees, conditions, indptr, positions, weights)
+        return positions[:used], weights[:used] if estimates else None
 
     def _conditions_of(self, readers: Readers) -> Conditions:
         return self._conditions._replace(limits=readers.limits, exclusion=readers.exclusion)
+
+
+class _Scratch:
+    """Room for list positions that nobody keeps; fresh pages would cost a fifth of a hop's time."""
+
+    def __init__(self) -> None:
+        self._room = np.empty(0, np.int64)
+
+    def holding(self, amount: int) -> Array:
+        """An array of some length, overwritten by this thread's next hop. Large ones are not kept."""
+        if amount > _KEPT:
+            return np.empty(amount, np.int64)
+        if amount > len(self._room):
+            self._room = np.empty(min(2 * amount, _KEPT), np.int64)
+        return self._room[:amount]
+
+
+_scratch = PerThread(_Scratch)
 
 
 def check_seeds(seeds: Array, count: int, node_type: str, dtype: np.dtype[np.signedinteger]) -> Array:

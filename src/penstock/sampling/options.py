@@ -20,6 +20,7 @@ class SamplerOptions(StrictDocument):
     replace: bool = Field(False, description="draw neighbours with repetition")
     weight: str | None = Field(None, description="edge field with weights: draw in proportion to it")
     time: str | None = Field(None, description="field with times: draw nothing later than the seed (docs/sampling.md)")
+    seed_time: str | None = Field(None, description="vertex field with each seed's time; by default the one of `time`")
     layer_sizes: list[int] = Field(
         [2048, 2048, 2048], description="fastgcn, ladies: vertices drawn a layer, counted from the seeds"
     )

@@ -22,8 +22,6 @@ DIRECT_LIMIT = 1 << 28
 WAYS = ("auto", "direct", "hash")
 Room = TypeVar("Room")
 _SMALLEST_TABLE = 1 << 12
-_CHUNK = 1024
-"""Edges fetched before they are numbered: they stay in the first-level cache."""
 
 
 class Rows(Protocol):
@@ -36,8 +34,11 @@ class Rows(Protocol):
     def start(self, seeds: Array) -> None:
         """Give the seeds the first rows."""
 
-    def number(self, indices: Array, indptr: Array, positions: Array) -> Array:
-        """Rows of indices[positions], new vertices behind those known; row i reads those behind `indptr[i]`."""
+    def number(self, sources: Array, indptr: Array) -> Array:
+        """Rows (int32) of sources, new ones behind those known; `sources` may be overwritten.
+
+        Row i of the batch reads the sources behind `indptr[i]`.
+        """
 
     def forget(self) -> None:
         """Make ready for another batch."""
@@ -72,12 +73,12 @@ class DirectRows:
             raise repeated(seeds[-known - 1])
         self.known = known
 
-    def number(self, indices: Array, indptr: Array, positions: Array) -> Array:
-        """Rows of indices[positions], new vertices behind those known."""
-        most = min(self.known + len(positions), len(self._place))
+    def number(self, sources: Array, indptr: Array) -> Array:
+        """Rows of sources, new ones behind those known."""
+        most = min(self.known + len(sources), len(self._place))
         self.vertices = with_room(self.vertices, self.known, most)
-        rows = np.empty(len(positions), np.int32)
-        self.known = _number_direct(indices, positions, self._place, self.vertices, self.known, rows)
+        rows = sources if sources.dtype == np.int32 else np.empty(len(sources), np.int32)
+        self.known = _number_direct(sources, self._place, self.vertices, self.known, rows)
         return rows
 
     def forget(self) -> None:
@@ -101,9 +102,9 @@ class HashedRows:
             self.forget()
             raise repeated(seeds[np.flatnonzero(rows != np.arange(len(seeds)))[0]])
 
-    def number(self, indices: Array, indptr: Array, positions: Array) -> Array:
-        """Rows of indices[positions], new vertices behind those known."""
-        return self.number_these(indices[positions])
+    def number(self, sources: Array, indptr: Array) -> Array:
+        """Rows of sources, new ones behind those known."""
+        return self.number_these(sources)
 
     def number_these(self, numbers: Array) -> Array:
         """Rows of some numbers, new ones behind those known."""
@@ -152,22 +153,18 @@ def with_room(vertices: Array, known: int, most: int) -> Array:
 
 
 @njit(nogil=True, cache=True)
-def _number_direct(indices: Array, positions: Array, place: Array, vertices: Array, known: int, rows: Array) -> int:
-    """Fetch and number; returns how many vertices are known after. `place[v]` is the row of vertex v or -1."""
+def _number_direct(numbers: Array, place: Array, vertices: Array, known: int, rows: Array) -> int:
+    """Rows of vertices, maybe in place; returns how many are known after. `place[v]` is the row of vertex v or -1."""
     found = known
-    for first in range(0, len(positions), _CHUNK):
-        last = min(first + _CHUNK, len(positions))
-        for k in range(first, last):
-            rows[k] = indices[positions[k]]
-        for k in range(first, last):
-            vertex = rows[k]
-            row = place[vertex]
-            if row < 0:
-                row = found
-                place[vertex] = row
-                vertices[row] = vertex
-                found += 1
-            rows[k] = row
+    for k in range(len(numbers)):
+        vertex = numbers[k]
+        row = place[vertex]
+        if row < 0:
+            row = found
+            place[vertex] = row
+            vertices[row] = vertex
+            found += 1
+        rows[k] = row
     return found
 
 

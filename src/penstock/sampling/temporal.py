@@ -83,10 +83,10 @@ class TreeRows:
         self._pairs.start(np.arange(len(seeds)) * self._count + seeds)
         self._take_new()
 
-    def number(self, indices: Array, indptr: Array, positions: Array) -> Array:
-        """Rows of indices[positions] in the trees of the rows that read them."""
+    def number(self, sources: Array, indptr: Array) -> Array:
+        """Rows of sources in the trees of the rows that read them."""
         trees = np.repeat(self.trees[: len(indptr) - 1], np.diff(indptr))
-        rows = self._pairs.number_these(trees * self._count + indices[positions])
+        rows = self._pairs.number_these(trees * self._count + sources)
         self._take_new()
         return rows
 

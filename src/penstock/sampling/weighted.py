@@ -115,10 +115,10 @@ def _choose_by_priority(
     heap, items = np.full(size, -1.0), np.empty(size, np.int64)
     for k in range(count):
         position = candidates[k]
-        priority = weights[position] / (1.0 - unit(mix(key + np.uint64(position - start + 1) * _STEP)))
-        if priority <= heap[0]:
+        weight, lot = weights[position], 1.0 - unit(mix(key + np.uint64(position - start + 1) * _STEP))
+        if weight <= heap[0] * lot:
             continue
-        hole = 0
+        hole, priority = 0, weight / lot
         while True:
             child = 2 * hole + 1
             if child + 1 < size and heap[child + 1] < heap[child]:

@@ -74,43 +74,54 @@ class Inference:
         layers: int,
         budget_mb: int,
         weight: str | None = None,
-        folder: Path | None = None,
+        clock: tuple[str, Array] | None = None,
     ) -> None:
+        """`layers`: hops a model that is not made of layers reads; `clock`: a time field and every vertex's time."""
         self._model, self._graph, self._inputs, self._layers = model, graph, inputs, layers
         self._budget, self._weight = budget_mb << 20, weight
-        self._folder = folder or Path(tempfile.gettempdir())
+        self._clock, self._folder = clock, Path(tempfile.gettempdir())
 
-    def outputs(self, wanted: dict[str, Array], progress: Progress = SILENT) -> dict[str, torch.Tensor]:
-        """The outputs of vertices (ascending numbers by type), in that order."""
+    def outputs(
+        self, wanted: dict[str, Array], progress: Progress = SILENT, hidden: bool = False
+    ) -> dict[str, torch.Tensor]:
+        """The outputs of vertices (ascending numbers by type), in that order.
+
+        `hidden`: of the last layer that is not yet the answer, where the model is made of layers.
+        """
         was_training = self._model.training
         self._model.eval()
         try:
             with torch.no_grad():
-                if getattr(self._model, "layerwise", False):
-                    return self._by_layers(wanted, progress)
+                # Times differ from seed to seed: no vertex has one value that all its readers could share.
+                if getattr(self._model, "layerwise", False) and self._clock is None:
+                    return self._by_layers(wanted, progress, hidden)
                 return self._by_neighbourhoods(wanted, progress)
         except StageError as error:
             raise error.__cause__ or error from None
         finally:
             self._model.train(was_training)
 
-    def _by_layers(self, wanted: dict[str, Array], progress: Progress) -> dict[str, torch.Tensor]:
+    def _by_layers(self, wanted: dict[str, Array], progress: Progress, hidden: bool) -> dict[str, torch.Tensor]:
         model: Any = self._model
-        needed = frontiers(self._graph, wanted, model.num_layers)
+        # With jumping knowledge the answer is made behind the last layer, else by it.
+        layers = model.num_layers - (1 if hidden and not model.needs_all_outputs else 0)
+        needed = frontiers(self._graph, wanted, layers)
         fetch: Fetch = self._prepared
         kept: dict[str, list[torch.Tensor]] = {name: [] for name in wanted}
         progress.start("exact inference", sum(len(rows) for need in needed[1:] for rows in need.values()), "vertices")
-        for number in range(model.num_layers):
+        for number in range(layers):
             level = _Level(needed[number + 1], self._budget, self._folder)
             for chunk, out in self._layer(number, fetch, needed[number + 1]):
                 level.write(chunk, out)
                 progress.advance(len(out))
             fetch = level.fetch
-            if model.needs_all_outputs or number == model.num_layers - 1:
+            if model.needs_all_outputs or number == layers - 1:
                 for name, rows in wanted.items():
                     if len(rows):
                         kept[name].append(fetch(name, rows))
         progress.finish()
+        if hidden:
+            return {name: (kept[name] or [fetch(name, rows)])[-1] for name, rows in wanted.items() if len(rows)}
         return self._join(kept)
 
     def _join(self, kept: dict[str, list[torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -132,7 +143,7 @@ class Inference:
 
     def _layer(self, number: int, fetch: Fetch, rows: dict[str, Array]) -> Iterator[tuple[_Chunk, torch.Tensor]]:
         model: Any = self._model
-        for chunk, batch, x in self._read(fetch, rows, 1, self._chunks(rows)):
+        for chunk, batch, x in self._read(fetch, 1, self._chunks(rows)):
             if self._graph.is_homogeneous:
                 yield chunk, model.layer(number, batch.blocks[0], x[chunk.node_type])
             else:
@@ -148,7 +159,7 @@ class Inference:
             for start in range(0, len(rows), size)
         )
         progress.start("exact inference", sum(map(len, wanted.values())), "vertices")
-        for chunk, batch, x in self._read(self._inputs.pull, wanted, self._layers, chunks):
+        for chunk, batch, x in self._read(self._inputs.pull, self._layers, chunks):
             out = self._model(batch.blocks, x[chunk.node_type] if self._graph.is_homogeneous else x)
             found[chunk.node_type].append(out if isinstance(out, torch.Tensor) else out[chunk.node_type])
             progress.advance(len(chunk.rows))
@@ -156,15 +167,10 @@ class Inference:
         return {name: torch.cat(parts) for name, parts in found.items() if parts}
 
     def _read(
-        self, fetch: Fetch, rows: dict[str, Array], hops: int, chunks: Iterator[_Chunk]
+        self, fetch: Fetch, hops: int, chunks: Iterator[_Chunk]
     ) -> Iterator[tuple[_Chunk, Any, dict[str, torch.Tensor]]]:
         """Chunks with their whole neighbourhoods and inputs; the next is read while one is computed."""
-        if self._graph.is_homogeneous:
-            plain = NeighbourSampler(self._graph, [ALL] * hops, weight=self._weight, totals=True)
-            sample: Callable[[_Chunk], Any] = lambda chunk: plain.sample(chunk.rows, _ANY)  # noqa: E731
-        else:
-            typed = TypedNeighbourSampler(self._graph, [ALL] * hops, weight=self._weight, totals=True)
-            sample = lambda chunk: typed.sample({chunk.node_type: chunk.rows}, _ANY)  # noqa: E731
+        sample = self._whole(hops)
 
         def read(chunk: _Chunk) -> tuple[_Chunk, Any, dict[str, torch.Tensor]]:
             batch = sample(chunk)
@@ -173,6 +179,18 @@ class Inference:
 
         with Flow(chunks, [Stage("read", read, 1, 1)]) as flow:
             yield from flow
+
+    def _whole(self, hops: int) -> Callable[[_Chunk], Any]:
+        """Samples all neighbours of a chunk."""
+        if not self._graph.is_homogeneous:
+            typed = TypedNeighbourSampler(self._graph, [ALL] * hops, weight=self._weight, totals=True)
+            return lambda chunk: typed.sample({chunk.node_type: chunk.rows}, _ANY)
+        if self._clock is None:
+            plain = NeighbourSampler(self._graph, [ALL] * hops, weight=self._weight, totals=True)
+            return lambda chunk: plain.sample(chunk.rows, _ANY)
+        time, times = self._clock
+        timed = NeighbourSampler(self._graph, [ALL] * hops, weight=self._weight, totals=True, time=time)
+        return lambda chunk: timed.sample(chunk.rows, _ANY, times=times[chunk.rows])
 
     def _chunks(self, rows: dict[str, Array]) -> Iterator[_Chunk]:
         """Rows cut so that the sources of a chunk, were they all different, fit the working memory."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from penstock.errors import PenstockError
@@ -29,6 +30,7 @@ class Inputs:
             for name, nodes in graph.nodes.items()
             if name not in having
         }
+        self._repeats = job.time is not None
         self.scale = _divide_by_sum if job.scale_features == "rows" else None
         self.widths = {name: self._width(graph, name, job) for name in graph.nodes}
 
@@ -58,7 +60,8 @@ class Inputs:
         for name, table in self.tables.items():
             gradients = x[name].grad if name in x else None
             if gradients is not None:
-                table.push(batch.inputs[name], gradients.cpu().numpy())
+                pushed = batch.inputs[name], gradients.cpu().numpy()
+                table.push(*(_summed(*pushed) if self._repeats else pushed))
 
     def state(self) -> dict[str, Any]:
         """The tables, for a checkpoint."""
@@ -82,6 +85,14 @@ class Inputs:
                 f"Features {job.features!r} of {name!r} are {x.dtype} {x.shape}: give a row of numbers each."
             )
         return int(x.shape[1])
+
+
+def _summed(ids: Array, gradients: Array) -> tuple[Array, Array]:
+    """One gradient a vertex: sampling by time gives a vertex a row in the tree of every seed that sees it."""
+    different, place = np.unique(ids, return_inverse=True)
+    total = np.zeros((len(different), gradients.shape[1]), gradients.dtype)
+    np.add.at(total, place, gradients)
+    return different, total
 
 
 def _divide_by_sum(x: torch.Tensor) -> torch.Tensor:

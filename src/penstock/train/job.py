@@ -12,7 +12,8 @@ from penstock.graph.documents import StrictDocument, first_problem, read_yaml
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.options import SamplerOptions
-from penstock.train.data import DataOptions, split_commas
+from penstock.train.data import DataOptions
+from penstock.train.link_options import LinkOptions
 
 
 def _mapping(value: object) -> object:
@@ -21,26 +22,6 @@ def _mapping(value: object) -> object:
 
 
 Options = Annotated[dict[str, Any], BeforeValidator(_mapping)]
-
-
-class LinkOptions(StrictDocument):
-    """Tasks on edges."""
-
-    negatives: Literal["uniform", "in-batch", "joint"] = Field(
-        "uniform", description="links: how false edges are drawn"
-    )
-    negatives_per_edge: int = Field(1, ge=1, description="links: false edges for every true one")
-    filtered: bool = Field(True, description="links: never take a true edge for a false one")
-    corrupt: Literal["destination", "source", "both"] = Field("destination", description="links: which end is replaced")
-    scorer: Literal["dot", "distmult", "mlp"] = Field("dot", description="links: how two embeddings become a score")
-    link_loss: Literal["bce", "softmax"] = Field("bce", description="links: each pair alone, or true against its false")
-    rank_against: int = Field(1000, ge=0, description="links: vertices a held-out edge is ranked among; 0: all")
-    held_out: Annotated[list[float], BeforeValidator(split_commas)] = Field(
-        [0.05, 0.1],
-        min_length=2,
-        max_length=2,
-        description="links: val and test shares if the graph holds none out",
-    )
 
 
 class TrainOptions(StrictDocument):
@@ -73,6 +54,8 @@ class TrainOptions(StrictDocument):
 class Job(DataOptions, SamplerOptions, ModelOptions, LinkOptions, TrainOptions, PipelineOptions):
     """Everything a run is told."""
 
+    layers: int = Field(0, ge=0, description="layers of the model; 0: one a fan-out")
+
 
 PARTS: dict[str, type[StrictDocument]] = {
     "Data": DataOptions,
@@ -89,7 +72,7 @@ def make_job(fields: dict[str, Any], where: str = "the job") -> Job:
     """A checked job; the first mistake is a sentence that names `where` it stands."""
     for name in fields:
         if name not in Job.model_fields:
-            close = get_close_matches(str(name), Job.model_fields, 1)
+            close = get_close_matches(str(name), Job.model_fields, 1, 0.5)
             hint = f"did you mean {close[0]!r}?" if close else "docs/job.md lists them all."
             raise PenstockError(f"{where} has an unknown field {name!r}: {hint}")
     try:

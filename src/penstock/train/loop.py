@@ -85,9 +85,10 @@ class Loop:
                     self._epoch_began = time.perf_counter()
                     for loaded in loader:
                         self._step(loaded)
-                        if loaded.planned.last:
-                            self._end_epoch(loader, events)
-                        self._after_step()
+                        with loader.aside():
+                            if loaded.planned.last:
+                                self._end_epoch(loader, events)
+                            self._after_step()
                         if standing.done or stop():
                             break
                     return loader.times()

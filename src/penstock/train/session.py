@@ -9,14 +9,14 @@ from torch.optim.lr_scheduler import LRScheduler
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn import adapt, build_model
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.loading import Batch, on_device
 from penstock.pipeline.schedule import Schedule
 from penstock.train.data import choose_task, open_data
 from penstock.train.inference import Inference
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 from penstock.train.optimisers import make_optimiser, make_schedule
-from penstock.train.samplers import layers_of
+from penstock.train.samplers import clock_for, layers_of
 from penstock.train.tasks import Task, make_task
 
 _TRIED = 4
@@ -43,7 +43,8 @@ class Session:
     def inference(self) -> Inference:
         """Exact outputs with the weights of this moment."""
         job = self.job
-        return Inference(self.model, self.graph, self.inputs, layers_of(job), job.inference_mb, job.weight)
+        clock = clock_for(job, self.graph)
+        return Inference(self.model, self.graph, self.inputs, layers_of(job), job.inference_mb, job.weight, clock)
 
     @property
     def parameters(self) -> int:
@@ -87,6 +88,8 @@ def make_session(job: Job, graph: Graph | None = None, module: torch.nn.Module |
 
 def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None) -> torch.nn.Module:
     if module is not None:
+        if getattr(module, "layerwise", False):
+            return module
         return adapt(module, typed=not graph.is_homogeneous, num_layers=layers_of(job))
     options = job.model_copy(update={"layers": layers_of(job)})
     if graph.is_homogeneous:
@@ -101,7 +104,7 @@ def _try(session: Session) -> None:
     batch = session.task.sample(planned)
     session.task.label(batch)
     x = {name: session.inputs.pull(name, ids) for name, ids in batch.inputs.items()}
-    batch.labels = None if batch.labels is None else torch.as_tensor(batch.labels)
+    batch.labels = on_device(batch.labels, session.inputs.device)
     session.model.eval()
     try:
         with torch.no_grad():

@@ -4,7 +4,7 @@ Destination rows are the first source rows. `sage`, `gcn`, `gat` (and v2) and `g
 `typed_gat` on typed blocks and tensors by node type; `dense` ignores the neighbours.
 """
 
-from penstock.nn.layers.dense import DenseLayer
+from penstock.nn.layers.dense import DenseLayer, TypedDenseLayer
 from penstock.nn.layers.gat import GATLayer
 from penstock.nn.layers.gcn import GCNLayer
 from penstock.nn.layers.gin import GINLayer
@@ -12,4 +12,13 @@ from penstock.nn.layers.rgcn import RGCNLayer
 from penstock.nn.layers.sage import SAGELayer
 from penstock.nn.layers.typed_gat import TypedGATLayer
 
-__all__ = ["DenseLayer", "GATLayer", "GCNLayer", "GINLayer", "RGCNLayer", "SAGELayer", "TypedGATLayer"]
+__all__ = [
+    "DenseLayer",
+    "GATLayer",
+    "GCNLayer",
+    "GINLayer",
+    "RGCNLayer",
+    "SAGELayer",
+    "TypedDenseLayer",
+    "TypedGATLayer",
+]

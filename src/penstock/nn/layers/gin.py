@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from penstock.nn.aggregate import aggregate
+from penstock.nn.aggregate import aggregate_beside
 from penstock.sampling.block import Block
 
 
@@ -25,5 +25,6 @@ class GINLayer(nn.Module):
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """[num_dst, out] of x [num_src, in]; sums by the block's totals where it has them."""
-        result: Tensor = self.mlp(aggregate(block, x, "sum") + (1 + self.eps) * x[: block.num_dst])
+        neighbours, own = aggregate_beside(block, x, "sum")
+        result: Tensor = self.mlp(neighbours + (1 + self.eps) * own)
         return result

@@ -33,8 +33,8 @@ class RGCNLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.reduce, self.order = aggregate, order
+        self.node_types = list(node_types)
         self._place = {kind: place for place, kind in enumerate(edge_types)}
-        self._own = {name: place for place, name in enumerate(node_types)}
         self.own = nn.ModuleList(nn.Linear(width_in, width_out, bias) for _ in node_types)
         self.weight = nn.Parameter(torch.empty(bases or len(edge_types), width_in, width_out))
         self.mixture = nn.Parameter(torch.empty(len(edge_types), bases)) if bases else None
@@ -45,7 +45,7 @@ class RGCNLayer(nn.Module):
 
     def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
         """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
-        result = own_terms(block, x, {name: self.own[place] for name, place in self._own.items()})
+        result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
         # One unbinding, as the gradient of a single slice would be as large as all of them.
         weights = self._weights().unbind()
         for kind, part in readable_relations(block, x, self._place, result):

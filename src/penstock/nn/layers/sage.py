@@ -1,9 +1,10 @@
 """GraphSAGE: a transformed aggregate of the neighbours beside the transformed vertex."""
 
 from torch import Tensor, nn
+from torch.nn import functional
 
-from penstock.nn.aggregate import Reduce, aggregate
-from penstock.nn.order import Order, transform_neighbours
+from penstock.nn.aggregate import Reduce, aggregate, aggregate_beside
+from penstock.nn.order import Order, aggregates_first
 from penstock.sampling.block import Block
 
 
@@ -20,11 +21,12 @@ class SAGELayer(nn.Module):
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """[num_dst, out] of x [num_src, in]."""
-        order: Order = "aggregate" if self.reduce == "max" else self.order
-        result = transform_neighbours(
-            block, x, self.neighbours.weight, lambda rows: aggregate(block, rows, self.reduce), order
-        )
-        if self.neighbours.bias is not None:
-            result = result + self.neighbours.bias
-        own: Tensor = self.own(x[: block.num_dst])
-        return result + own
+        weight, bias = self.neighbours.weight, self.neighbours.bias
+        if self.reduce == "max" or aggregates_first(block, x, weight, self.order):
+            neighbours, own = aggregate_beside(block, x, self.reduce)
+            result = functional.linear(neighbours, weight, bias)
+        else:
+            result = aggregate(block, functional.linear(x, weight), self.reduce)
+            result = result if bias is None else result + bias
+            own = x[: block.num_dst]
+        return result.addmm_(own, self.own.weight.t())

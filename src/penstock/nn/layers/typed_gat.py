@@ -25,8 +25,8 @@ class TypedGATLayer(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.node_types = list(node_types)
         self._place = {kind: place for place, kind in enumerate(edge_types)}
-        self._own = {name: place for place, name in enumerate(node_types)}
         width_out = heads * out_per_head if concat else out_per_head
         self.own = nn.ModuleList(nn.Linear(width_in, width_out) for _ in node_types)
         self.relations = nn.ModuleList(
@@ -46,7 +46,7 @@ class TypedGATLayer(nn.Module):
 
     def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
         """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
-        result = own_terms(block, x, {name: self.own[place] for name, place in self._own.items()})
+        result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
         for kind, part in readable_relations(block, x, self._place, result):
             source, _, target = kind
             attention = self.relations[self._place[kind]]

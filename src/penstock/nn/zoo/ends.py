@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from penstock.nn.drop import drop, relu_drop
 from penstock.nn.options import ModelOptions
 
 
@@ -29,8 +30,8 @@ class LayerEnd(nn.Module):
             return y
         if self.norm is not None:
             y = self.norm(y)
-        y = functional.relu(y) if self.activation == "relu" else functional.elu(y)
-        return functional.dropout(y, self.dropout, self.training)
+        dropped = self.dropout if self.training else 0.0
+        return relu_drop(y, dropped) if self.activation == "relu" else drop(functional.elu(y), dropped)
 
 
 class Join(nn.Module):

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from penstock.errors import PenstockError
+from penstock.nn.drop import drop
 from penstock.nn.layers import DenseLayer, GATLayer, GCNLayer, GINLayer, SAGELayer
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
@@ -45,7 +45,7 @@ class GraphModel(nn.Module):
 
     def prepare(self, x: Tensor) -> Tensor:
         """The step before the first layer, a vertex at a time."""
-        return functional.dropout(x, self.options.input_dropout, self.training)
+        return drop(x, self.options.input_dropout if self.training else 0.0)
 
     def layer(self, i: int, block: Block, x: Tensor) -> Tensor:
         """[num_dst, width of layer i] of x [num_src, width before it]."""

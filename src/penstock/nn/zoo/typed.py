@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
-from penstock.nn.layers import RGCNLayer, TypedGATLayer
+from penstock.nn.drop import drop
+from penstock.nn.layers import RGCNLayer, TypedDenseLayer, TypedGATLayer
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
 from penstock.nn.zoo.model import check_depth
@@ -68,10 +68,11 @@ class TypedModel(nn.Module):
     def prepare(self, x: Rows | Tensor) -> Rows | Tensor:
         """The step before the first layer, a vertex at a time: every type to `hidden`, where there are several."""
         if isinstance(x, Tensor):
-            return functional.dropout(x, self.options.input_dropout, self.training)
+            return drop(x, self.options.input_dropout if self.training else 0.0)
         if unknown := set(x) - set(self.node_types):
             raise PenstockError(f"The model has no node type {min(unknown)!r} (types: {', '.join(self.node_types)}).")
-        dropped = {name: functional.dropout(x[name], self.options.input_dropout, self.training) for name in x}
+        share = self.options.input_dropout if self.training else 0.0
+        dropped = {name: drop(rows, share) for name, rows in x.items()}
         if not self.projections:
             return dropped
         return {name: self.projections[self.node_types.index(name)](rows) for name, rows in dropped.items()}
@@ -134,7 +135,7 @@ def _convolution(
         case "rgcn" | "sage":
             return RGCNLayer(width_in, width_out, node_types, edge_types, options.bases, options.aggregate)
         case "mlp":
-            return RGCNLayer(width_in, width_out, node_types, [])
+            return TypedDenseLayer(width_in, width_out, node_types)
         case "gat" | "gatv2":
             size = width_out if last else width_out // options.heads
             v2, dropout = options.model == "gatv2", options.attention_dropout

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned
@@ -28,6 +28,7 @@ class NodeTask:
 
     def __init__(self, data: Labelled, drawing: Drawing, job: Job) -> None:
         self.name, self._data, self._drawing = data.task, data, drawing
+        self.node_type, self.multi_label = data.node_type, data.multi_label
         self.items, self.batch_size, self.head = drawing.items, drawing.batch_size, None
         self.out = data.classes or 1
         default = default_metric(data.task, data.multi_label)
@@ -67,6 +68,12 @@ class NodeTask:
         return {
             name: self._scores(values[np.searchsorted(wanted, r)], self._data.labels[r]) for name, r in rows.items()
         }
+
+    def rows_of(self, split: str) -> Array:
+        """The vertices of a split."""
+        if split not in self._data.splits:
+            raise PenstockError(f"There is no split {split!r}{nearest(split, self._data.splits)}.")
+        return self._data.splits[split]
 
     def _scores(self, out: Array, labels: Array) -> dict[str, float]:
         if self.name == "node-regression":

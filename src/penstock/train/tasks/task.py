@@ -20,16 +20,29 @@ Scores = dict[str, dict[str, float]]
 class Task(Protocol):
     """A kind of learning problem on one graph."""
 
-    name: TaskName
-    items: Array
-    """What an epoch goes through: vertices, edges, clusters."""
-    batch_size: int
-    out: int
-    """Numbers the model must give a vertex."""
-    head: torch.nn.Module | None
-    """Learned with the model, where the model's output is not yet the answer."""
-    metric: Metric
-    """Chooses the best model."""
+    @property
+    def name(self) -> TaskName:
+        """Which kind."""
+
+    @property
+    def items(self) -> Array:
+        """What an epoch goes through: vertices, edges, clusters."""
+
+    @property
+    def batch_size(self) -> int:
+        """Items a batch."""
+
+    @property
+    def out(self) -> int:
+        """Numbers the model must give a vertex."""
+
+    @property
+    def head(self) -> torch.nn.Module | None:
+        """Learned with the model, where the model's output is not yet the answer."""
+
+    @property
+    def metric(self) -> Metric:
+        """Chooses the best model."""
 
     def sample(self, planned: Planned) -> Batch:
         """The batch of some items, without features."""

@@ -1,0 +1,66 @@
+"""`penstock train`: a job to a trained model, or a run that goes on."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from penstock.api import Run, train
+from penstock.cli.job_flags import with_job_flags
+from penstock.cli.output import ForceOption, JsonOption, print_json
+from penstock.cli.progress import shown_progress
+from penstock.errors import PenstockError
+from penstock.train.job import make_job, read_job
+
+_INTERRUPTED = 130
+
+
+@with_job_flags
+def train_command(
+    job: Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="A run folder to go on from.")] = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    **fields: Any,
+) -> None:
+    """Train a model; every field of a job is a flag (docs/job.md lists them).
+
+    Example: penstock train --graph synthetic-arxiv --model sage --fanouts 15,10,5 --epochs 5
+
+    Example: penstock train job.yaml --lr 0.01
+
+    Example: penstock train --resume runs/synthetic-arxiv-sage-1
+    """
+    with shown_progress(as_json) as progress:
+        if resume is not None:
+            if job is not None or set(fields) - {"epochs"}:
+                raise PenstockError("A resumed run keeps its job: give --resume, and --epochs to train longer.")
+            run = train(resume=resume, progress=progress, **fields)
+        else:
+            chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
+            run = train(job=chosen, force=force, progress=progress)
+    if as_json:
+        print_json({**run.result, "state": run.state, "report": str(run.path / "report.html"), "notes": progress.notes})
+    else:
+        _print(run)
+    if run.state == "interrupted":
+        typer.echo(f"{run.message} Go on with: penstock train --resume {run.path}", err=True)
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _print(run: Run) -> None:
+    result = run.result
+    table = Table("", "validation", "test", title=f"{run.state}: {run.path}", title_justify="left")
+    for name in {**run.val, **run.test}:
+        table.add_row(name, *(f"{scores[name]:.4f}" if name in scores else "-" for scores in (run.val, run.test)))
+    console = Console()
+    console.print(table)
+    best = f", best at {result['best_epoch']}" if result.get("best_epoch", -1) > 0 else ""
+    console.print(
+        f"{result['epochs']} epochs{best}; {result['seconds']:.1f} s; {result['seeds_per_second']:,.0f} seeds/s;"
+        f" {result['limiting_stage'] or 'nothing'} limits; peak {result['peak_rss_mb']:,.0f} MB",
+        highlight=False,
+    )
+    print(f"Report: {run.path / 'report.html'}")

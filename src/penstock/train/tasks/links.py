@@ -1,0 +1,136 @@
+"""Link prediction: true edges must score above false ones."""
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.arrays import Array
+from penstock.graph.graph import SPLITS, Graph
+from penstock.graph.schema import EdgeType, edge_key
+from penstock.nn.scorers import build_scorer
+from penstock.pipeline.loading import Batch
+from penstock.pipeline.schedule import Planned
+from penstock.progress import SILENT, Progress
+from penstock.sampling.key import BatchKey
+from penstock.sampling.links import EdgeBatcher, NegativePolicy, known_edges, negatives_named, ranks
+from penstock.train.inference import Inference
+from penstock.train.job import Job
+from penstock.train.link_options import LinkOptions
+from penstock.train.metrics import default_metric, metric_named
+from penstock.train.samplers import Drawing
+from penstock.train.tasks.ends import Rows, all_rows, end_rows, sample_ends
+from penstock.train.tasks.task import Scores, chosen_metric
+
+_REPORTED = ("mrr", "hits@1", "hits@10", "hits@50")
+_BLOCK_BYTES = 64 << 20
+
+
+def make_negatives(options: LinkOptions) -> NegativePolicy:
+    """The policy a job names, with those of its options that it takes."""
+    given: dict[str, Any] = {"corrupt": options.corrupt, "filtered": options.filtered}
+    if options.negatives != "in-batch":
+        given["k"] = options.negatives_per_edge
+    return negatives_named(options.negatives, **given)
+
+
+class LinkTask:
+    """Learns one relation's edges; `graph` is without those held out for validation and test."""
+
+    name: Literal["link-prediction"] = "link-prediction"
+
+    def __init__(self, graph: Graph, kind: EdgeType, drawing: Drawing, job: Job) -> None:
+        self._graph, self._kind, self._drawing, self._options = graph, kind, drawing, job
+        self.edge_type = kind
+        edges = graph.edges[kind]
+        if edges.count == 0:
+            raise PenstockError(f"Relation {edge_key(kind)} has no edges to learn from.")
+        self.items, self.batch_size, self.out = drawing.items, drawing.batch_size, job.hidden
+        self.head: torch.nn.Module = build_scorer(job.scorer, job.hidden)
+        self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
+        self._batcher = EdgeBatcher(graph, kind, make_negatives(job))
+        self._known = known_edges(graph, kind, [edges.held_out[name] for name in SPLITS if name in edges.held_out])
+
+    def sample(self, planned: Planned) -> Batch:
+        """Edges with their negatives, and the neighbourhoods of all their ends."""
+        return sample_ends(self._batcher, self._drawing, planned)
+
+    def label(self, batch: Batch) -> None:
+        """The pairs to score, as rows of the batch's seeds."""
+        if self._options.link_loss == "bce":
+            rows, columns, true = batch.links.pairs()
+        else:
+            rows, columns, true = batch.links.ranking()
+        batch.labels = {"rows": rows.astype(np.int64), "columns": columns.astype(np.int64), "true": true}
+
+    def loss(self, out: Rows, batch: Batch) -> torch.Tensor:
+        """Binary cross-entropy of every pair, or of each true edge among its false ones."""
+        sources, destinations = end_rows(out, self._kind)
+        pairs = batch.labels
+        scores = self.head(sources[pairs["rows"]], destinations[pairs["columns"]])
+        if self._options.link_loss == "bce":
+            return functional.binary_cross_entropy_with_logits(scores, pairs["true"])
+        scores = scores.masked_fill(~pairs["true"], float("-inf"))
+        return functional.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.int64, device=scores.device))
+
+    def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
+        """Ranks of the held-out edges of each split among vertices that are not true partners."""
+        held_out = self._graph.edges[self._kind].held_out
+        pairs = {name: np.asarray(held_out[name]) for name in splits if len(held_out.get(name, ()))}
+        if not pairs:
+            return {}
+        sources, destinations = all_rows(self._graph, self._kind, inference, progress)
+        return {
+            name: self._scores(sources, destinations, some, held_out.get(f"{name}_negative"))
+            for name, some in pairs.items()
+        }
+
+    def pairs_of(self, split: str) -> Array:
+        """The held-out pairs [m, 2] of a split."""
+        held_out = self._graph.edges[self._kind].held_out
+        if split not in held_out:
+            raise PenstockError(f"There are no held-out edges {split!r}{nearest(split, held_out)}.")
+        return np.asarray(held_out[split])
+
+    def score_pairs(self, inference: Inference, pairs: Array, progress: Progress = SILENT) -> Array:
+        """Scores of some pairs [m, 2]."""
+        sources, destinations = all_rows(self._graph, self._kind, inference, progress)
+        with torch.no_grad():
+            found = self.head(sources[pairs[:, 0]], destinations[pairs[:, 1]])
+        return np.asarray(found.float().cpu().numpy())
+
+    def _scores(
+        self, sources: torch.Tensor, destinations: torch.Tensor, pairs: Array, false: Array | None
+    ) -> dict[str, float]:
+        against: Any = self._options.rank_against or "all"
+        found = ranks(self._scorer(sources, destinations), pairs, self._known, against)
+        scores = {name: metric_named(name).compute(found, None) for name in _REPORTED}
+        if self.metric.takes == "ranks":
+            return {self.metric.name: self.metric.compute(found, None), **scores}
+        false = self._false(pairs) if false is None else np.asarray(false)
+        both = torch.from_numpy(np.concatenate([pairs, false]).astype(np.int64))
+        with torch.no_grad():
+            outputs = self.head(sources[both[:, 0]], destinations[both[:, 1]]).float().numpy()
+        labels = np.repeat([1, 0], [len(pairs), len(false)])
+        return {self.metric.name: self.metric.compute(outputs, labels), **scores}
+
+    def _false(self, pairs: Array) -> Array:
+        """One false pair for every held-out one, for graphs that bring none."""
+        drawn = EdgeBatcher(self._graph, self._kind, negatives_named("uniform", k=1, filtered=True), known=self._known)
+        links = drawn.batch_of_pairs(pairs, BatchKey(0, 0, 0))
+        return np.stack([links.source, links.negative_destination[:, 0]], 1)
+
+    def _scorer(self, sources: torch.Tensor, destinations: torch.Tensor) -> Any:
+        def score(kept: Array, others: Array | None) -> Array:
+            own = sources[torch.from_numpy(kept.astype(np.int64))]
+            with torch.no_grad():
+                if others is not None:
+                    chosen = destinations[torch.from_numpy(others.astype(np.int64))]
+                    return np.asarray(self.head(own[:, None], chosen).float().numpy())
+                step = max(1, _BLOCK_BYTES // (4 * own.numel()))
+                parts = [self.head(own[:, None], part[None]) for part in torch.split(destinations, step)]
+                return np.asarray(torch.cat(parts, 1).float().numpy())
+
+        return score

@@ -1,0 +1,169 @@
+"""A trained model put to use: metrics, predictions and embeddings, with the user's own ids."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph, NodeSet
+from penstock.progress import SILENT, Progress
+from penstock.train.running import open_trained
+from penstock.train.session import Session
+from penstock.train.tasks import EdgeTask, LinkTask, NodeTask, Scores
+
+_ROWS = 65_536
+"""Rows a group of the Parquet files."""
+
+
+def evaluate_run(
+    path: Path,
+    splits: list[str],
+    graph: Graph | None = None,
+    module: torch.nn.Module | None = None,
+    progress: Progress = SILENT,
+) -> Scores:
+    """Metrics of a run's best model on some splits, by exact inference."""
+    _, session = open_trained(path, graph, module)
+    found = session.task.evaluate(session.inference(), splits, progress)
+    if missing := [split for split in splits if split not in found]:
+        raise PenstockError(f"The run's data has no split {missing[0]!r} to evaluate: choose another.")
+    return found
+
+
+def predict_run(
+    path: Path,
+    out: Path,
+    split: str | None = None,
+    force: bool = False,
+    graph: Graph | None = None,
+    module: torch.nn.Module | None = None,
+    progress: Progress = SILENT,
+) -> int:
+    """Write a Parquet table of predictions; returns its rows. `split` restricts them, None means everything."""
+    _check_file(out, force)
+    _, session = open_trained(path, graph, module)
+    table = _predictions(session, split, progress)
+    _write(table, out)
+    return int(table.num_rows)
+
+
+def embed_run(
+    path: Path,
+    out: Path,
+    node_type: str | None = None,
+    force: bool = False,
+    graph: Graph | None = None,
+    module: torch.nn.Module | None = None,
+    progress: Progress = SILENT,
+) -> int:
+    """Write a Parquet table of vertex embeddings: what the model knows of a vertex before its last step."""
+    _check_file(out, force)
+    _, session = open_trained(path, graph, module)
+    name = _chosen_type(session.graph, node_type, session)
+    nodes = session.graph.nodes[name]
+    rows = np.arange(nodes.count)
+    values = session.inference().outputs({name: rows}, progress, hidden=session.task.head is None)[name]
+    columns = {"id": original_ids(nodes, rows), "embedding": _list_column(values.float().cpu().numpy())}
+    _write(pa.table(columns), out)
+    return int(nodes.count)
+
+
+def original_ids(nodes: NodeSet, rows: Array) -> pa.Array:
+    """The user's ids of some vertices; their numbers where there are none."""
+    if nodes.ids is None:
+        return pa.array(rows)
+    return pa.array(nodes.ids[rows]) if isinstance(nodes.ids, np.ndarray) else nodes.ids.take(rows).to_arrow()
+
+
+def _predictions(session: Session, split: str | None, progress: Progress) -> pa.Table:
+    task = session.task
+    if isinstance(task, NodeTask):
+        return _of_vertices(session, task, split, progress)
+    if isinstance(task, LinkTask):
+        return _of_links(session, task, split or "test", progress)
+    assert isinstance(task, EdgeTask)
+    return _of_edges(session, task, split, progress)
+
+
+def _of_vertices(session: Session, task: NodeTask, split: str | None, progress: Progress) -> pa.Table:
+    nodes = session.graph.nodes[task.node_type]
+    rows = np.arange(nodes.count) if split is None else task.rows_of(split)
+    out = session.inference().outputs({task.node_type: rows}, progress)[task.node_type].float().cpu()
+    return pa.table({"id": original_ids(nodes, rows), **_answers(task, out, nodes.categories.get(session.job.label))})
+
+
+def _answers(task: NodeTask, out: torch.Tensor, words: list[str] | None) -> dict[str, Any]:
+    if task.name == "node-regression":
+        return {"prediction": pa.array(out[:, 0].numpy())}
+    if task.multi_label:
+        chosen = [np.flatnonzero(row).tolist() for row in (out > 0).numpy()]
+        shares = _list_column(out.sigmoid().numpy())
+        return {"prediction": pa.array(chosen, pa.list_(pa.int32())), "probability": shares}
+    best = out.softmax(1).max(1)
+    codes = best.indices.numpy()
+    named = pa.array(codes) if not words else pa.array([words[code] for code in codes])
+    return {"prediction": named, "probability": pa.array(best.values.numpy())}
+
+
+def _of_links(session: Session, task: LinkTask, split: str, progress: Progress) -> pa.Table:
+    pairs = task.pairs_of(split)
+    scores = task.score_pairs(session.inference(), pairs, progress)
+    return pa.table({**_ends(session.graph, task.edge_type, pairs[:, 0], pairs[:, 1]), "score": pa.array(scores)})
+
+
+def _of_edges(session: Session, task: EdgeTask, split: str | None, progress: Progress) -> pa.Table:
+    positions = np.arange(session.graph.edges[task.edge_type].count) if split is None else task.positions_of(split)
+    sources, destinations = task.ends_of(positions)
+    shares = torch.from_numpy(task.classify(session.inference(), positions, progress)).softmax(1).max(1)
+    answers = {"prediction": pa.array(shares.indices.numpy()), "probability": pa.array(shares.values.numpy())}
+    return pa.table({**_ends(session.graph, task.edge_type, sources, destinations), **answers})
+
+
+def _ends(graph: Graph, kind: tuple[str, str, str], sources: Array, destinations: Array) -> dict[str, pa.Array]:
+    return {
+        "source": original_ids(graph.nodes[kind[0]], sources),
+        "destination": original_ids(graph.nodes[kind[2]], destinations),
+    }
+
+
+def _list_column(values: Array) -> pa.Array:
+    flat = pa.array(np.ascontiguousarray(values).ravel())
+    return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+
+def _chosen_type(graph: Graph, asked: str | None, session: Session) -> str:
+    if asked is not None:
+        if asked not in graph.nodes:
+            raise PenstockError(f"There is no node type {asked!r}{nearest(asked, graph.nodes)}.")
+        return asked
+    task = session.task
+    if isinstance(task, NodeTask):
+        return task.node_type
+    if len(graph.nodes) == 1:
+        return graph.node_types[0]
+    raise PenstockError(f"Name the vertices to embed with --type: {', '.join(graph.nodes)}.")
+
+
+def _check_file(out: Path, force: bool) -> None:
+    if out.is_dir():
+        raise PenstockError(f"{out} is a folder: name the Parquet file to write.")
+    if out.exists() and not force:
+        raise PenstockError(f"{out} exists already: add --force to replace it, or name another file.")
+
+
+def _write(table: pa.Table, out: Path) -> None:
+    """The file takes its name when it is whole."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".{out.name}.writing")
+    try:
+        pq.write_table(table, temporary, row_group_size=_ROWS)
+        temporary.replace(out)
+    except OSError as error:
+        raise PenstockError(f"Could not write {out}: {error.strerror or error}; nothing was left there.") from error
+    finally:
+        temporary.unlink(missing_ok=True)

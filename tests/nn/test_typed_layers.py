@@ -1,0 +1,105 @@
+"""Layers on typed blocks: equal to PyG's RGCNConv and to sums over relations; absent types and many relations work."""
+
+import numpy as np
+import pytest
+import torch
+from random_blocks import edge_index, random_block, rows, typed_block
+from torch.autograd import gradcheck
+from torch.func import functional_call
+
+from penstock import PenstockError
+from penstock.nn import RGCNLayer, SAGELayer, TypedGATLayer
+from penstock.sampling import TypedBlock
+
+pyg = pytest.importorskip("torch_geometric.nn")
+
+
+def inputs(width=6, dtype=torch.float32):
+    return {"a": rows(9, width, 1, dtype), "b": rows(7, width, 2, dtype)}
+
+
+@pytest.mark.parametrize("bases", [0, 3])
+def test_equal_to_pyg_with_many_relations(bases):
+    torch.manual_seed(0)
+    kinds = [("v", f"r{i}", "v") for i in range(45)]
+    relations = {kind: random_block(9, 5, i % 7, seed=i) for i, kind in enumerate(kinds)}
+    block = TypedBlock(relations, {"v": 9}, {"v": 5})
+    ours = RGCNLayer(6, 4, ["v"], kinds, bases)
+    theirs = pyg.RGCNConv((6, 6), 4, 45, num_bases=bases or None)
+    pairs = [(ours.weight, theirs.weight), (ours.own[0].bias, theirs.bias)]
+    if bases:
+        pairs.append((ours.mixture, theirs.comp))
+    with torch.no_grad():
+        for mine, other in pairs:
+            other.copy_(mine)
+        theirs.root.copy_(ours.own[0].weight.t())
+    edges = torch.cat([edge_index(part) for part in relations.values()], dim=1)
+    kind_of = torch.from_numpy(np.repeat(np.arange(45), [part.num_edges for part in relations.values()]))
+    x, y = rows(9, 6), rows(9, 6)
+    out, other = ours(block, {"v": x})["v"], theirs((y, y[:5]), edges, kind_of)
+    torch.testing.assert_close(out, other, rtol=1e-5, atol=1e-5)
+    one = torch.autograd.grad(out.square().sum(), [x, *(mine for mine, _ in pairs)])
+    two = torch.autograd.grad(other.square().sum(), [y, *(theirs for _, theirs in pairs)])
+    torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum", "max"])
+def test_a_sum_over_relations_of_sage(reduce):
+    block, x = typed_block(), inputs()
+    layer = RGCNLayer(6, 4, ["a", "b"], list(block.relations), aggregate=reduce)
+    out = layer(block, x)
+    for name, place in (("a", 0), ("b", 1)):
+        expected = layer.own[place](x[name][: block.num_dst[name]])
+        for weight, ((source, _, target), part) in zip(layer.weight, block.relations.items(), strict=True):
+            if target == name:
+                sage = SAGELayer(6, 4, reduce, bias=False)
+                with torch.no_grad():
+                    sage.neighbours.weight.copy_(weight.t())
+                    sage.own.weight.zero_()
+                expected = expected + sage(part, x[source])
+        torch.testing.assert_close(out[name], expected)
+
+
+MAKERS = [
+    lambda kinds: RGCNLayer(3, 2, ["a", "b"], kinds),
+    lambda kinds: RGCNLayer(3, 2, ["a", "b"], kinds, bases=2, aggregate="sum"),
+    lambda kinds: TypedGATLayer(3, 2, ["a", "b"], kinds, heads=2),
+    lambda kinds: TypedGATLayer(3, 2, ["a", "b"], kinds, heads=2, concat=False, v2=True),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("weights", [False, True])
+def test_gradients(make, weights):
+    torch.manual_seed(1)
+    block, x = typed_block(weights=weights), inputs(3, torch.float64)
+    layer = make(list(block.relations)).double()
+    names = [name for name, _ in layer.named_parameters()]
+
+    def run(a, b, *parameters):
+        out = functional_call(layer, dict(zip(names, parameters, strict=True)), (block, {"a": a, "b": b}))
+        return out["a"], out["b"]
+
+    assert gradcheck(run, (x["a"], x["b"], *(value.detach().requires_grad_() for value in layer.parameters())))
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_absent_types_are_left_out(make):
+    block = typed_block()
+    layer = make(list(block.relations))
+    only = TypedBlock({("b", "s", "a"): block.relations["b", "s", "a"]}, {"a": 4, "b": 7}, {"a": 4})
+    out = layer(only, inputs(3))
+    assert {name: len(part) for name, part in out.items()} == {"a": 4}
+    bare = TypedBlock({}, {"b": 3}, {"a": 0, "b": 3})
+    assert {name: len(part) for name, part in layer(bare, {"b": rows(3, 3)}).items()} == {"b": 3}
+
+
+def test_blocks_that_do_not_fit_are_refused():
+    block, x = typed_block(), inputs()
+    with pytest.raises(PenstockError, match="computes 3 rows of 'b', which its input does not have"):
+        RGCNLayer(6, 4, ["a", "b"], list(block.relations))(block, {"a": x["a"]})
+    with pytest.raises(PenstockError, match="for which the model has no weights"):
+        RGCNLayer(6, 4, ["a", "b"], list(block.relations)[1:])(block, x)
+    block.num_dst["a"] = 3
+    with pytest.raises(PenstockError, match="does not fit the rows of its two types"):
+        RGCNLayer(6, 4, ["a", "b"], list(block.relations))(block, x)

@@ -1,0 +1,129 @@
+"""Typed models: by type in and out, a target, jumping knowledge, absent types, one type of many relations."""
+
+import numpy as np
+import pytest
+import torch
+from random_blocks import random_block, rows, typed_block
+
+from penstock import EdgeSet, Graph, NodeSet, PenstockError
+from penstock.nn import RGCN, GraphSAGE, ModelOptions, TypedModel, build_model
+from penstock.sampling import TypedBlock
+
+WIDTHS = {"a": 5, "b": 3}
+KINDS = [("a", "r", "a"), ("b", "s", "a"), ("a", "t", "b"), ("b", "u", "b")]
+
+
+def two_blocks():
+    inner = TypedBlock(
+        {("a", "r", "a"): random_block(4, 2, 3, seed=5), ("b", "s", "a"): random_block(3, 2, 4, seed=6)},
+        {"a": 4, "b": 3},
+        {"a": 2},
+    )
+    return [typed_block(), inner]
+
+
+def inputs():
+    return {"a": rows(9, 5, 1), "b": rows(7, 3, 2)}
+
+
+def options(**chosen):
+    return ModelOptions(**{"model": "rgcn", "hidden": 8, "layers": 2, "heads": 2, **chosen})
+
+
+@pytest.mark.parametrize("name", ["rgcn", "sage", "gat", "gatv2", "mlp"])
+@pytest.mark.parametrize("jump", ["none", "cat", "max"])
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+def test_every_kind(name, jump, norm):
+    torch.manual_seed(0)
+    chosen = options(model=name, jump=jump, norm=norm, residual=True, bases=2)
+    model = build_model(chosen, WIDTHS, 4, KINDS, target_type="a")
+    out = model(two_blocks(), inputs())
+    assert {kind: tuple(part.shape) for kind, part in out.items()} == {"a": (2, 4)}
+    out["a"].square().sum().backward()
+    assert all(value.grad is not None for value in model.convolutions[-1].parameters())
+    free = build_model(chosen, WIDTHS, 4, KINDS)
+    every = free([typed_block(), typed_block_of_the_first_rows()], inputs())
+    assert {kind: tuple(part.shape) for kind, part in every.items()} == {"a": (2, 4), "b": (1, 4)}
+
+
+def typed_block_of_the_first_rows():
+    relations = {("a", "r", "a"): random_block(4, 2, 3, seed=5), ("a", "t", "b"): random_block(4, 1, 2, seed=6)}
+    return TypedBlock(relations, {"a": 4, "b": 3}, {"a": 2, "b": 1})
+
+
+def test_the_steps_give_the_forward_pass():
+    model = build_model(options(jump="cat", norm="layer"), WIDTHS, 4, KINDS).eval()
+    blocks, x = two_blocks(), inputs()
+    first = model.layer(0, blocks[0], model.prepare(x))
+    assert {kind: len(part) for kind, part in first.items()} == {"a": 4, "b": 3}
+    second = model.layer(1, blocks[1], first)
+    joined = model.join([{"a": first["a"][:2]}, second])
+    torch.testing.assert_close(joined, model(blocks, x))
+
+
+def test_types_that_a_batch_lacks_are_left_out():
+    model = build_model(options(norm="batch"), WIDTHS, 4, KINDS)
+    block = TypedBlock({("a", "r", "a"): random_block(4, 2, 3)}, {"a": 4}, {"a": 2})
+    outer = TypedBlock({("a", "r", "a"): random_block(9, 4, 6)}, {"a": 9, "b": 0}, {"a": 4, "b": 0})
+    assert set(model([outer, block], {"a": rows(9, 5), "b": rows(0, 3)})) == {"a"}
+    assert set(model([outer, block], {"a": rows(9, 5)})) == {"a"}
+
+
+def test_one_node_type_of_many_relations_is_not_projected():
+    kinds = [("v", f"r{i}", "v") for i in range(90)]
+    model = build_model(options(bases=4), {"v": 6}, 3, kinds)
+    assert not model.projections
+    outer = TypedBlock({kind: random_block(9, 5, i % 5, seed=i) for i, kind in enumerate(kinds)}, {"v": 9}, {"v": 5})
+    inner = TypedBlock({kinds[7]: random_block(5, 2, 4)}, {"v": 5}, {"v": 2})
+    out = model([outer, inner], {"v": rows(9, 6)})
+    assert out["v"].shape == (2, 3)
+    out["v"].sum().backward()
+    assert all(value.grad is not None for value in model.parameters())
+
+
+def test_plain_blocks_are_one_relation():
+    torch.manual_seed(0)
+    model = RGCN(6, 4, hidden=8, layers=2).eval()
+    blocks, x = [random_block(9, 5, 14), random_block(5, 3, 7, seed=1)], rows(9, 6)
+    typed = [
+        TypedBlock({("node", "to", "node"): block}, {"node": block.num_src}, {"node": block.num_dst})
+        for block in blocks
+    ]
+    torch.testing.assert_close(model(blocks, x), model(typed, {"node": x})["node"])
+
+
+def graph():
+    def lists(count):
+        return EdgeSet(np.zeros(count + 1, np.int64), np.zeros(0, np.int32))
+
+    paper = NodeSet(4, {"x": np.zeros((4, 5), np.float32), "y": np.array([0, 1, 2, -1])})
+    return Graph({"paper": paper, "author": NodeSet(3)}, {("author", "writes", "paper"): lists(4)}, "two")
+
+
+def test_widths_come_from_the_graph():
+    model = RGCN(graph(), hidden=8, embedding=16)
+    assert [layer.in_features for layer in model.projections] == [5, 16]
+    block = TypedBlock({("author", "writes", "paper"): random_block(3, 2, 4)}, {"paper": 2, "author": 3}, {"paper": 2})
+    out = model.layer(1, block, model.prepare({"paper": rows(2, 5), "author": rows(3, 16)}))
+    assert out["paper"].shape == (2, 3)
+    assert set(RGCN(graph(), out=7, hidden=8).layer(1, block, {"paper": rows(2, 8), "author": rows(3, 8)})) == {"paper"}
+
+
+def test_bad_requests_are_one_sentence():
+    with pytest.raises(PenstockError, match="several types or relations: use RGCN"):
+        GraphSAGE(graph())
+    with pytest.raises(PenstockError, match="no node type 'c'"):
+        TypedModel(options(), WIDTHS, KINDS, 4, "c")
+    with pytest.raises(PenstockError, match="Model 'gcn' is for one node type"):
+        build_model(options(model="gcn"), WIDTHS, 4, KINDS)
+    with pytest.raises(PenstockError, match="needs the graph's edge types"):
+        build_model(options(), WIDTHS, 4)
+    model = build_model(options(), WIDTHS, 4, KINDS)
+    with pytest.raises(PenstockError, match="needs typed blocks"):
+        model([random_block(), random_block(5, 3, 2)], rows(9, 5))
+    with pytest.raises(PenstockError, match="has no node type 'z'"):
+        model(two_blocks(), {"z": rows(2, 2)})
+    with pytest.raises(PenstockError, match="width of the output is not known"):
+        RGCN(6)
+    with pytest.raises(PenstockError, match="0 node types of 'bare' have labels"):
+        RGCN(Graph({"v": NodeSet(2)}, {}, "bare"))
