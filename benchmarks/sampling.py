@@ -1,101 +1,138 @@
-"""How many edges a second does the neighbour sampler draw, on one thread and on two, beside torch-sparse?
+"""How fast are neighbourhoods drawn, alone and with their features, beside torch-sparse (what PyG samples with)?
 
-`synthetic-products`, fan-out 15,10,5, batch 1024. torch-sparse's `neighbor_sample`, PyG's CPU sampler from the package
-index, runs the same seeds on the same graph in the same process, one batch after the other; it is left out, with a
-line saying so, where it is not installed.
-Run: python benchmarks/sampling.py [--nodes 500000] [--batches 39] [--json-out rows.json]
+synthetic-products at 500,000 vertices and 25 M edges, fan-out 15,10,5, batches of 1024, everything in one run. Edges
+are those drawn: torch-sparse draws a vertex's list once a batch, we (as DGL) once a layer; batches a second are shown
+too.
 """
 
 import argparse
-import json
-import tempfile
-import time
-from collections.abc import Callable
+import multiprocessing as mp
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from penstock.graph.arrays import Array
-from penstock.graph.generate import make_graph, recipe_named
 from penstock.graph.graph import Graph
 from penstock.sampling import BatchKey, NeighbourSampler
+from penstock.store import gather_rows
+from products_batches import FANOUTS, best_of, products, seed_batches, show
 
-FANOUTS = [15, 10, 5]
-BATCH = 1024
+ROUNDS = 3
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=500_000)
-    parser.add_argument("--batches", type=int, default=39)
-    parser.add_argument("--json-out", type=Path)
+    parser.add_argument("--batches", type=int, default=48)
+    parser.add_argument("--peer-batches", type=int, default=6, help="batches for torch-sparse, which is slow")
+    parser.add_argument("--graph", type=Path, help="keep the graph in this folder")
+    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    recipe = recipe_named("synthetic-products")
-    with tempfile.TemporaryDirectory() as scratch:
-        graph = make_graph(recipe.scaled(args.nodes / recipe.nodes["node"].count), Path(scratch) / "graph")
-        seeds = np.random.default_rng(0).permutation(np.asarray(graph.split("train")))
-        batches = [seeds[i * BATCH : (i + 1) * BATCH] for i in range(min(args.batches, len(seeds) // BATCH))]
-        rows = [*penstock_rows(graph, batches), *torch_sparse_rows(graph, batches[:3])]
-    table = Table("sampler", "threads", "edges a batch", "million edges/s", "batches/s")
+    with products(args.nodes, args.graph) as graph:
+        batches = seed_batches(graph, args.batches)
+        ours = [penstock_row(graph, batches, threads, gather) for gather in (False, True) for threads in (1, 2)]
+        theirs = torch_sparse_rows(graph, batches[: args.peer_batches])
+    rows = [*ours, *theirs]
     for row in rows:
-        speed = f"{row['edges'] / row['seconds'] / 1e6:.2f}", f"{row['batches'] / row['seconds']:.2f}"
-        table.add_row(row["sampler"], str(row["threads"]), f"{row['edges'] / row['batches']:,.0f}", *speed)
-    Console().print(table)
-    if args.json_out:
-        args.json_out.write_text(json.dumps(rows, indent=1) + "\n")
+        peers = [peer["M edges/s"] for peer in theirs if peer["gather"] == row["gather"]]
+        row["x torch-sparse"] = row["M edges/s"] / max(peers) if peers else 0.0
+    show("sampling", rows, args.json)
 
 
-def penstock_rows(graph: Graph, batches: list[Array]) -> list[dict[str, Any]]:
-    """Ours, a batch a thread; the best of three rounds."""
+def penstock_row(graph: Graph, batches: list[Array], threads: int, gather: bool) -> dict[str, Any]:
+    """Ours, a batch a thread; the best of three rounds. Features go into a buffer a thread, used again and again."""
     sampler = NeighbourSampler(graph, FANOUTS)
+    buffers: dict[int, Array] = {}
 
-    def edges(index: int) -> int:
-        return sampler.sample(batches[index], BatchKey(0, 0, index)).num_edges
+    def work(index: int) -> int:
+        batch = sampler.sample(batches[index], BatchKey(0, 0, index))
+        if gather:
+            count, thread = len(batch.vertices), threading.get_ident()
+            buffer = buffers.get(thread)
+            if buffer is None or len(buffer) < count:
+                buffers[thread] = buffer = np.empty((count + count // 4, graph.x.shape[1]), graph.x.dtype)
+            gather_rows(graph.x, batch.vertices, buffer[:count])
+        return batch.num_edges
 
-    rows = []
-    for threads in (1, 2):
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(edges, range(2 * threads)))
-            rounds = [timed(lambda: sum(pool.map(edges, range(len(batches))))) for _ in range(3)]
-        seconds, total = min(rounds)
-        rows.append(row("penstock", threads, len(batches), total, seconds))
-    return rows
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, range(2 * threads)))
+        seconds, edges = best_of(ROUNDS, lambda: sum(pool.map(work, range(len(batches)))))
+    return _row("penstock", f"{threads} threads", gather, len(batches), edges, seconds)
 
 
 def torch_sparse_rows(graph: Graph, batches: list[Array]) -> list[dict[str, Any]]:
-    """torch-sparse, which has no threads of its own here."""
+    """torch-sparse in one process, and in two that share the graph."""
     try:
-        import torch
         import torch_sparse  # noqa: F401
     except ImportError:
-        Console().print("torch-sparse is not installed: `pip install torch-sparse` to measure it too.")
+        print("torch-sparse is not installed: `pip install torch-sparse` to measure it too.")
         return []
-    indptr, indices = torch.from_numpy(np.array(graph.indptr)), torch.from_numpy(np.array(graph.indices, np.int64))
-
-    def edges() -> int:
-        sample = torch.ops.torch_sparse.neighbor_sample
-        found = (sample(indptr, indices, torch.from_numpy(seeds), FANOUTS, False, True) for seeds in batches)
-        return sum(len(rows) for _, rows, _, _ in found)
-
-    edges()
-    seconds, total = min(timed(edges) for _ in range(3))
-    return [row("torch-sparse", 1, len(batches), total, seconds)]
-
-
-def timed(work: Callable[[], int]) -> tuple[float, int]:
-    """Seconds, and what the work counted."""
-    start = time.perf_counter()
-    total = work()
-    return time.perf_counter() - start, total
+    rows = []
+    for gather in (False, True):
+        peer = _Peer(graph, batches, gather)
+        peer.draw(range(1))
+        seconds, edges = best_of(ROUNDS, lambda peer=peer: peer.draw(range(len(batches))))
+        rows.append(_row("torch-sparse", "1 process", gather, len(batches), edges, seconds))
+        seconds, edges = best_of(1, lambda peer=peer: peer.draw_in_processes(2))
+        rows.append(_row("torch-sparse", "2 processes", gather, len(batches), edges, seconds))
+    return rows
 
 
-def row(sampler: str, threads: int, batches: int, edges: int, seconds: float) -> dict[str, Any]:
-    """One line of the table."""
-    return {"sampler": sampler, "threads": threads, "batches": batches, "edges": edges, "seconds": seconds}
+class _Peer:
+    def __init__(self, graph: Graph, batches: list[Array], gather: bool) -> None:
+        import torch
+
+        self.indptr = torch.from_numpy(np.array(graph.indptr))
+        self.indices = torch.from_numpy(np.array(graph.indices, np.int64))
+        self.x = torch.from_numpy(np.array(graph.x))
+        self.batches = [torch.from_numpy(np.asarray(seeds, np.int64)) for seeds in batches]
+        self.gather = gather
+
+    def draw(self, numbers: range) -> int:
+        """Edges drawn for some batches."""
+        import torch
+
+        total = 0
+        for number in numbers:
+            found = torch.ops.torch_sparse.neighbor_sample(
+                self.indptr, self.indices, self.batches[number], FANOUTS, False, True
+            )
+            if self.gather:
+                self.x[found[0]]
+            total += len(found[1])
+        return total
+
+    def draw_in_processes(self, count: int) -> int:
+        """The same, split over processes that were forked with the graph; their results are not sent back."""
+        import torch
+
+        queue = mp.get_context("fork").SimpleQueue()
+
+        def body(first: int) -> None:
+            torch.set_num_threads(1)
+            queue.put(self.draw(range(first, len(self.batches), count)))
+
+        workers = [mp.get_context("fork").Process(target=body, args=(first,)) for first in range(count)]
+        for worker in workers:
+            worker.start()
+        total = sum(queue.get() for _ in workers)
+        for worker in workers:
+            worker.join()
+        return total
+
+
+def _row(sampler: str, how: str, gather: bool, batches: int, edges: int, seconds: float) -> dict[str, Any]:
+    return {
+        "sampler": sampler,
+        "on": how,
+        "gather": gather,
+        "edges a batch": edges // batches,
+        "M edges/s": edges / seconds / 1e6,
+        "batches/s": batches / seconds,
+    }
 
 
 if __name__ == "__main__":

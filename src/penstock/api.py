@@ -10,6 +10,7 @@ from penstock.graph.convert import load
 from penstock.graph.graph import Graph
 from penstock.progress import SILENT, Progress
 from penstock.report import write_report
+from penstock.train.data import IN_MEMORY
 from penstock.train.job import Job, make_job
 from penstock.train.run_folder import RunFolder
 from penstock.train.running import resume_run, start_run
@@ -90,8 +91,10 @@ def train(
         fields["model"] = model
     if isinstance(graph, (str, Path)):
         fields["graph"] = str(graph)
-    chosen = make_job({**(job.model_dump() if job else {}), **fields})
     opened = None if graph is None or isinstance(graph, (str, Path)) else _opened(graph)
+    if opened is not None:
+        fields["graph"] = f"{opened.name}{IN_MEMORY}" if opened.path is None else str(opened.path)
+    chosen = make_job({**(job.model_dump() if job else {}), **fields})
     return _reported(start_run(chosen, opened, module, force, progress))
 
 

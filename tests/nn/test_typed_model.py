@@ -69,6 +69,13 @@ def test_types_that_a_batch_lacks_are_left_out():
     assert set(model([outer, block], {"a": rows(9, 5)})) == {"a"}
 
 
+@pytest.mark.parametrize("name", ["rgcn", "gat"])
+def test_a_target_that_reads_nothing_has_its_own_rows(name):
+    model = build_model(options(model=name, bases=2), WIDTHS, 4, [("b", "u", "b")], target_type="a")
+    outer, inner = TypedBlock({}, {"a": 3}, {"a": 2}), TypedBlock({}, {"a": 2}, {"a": 1})
+    assert model([outer, inner], {"a": rows(3, 5)})["a"].shape == (1, 4)
+
+
 def test_one_node_type_of_many_relations_is_not_projected():
     kinds = [("v", f"r{i}", "v") for i in range(90)]
     model = build_model(options(bases=4), {"v": 6}, 3, kinds)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neighbourhoods import same_batch
 
-from penstock import PenstockError
+from penstock import EdgeSet, Graph, PenstockError
 from penstock.sampling import BatchKey, NeighbourSampler, relabel
 from random_graphs import power_law_graph
 
@@ -60,3 +60,14 @@ def test_a_repeated_seed_gets_a_sentence_and_spoils_nothing(way):
 def test_an_unknown_way_gets_a_sentence():
     with pytest.raises(PenstockError, match="use one of auto, direct, hash"):
         NeighbourSampler(power_law_graph(), [3], relabel="sorted")
+
+
+@pytest.mark.parametrize("way", ["direct", "hash"])
+def test_wide_vertex_numbers_are_numbered_alike(way):
+    graph = power_law_graph()
+    (kind, edges), *_ = graph.edges.items()
+    wide = Graph(graph.nodes, {kind: EdgeSet(edges.indptr, edges.indices.astype(np.int64))})
+    seeds = np.arange(50)
+    batch = NeighbourSampler(wide, [4, 3], relabel=way).sample(seeds, KEY)
+    same_batch(batch, NeighbourSampler(graph, [4, 3]).sample(seeds, KEY))
+    assert batch.blocks[0].indices.dtype == np.int32

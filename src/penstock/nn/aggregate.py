@@ -196,7 +196,7 @@ class _Max(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
         if not ctx.needs_input_grad[0]:
             return None, None
-        rows, result = as_rows(grad), grad.new_empty(ctx.rows, grad.shape[1])
+        rows, result = as_rows(grad), grad.new_zeros(ctx.rows, grad.shape[1])
         out = result.numpy()
 
         def work(_: int, first: int, last: int) -> None:

@@ -52,23 +52,32 @@ class _Additive(torch.autograd.Function):
         ctx: Any, of_src: Tensor, of_dst: Tensor, values: Tensor, block: Block, slope: float, kept: Array | None
     ) -> Tensor:
         src, dst = as_rows(of_src), as_rows(of_dst)
-        rows = _by_head(values, src.shape[1])
-        attention = _Attention(block, rows, kept)
-        leak = rows.dtype.type(slope)
-        attention.by_destination(kernels.additive_scores, src, dst, leak, attention.shares)
-        ctx.attention, ctx.src, ctx.dst, ctx.leak = attention, src, dst, leak
-        return attention.sum_values()
+        attention = _Attention(block, _by_head(values, src.shape[1]), kept)
+        leak = attention.values.dtype.type(slope)
+        ctx.attention, ctx.given = attention, (src, dst, leak)
+
+        def score(first: int, last: int) -> None:
+            kernels.additive_scores(block.indptr, block.indices, src, dst, leak, attention.shares, first, last)
+
+        return attention.forward(score)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        attention, rows = ctx.attention, _by_head(grad, ctx.src.shape[1])
-        of_score = attention.score_gradients(rows)
-        out_dst, out_src = np.empty_like(ctx.dst), np.empty_like(ctx.src)
-        attention.by_destination(kernels.leak_gradients, ctx.src, ctx.dst, ctx.leak, of_score, out_dst)
-        lists = transposed(attention.block, len(out_src))
-        attention.run(lists.indptr, kernels.return_scores, lists.indptr, lists.edges, of_score, out_src)
-        out = _flat(attention.return_values(rows)) if ctx.needs_input_grad[2] else None
+        attention, (src, dst, leak) = ctx.attention, ctx.given
+        block, rows = attention.block, _by_head(grad, src.shape[1])
+        out_src, out_dst = np.empty_like(src), np.empty_like(dst)
+
+        def leaked(of_score: Array, _: int, first: int, last: int) -> None:
+            kernels.leak_gradients(block.indptr, block.indices, src, dst, leak, of_score, out_dst, first, last)
+
+        of_score = attention.by_destination(rows, leaked)
+        lists = transposed(block, len(src))
+
+        def scores(_: Array, first: int, last: int) -> None:
+            kernels.return_scores(lists.indptr, lists.edges, of_score, out_src, first, last)
+
+        out = attention.by_source(rows, scores)
         return torch.from_numpy(out_src), torch.from_numpy(out_dst), out, None, None, None
 
 
@@ -77,40 +86,48 @@ class _Joint(torch.autograd.Function):
     def forward(
         ctx: Any, left: Tensor, right: Tensor, direction: Tensor, block: Block, slope: float, kept: Array | None
     ) -> Tensor:
-        heads = direction.shape[0]
-        arrays = _by_head(left, heads), _by_head(right, heads), as_rows(direction)
-        attention = _Attention(block, arrays[0], kept)
-        leak = arrays[0].dtype.type(slope)
-        attention.by_destination(kernels.joint_scores, *arrays, leak, attention.shares)
-        ctx.attention, ctx.arrays, ctx.leak = attention, arrays, leak
-        return attention.sum_values()
+        heads = len(direction)
+        attention = _Attention(block, _by_head(left, heads), kept)
+        leak = attention.values.dtype.type(slope)
+        given = attention.values, _by_head(right, heads), as_rows(direction), leak
+        ctx.attention, ctx.given = attention, given
+
+        def score(first: int, last: int) -> None:
+            kernels.joint_scores(block.indptr, block.indices, *given, attention.shares, first, last)
+
+        return attention.forward(score)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        attention, (left, right, direction) = ctx.attention, ctx.arrays
-        rows = _by_head(grad, len(direction))
-        of_score = attention.score_gradients(rows)
-        block, out_right = attention.block, np.empty_like(right)
-        chunks = row_chunks(block.indptr, direction.size)
-        partial = np.zeros((len(chunks), *direction.shape), left.dtype)
+        attention, (left, right, direction, leak) = ctx.attention, ctx.given
+        block, rows = attention.block, _by_head(grad, len(direction))
+        out_right = np.empty_like(right)
+        # Chunks do not depend on threads, so neither does the sum over them.
+        partial = np.zeros((len(attention.chunks()), *direction.shape), left.dtype)
 
-        def work(number: int, first: int, last: int) -> None:
-            given = left, right, direction, ctx.leak, of_score, out_right, partial[number]
-            kernels.joint_gradients(block.indptr, block.indices, *given, first, last)
+        def joint(of_score: Array, number: int, first: int, last: int) -> None:
+            outs = out_right, partial[number]
+            kernels.joint_gradients(
+                block.indptr, block.indices, left, right, direction, leak, of_score, *outs, first, last
+            )
 
-        run_chunks(work, chunks)
-        out = None
-        if ctx.needs_input_grad[0]:
-            lists, sums = transposed(block, len(left)), attention.return_values(rows)
+        of_score = attention.by_destination(rows, joint)
+        lists = transposed(block, len(left))
+
+        def scores(out: Array, first: int, last: int) -> None:
             ends = lists.indptr, lists.indices, lists.edges
-            attention.run(lists.indptr, kernels.return_joint, *ends, left, right, direction, ctx.leak, of_score, sums)
-            out = _flat(sums)
+            kernels.return_joint(*ends, left, right, direction, leak, of_score, out, first, last)
+
+        out = attention.by_source(rows, scores) if ctx.needs_input_grad[0] else None
         return out, _flat(out_right), torch.from_numpy(partial.sum(axis=0)), None, None, None
 
 
 class _Attention:
-    """Shares of one block's edges, first as scores, and the passes that both kinds of attention make."""
+    """The shares of one block's edges, and the passes that both kinds of attention make.
+
+    What a kind adds runs on each chunk beside the common part, while the chunk's rows are in the cache.
+    """
 
     def __init__(self, block: Block, values: Array, kept: Array | None) -> None:
         self.block, self.values = block, values
@@ -119,30 +136,45 @@ class _Attention:
         self._kept = np.empty((0, heads), values.dtype) if kept is None else np.asarray(kept, values.dtype)
         self._weights = np.asarray(() if block.weights is None else block.weights, values.dtype)
 
-    def sum_values(self) -> Tensor:
-        out = np.empty((self.block.num_dst, *self.values.shape[1:]), self.values.dtype)
-        self.by_destination(kernels.attend_rows, self._weights, self._kept, self.values, self.shares, out)
+    def chunks(self) -> list[tuple[int, int]]:
+        """Chunks of destination rows."""
+        return row_chunks(self.block.indptr, self.values.shape[1] * self.values.shape[2])
+
+    def forward(self, score: Callable[[int, int], object]) -> Tensor:
+        """`score` writes the chunk's scores into `shares`, which become shares here."""
+        block, out = self.block, np.empty((self.block.num_dst, *self.values.shape[1:]), self.values.dtype)
+
+        def work(_: int, first: int, last: int) -> None:
+            score(first, last)
+            given = self._weights, self._kept, self.values, self.shares, out
+            kernels.attend_rows(block.indptr, block.indices, *given, first, last)
+
+        run_chunks(work, self.chunks())
         return _flat(out)
 
-    def score_gradients(self, grad: Array) -> Array:
-        out = np.empty_like(self.shares)
-        self.by_destination(kernels.score_gradients, self._kept, self.values, self.shares, grad, out)
-        return out
+    def by_destination(self, grad: Array, onward: Callable[[Array, int, int, int], object]) -> Array:
+        """Gradients of the scores, which `onward` takes from there, chunk by chunk."""
+        block, of_score = self.block, np.empty_like(self.shares)
 
-    def return_values(self, grad: Array) -> Array:
+        def work(number: int, first: int, last: int) -> None:
+            given = self._kept, self.values, self.shares, grad, of_score
+            kernels.score_gradients(block.indptr, block.indices, *given, first, last)
+            onward(of_score, number, first, last)
+
+        run_chunks(work, self.chunks())
+        return of_score
+
+    def by_source(self, grad: Array, scores: Callable[[Array, int, int], object]) -> Tensor:
+        """The gradient of the values; `scores` adds what comes through the scores."""
         lists, out = transposed(self.block, len(self.values)), np.empty_like(self.values)
-        ends = lists.indptr, lists.indices, lists.edges
-        self.run(lists.indptr, kernels.return_values, *ends, self._kept, self.shares, grad, out)
-        return out
 
-    def by_destination(self, kernel: Callable[..., object], *arrays: Any) -> None:
-        self.run(self.block.indptr, kernel, self.block.indptr, self.block.indices, *arrays)
-
-    def run(self, indptr: Array, kernel: Callable[..., object], *arrays: Any) -> None:
         def work(_: int, first: int, last: int) -> None:
-            kernel(*arrays, first, last)
+            ends = lists.indptr, lists.indices, lists.edges
+            kernels.return_values(*ends, self._kept, self.shares, grad, out, first, last)
+            scores(out, first, last)
 
-        run_chunks(work, row_chunks(indptr, self.values.shape[1] * self.values.shape[2]))
+        run_chunks(work, row_chunks(lists.indptr, self.values.shape[1] * self.values.shape[2]))
+        return _flat(out)
 
 
 def _check(block: Block, values: Tensor, of_dst: Tensor, heads: int) -> None:

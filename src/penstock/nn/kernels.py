@@ -97,10 +97,7 @@ def gather_max(indptr: Array, indices: Array, x: Array, out: Array, winner: Arra
 
 @njit(nogil=True, cache=True)
 def scatter_winners(winner: Array, grad: Array, out: Array, first: int, last: int) -> None:
-    """Columns [first, last): every winner gets the gradient of the place it won, in the order of the rows."""
-    for j in range(out.shape[0]):
-        for f in range(first, last):
-            out[j, f] = 0
+    """Columns [first, last): add to every winner the gradient of the place it won, in the order of the rows."""
     for i in range(winner.shape[0]):
         for f in range(first, last):
             if winner[i, f] >= 0:

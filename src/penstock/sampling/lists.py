@@ -57,15 +57,16 @@ class Lists:
     def block(self, readers: Readers, sources: Rows, key: np.uint64, fanout: int, edges: bool) -> Block:
         """One hop of one relation: draw for the readers and number what is drawn among the sources."""
         most = count_edges(self._indptr, readers.vertices, fanout, self.replace)
-        indptr, positions, weights = np.empty(len(readers.vertices) + 1, np.int64), _NONE, None
-        drawn = np.empty(most, self._indices.dtype)
-        if edges or not self._plain or readers.exclusion:
-            positions = np.empty(most, np.int64) if edges else _scratch.get().holding(most)
-        if self._plain and not readers.exclusion:
-            lists = self._indptr, self._indices, self._original
-            draw_uniform(*lists, key, fanout, self.replace, readers.vertices, indptr, positions, drawn)
+        indptr, drawn = np.empty(len(readers.vertices) + 1, np.int64), np.empty(most, self._indices.dtype)
+        free, weights = self._plain and not readers.exclusion, None
+        if edges:
+            positions = np.empty(most, np.int64)
         else:
-            positions, weights = self._draw_some(readers, key, fanout, indptr, positions)
+            positions = _NONE if free else _scratch.get().holding(most)
+        if free:
+            self._draw_freely(readers, key, fanout, indptr, positions, drawn)
+        else:
+            positions, weights = self._draw_admissible(readers, key, fanout, indptr, positions)
             drawn = drawn[: len(positions)]
             fetch(self._indices, positions, drawn)
         rows = sources.number(drawn, indptr)
@@ -82,14 +83,20 @@ class Lists:
             total_admissible(self._indptr, self._indices, vertices, rows, self._conditions_of(readers), totals)
         return totals
 
-    def _draw_some(
+    def _draw_freely(
+        self, readers: Readers, key: np.uint64, fanout: int, indptr: Array, positions: Array, drawn: Array
+    ) -> None:
+        lists = self._indptr, self._indices, self._original
+        draw_uniform(*lists, key, fanout, self.replace, readers.vertices, indptr, positions, drawn)
+
+    def _draw_admissible(
         self, readers: Readers, key: np.uint64, fanout: int, indptr: Array, positions: Array
     ) -> tuple[Array, Array | None]:
         """List positions, written to the front of `positions`, and estimator weights where there are any."""
-        lists, vertices, weights = (self._indptr, self._indices, self._original), readers.vertices, None
-        how, conditions = (key, fanout, self.replace), self._conditions_of(readers)
+        lists, how = (self._indptr, self._indices, self._original), (key, fanout, self.replace)
+        vertices, conditions = readers.vertices, self._conditions_of(readers)
         if self._plain:
-            draw_uniform(*lists, *how, vertices, indptr, positions, lists[1][:0])
+            self._draw_freely(readers, key, fanout, indptr, positions, np.empty(0, self._indices.dtype))
             rows = rows_excluded(readers.exclusion, vertices)
             used = redraw_excluded(*lists, *how, vertices, rows, conditions, indptr, positions)
             return positions[:used], None

@@ -15,6 +15,9 @@ from penstock.graph.schema import EdgeType, edge_key
 
 Task = Literal["node-classification", "node-regression", "link-prediction", "edge-classification"]
 
+IN_MEMORY = " (in memory)"
+"""Ends the name of a job's graph that was given as an object and cannot be opened again."""
+
 
 def split_commas(value: object) -> object:
     """On the command line lists are written 0.6,0.2,0.2."""
@@ -48,10 +51,17 @@ class DataOptions(StrictDocument):
 
 def open_data(options: DataOptions) -> Graph:
     """The graph of a job, with reverse relations where asked for."""
+    if options.graph.endswith(IN_MEMORY):
+        name = options.graph.removesuffix(IN_MEMORY)
+        raise PenstockError(f"The run's graph {name!r} was only in memory: give it again, or its folder if you save it.")
     chosen = {"split": options.split_number} if options.split_number else {}
-    graph = load(options.graph, **chosen)
+    return prepared(load(options.graph, **chosen), options)
+
+
+def prepared(graph: Graph, options: DataOptions) -> Graph:
+    """An opened graph as the job wants it."""
     if graph.is_part:
-        raise PenstockError(f"{options.graph} is one part of a cut graph: train on the whole graph's folder.")
+        raise PenstockError(f"{graph.path or graph.name} is one part of a cut graph: train on the whole graph.")
     return with_reverses(graph) if options.reverse_edges else graph
 
 

@@ -6,6 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+_STAGES = ("seeds", "sample", "gather", "transfer", "compute")
+_MOST_THREADS = 1000
+
 
 class EventLog:
     """events.jsonl: a Chrome trace that Perfetto opens, written while the run goes on.
@@ -16,10 +19,11 @@ class EventLog:
 
     def __init__(self, path: Path, recorded: int, batches: int, began: float) -> None:
         """Record the first `recorded` batches of epochs of `batches`, then every hundredth; `began` is time zero."""
+        _drop_unfinished_line(path)
         self._file = path.open("a", encoding="utf-8", buffering=1 << 16)
         self._recorded, self._batches, self._began = recorded, batches, began
         self._lock = threading.Lock()
-        self._lanes: dict[tuple[str, int], int] = {}
+        self._named: set[int] = set()
         if self._file.tell() == 0:
             self._file.write("[\n")
 
@@ -57,13 +61,21 @@ class EventLog:
         return round((moment - self._began) * 1e6)
 
     def _lane(self, stage: str, thread: int) -> int:
-        key = stage, thread
-        if key not in self._lanes:
-            self._lanes[key] = len(self._lanes) + 1
+        """A number that is the same in a resumed run, which adds to the same trace."""
+        lane = _STAGES.index(stage) * _MOST_THREADS + thread + 1
+        if lane not in self._named:
+            self._named.add(lane)
             name = {"name": f"{stage} {thread}"}
-            self._write({"name": "thread_name", "ph": "M", "pid": 1, "tid": self._lanes[key], "args": name})
-        return self._lanes[key]
+            self._write({"name": "thread_name", "ph": "M", "pid": 1, "tid": lane, "args": name})
+        return lane
 
     def _write(self, event: dict[str, Any]) -> None:
         if not self._file.closed:
             self._file.write(json.dumps(event) + ",\n")
+
+
+def _drop_unfinished_line(path: Path) -> None:
+    """A process that was killed may have left half an event: what comes behind it would be lost with it."""
+    if path.exists():
+        with path.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)

@@ -7,6 +7,7 @@ neighbourhoods of a few vertices at a time instead.
 
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,7 +178,12 @@ class Inference:
             with torch.no_grad():
                 return chunk, batch, {name: fetch(name, ids) for name, ids in batch.inputs.items() if len(ids)}
 
-        with Flow(chunks, [Stage("read", read, 1, 1)]) as flow:
+        first = list(islice(chunks, 2))
+        if len(first) < 2:
+            # Nothing to read ahead: threads would only cost their start.
+            yield from map(read, first)
+            return
+        with Flow(chain(first, chunks), [Stage("read", read, 1, 1)]) as flow:
             yield from flow
 
     def _whole(self, hops: int) -> Callable[[_Chunk], Any]:

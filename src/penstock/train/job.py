@@ -2,6 +2,7 @@
 
 from difflib import get_close_matches
 from pathlib import Path
+from secrets import token_hex
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -88,4 +89,6 @@ def read_job(path: Path, changes: dict[str, Any] | None = None) -> Job:
 
 def write_job(job: Job, path: Path) -> None:
     """Every field, so that a later release with other defaults runs the same."""
-    path.write_text(yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False, width=120), encoding="utf-8")
+    temporary = path.with_name(f".{path.name}.writing-{token_hex(4)}")
+    temporary.write_text(yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False, width=120), encoding="utf-8")
+    temporary.replace(path)

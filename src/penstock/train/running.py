@@ -1,5 +1,6 @@
 """A run from start to end: folder made, loop run, best model tested, and every way it can end recorded."""
 
+import math
 import os
 import platform
 import signal
@@ -22,9 +23,9 @@ from penstock.pipeline.clock import StageTime, limiting
 from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import newest, read_best
-from penstock.train.job import Job
+from penstock.train.job import Job, make_job, write_job
 from penstock.train.loop import Loop, Standing
-from penstock.train.run_folder import RunFolder
+from penstock.train.run_folder import JOB, RunFolder
 from penstock.train.session import Session, make_session
 from penstock.train.state_file import read_state
 from penstock.version import __version__
@@ -38,6 +39,8 @@ def start_run(
     progress: Progress = SILENT,
 ) -> RunFolder:
     """Train a job from its beginning. Everything is built and tried before the run folder is made."""
+    # How sums are rounded depends on the threads that compute: resumed elsewhere, the run keeps its number.
+    job = job.model_copy(update={"threads": job.threads or default_threads()})
     with _compute_threads(job):
         session = make_session(job, graph, module)
         name = f"{session.graph.name}-{job.model if module is None else type(module).__name__}"
@@ -56,12 +59,16 @@ def resume_run(
     """Go on from a run's newest checkpoint; the weights at its end are those of a run that was never interrupted."""
     folder = RunFolder.open(path, writing=True)
     try:
-        job = folder.job() if epochs is None else folder.job().model_copy(update={"epochs": epochs})
+        job = folder.job()
+        if epochs is not None:
+            job = make_job({**job.model_dump(), "epochs": epochs})
         with _compute_threads(job):
             session = make_session(job, graph, module)
             file = newest(folder.checkpoints)
             standing = _restore(session, file)
-            standing.done = standing.done and standing.epoch >= job.epochs
+            if epochs is not None:
+                _change_epochs(standing, epochs)
+                write_job(job, folder.path / JOB)
             folder.forget_metrics_after(standing.step)
             where = {"epoch": standing.epoch, "step": standing.step, "time": standing.elapsed}
             folder.append_metrics({"kind": "resumed", **where})
@@ -128,7 +135,7 @@ def _result(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
         "seconds": round(standing.elapsed, 3),
         "epoch_seconds": standing.epoch_seconds,
         "seeds_per_second": round(rate, 1),
-        "train_loss": standing.train_loss,
+        "train_loss": standing.train_loss if math.isfinite(standing.train_loss) else None,
         "val": {},
         "test": {},
         "best_epoch": standing.best_epoch,
@@ -151,6 +158,14 @@ def _restore(session: Session, file: Path) -> Standing:
     except (ValueError, KeyError, TypeError) as error:
         raise PenstockError(f"{file} does not fit the job's optimiser ({error}): give the run's own job.") from None
     return Standing(**state["standing"])
+
+
+def _change_epochs(standing: Standing, epochs: int) -> None:
+    """A run that had ended goes on where more epochs are asked for."""
+    begun = standing.epoch + (standing.batch > 0)
+    if epochs < begun:
+        raise PenstockError(f"The run is in epoch {begun} already: give --epochs {begun} or more.")
+    standing.done = standing.epoch == epochs
 
 
 def _facts(session: Session) -> dict[str, Any]:

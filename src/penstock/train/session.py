@@ -11,7 +11,7 @@ from penstock.graph.graph import Graph
 from penstock.nn import adapt, build_model
 from penstock.pipeline.loading import Batch, on_device
 from penstock.pipeline.schedule import Schedule
-from penstock.train.data import choose_task, open_data
+from penstock.train.data import choose_task, open_data, prepared
 from penstock.train.inference import Inference
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
@@ -69,7 +69,7 @@ class Session:
 
 def make_session(job: Job, graph: Graph | None = None, module: torch.nn.Module | None = None) -> Session:
     """Build everything a job names. `graph` and `module` stand for the job's own where given."""
-    graph = open_data(job) if graph is None else graph
+    graph = open_data(job) if graph is None else prepared(graph, job)
     if job.device != "cpu":
         raise PenstockError(f"device {job.device!r} has no kernels yet: use cpu.")
     if not graph.edges and job.model != "mlp":

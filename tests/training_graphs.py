@@ -1,0 +1,143 @@
+"""Small graphs that can be learned, and how tests train on them and look at what came of it."""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+
+
+from penstock import EdgeSet, Graph, NodeSet
+from penstock.api import train
+from penstock.graph.csr import build_lists
+from penstock.train.state_file import read_state
+
+SMALL = {"fanouts": [4, 3], "hidden": 16, "batch_size": 16, "epochs": 2, "checkpoint_minutes": 0, "threads": 1}
+"""Seconds are for the graph, not for the model."""
+
+PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
+
+
+def community_graph(count=200, classes=4, degree=6, features=True, seed=0, **more):
+    """Vertices in communities, mostly linked inside them; features say a little of the community, links the rest."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, classes, count)
+    nodes = NodeSet(count, {"y": y, **more.pop("fields", {})}, _splits(rng, count), **more)
+    if features:
+        nodes.fields["x"] = (np.eye(classes)[y] + rng.normal(0, 1.5, (count, classes))).astype(np.float32)
+    return Graph({"node": nodes}, {("node", "to", "node"): _links(rng, y, degree)}, "communities")
+
+
+def typed_graph(count=150, classes=3, seed=0):
+    """Papers with features and labels; authors of them without features, who write within a class."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, classes, count)
+    x = (np.eye(classes)[y] + rng.normal(0, 1.5, (count, classes))).astype(np.float32)
+    authors = count // 3
+    field = np.arange(authors) % classes
+    src = np.array([rng.choice(np.flatnonzero(field == c)) for c in np.repeat(y, 2)])
+    dst = np.repeat(np.arange(count), 2)
+    nodes = {"paper": NodeSet(count, {"x": x, "y": y}, _splits(rng, count)), "author": NodeSet(authors)}
+    edges = {("author", "writes", "paper"): lists_of(src, dst, authors, count)}
+    edges["paper", "by", "author"] = lists_of(dst, src, count, authors)
+    edges["paper", "cites", "paper"] = _links(rng, y, 4)
+    return Graph(nodes, edges, "papers")
+
+
+def lists_of(src, dst, sources, destinations, **fields):
+    """Edges as neighbour lists, fields along."""
+    indptr, indices, order = build_lists(np.asarray(src), np.asarray(dst), sources, destinations, True)
+    return EdgeSet(indptr, indices, {name: np.asarray(values)[order] for name, values in fields.items()})
+
+
+def trained(graph, run, **fields):
+    """A small run in a folder of its own."""
+    return train(graph, run=str(run), **{**SMALL, **fields})
+
+
+def newest_checkpoint(run):
+    """Everything the last checkpoint holds."""
+    return read_state(max((Path(run) / "checkpoints").glob("step-*.ckpt")))
+
+
+def best_checkpoint(run):
+    """The best model as it was kept."""
+    return read_state(Path(run) / "checkpoints" / "best.ckpt")
+
+
+def assert_same_state(a, b, where="state"):
+    """Equal bit for bit, names and all; seconds are left out."""
+    if isinstance(a, dict):
+        assert list(a) == list(b), where
+        for key in a:
+            if key not in ("elapsed", "epoch_seconds"):
+                assert_same_state(a[key], b[key], f"{where}.{key}")
+    elif isinstance(a, list):
+        assert len(a) == len(b), where
+        for i, (left, right) in enumerate(zip(a, b, strict=True)):
+            assert_same_state(left, right, f"{where}[{i}]")
+    elif hasattr(a, "shape"):
+        assert a.dtype == b.dtype, where
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), where
+    else:
+        assert a == b or (a != a and b != b), where
+
+
+def same_state(a, b):
+    """Whether two checkpoints are equal bit for bit."""
+    try:
+        assert_same_state(a, b)
+    except AssertionError:
+        return False
+    return True
+
+
+def lines_of(run, name="metrics.jsonl"):
+    """The records of a run's log."""
+    return [json.loads(line) for line in (Path(run) / name).read_text().splitlines()]
+
+
+def facts_of(run):
+    """run.json, which must be JSON by the letter: no NaN."""
+    return json.loads((Path(run) / "run.json").read_text(), parse_constant=_refuse)
+
+
+def stage_threads():
+    """Threads of pipelines that are still there."""
+    stages = ("seeds-", "sample-", "gather-", "transfer-", "source-", "read-")
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(stages)]
+
+
+def open_files():
+    """Descriptors of this process, by what they stand for."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return sorted(path for path in found if not path.startswith("/proc/"))
+
+
+def _refuse(word):
+    raise ValueError(f"{word} is no JSON")
+
+
+def _splits(rng, count):
+    order = rng.permutation(count)
+    cuts = np.split(order, [count // 2, count * 3 // 4])
+    return {name: np.sort(part) for name, part in zip(("train", "val", "test"), cuts, strict=True)}
+
+
+def _links(rng, y, degree):
+    src, dst = [], []
+    for v, kind in enumerate(y):
+        inside = rng.choice(np.flatnonzero(y == kind), degree)
+        outside = rng.integers(0, len(y), 1)
+        for u in [*inside, *outside]:
+            src += [u, v]
+            dst += [v, u]
+    pairs = np.unique(np.stack([src, dst]), axis=1)
+    pairs = pairs[:, pairs[0] != pairs[1]]
+    return lists_of(pairs[0], pairs[1], len(y), len(y))
