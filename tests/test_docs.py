@@ -36,7 +36,7 @@ def test_the_readme_example_works(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "of the neighbours are local" in done.stdout
+    assert "runs/first/report.html" in done.stdout
 
 
 def test_links_between_pages_exist():

@@ -2,13 +2,11 @@
 
 import contextlib
 import json
-import os
 import sys
 import threading
 from pathlib import Path
 
 import numpy as np
-
 
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.api import train
@@ -114,9 +112,9 @@ def stage_threads():
 def open_files():
     """Descriptors of this process, by what they stand for."""
     found = []
-    for name in os.listdir("/proc/self/fd"):
+    for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
+            found.append(str(link.readlink()))
     return sorted(path for path in found if not path.startswith("/proc/"))
 
 

@@ -7,6 +7,8 @@ from penstock.errors import PenstockError
 from penstock.version import __version__
 
 if TYPE_CHECKING:
+    from penstock import nn, sampling
+    from penstock.api import Run, train
     from penstock.graph import EdgeSet, Graph, NodeSet, StringIds
     from penstock.graph.convert import load
     from penstock.partition import Cut, Partition, cut, open_partition, stitch
@@ -18,16 +20,23 @@ __all__ = [
     "NodeSet",
     "Partition",
     "PenstockError",
+    "Run",
     "StringIds",
     "__version__",
     "cut",
     "load",
+    "nn",
     "open_partition",
+    "sampling",
     "stitch",
+    "train",
 ]
 
 # Looked up on first use, so that `import penstock` (and the command line's start) does not wait for Numba.
+# `train` is one too, and calling it trains.
+_PACKAGES = ("nn", "sampling", "train")
 _HOMES = {
+    "penstock.api": ("Run",),
     "penstock.graph": ("EdgeSet", "Graph", "NodeSet", "StringIds"),
     "penstock.graph.convert": ("load",),
     "penstock.partition": ("Cut", "Partition", "cut", "open_partition", "stitch"),
@@ -35,6 +44,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"penstock.{name}")
     for home, names in _HOMES.items():
         if name in names:
             return getattr(import_module(home), name)

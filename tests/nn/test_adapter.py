@@ -20,7 +20,7 @@ def test_pyg_s_model_gives_the_seeds_rows():
     torch.manual_seed(0)
     module, batch = pyg.GraphSAGE(5, 8, 2, 4), sampled()
     model, x = adapt(module, num_layers=2), rows(len(batch.vertices), 5)
-    batch.features["x"] = x
+    batch.features[batch.node_type] = x
     data = batch.to_pyg()
     out = model(batch.blocks, x)
     torch.testing.assert_close(out, module(data.x, data.edge_index)[:10])

@@ -1,18 +1,31 @@
 """Models on blocks: aggregation, layers, a zoo, and any torch module.
 
-`kernels`, `attention_kernels` and `threads` are the mechanism, `aggregate` and `attend` its differentiable face,
-`derived` what is made of a block once, `order` the choice between aggregating and transforming first. `layers` stand
-on those, `zoo` on the layers, `options` say what can be chosen. `adapter` runs modules that know nothing of blocks;
-`scorers` turn rows of vertices into scores of pairs.
+`kernels`, `attention_kernels` and `threads` are the mechanism, `aggregation`, `attention` and `drop` its differentiable
+face, `derived` what is made of a block once, `order` the choice between aggregating and transforming first. `layers`
+stand on those, `zoo` on the layers, `options` say what can be chosen. `adapter` runs modules that know nothing of
+blocks; `scorers` turn rows of vertices into scores of pairs.
 """
 
-from penstock.nn.adapter import Adapted, adapt
-from penstock.nn.aggregate import aggregate
-from penstock.nn.attend import attend, attend_jointly
-from penstock.nn.layers import DenseLayer, GATLayer, GCNLayer, GINLayer, RGCNLayer, SAGELayer, TypedGATLayer
-from penstock.nn.options import ModelOptions, model_options
-from penstock.nn.scorers import DistMultScorer, DotScorer, EdgeClassifier, MLPScorer, build_scorer
-from penstock.nn.zoo import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphModel, GraphSAGE, TypedModel, build_model
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.nn.adapter import Adapted, adapt
+    from penstock.nn.aggregation import aggregate
+    from penstock.nn.attention import attend, attend_jointly
+    from penstock.nn.layers import (
+        DenseLayer,
+        GATLayer,
+        GCNLayer,
+        GINLayer,
+        RGCNLayer,
+        SAGELayer,
+        TypedDenseLayer,
+        TypedGATLayer,
+    )
+    from penstock.nn.options import ModelOptions, model_options
+    from penstock.nn.scorers import DistMultScorer, DotScorer, EdgeClassifier, MLPScorer, build_scorer
+    from penstock.nn.zoo import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphModel, GraphSAGE, TypedModel, build_model
 
 __all__ = [
     "GAT",
@@ -35,6 +48,7 @@ __all__ = [
     "ModelOptions",
     "RGCNLayer",
     "SAGELayer",
+    "TypedDenseLayer",
     "TypedGATLayer",
     "TypedModel",
     "adapt",
@@ -45,3 +59,60 @@ __all__ = [
     "build_scorer",
     "model_options",
 ]
+
+# Looked up on first use, so that reading the options (a job, the command line's help) does not wait for torch.
+_HOMES = {
+    "penstock.nn.adapter": (
+        "Adapted",
+        "adapt",
+    ),
+    "penstock.nn.aggregation": ("aggregate",),
+    "penstock.nn.attention": (
+        "attend",
+        "attend_jointly",
+    ),
+    "penstock.nn.layers": (
+        "DenseLayer",
+        "GATLayer",
+        "GCNLayer",
+        "GINLayer",
+        "RGCNLayer",
+        "SAGELayer",
+        "TypedDenseLayer",
+        "TypedGATLayer",
+    ),
+    "penstock.nn.options": (
+        "ModelOptions",
+        "model_options",
+    ),
+    "penstock.nn.scorers": (
+        "DistMultScorer",
+        "DotScorer",
+        "EdgeClassifier",
+        "MLPScorer",
+        "build_scorer",
+    ),
+    "penstock.nn.zoo": (
+        "GAT",
+        "GCN",
+        "GIN",
+        "MLP",
+        "RGCN",
+        "GATv2",
+        "GraphModel",
+        "GraphSAGE",
+        "TypedModel",
+        "build_model",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'penstock.nn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

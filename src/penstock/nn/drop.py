@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from penstock.nn.aggregate import as_rows, check_matrix, differentiable
+from penstock.nn.aggregation import as_rows, check_matrix, differentiable
 from penstock.nn.kernels import drop_rows, pass_where_positive
 from penstock.nn.threads import plain_chunks, run_chunks
 

@@ -69,11 +69,9 @@ _lock = threading.Lock()
 
 
 def _pool(size: int) -> ThreadPoolExecutor:
-    """The process's threads, at least `size` of them."""
+    """The process's threads, at least `size` of them. A pool that is replaced ends when its last caller lets it go."""
     with _lock:
         if _State.pool is None or _State.size < size:
-            if _State.pool is not None:
-                _State.pool.shutdown(wait=False)
             _State.pool, _State.size = ThreadPoolExecutor(size, "penstock-nn"), size
         return _State.pool
 

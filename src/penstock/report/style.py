@@ -123,7 +123,7 @@ h2 { margin-bottom: 14px; font-size: 16px; font-weight: 650; }
 .foot .key { display: inline-block; margin-right: 16px; }
 
 .stages { list-style: none; display: grid; gap: 14px; }
-.stages li > div:first-child { display: flex; align-items: baseline; gap: 8px; }
+.stages li > div:first-child { display: flex; align-items: baseline; gap: 8px; white-space: nowrap; }
 .stages strong { margin-left: auto; font-weight: 600; }
 .stages em { padding: 1px 8px; border-radius: 9px; background: var(--stage); color: var(--card); font-size: 12px;
   font-style: normal; font-weight: 600; }
@@ -134,7 +134,7 @@ h2 { margin-bottom: 14px; font-size: 16px; font-weight: 650; }
 .meter.off::before { background: var(--track); opacity: 1; }
 @media (min-width: 820px) {
   .stages { gap: 10px; }
-  .stages li { display: grid; grid-template-columns: 190px minmax(0, 1fr) 410px; gap: 22px; align-items: center; }
+  .stages li { display: grid; grid-template-columns: 210px minmax(0, 1fr) 400px; gap: 22px; align-items: center; }
 }
 
 .lanes { flex: none; margin: 0 0 30px; }

@@ -1,10 +1,11 @@
 """Kernels of neighbour sampling: one hop of one batch a call, without the interpreter's lock.
 
-A hop chooses list positions (`draw_uniform` here, `admissible` for the rest), fetches what stands there, and numbers it
-(`relabel`). `draw_uniform` works in small groups of rows and three passes over each: read the lists' bounds, choose,
-fetch. Each pass is a loop of independent loads, so that the processor has many cache misses under way at once; in a
-single pass every edge would wait for its own. (Passing arrays through nested inlined functions makes Numba count
-references in the inner loop, which costs more than the work; hence the plain loops.)
+A hop chooses list positions (`draw_uniform` here, `admissible` for the rest), fetches what stands there (`fetch`) and
+numbers it (`relabel`), each in a pass of its own over the whole hop: a pass is a loop of independent loads, so that the
+processor has many cache misses under way at once. In one pass every edge would wait for its own; fetching group by
+group while choosing took twice as long as after it. For the same reason the lists' bounds are read a group of rows
+ahead. (Passing arrays through nested inlined functions makes Numba count references in the inner loop, which costs more
+than the work; hence the plain loops.)
 """
 
 import numpy as np
@@ -16,7 +17,7 @@ from penstock.graph.hashing import mix
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _S32 = np.uint64(32)
 _GROUP = 128
-"""Rows a group: their positions stay in the first-level cache for usual fan-outs."""
+"""Rows whose lists' bounds are read ahead: they stay in the first-level cache."""
 _SCANNED = 32
 """Up to this fan-out a repeated draw is found by looking through those already made."""
 
@@ -24,7 +25,6 @@ _SCANNED = 32
 @njit(nogil=True, cache=True)
 def draw_uniform(
     indptr: Array,
-    indices: Array,
     original: Array,
     key: np.uint64,
     fanout: int,
@@ -32,36 +32,23 @@ def draw_uniform(
     vertices: Array,
     out_indptr: Array,
     positions: Array,
-    sources: Array,
 ) -> None:
-    """Draw `fanout` in-neighbours (all, if negative) of every vertex; row i's are behind `out_indptr[i]`.
+    """List positions of `fanout` in-neighbours (all, if negative) of every vertex; row i's are behind `out_indptr[i]`.
 
-    `original[v]` names v in the hash; empty: v itself. List positions and the sources that stand there are written
-    where they are wanted: either array is empty or has room for `count_edges`.
+    `original[v]` names v in the hash; empty: v itself. `positions` has room for `count_edges`.
     """
     starts, degrees, names = np.empty(_GROUP, np.int64), np.empty(_GROUP, np.int64), np.empty(_GROUP, np.uint64)
-    chosen = np.empty(0, np.int64)
-    out_indptr[0] = 0
+    out_indptr[0] = used = 0
     for first in range(0, len(vertices), _GROUP):
-        last, most = min(first + _GROUP, len(vertices)), 0
+        last = min(first + _GROUP, len(vertices))
         for row in range(first, last):
             v = vertices[row]
             starts[row - first], degrees[row - first] = indptr[v], indptr[v + 1] - indptr[v]
             names[row - first] = v if original.shape[0] == 0 else original[v]
-            most += degrees[row - first] if fanout < 0 else fanout
-        if most > len(chosen):
-            chosen = np.empty(2 * most, np.int64)
-        before, drawn = out_indptr[first], 0
         for row in range(first, last):
             here = row - first
-            drawn += choose(mix(key ^ names[here]), starts[here], degrees[here], fanout, replace, chosen, drawn)
-            out_indptr[row + 1] = before + drawn
-        if len(sources):
-            for k in range(drawn):
-                sources[before + k] = indices[chosen[k]]
-        if len(positions):
-            for k in range(drawn):
-                positions[before + k] = chosen[k]
+            used += choose(mix(key ^ names[here]), starts[here], degrees[here], fanout, replace, positions, used)
+            out_indptr[row + 1] = used
 
 
 @njit(nogil=True, cache=True)

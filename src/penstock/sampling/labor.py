@@ -55,5 +55,5 @@ class Labor:
         indptr, positions = draw_shared(graph.indptr, graph.indices, graph.names, key, most, readers)
         row_weights = np.maximum(graph.totals(readers) / np.float32(most), np.float32(1))
         weights = np.repeat(row_weights, np.diff(indptr))
-        indices = rows.number(graph.indices, indptr, positions)
+        indices = rows.number(graph.indices[positions], indptr)
         return Block(indptr, indices, rows.known, weights, graph.totals(rows.vertices[: rows.known]))

@@ -55,7 +55,7 @@ class LayerwiseSampler(ABC):
         touched = self._draw(readers, size, key, scale)
         indptr, positions, weights = _link(graph.indptr, graph.indices, scale, readers)
         scale[touched] = 0
-        indices = rows.number(graph.indices, indptr, positions)
+        indices = rows.number(graph.indices[positions], indptr)
         return Block(indptr, indices, rows.known, weights, graph.totals(rows.vertices[: rows.known]))
 
     @abstractmethod

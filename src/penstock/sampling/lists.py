@@ -59,16 +59,13 @@ class Lists:
         most = count_edges(self._indptr, readers.vertices, fanout, self.replace)
         indptr, drawn = np.empty(len(readers.vertices) + 1, np.int64), np.empty(most, self._indices.dtype)
         free, weights = self._plain and not readers.exclusion, None
-        if edges:
-            positions = np.empty(most, np.int64)
-        else:
-            positions = _NONE if free else _scratch.get().holding(most)
+        positions = np.empty(most, np.int64) if edges else _scratch.get().holding(most)
         if free:
-            self._draw_freely(readers, key, fanout, indptr, positions, drawn)
+            self._draw_freely(readers, key, fanout, indptr, positions)
         else:
             positions, weights = self._draw_admissible(readers, key, fanout, indptr, positions)
             drawn = drawn[: len(positions)]
-            fetch(self._indices, positions, drawn)
+        fetch(self._indices, positions, drawn)
         rows = sources.number(drawn, indptr)
         return Block(indptr, rows, sources.known, weights, edges=positions if edges else None)
 
@@ -83,11 +80,9 @@ class Lists:
             total_admissible(self._indptr, self._indices, vertices, rows, self._conditions_of(readers), totals)
         return totals
 
-    def _draw_freely(
-        self, readers: Readers, key: np.uint64, fanout: int, indptr: Array, positions: Array, drawn: Array
-    ) -> None:
-        lists = self._indptr, self._indices, self._original
-        draw_uniform(*lists, key, fanout, self.replace, readers.vertices, indptr, positions, drawn)
+    def _draw_freely(self, readers: Readers, key: np.uint64, fanout: int, indptr: Array, positions: Array) -> None:
+        lists = self._indptr, self._original
+        draw_uniform(*lists, key, fanout, self.replace, readers.vertices, indptr, positions)
 
     def _draw_admissible(
         self, readers: Readers, key: np.uint64, fanout: int, indptr: Array, positions: Array
@@ -96,7 +91,7 @@ class Lists:
         lists, how = (self._indptr, self._indices, self._original), (key, fanout, self.replace)
         vertices, conditions = readers.vertices, self._conditions_of(readers)
         if self._plain:
-            self._draw_freely(readers, key, fanout, indptr, positions, np.empty(0, self._indices.dtype))
+            self._draw_freely(readers, key, fanout, indptr, positions)
             rows = rows_excluded(readers.exclusion, vertices)
             used = redraw_excluded(*lists, *how, vertices, rows, conditions, indptr, positions)
             return positions[:used], None

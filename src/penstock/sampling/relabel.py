@@ -75,7 +75,8 @@ class DirectRows:
 
     def number(self, sources: Array, indptr: Array) -> Array:
         """Rows of sources, new ones behind those known."""
-        most = min(self.known + len(sources), len(self._place))
+        # One more than there can be: the kernel always writes behind the last.
+        most = min(self.known + len(sources), len(self._place)) + 1
         self.vertices = with_room(self.vertices, self.known, most)
         rows = sources if sources.dtype == np.int32 else np.empty(len(sources), np.int32)
         self.known = _number_direct(sources, self._place, self.vertices, self.known, rows)
@@ -155,15 +156,16 @@ def with_room(vertices: Array, known: int, most: int) -> Array:
 @njit(nogil=True, cache=True)
 def _number_direct(numbers: Array, place: Array, vertices: Array, known: int, rows: Array) -> int:
     """Rows of vertices, maybe in place; returns how many are known after. `place[v]` is the row of vertex v or -1."""
+    # Without a branch: whether a vertex is new is as good as random, and guessing wrong costs more than writing twice.
     found = known
     for k in range(len(numbers)):
         vertex = numbers[k]
         row = place[vertex]
-        if row < 0:
-            row = found
-            place[vertex] = row
-            vertices[row] = vertex
-            found += 1
+        is_new = row < 0
+        row = found if is_new else row
+        place[vertex] = row
+        vertices[found] = vertex
+        found += is_new
         rows[k] = row
     return found
 

@@ -53,7 +53,7 @@ def open_data(options: DataOptions) -> Graph:
     """The graph of a job, with reverse relations where asked for."""
     if options.graph.endswith(IN_MEMORY):
         name = options.graph.removesuffix(IN_MEMORY)
-        raise PenstockError(f"The run's graph {name!r} was only in memory: give it again, or its folder if you save it.")
+        raise PenstockError(f"The run's graph {name!r} was only in memory: give it again, or a folder it is in.")
     chosen = {"split": options.split_number} if options.split_number else {}
     return prepared(load(options.graph, **chosen), options)
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from penstock.errors import PenstockError
-from penstock.nn.attend import attend, attend_jointly
+from penstock.nn.attention import attend, attend_jointly
 from penstock.nn.derived import with_self_loops
 from penstock.sampling.block import Block
 

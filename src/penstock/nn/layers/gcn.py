@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penstock.nn.aggregate import gather, known_totals, sum_scale
+from penstock.nn.aggregation import gather, known_totals, sum_scale
 from penstock.nn.order import Order, transform_neighbours
 from penstock.sampling.block import Block
 

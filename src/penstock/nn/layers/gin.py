@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from penstock.nn.aggregate import aggregate_beside
+from penstock.nn.aggregation import aggregate_beside
 from penstock.sampling.block import Block
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.graph.schema import EdgeType
-from penstock.nn.aggregate import Reduce, aggregate
+from penstock.nn.aggregation import Reduce, aggregate
 from penstock.nn.derived import without_empty_rows
 from penstock.nn.layers.relations import own_terms, readable_relations
 from penstock.nn.order import Order, transform_neighbours

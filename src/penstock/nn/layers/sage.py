@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penstock.nn.aggregate import Reduce, aggregate, aggregate_beside
+from penstock.nn.aggregation import Reduce, aggregate, aggregate_beside
 from penstock.nn.order import Order, aggregates_first
 from penstock.sampling.block import Block
 

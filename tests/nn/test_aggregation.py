@@ -14,7 +14,7 @@ from torch.autograd import gradcheck
 
 from penstock import PenstockError
 from penstock.nn import aggregate
-from penstock.nn.aggregate import gather
+from penstock.nn.aggregation import gather
 from penstock.nn.derived import transposed, with_self_loops, without_empty_rows
 from penstock.nn.threads import column_chunks, row_chunks, run_chunks
 from penstock.sampling import Block

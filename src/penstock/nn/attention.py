@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.nn import attention_kernels as kernels
-from penstock.nn.aggregate import as_rows, check_rows, differentiable
+from penstock.nn.aggregation import as_rows, check_rows, differentiable
 from penstock.nn.derived import transposed
 from penstock.nn.threads import row_chunks, run_chunks
 from penstock.sampling.block import Block
