@@ -7,20 +7,15 @@ too.
 
 import argparse
 import multiprocessing as mp
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from penstock.cost.sampling import SamplingRow, best_of, measure_sampling, sampling_row, seed_batches
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
-from penstock.sampling import BatchKey, NeighbourSampler
-from penstock.store import gather_rows
-from products_batches import FANOUTS, best_of, products, seed_batches, show
-
-ROUNDS = 3
+from products_graph import BATCH, FANOUTS, products, show
 
 
 def main() -> None:
@@ -32,39 +27,20 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with products(args.nodes, args.graph) as graph:
-        batches = seed_batches(graph, args.batches)
-        ours = [penstock_row(graph, batches, threads, gather) for gather in (False, True) for threads in (1, 2)]
+        batches = seed_batches(graph, BATCH, args.batches)
+        ours = [
+            measure_sampling(graph, batches, FANOUTS, threads, gather) for gather in (False, True) for threads in (1, 2)
+        ]
         theirs = torch_sparse_rows(graph, batches[: args.peer_batches])
-    rows = [*ours, *theirs]
-    for row in rows:
-        peers = [peer["M edges/s"] for peer in theirs if peer["gather"] == row["gather"]]
-        row["x torch-sparse"] = row["M edges/s"] / max(peers) if peers else 0.0
+    rows: list[dict[str, Any]] = []
+    for row in [*ours, *theirs]:
+        peers = [peer["million_edges_per_second"] for peer in theirs if peer["gather"] == row["gather"]]
+        rows.append({**row, "times_torch_sparse": row["million_edges_per_second"] / max(peers) if peers else None})
     show("sampling", rows, args.json)
 
 
-def penstock_row(graph: Graph, batches: list[Array], threads: int, gather: bool) -> dict[str, Any]:
-    """Ours, a batch a thread; the best of three rounds. Features go into a buffer a thread, used again and again."""
-    sampler = NeighbourSampler(graph, FANOUTS)
-    buffers: dict[int, Array] = {}
-
-    def work(index: int) -> int:
-        batch = sampler.sample(batches[index], BatchKey(0, 0, index))
-        if gather:
-            count, thread = len(batch.vertices), threading.get_ident()
-            buffer = buffers.get(thread)
-            if buffer is None or len(buffer) < count:
-                buffers[thread] = buffer = np.empty((count + count // 4, graph.x.shape[1]), graph.x.dtype)
-            gather_rows(graph.x, batch.vertices, buffer[:count])
-        return batch.num_edges
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, range(2 * threads)))
-        seconds, edges = best_of(ROUNDS, lambda: sum(pool.map(work, range(len(batches)))))
-    return _row("penstock", f"{threads} threads", gather, len(batches), edges, seconds)
-
-
-def torch_sparse_rows(graph: Graph, batches: list[Array]) -> list[dict[str, Any]]:
-    """torch-sparse in one process, and in two that share the graph."""
+def torch_sparse_rows(graph: Graph, batches: list[Array]) -> list[SamplingRow]:
+    """torch-sparse in one process, and in two that share the graph; the best of three rounds."""
     try:
         import torch_sparse  # noqa: F401
     except ImportError:
@@ -74,10 +50,9 @@ def torch_sparse_rows(graph: Graph, batches: list[Array]) -> list[dict[str, Any]
     for gather in (False, True):
         peer = _Peer(graph, batches, gather)
         peer.draw(range(1))
-        seconds, edges = best_of(ROUNDS, lambda peer=peer: peer.draw(range(len(batches))))
-        rows.append(_row("torch-sparse", "1 process", gather, len(batches), edges, seconds))
-        seconds, edges = best_of(1, lambda peer=peer: peer.draw_in_processes(2))
-        rows.append(_row("torch-sparse", "2 processes", gather, len(batches), edges, seconds))
+        for processes in (1, 2):
+            seconds, edges = best_of(3, lambda peer=peer, processes=processes: peer.draw_in_processes(processes))
+            rows.append(sampling_row("torch-sparse", processes, gather, len(batches), edges, seconds))
     return rows
 
 
@@ -106,7 +81,9 @@ class _Peer:
         return total
 
     def draw_in_processes(self, count: int) -> int:
-        """The same, split over processes that were forked with the graph; their results are not sent back."""
+        """The same, split over processes forked with the graph, as PyG's loader does; results are not sent back."""
+        if count == 1:
+            return self.draw(range(len(self.batches)))
         import torch
 
         queue = mp.get_context("fork").SimpleQueue()
@@ -122,17 +99,6 @@ class _Peer:
         for worker in workers:
             worker.join()
         return total
-
-
-def _row(sampler: str, how: str, gather: bool, batches: int, edges: int, seconds: float) -> dict[str, Any]:
-    return {
-        "sampler": sampler,
-        "on": how,
-        "gather": gather,
-        "edges a batch": edges // batches,
-        "M edges/s": edges / seconds / 1e6,
-        "batches/s": batches / seconds,
-    }
 
 
 if __name__ == "__main__":

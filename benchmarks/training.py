@@ -10,8 +10,6 @@ import argparse
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,16 +18,14 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from penstock.cost.sampling import seed_batches
+from penstock.cost.training import Step, loaded, measure_epoch, measure_steps, sage_step
 from penstock.graph.graph import Graph
 from penstock.memory import peak_mb
-from penstock.nn import GraphSAGE
-from penstock.pipeline import Loader, PipelineOptions, Schedule
-from penstock.sampling import BatchKey, MiniBatch, NeighbourSampler
-from penstock.store import LocalStore, gather_rows
-from products_batches import BATCH, FANOUTS, products, seed_batches, show
+from penstock.sampling import MiniBatch
+from products_graph import BATCH, FANOUTS, products, show
 
 HIDDEN = 256
-Step = Callable[[MiniBatch], float]
 
 
 def main() -> None:
@@ -45,58 +41,16 @@ def main() -> None:
         memory(Graph.open(args.graph), args.memory_of, args.batches)
         return
     with products(args.nodes, args.graph) as graph:
-        rows = [*steps(graph, args.batches), epoch(graph, args.epoch_batches)]
+        seeds = seed_batches(graph, BATCH, args.epoch_batches)
+        batches = [loaded(graph, number, some, FANOUTS) for number, some in enumerate(seeds[: args.batches])]
+        ours = sage_step(graph, HIDDEN, len(FANOUTS))
+        ways = {"penstock": ours, "pyg": pyg_step(graph, False), "pyg trimmed": pyg_step(graph, True)}
+        rows: list[dict[str, Any]] = [{**row, "peak_mb": None} for row in measure_steps(ways, batches)]
+        del batches
+        rows.append({**measure_epoch(graph, seeds, FANOUTS, HIDDEN), "peak_mb": None})
         for row in rows[:2]:
-            row["peak MB"] = measured_memory(graph, row["what"], args.batches)
-    for row in rows:
-        for key in ("s a batch", "CPU s a batch", "x", "peak MB"):
-            row.setdefault(key, 0.0)
+            row["peak_mb"] = measured_memory(graph, row["what"], args.batches)
     show("training", rows, args.json)
-
-
-def steps(graph: Graph, count: int) -> list[dict[str, Any]]:
-    """Seconds a batch of forward, backward and step, the same batches for all."""
-    batches = [loaded(graph, number, seeds) for number, seeds in enumerate(seed_batches(graph, count))]
-    ways: dict[str, Step] = {
-        "penstock": our_step(graph),
-        "pyg": pyg_step(graph, False),
-        "pyg trimmed": pyg_step(graph, True),
-    }
-    rows = []
-    for what, step in ways.items():
-        step(batches[0])
-        wall, cpu = time.perf_counter(), time.process_time()
-        for batch in batches:
-            step(batch)
-        wall, cpu = (time.perf_counter() - wall) / count, (time.process_time() - cpu) / count
-        rows.append({"what": what, "s a batch": wall, "CPU s a batch": cpu})
-    for row in rows:
-        row["x"] = row["s a batch"] / rows[0]["s a batch"]
-    return rows
-
-
-def loaded(graph: Graph, number: int, seeds: np.ndarray) -> MiniBatch:
-    """A batch with features and labels."""
-    batch = NeighbourSampler(graph, FANOUTS).sample(seeds, BatchKey(0, 0, number))
-    batch.features["node"] = torch.from_numpy(gather_rows(graph.x, batch.vertices))
-    batch.labels = torch.from_numpy(np.asarray(graph.y)[batch.seeds].astype(np.int64))
-    return batch
-
-
-def our_step(graph: Graph) -> Step:
-    """Ours on blocks."""
-    torch.manual_seed(0)
-    model = GraphSAGE(graph, hidden=HIDDEN, layers=len(FANOUTS))
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.003)
-
-    def step(batch: MiniBatch) -> float:
-        optimiser.zero_grad(set_to_none=True)
-        loss = functional.cross_entropy(model(batch.blocks, batch.features["node"]), batch.labels)
-        loss.backward()
-        optimiser.step()
-        return float(loss.detach())
-
-    return step
 
 
 def pyg_step(graph: Graph, trimmed: bool) -> Step:
@@ -111,7 +65,7 @@ def pyg_step(graph: Graph, trimmed: bool) -> Step:
 
     def step(batch: MiniBatch) -> float:
         optimiser.zero_grad(set_to_none=True)
-        x, edges, (nodes_a_hop, edges_a_hop) = batch.features["node"], *pyg_form(batch)
+        x, edges, (nodes_a_hop, edges_a_hop) = batch.features[batch.node_type], *pyg_form(batch)
         for number, layer in enumerate(layers):
             if trimmed:
                 x, edges, _ = trim_to_layer(number, nodes_a_hop, edges_a_hop, x, edges)
@@ -137,49 +91,6 @@ def pyg_form(batch: MiniBatch) -> tuple[torch.Tensor, tuple[list[int], list[int]
     return torch.from_numpy(batch.merged_edges()), (nodes, edges)
 
 
-def epoch(graph: Graph, count: int) -> dict[str, Any]:
-    """The pipeline's seconds a batch, against half the processor seconds its parts take alone on two cores."""
-    seeds = np.concatenate(seed_batches(graph, count))
-    step, sampler, store = our_step(graph), NeighbourSampler(graph, FANOUTS), LocalStore.of_graph(graph)
-
-    def label(batch: MiniBatch) -> None:
-        batch.labels = np.asarray(graph.y)[batch.seeds].astype(np.int64)
-
-    def run(compute: bool) -> None:
-        planned = Schedule(seeds, BATCH, 0, epochs=1).from_position()
-        with Loader(
-            planned,
-            lambda each: sampler.sample(each.seeds, each.key),
-            store,
-            {"node": "x"},
-            label,
-            PipelineOptions.model_validate({}),
-            torch.device("cpu"),
-        ) as loader:
-            for each in loader:
-                if compute:
-                    step(each.batch)
-
-    run(False)
-    prepare = cpu_seconds(lambda: run(False)) / count
-    batches = [loaded(graph, number, some) for number, some in enumerate(seed_batches(graph, 6))]
-    step(batches[0])
-    compute = cpu_seconds(lambda: [step(batch) for batch in batches]) / len(batches)
-    start = time.perf_counter()
-    run(True)
-    wall = (time.perf_counter() - start) / count
-    ideal = (prepare + compute) / 2
-    parts = f"epoch: prepare {prepare:.3f} + compute {compute:.3f} CPU s"
-    return {"what": parts, "s a batch": wall, "CPU s a batch": prepare + compute, "x": wall / ideal}
-
-
-def cpu_seconds(work: Callable[[], object]) -> float:
-    """Processor seconds of all threads."""
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
 def measured_memory(graph: Graph, what: str, count: int) -> float:
     """Peak resident megabytes of a few batches in a process that does nothing else."""
     command = [sys.executable, __file__, "--graph", str(graph.path), "--memory-of", what, "--batches", str(count)]
@@ -189,9 +100,9 @@ def measured_memory(graph: Graph, what: str, count: int) -> float:
 
 def memory(graph: Graph, what: str, count: int) -> None:
     """Sample, gather and train a few batches one after the other."""
-    step = our_step(graph) if what == "penstock" else pyg_step(graph, False)
-    for number, seeds in enumerate(seed_batches(graph, count)):
-        step(loaded(graph, number, seeds))
+    step = sage_step(graph, HIDDEN, len(FANOUTS)) if what == "penstock" else pyg_step(graph, False)
+    for number, seeds in enumerate(seed_batches(graph, BATCH, count)):
+        step(loaded(graph, number, seeds, FANOUTS))
     print(json.dumps({"peak_mb": round(peak_mb(), 1)}))
 
 

@@ -43,6 +43,7 @@ _COMMANDS = {
     "predict": "penstock.cli.use:predict_command",
     "embed": "penstock.cli.use:embed_command",
     "report": "penstock.cli.report:report_command",
+    "bench": "penstock.cli.bench:bench",
 }
 
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from penstock.pipeline.flow import Flow, Stage, StageError
 from penstock.progress import SILENT, Progress
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.store.rows import gather_rows
+from penstock.train.chunks import Chunk, cut_into_chunks
 from penstock.train.inputs import Inputs
 
 _ANY = BatchKey(0, 0, 0)
@@ -29,14 +30,10 @@ _FEW = 512
 """Vertices at a time for models that are not made of layers."""
 _SHARE = 8
 """A chunk's inputs take this part of the working memory: layers hold several arrays of that size."""
+_EDGE = 16
+"""Bytes an edge of a block takes, with what is derived from it."""
 
 Fetch = Callable[[str, Array], torch.Tensor]
-
-
-class _Chunk(NamedTuple):
-    node_type: str
-    rows: Array
-    start: int
 
 
 class _Level:
@@ -45,7 +42,7 @@ class _Level:
     def __init__(self, rows: dict[str, Array], in_memory: int, folder: Path) -> None:
         self.rows, self.values, self._in_memory, self._folder = rows, dict[str, Array](), in_memory, folder
 
-    def write(self, chunk: _Chunk, out: torch.Tensor) -> None:
+    def write(self, chunk: Chunk, out: torch.Tensor) -> None:
         """Take the outputs of a chunk."""
         if chunk.node_type not in self.values:
             self.values[chunk.node_type] = self._room((len(self.rows[chunk.node_type]), out.shape[1]))
@@ -142,9 +139,9 @@ class Inference:
         by_type: dict[str, torch.Tensor] = model.prepare({node_type: x})
         return by_type[node_type]
 
-    def _layer(self, number: int, fetch: Fetch, rows: dict[str, Array]) -> Iterator[tuple[_Chunk, torch.Tensor]]:
+    def _layer(self, number: int, fetch: Fetch, rows: dict[str, Array]) -> Iterator[tuple[Chunk, torch.Tensor]]:
         model: Any = self._model
-        for chunk, batch, x in self._read(fetch, 1, self._chunks(rows)):
+        for chunk, batch, x in self._read(fetch, 1, self._chunks(number, rows)):
             if self._graph.is_homogeneous:
                 yield chunk, model.layer(number, batch.blocks[0], x[chunk.node_type])
             else:
@@ -155,7 +152,7 @@ class Inference:
         whole = self._graph.num_edges * max(self._inputs.widths.values(), default=1) * 4 <= self._budget
         size = self._graph.num_nodes if whole else _FEW
         chunks = (
-            _Chunk(name, rows[start : start + size], start)
+            Chunk(name, rows[start : start + size], start)
             for name, rows in wanted.items()
             for start in range(0, len(rows), size)
         )
@@ -168,12 +165,12 @@ class Inference:
         return {name: torch.cat(parts) for name, parts in found.items() if parts}
 
     def _read(
-        self, fetch: Fetch, hops: int, chunks: Iterator[_Chunk]
-    ) -> Iterator[tuple[_Chunk, Any, dict[str, torch.Tensor]]]:
+        self, fetch: Fetch, hops: int, chunks: Iterator[Chunk]
+    ) -> Iterator[tuple[Chunk, Any, dict[str, torch.Tensor]]]:
         """Chunks with their whole neighbourhoods and inputs; the next is read while one is computed."""
         sample = self._whole(hops)
 
-        def read(chunk: _Chunk) -> tuple[_Chunk, Any, dict[str, torch.Tensor]]:
+        def read(chunk: Chunk) -> tuple[Chunk, Any, dict[str, torch.Tensor]]:
             batch = sample(chunk)
             with torch.no_grad():
                 return chunk, batch, {name: fetch(name, ids) for name, ids in batch.inputs.items() if len(ids)}
@@ -186,7 +183,7 @@ class Inference:
         with Flow(chain(first, chunks), [Stage("read", read, 1, 1)]) as flow:
             yield from flow
 
-    def _whole(self, hops: int) -> Callable[[_Chunk], Any]:
+    def _whole(self, hops: int) -> Callable[[Chunk], Any]:
         """Samples all neighbours of a chunk."""
         if not self._graph.is_homogeneous:
             typed = TypedNeighbourSampler(self._graph, [ALL] * hops, weight=self._weight, totals=True)
@@ -198,22 +195,12 @@ class Inference:
         timed = NeighbourSampler(self._graph, [ALL] * hops, weight=self._weight, totals=True, time=time)
         return lambda chunk: timed.sample(chunk.rows, _ANY, times=times[chunk.rows])
 
-    def _chunks(self, rows: dict[str, Array]) -> Iterator[_Chunk]:
-        """Rows cut so that the sources of a chunk, were they all different, fit the working memory."""
-        width = max([*self._inputs.widths.values(), getattr(self._model, "hidden", 1)])
-        room = max(1, self._budget // (_SHARE * 4 * width))
-        for name, numbers in rows.items():
-            load = np.ones(len(numbers), np.int64)
-            for (_, _, destination), edges in self._graph.edges.items():
-                if destination == name:
-                    load += edges.indptr[numbers + 1] - edges.indptr[numbers]
-            ends = np.cumsum(load)
-            start = 0
-            while start < len(numbers):
-                done = int(ends[start - 1]) if start else 0
-                stop = max(start + 1, int(np.searchsorted(ends, done + room, "right")))
-                yield _Chunk(name, numbers[start:stop], start)
-                start = stop
+    def _chunks(self, number: int, rows: dict[str, Array]) -> Iterator[Chunk]:
+        """Rows cut so that what a layer reads for a chunk fits the working memory."""
+        hidden = self._model.options.hidden if hasattr(self._model, "options") else 1
+        width = max([hidden, *self._inputs.widths.values()]) if number == 0 else hidden
+        size = self._budget // _SHARE
+        return cut_into_chunks(self._graph, rows, max(1, size // (4 * width)), size // _EDGE)
 
 
 def frontiers(graph: Graph, wanted: dict[str, Array], layers: int) -> list[dict[str, Array]]:

@@ -1,18 +1,15 @@
-"""What the sampling and training benchmarks share: the graph, its batches, rows of a table."""
+"""What the sampling and training benchmarks share: the graph, and how rows are shown."""
 
 import json
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from penstock.graph.arrays import Array
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.graph.graph import Graph
 
@@ -30,23 +27,6 @@ def products(nodes: int, folder: Path | None) -> Iterator[Graph]:
         return
     with tempfile.TemporaryDirectory() as scratch:
         yield make_graph(recipe, Path(scratch) / "graph")
-
-
-def seed_batches(graph: Graph, count: int) -> list[Array]:
-    """Training vertices in a fixed random order, cut into batches."""
-    seeds = np.random.default_rng(0).permutation(np.asarray(graph.split("train")))
-    return [seeds[i * BATCH : (i + 1) * BATCH] for i in range(min(count, len(seeds) // BATCH))]
-
-
-def best_of(rounds: int, work: Callable[[], int]) -> tuple[float, int]:
-    """The shortest of some rounds in seconds, and what the work counted."""
-    times = []
-    total = 0
-    for _ in range(rounds):
-        start = time.perf_counter()
-        total = work()
-        times.append(time.perf_counter() - start)
-    return min(times), total
 
 
 def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:

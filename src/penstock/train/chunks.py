@@ -1,0 +1,83 @@
+"""Vertices cut into chunks whose inputs fit a room."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from penstock.graph.arrays import Array
+from penstock.graph.graph import EdgeSet, Graph
+
+_PIECES = 8
+"""Chunks grow by pieces that fill this part of the room if all their sources are different."""
+
+
+class Chunk(NamedTuple):
+    """Some vertices of a type: `rows` stand from `start` on in the list they were cut from."""
+
+    node_type: str
+    rows: Array
+    start: int
+
+
+def cut_into_chunks(graph: Graph, rows: dict[str, Array], room: int, most_edges: int) -> Iterator[Chunk]:
+    """Chunks of `rows` (ascending numbers by type) that read `room` different vertices and `most_edges` at most.
+
+    Neighbours that many rows of a chunk share are counted once. A vertex with more neighbours is a chunk by itself.
+    """
+    seen = {name: np.full(nodes.count, -1, np.int32) for name, nodes in graph.nodes.items()}
+    number = 0
+    for name, numbers in rows.items():
+        into = [(kind[0], edges) for kind, edges in graph.edges.items() if kind[2] == name]
+        start, stop, read, edges = 0, 0, 0, 0
+        for end, load in _pieces(numbers, into, max(1, room // _PIECES)):
+            more = _stamp(numbers[stop:end], name, into, seen, number)
+            if stop > start and (read + more > room or edges + load > most_edges):
+                yield Chunk(name, numbers[start:stop], start)
+                start, read, edges, number = stop, 0, 0, number + 1
+                more = _stamp(numbers[stop:end], name, into, seen, number)
+            stop, read, edges = end, read + more, edges + load
+        if stop > start:
+            yield Chunk(name, numbers[start:stop], start)
+            number += 1
+
+
+def _pieces(numbers: Array, into: list[tuple[str, EdgeSet]], room: int) -> Iterator[tuple[int, int]]:
+    """(end, rows and edges) of pieces that read `room` vertices at most, or are one row."""
+    load = np.ones(len(numbers), np.int64)
+    for _, edges in into:
+        load += edges.indptr[numbers + 1] - edges.indptr[numbers]
+    ends = np.cumsum(load)
+    start, done = 0, 0
+    while start < len(numbers):
+        start = max(start + 1, int(np.searchsorted(ends, done + room, "right")))
+        yield start, int(ends[start - 1]) - done
+        done = int(ends[start - 1])
+
+
+def _stamp(rows: Array, name: str, into: list[tuple[str, EdgeSet]], seen: dict[str, Array], number: int) -> int:
+    """Vertices that the rows add to those a chunk reads."""
+    new = _stamp_rows(rows, seen[name], number)
+    for source, edges in into:
+        new += _stamp_sources(edges.indptr, edges.indices, rows, seen[source], number)
+    return int(new)
+
+
+@njit(nogil=True, cache=True)
+def _stamp_rows(rows: Array, seen: Array, number: int) -> int:
+    new = 0
+    for row in rows:
+        new += seen[row] != number
+        seen[row] = number
+    return new
+
+
+@njit(nogil=True, cache=True)
+def _stamp_sources(indptr: Array, indices: Array, rows: Array, seen: Array, number: int) -> int:
+    new = 0
+    for row in rows:
+        for k in range(indptr[row], indptr[row + 1]):
+            new += seen[indices[k]] != number
+            seen[indices[k]] = number
+    return new
