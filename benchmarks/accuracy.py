@@ -157,7 +157,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _figure(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
+    return "-" if value is None else format(value, form)
 
 
 if __name__ == "__main__":

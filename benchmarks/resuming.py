@@ -27,11 +27,11 @@ from penstock.train.state_file import read_state
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 STEPS = 5
 """Steps between checkpoints: a kill falls between two of them."""
-FLAGS = (
-    "--fanouts 5,5 --hidden 32 --embedding 16 --batch-size 32 --epochs 60 --norm batch --dropout 0.5 --threads 1"
-    f" --schedule CosineAnnealingLR --checkpoint-steps {STEPS} --checkpoint-minutes 0 --keep-checkpoints 100000"
-    " --evaluate-every 5 --sample-threads 2"
-).split()
+FLAGS = [
+    *"--fanouts 5,5 --hidden 32 --embedding 16 --batch-size 32 --epochs 60 --norm batch --dropout 0.5".split(),
+    *"--threads 1 --sample-threads 2 --evaluate-every 5 --schedule ExponentialLR --checkpoint-minutes 0".split(),
+    *("--schedule-options", "{gamma: 0.99}", "--checkpoint-steps", str(STEPS), "--keep-checkpoints", "100000"),
+]
 
 
 def main() -> None:

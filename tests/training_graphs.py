@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.api import train
@@ -79,7 +80,7 @@ def assert_same_state(a, b, where="state"):
             assert_same_state(left, right, f"{where}[{i}]")
     elif hasattr(a, "shape"):
         assert a.dtype == b.dtype, where
-        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), where
+        assert _bytes(a) == _bytes(b), where
     else:
         assert a == b or (a != a and b != b), where
 
@@ -116,6 +117,11 @@ def open_files():
         with contextlib.suppress(OSError):
             found.append(str(link.readlink()))
     return sorted(path for path in found if not path.startswith("/proc/"))
+
+
+def _bytes(values):
+    """bfloat16 is not known to NumPy; its bits are."""
+    return np.asarray(values.view(torch.int16) if values.dtype == torch.bfloat16 else values).tobytes()
 
 
 def _refuse(word):

@@ -3,13 +3,15 @@
 import json
 import sys
 
-from penstock.cli.main import run
+from penstock.cli.main import app, run
 
 
 def command(monkeypatch, capsys, *arguments):
     """(exit code, stdout, stderr) of `penstock ...`."""
     monkeypatch.setattr(sys, "argv", ["penstock", *map(str, arguments)])
     capsys.readouterr()
+    # Each call adds its command; a process that ends after one never has two.
+    app.registered_commands.clear()
     code = run()
     printed = capsys.readouterr()
     return code, printed.out, printed.err

@@ -8,8 +8,8 @@ import shutil
 import numpy as np
 import pytest
 import yaml
-
 from in_process import answer, command, refusal
+
 from penstock import PenstockError
 from penstock.api import Run, train
 from training_graphs import community_graph, facts_of, newest_checkpoint, trained, typed_graph
@@ -52,7 +52,7 @@ def written(graph, folder, change):
         ({"epochs": 0}, ["epochs", "greater than or equal to 1"]),
         ({"lr": -1}, ["lr", "greater than 0"]),
         ({"fanouts": [4, "x"]}, ["fanouts"]),
-        ({"fanouts": []}, ["fanouts"]),
+        ({"fanouts": []}, ["Fan-outs []"]),
         ({"model": "sagee"}, ["model", "'sage'"]),
         ({"sampler": "neighbor"}, ["sampler", "'neighbour'"]),
         ({"dropout": 1}, ["dropout", "less than 1"]),
@@ -69,7 +69,8 @@ def written(graph, folder, change):
         ({"metric": "acuracy"}, ["metric 'acuracy'", "did you mean 'accuracy'?"]),
         ({"metric": "mrr"}, ["mrr", "node-classification"]),
         ({"task": "node-regresion"}, ["task", "'node-regression'"]),
-        ({"label": "z"}, ["labels 'z'", "set `label`"]),
+        ({"label": "z"}, ["field 'z'", "set `label`"]),
+        ({"label": "z", "task": "node-classification"}, ["labels 'z'", "set `label`"]),
         ({"node_type": "nod"}, ["node_type 'nod'", "did you mean 'node'?"]),
         ({"task": "edge-classification"}, ["field 'y'"]),
         ({"task": "edge-classification", "edge_type": "node__to__node"}, ["field 'y'", "set `label`"]),
@@ -77,12 +78,12 @@ def written(graph, folder, change):
         ({"task": "link-prediction", "sampler": "labor"}, ["neighbour", "labor"]),
         ({"split": "per-class", "per_class": [0, 3]}, ["training split", "empty"]),
         ({"split_ratio": [0, 0.5, 0.5], "split": "ratio"}, ["training split", "empty"]),
-        ({"split_ratio": [2, -1, 0], "split": "ratio"}, ["split"]),
+        ({"split_ratio": [2, -1, 0], "split": "ratio"}, ["Split ratios"]),
         ({"fanouts": [{"cites": 3}, 2]}, ["relation"]),
         ({"weight": "w"}, ["'w'"]),
         ({"time": "t"}, ["'t'"]),
         ({"device": "cuda"}, ["cuda"]),
-        ({"graph": "sythetic-arxiv"}, ["did you mean 'synthetic-arxiv'?"]),
+        ({"graph": "sythetic-arxiv"}, ["did you mean the data set 'synthetic-arxiv'?"]),
         ({"graph": "nowhere/graph"}, ["nowhere/graph"]),
         ({"partition": "nowhere", "sampler": "cluster"}, ["nowhere"]),
         ({"inference_mb": 0}, ["inference_mb"]),
@@ -100,12 +101,15 @@ def test_a_job_that_cannot_be_run(fields, parts, graph, tmp_path, refused):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.yaml"]
 
 
-def test_flags_are_refused_like_fields(graph, tmp_path, refused):
+def test_flags_are_refused_like_fields(graph, tmp_path, refused, monkeypatch, capsys):
     run = ["--graph", graph, "--run", tmp_path / "run", *FEW]
     assert "epochs" in refused("train", *run, "--epochs", "0")
-    assert "--epochs" in refused("train", *run, "--epochs", "x")
     assert "model" in refused("train", *run, "--model", "sagee")
-    assert "--epocs" in refused("train", *run, "--epocs", "3")
+    for flags, said in ((["--epochs", "x"], "'--epochs'"), (["--epocs", "3"], "--epocs")):
+        code, out, err = command(monkeypatch, capsys, "train", *run, *flags)
+        assert (code, out) == (2, "")
+        assert err.startswith("Error: ")
+        assert said in err
     assert "schedule_options" in refused("train", *run, "--schedule-options", "[1")
     assert "does not exist" in refused("train", tmp_path / "job.yaml")
     assert not list(tmp_path.iterdir())
@@ -224,7 +228,7 @@ def test_a_folder_that_exists(graph, tmp_path, refused, answered):
     flags[4] = foreign
     assert "no Penstock folder" in refused(*flags, "--force")
     flags[4] = graph
-    assert "is no run" in refused(*flags, "--force")
+    assert "is no run folder" in refused(*flags, "--force")
     assert (foreign / "thesis.tex").exists()
     assert (graph / "graph.json").exists()
 
@@ -303,8 +307,9 @@ def test_interrupts_are_told_apart_from_failures(graph, tmp_path, monkeypatch, c
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Loop, "_step", impatient)
-    with pytest.raises(KeyboardInterrupt, match="go on with `penstock train --resume"):
-        command(monkeypatch, capsys, "train", "--graph", graph, "--run", tmp_path / "run", *FEW)
+    code, out, err = command(monkeypatch, capsys, "train", "--graph", graph, "--run", tmp_path / "run", *FEW)
+    assert (code, out) == (130, "")
+    assert f"go on with `penstock train --resume {tmp_path / 'run'}`" in err
     assert facts_of(tmp_path / "run")["state"] == "interrupted"
     monkeypatch.undo()
     assert train(resume=tmp_path / "run").state == "finished"

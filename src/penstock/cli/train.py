@@ -9,9 +9,10 @@ from rich.table import Table
 
 from penstock.api import Run, train
 from penstock.cli.job_flags import with_job_flags
-from penstock.cli.output import ForceOption, JsonOption, print_json
+from penstock.cli.output import ForceOption, JsonOption, print_error, print_json
 from penstock.cli.progress import shown_progress
 from penstock.errors import PenstockError
+from penstock.progress import Progress
 from penstock.train.job import make_job, read_job
 
 _INTERRUPTED = 130
@@ -33,21 +34,29 @@ def train_command(
 
     Example: penstock train --resume runs/synthetic-arxiv-sage-1
     """
-    with shown_progress(as_json) as progress:
-        if resume is not None:
-            if job is not None or set(fields) - {"epochs"}:
-                raise PenstockError("A resumed run keeps its job: give --resume, and --epochs to train longer.")
-            run = train(resume=resume, progress=progress, **fields)
-        else:
-            chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
-            run = train(job=chosen, force=force, progress=progress)
+    try:
+        with shown_progress(as_json) as progress:
+            run = _trained(job, resume, force, fields, progress)
+    except KeyboardInterrupt as interrupt:
+        # Typer would end quietly, without saying how to go on.
+        print_error(str(interrupt) or "Interrupted: nothing was written.")
+        raise typer.Exit(_INTERRUPTED) from None
     if as_json:
         print_json({**run.result, "state": run.state, "report": str(run.path / "report.html"), "notes": progress.notes})
     else:
         _print(run)
     if run.state == "interrupted":
-        typer.echo(f"{run.message} Go on with: penstock train --resume {run.path}", err=True)
+        print_error(f"{run.message} Go on with: penstock train --resume {run.path}")
         raise typer.Exit(_INTERRUPTED)
+
+
+def _trained(job: Path | None, resume: Path | None, force: bool, fields: dict[str, Any], progress: Progress) -> Run:
+    if resume is None:
+        chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
+        return train(job=chosen, force=force, progress=progress)
+    if job is not None or set(fields) - {"epochs"}:
+        raise PenstockError("A resumed run keeps its job: give --resume, and --epochs to train longer.")
+    return train(resume=resume, progress=progress, **fields)
 
 
 def _print(run: Run) -> None:

@@ -28,6 +28,12 @@ class ModelOptions(StrictDocument):
     bases: int = Field(0, ge=0, description="matrices that rgcn's relations share; 0: one for each relation")
     embedding: int = Field(64, ge=1, description="width of learnable embeddings of node types without features")
 
+    @property
+    def needs_totals(self) -> bool:
+        """Whether blocks must say how long whole lists are; of weighted edges they always do."""
+        summed = self.model in ("sage", "rgcn") and self.aggregate == "sum"
+        return summed or self.model in ("gcn", "gin")
+
     @model_validator(mode="after")
     def _heads_share_hidden(self) -> "ModelOptions":
         if self.model in ("gat", "gatv2") and self.hidden % self.heads:

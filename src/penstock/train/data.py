@@ -86,6 +86,10 @@ def choose_task(graph: Graph, options: DataOptions) -> Task:
         return "node-regression" if _are_numbers(labelled[0].fields[options.label]) else "node-classification"
     if any(options.label in edges.fields for edges in graph.edges.values()):
         return "edge-classification"
+    if options.label != DataOptions.model_fields["label"].default:
+        raise PenstockError(
+            f"Neither vertices nor edges have a field {options.label!r} to learn: set `label` or `task`."
+        )
     return "link-prediction"
 
 
@@ -95,7 +99,9 @@ def choose_edge_type(graph: Graph, options: DataOptions, field: str | None) -> E
     if options.edge_type is not None:
         if options.edge_type not in kinds:
             raise PenstockError(
-                f"edge_type {options.edge_type!r} is not in the graph{nearest(options.edge_type, kinds)}."
+                f"edge_type {options.edge_type!r} is not in the graph{nearest(options.edge_type, kinds)}.".replace(
+                    "?.", "?"
+                )
             )
         return kinds[options.edge_type]
     fit = [kind for kind, edges in graph.edges.items() if (field in edges.fields if field else edges.held_out)]

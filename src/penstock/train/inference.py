@@ -197,8 +197,10 @@ class Inference:
 
     def _chunks(self, number: int, rows: dict[str, Array]) -> Iterator[Chunk]:
         """Rows cut so that what a layer reads for a chunk fits the working memory."""
-        hidden = self._model.options.hidden if hasattr(self._model, "options") else 1
-        width = max([hidden, *self._inputs.widths.values()]) if number == 0 else hidden
+        options: Any = getattr(self._model, "options", None)
+        widest = max(self._inputs.widths.values())
+        hidden = widest if options is None else options.hidden
+        width = max(hidden, widest) if number == 0 else hidden
         size = self._budget // _SHARE
         return cut_into_chunks(self._graph, rows, max(1, size // (4 * width)), size // _EDGE)
 

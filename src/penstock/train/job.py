@@ -19,7 +19,12 @@ from penstock.train.link_options import LinkOptions
 
 def _mapping(value: object) -> object:
     """On the command line mappings are written {gamma: 0.9}."""
-    return yaml.safe_load(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ValueError(f"{value!r} is no mapping, such as {{gamma: 0.9}}") from None
 
 
 Options = Annotated[dict[str, Any], BeforeValidator(_mapping)]

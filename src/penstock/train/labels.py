@@ -44,9 +44,8 @@ def _type_with_labels(graph: Graph, options: DataOptions) -> str:
     having = [name for name, nodes in graph.nodes.items() if options.label in nodes.fields]
     if options.node_type is not None:
         if options.node_type not in graph.nodes:
-            raise PenstockError(
-                f"node_type {options.node_type!r} is not in the graph{nearest(options.node_type, graph.nodes)}."
-            )
+            hint = nearest(options.node_type, graph.nodes)
+            raise PenstockError(f"node_type {options.node_type!r} is not in the graph{hint}.".replace("?.", "?"))
         if options.node_type not in having:
             raise PenstockError(f"Vertices of type {options.node_type!r} have no label field {options.label!r}.")
         return options.node_type
@@ -63,7 +62,9 @@ def _type_with_labels(graph: Graph, options: DataOptions) -> str:
 
 
 def _count_classes(labels: Array, name: str) -> int:
-    if labels.dtype.kind not in "iub":
+    if labels.dtype.kind not in "iubf":
+        raise PenstockError(f"Labels {name!r} are {labels.dtype} and no classes: number them from 0.")
+    if labels.dtype.kind == "f":
         if not np.all(np.isfinite(labels)) or np.any(labels != np.round(labels)):
             raise PenstockError(f"Labels {name!r} are {labels.dtype} and no classes: use task node-regression.")
         labels = labels.astype(np.int64)

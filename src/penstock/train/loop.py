@@ -105,7 +105,9 @@ class Loop:
         loss = session.task.loss(session.encode(batch, x), batch)
         value = float(loss.detach())
         if not math.isfinite(value):
-            raise PenstockError(self._diverged(value, loaded))
+            epoch, batch = loaded.position
+            where = f"at epoch {epoch + 1}, batch {batch + 1} (step {self.standing.step + 1})"
+            raise PenstockError(self._diverged(f"The loss is {value} {where}"))
         loss.backward()  # type: ignore[no-untyped-call]
         if session.job.clip:
             torch.nn.utils.clip_grad_norm_(session.learned.parameters(), session.job.clip)
@@ -143,7 +145,7 @@ class Loop:
         last = finished == job.epochs
         val = {}
         if job.evaluate_every and (finished % job.evaluate_every == 0 or last):
-            val = session.task.evaluate(session.inference(), ["val"]).get("val", {})
+            val = self._validate(finished)
             self._judge(val, finished)
         step_schedule(session.schedule, val.get(session.task.metric.name), session.task.metric.better)
         standing.done = last or bool(job.patience and standing.without_gain >= job.patience)
@@ -155,6 +157,13 @@ class Loop:
         self._tell(finished, val, rate, limiting(spent), memory)
         self._write_epoch(finished - 1, seconds, rate, val, spent, memory)
         self._epoch_began = time.perf_counter()
+
+    def _validate(self, epoch: int) -> dict[str, float]:
+        session = self.session
+        try:
+            return session.task.evaluate(session.inference(), ["val"]).get("val", {})
+        except PenstockError as error:
+            raise PenstockError(f"Validation after epoch {epoch} (step {self.standing.step}): {error}") from error
 
     def _judge(self, val: dict[str, float], epoch: int) -> None:
         standing, metric = self.standing, self.session.task.metric
@@ -199,6 +208,8 @@ class Loop:
     def save(self) -> None:
         """A checkpoint of this moment, between two steps."""
         session = self.session
+        if not session.is_finite():
+            raise PenstockError(self._diverged(f"The weights are no numbers any more after step {self.standing.step}"))
         state = {
             "standing": asdict(self.standing),
             "optimiser": session.optimiser.state_dict(),
@@ -207,11 +218,9 @@ class Loop:
         }
         self.checkpoints.save(self.standing.step, state)
 
-    def _diverged(self, value: float, loaded: Loaded) -> str:
-        epoch, batch = loaded.position
+    def _diverged(self, what: str) -> str:
         return (
-            f"The loss is {value} at epoch {epoch + 1}, batch {batch + 1} (step {self.standing.step + 1}):"
-            f" training stopped. The last good checkpoint is kept in {self.folder.checkpoints};"
+            f"{what}: training stopped. The last good checkpoint is kept in {self.folder.checkpoints};"
             " lower lr, or set clip, and train again."
         )
 

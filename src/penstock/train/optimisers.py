@@ -9,11 +9,18 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from penstock.errors import PenstockError, nearest
 from penstock.train.job import Job
 
+_UNFIT = {
+    "LBFGS": "computes a batch several times in a closure",
+    "SparseAdam": "takes sparse gradients only (vertex embeddings have embedding_optimiser)",
+}
+
 
 def make_optimiser(parameters: Iterable[torch.nn.Parameter], job: Job) -> torch.optim.Optimizer:
     """The class of torch.optim that the job names, with its rate, decay and options."""
     known = _classes(torch.optim, torch.optim.Optimizer)
     chosen = _named(known, job.optimiser, "optimiser")
+    if job.optimiser in _UNFIT:
+        raise PenstockError(f"Optimiser {job.optimiser} {_UNFIT[job.optimiser]}: choose another, such as Adam.")
     options = {
         "lr": job.lr,
         **({"weight_decay": job.weight_decay} if job.weight_decay else {}),
@@ -54,5 +61,5 @@ def _classes(module: Any, base: type) -> dict[str, Any]:
 
 def _named(known: dict[str, Any], name: str, what: str) -> Any:
     if name not in known:
-        raise PenstockError(f"torch has no {what} {name!r}{nearest(name, sorted(known))}.")
+        raise PenstockError(f"torch has no {what} {name!r}{nearest(name, sorted(known))}.".replace("?.", "?"))
     return known[name]

@@ -39,8 +39,7 @@ class RunFolder:
         """A new folder for a job: the one it names, or the next free one under runs/."""
         path = Path(job.run) if job.run else _next_free(Path("runs"), default_name)
         check_target(path, force)
-        if path.exists():
-            shutil.rmtree(path)
+        _remove_old(path)
         folder = cls(path)
         (path / "checkpoints").mkdir(parents=True)
         folder._hold()
@@ -57,7 +56,11 @@ class RunFolder:
             raise PenstockError(f"{path} is no run folder: it has no {RUN}.") from None
         except (OSError, ValueError) as error:
             raise PenstockError(f"{path / RUN} cannot be read ({error}): copy the run again.") from None
-        if folder.facts.get("format") != FORMAT or folder.facts.get("version") != VERSION:
+        if (
+            not isinstance(folder.facts, dict)
+            or folder.facts.get("format") != FORMAT
+            or folder.facts.get("version") != VERSION
+        ):
             raise PenstockError(f"{path / RUN} is no run of this release: use the release that wrote it.")
         if writing:
             folder._hold()
@@ -116,6 +119,20 @@ class RunFolder:
         except OSError:
             self._lock.close()
             raise PenstockError(f"{self.path} is in use by another process: wait for it or stop it.") from None
+
+
+def _remove_old(path: Path) -> None:
+    """Make room for a new run: only an earlier run is removed, and not under the feet of a process that writes it."""
+    if not path.exists() or not any(path.iterdir()):
+        return
+    if not (path / RUN).exists():
+        raise PenstockError(f"{path} is no run folder, so a run will not replace it: name another.")
+    old = RunFolder(path)
+    old._hold()
+    try:
+        shutil.rmtree(path)
+    finally:
+        old.close()
 
 
 def _next_free(parent: Path, name: str) -> Path:

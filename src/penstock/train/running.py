@@ -18,7 +18,8 @@ from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
-from penstock.memory import forget_peak, peak_mb
+from penstock.memory import forget_peak, freed_memory_kept, peak_mb
+from penstock.nn.options import ModelOptions
 from penstock.pipeline.clock import StageTime, limiting
 from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT, Progress
@@ -40,12 +41,14 @@ def start_run(
 ) -> RunFolder:
     """Train a job from its beginning. Everything is built and tried before the run folder is made."""
     # How sums are rounded depends on the threads that compute: resumed elsewhere, the run keeps its number.
-    job = job.model_copy(update={"threads": job.threads or default_threads()})
+    job = job.model_copy(update={"threads": job.threads or default_threads(), **_options_of(module)})
     with _compute_threads(job):
         session = make_session(job, graph, module)
-        name = f"{session.graph.name}-{job.model if module is None else type(module).__name__}"
-        folder = RunFolder.create(job, name.replace("/", "-"), force)
-        folder.write_facts(state="running", message="", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **_facts(session))
+        model = type(module).__name__ if module is not None and not _options_of(module) else job.model
+        folder = RunFolder.create(job, f"{session.graph.name}-{model}".replace("/", "-"), force)
+        folder.write_facts(
+            state="running", message="", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), model=model, **_facts(session)
+        )
         return _run(session, folder, Standing(), progress)
 
 
@@ -168,6 +171,12 @@ def _change_epochs(standing: Standing, epochs: int) -> None:
     standing.done = standing.epoch == epochs
 
 
+def _options_of(module: torch.nn.Module | None) -> dict[str, Any]:
+    """The job fields of a zoo model that was given ready-made: with them its run can be opened without it."""
+    options = getattr(module, "options", None)
+    return options.model_dump() if isinstance(options, ModelOptions) else {}
+
+
 def _facts(session: Session) -> dict[str, Any]:
     graph, task = session.graph, session.task
     return {
@@ -207,7 +216,7 @@ def _compute_threads(job: Job) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(job.threads or default_threads())
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), freed_memory_kept():
             yield
     finally:
         torch.set_num_threads(before)

@@ -77,7 +77,8 @@ def make_drawing(job: Job, graph: Graph, train: Array, excluding: bool = False) 
 
 def _neighbour(job: Job, graph: Graph, train: Array) -> Drawing:
     fanouts, clock = _plain(job.fanouts), clock_for(job, graph)
-    sampler = NeighbourSampler(graph, fanouts, job.replace, weight=job.weight, time=job.time, totals=True)
+    totals = job.needs_totals
+    sampler = NeighbourSampler(graph, fanouts, job.replace, weight=job.weight, time=job.time, totals=totals)
     if clock is None:
         return Drawing(_of_vertices(sampler), train, job.batch_size)
     _, times = clock
@@ -135,7 +136,7 @@ def _typed(job: Job, graph: Graph, train: Array) -> Drawing:
     fanouts: list[int | Mapping[EdgeType | str, int]] = [
         dict(fanout.items()) if isinstance(fanout, dict) else fanout for fanout in job.fanouts
     ]
-    sampler = TypedNeighbourSampler(graph, fanouts, job.replace, weight=job.weight, totals=True)
+    sampler = TypedNeighbourSampler(graph, fanouts, job.replace, weight=job.weight, totals=job.needs_totals)
     return Drawing(lambda seeds, planned, **more: sampler.sample(seeds, planned.key, **more), train, job.batch_size)
 
 

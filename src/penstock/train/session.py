@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
-from penstock.nn import adapt, build_model
+from penstock.nn import ModelOptions, adapt, build_model
 from penstock.pipeline.loading import Batch, on_device
 from penstock.pipeline.schedule import Schedule
 from penstock.train.data import choose_task, open_data, prepared
@@ -51,6 +52,11 @@ class Session:
         """Learned numbers, vertex embeddings included."""
         return sum(p.numel() for p in self.learned.parameters()) + self.inputs.parameters
 
+    def is_finite(self) -> bool:
+        """Whether no weight has become infinite or NaN."""
+        own = all(bool(values.isfinite().all()) for values in self.learned.state_dict().values())
+        return own and all(bool(np.isfinite(table.rows).all()) for table in self.inputs.tables.values())
+
     def weights(self) -> dict[str, Any]:
         """What a model is: its weights and the vertices' embeddings."""
         return {"learned": self.learned.state_dict(), "tables": self.inputs.state()}
@@ -91,7 +97,8 @@ def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torc
         if getattr(module, "layerwise", False):
             return module
         return adapt(module, typed=not graph.is_homogeneous, num_layers=layers_of(job))
-    options = job.model_copy(update={"layers": layers_of(job)})
+    chosen = {name: getattr(job, name) for name in ModelOptions.model_fields}
+    options = ModelOptions(**{**chosen, "layers": layers_of(job)})
     if graph.is_homogeneous:
         return build_model(options, next(iter(inputs.widths.values())), task.out)
     return build_model(options, inputs.widths, task.out, list(graph.edges), getattr(task, "node_type", None))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -19,7 +20,11 @@ from penstock.graph.arrays import Array
 _DOCUMENT = "state.json"
 _FORMAT, _VERSION = "penstock-state", 1
 _PLAIN = (bool, int, float, str, type(None))
-_DAMAGE = (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
+_DAMAGE = (
+    *(OSError, ValueError, LookupError, AttributeError, TypeError, EOFError, RuntimeError, MemoryError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
+"""What zipfile and NumPy raise when bytes have changed. A changed version or flag is a RuntimeError there."""
 _WIDE = {torch.bfloat16: torch.int16}
 """Types NumPy does not have, and what their bits are stored as."""
 
@@ -54,16 +59,7 @@ def read_state(path: Path) -> dict[str, Any]:
             decoded = _decode(document["state"], archive)
     except FileNotFoundError:
         raise PenstockError(f"{path} does not exist: name a run that has checkpoints.") from None
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        TypeError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except _DAMAGE as error:
         raise PenstockError(f"{path} is damaged ({error}): remove it to go on from the checkpoint before it.") from None
     if not isinstance(decoded, dict):
         raise PenstockError(f"{path} is damaged (it holds no mapping): remove it to go on from the one before it.")

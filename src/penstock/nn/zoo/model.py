@@ -39,9 +39,7 @@ class GraphModel(nn.Module):
     @property
     def needs_totals(self) -> bool:
         """Whether blocks must say how long whole lists are, for their source rows too."""
-        return self.options.model in ("gcn", "gin") or (
-            self.options.model == "sage" and self.options.aggregate == "sum"
-        )
+        return self.options.needs_totals
 
     def prepare(self, x: Tensor) -> Tensor:
         """The step before the first layer, a vertex at a time."""

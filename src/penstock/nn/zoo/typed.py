@@ -63,7 +63,7 @@ class TypedModel(nn.Module):
     @property
     def needs_totals(self) -> bool:
         """Whether blocks must say how long whole lists are."""
-        return self.options.aggregate == "sum" and self.options.model in ("rgcn", "sage")
+        return self.options.needs_totals
 
     def prepare(self, x: Rows | Tensor) -> Rows | Tensor:
         """The step before the first layer, a vertex at a time: every type to `hidden`, where there are several."""

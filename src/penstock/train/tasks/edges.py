@@ -73,7 +73,7 @@ class EdgeTask:
     def positions_of(self, split: str) -> Array:
         """The edges of a split, as positions in the lists."""
         if split not in self._splits:
-            raise PenstockError(f"There is no split {split!r}{nearest(split, self._splits)}.")
+            raise PenstockError(f"There is no split {split!r}{nearest(split, self._splits)}.".replace("?.", "?"))
         return self._splits[split]
 
     def ends_of(self, positions: Array) -> tuple[Array, Array]:
