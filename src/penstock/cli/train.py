@@ -61,9 +61,10 @@ def _trained(job: Path | None, resume: Path | None, force: bool, fields: dict[st
 
 def _print(run: Run) -> None:
     result = run.result
-    table = Table("", "validation", "test", title=f"{run.state}: {run.path}", title_justify="left")
+    table = Table("", "validation", "test")
     for name in {**run.val, **run.test}:
         table.add_row(name, *(f"{scores[name]:.4f}" if name in scores else "-" for scores in (run.val, run.test)))
+    print(f"{run.state}: {run.path}")
     console = Console()
     console.print(table)
     best = f", best at {result['best_epoch']}" if result.get("best_epoch", -1) > 0 else ""

@@ -53,7 +53,9 @@ class TrainOptions(StrictDocument):
     inference_mb: int = Field(512, ge=1, description="working memory of exact inference, beyond its results")
     seed: int = Field(0, ge=0, lt=1 << 63, description="the same seed gives the same weights")
     device: str = Field("cpu", description="where the model is trained")
-    threads: int = Field(0, ge=0, description="threads that compute; 0: all cores")
+    threads: int = Field(
+        0, ge=0, description="threads that compute; 0: all cores; with another number sums round differently"
+    )
     run: str | None = Field(None, description="the run folder to write; runs/<graph>-<model>-<n> by default")
 
 

@@ -89,7 +89,8 @@ class Loop:
                             if loaded.planned.last:
                                 self._end_epoch(loader, events)
                             self._after_step()
-                        if standing.done or stop():
+                        # The last epoch ends by itself, so that its last batch is in the stages' times too.
+                        if stop() or (standing.done and standing.epoch < job.epochs):
                             break
                     return loader.times()
             finally:

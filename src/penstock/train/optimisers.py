@@ -38,6 +38,8 @@ def make_schedule(optimiser: torch.optim.Optimizer, job: Job) -> LRScheduler | N
     if job.schedule is None:
         return None
     known = _classes(torch.optim.lr_scheduler, LRScheduler)
+    if job.schedule == "ReduceLROnPlateau" and job.schedule_options.get("mode", "min") != "min":
+        raise PenstockError("Schedule ReduceLROnPlateau is given an error to lower: leave out its mode.")
     try:
         schedule: LRScheduler = _named(known, job.schedule, "schedule")(optimiser, **job.schedule_options)
     except (TypeError, ValueError) as error:
@@ -46,10 +48,13 @@ def make_schedule(optimiser: torch.optim.Optimizer, job: Job) -> LRScheduler | N
 
 
 def step_schedule(schedule: LRScheduler | None, metric: float | None, better: str) -> None:
-    """An epoch is over. A schedule that waits for a plateau hears the validation metric, as a value to lower."""
+    """An epoch is over. A schedule that waits for a plateau hears the validation metric, as an error to lower.
+
+    What should be high is at most 1. Its negative would not do: relative thresholds take equal negatives for better.
+    """
     if isinstance(schedule, ReduceLROnPlateau):
         if metric is not None:
-            schedule.step(-metric if better == "higher" else metric)
+            schedule.step(1 - metric if better == "higher" else metric)
     elif schedule is not None:
         schedule.step()
 

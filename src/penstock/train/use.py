@@ -105,9 +105,13 @@ def _answers(task: NodeTask, out: torch.Tensor, words: list[str] | None) -> dict
         shares = _list_column(out.sigmoid().numpy())
         return {"prediction": pa.array(chosen, pa.list_(pa.int32())), "probability": shares}
     best = out.softmax(1).max(1)
-    codes = best.indices.numpy()
-    named = pa.array(codes) if not words else pa.array([words[code] for code in codes])
-    return {"prediction": named, "probability": pa.array(best.values.numpy())}
+    return {"prediction": _named(best.indices, words), "probability": pa.array(best.values.numpy())}
+
+
+def _named(codes: torch.Tensor, words: list[str] | None) -> pa.Array:
+    """Classes as the user's words where the labels were words."""
+    numbers = pa.array(codes.numpy())
+    return pa.array(words).take(numbers) if words else numbers
 
 
 def _of_links(session: Session, task: LinkTask, split: str, progress: Progress) -> pa.Table:
@@ -120,7 +124,8 @@ def _of_edges(session: Session, task: EdgeTask, split: str | None, progress: Pro
     positions = np.arange(session.graph.edges[task.edge_type].count) if split is None else task.positions_of(split)
     sources, destinations = task.ends_of(positions)
     shares = torch.from_numpy(task.classify(session.inference(), positions, progress)).softmax(1).max(1)
-    answers = {"prediction": pa.array(shares.indices.numpy()), "probability": pa.array(shares.values.numpy())}
+    words = session.graph.edges[task.edge_type].categories.get(session.job.label)
+    answers = {"prediction": _named(shares.indices, words), "probability": pa.array(shares.values.numpy())}
     return pa.table({**_ends(session.graph, task.edge_type, sources, destinations), **answers})
 
 

@@ -1,0 +1,132 @@
+"""The five stages together: batches in order, features in place, buffers used again."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.pipeline import Loader, PipelineOptions, Schedule, StageError
+from penstock.pipeline.buffers import BufferPool
+from penstock.sampling import NeighbourSampler
+from penstock.store import LocalStore
+from training_graphs import community_graph, stage_threads
+
+STAGES = ["seeds", "sample", "gather", "transfer", "compute"]
+
+
+def loader_of(graph, epochs=2, fields=None, label=None, scale=None, **options):
+    """A loader over a graph's training vertices."""
+    schedule = Schedule(graph.nodes["node"].splits["train"], 16, 0, epochs)
+    sampler = NeighbourSampler(graph, [4, 3])
+
+    def labels(batch):
+        batch.labels = graph.nodes["node"].y[batch.seeds]
+
+    return Loader(
+        schedule.from_position(),
+        lambda planned: sampler.sample(planned.seeds, planned.key),
+        LocalStore.of_graph(graph),
+        {"node": "x"} if fields is None else fields,
+        label or labels,
+        PipelineOptions(**options),
+        torch.device("cpu"),
+        scale,
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"sample_threads": 3, "gather_threads": 2, "sample_depth": 5, "gather_depth": 4}])
+def test_every_batch_comes_in_order_with_its_own_rows(options):
+    graph = community_graph()
+    seen = []
+    with loader_of(graph, **options) as loader:
+        for loaded in loader:
+            seen.append(loaded.position)
+            batch = loaded.batch
+            np.testing.assert_array_equal(batch.features["node"].numpy(), graph.nodes["node"].x[batch.vertices])
+            np.testing.assert_array_equal(batch.labels.numpy(), graph.nodes["node"].y[batch.seeds])
+        times = loader.times()
+    assert seen == [(epoch, batch) for epoch in range(2) for batch in range(7)]
+    assert list(times) == STAGES
+    assert stage_threads() == []
+
+
+def test_buffers_are_used_again(monkeypatch):
+    made = []
+    empty = np.empty
+
+    def counted(shape, dtype=float, *more):
+        if dtype is np.uint8:
+            made.append(shape)
+        return empty(shape, dtype, *more)
+
+    monkeypatch.setattr("penstock.pipeline.buffers.np.empty", counted)
+    with loader_of(community_graph(), epochs=30) as loader:
+        assert sum(1 for _ in loader) == 210
+    # As many as can be under way at once, and a few more while they grow.
+    assert 1 <= len(made) <= 20
+
+
+def test_a_batch_keeps_its_buffer_until_the_next_is_asked_for():
+    graph = community_graph()
+    with loader_of(graph, gather_depth=4, transfer_depth=4, gather_threads=2) as loader:
+        for loaded in loader:
+            before = loaded.batch.features["node"].clone()
+            # The other stages run on meanwhile.
+            threading.Event().wait(0.002)
+            assert torch.equal(before, loaded.batch.features["node"])
+
+
+def test_types_without_features_are_left_alone_and_others_scaled():
+    graph = community_graph()
+    with loader_of(graph, fields={}) as loader:
+        assert all(loaded.batch.features == {} for loaded in loader)
+    with loader_of(graph, scale=lambda x: x * 2) as loader:
+        for loaded in loader:
+            expected = graph.nodes["node"].x[loaded.batch.vertices] * 2
+            np.testing.assert_allclose(loaded.batch.features["node"].numpy(), expected)
+
+
+def test_a_failing_label_names_its_stage():
+    def broken(batch):
+        raise ValueError("no such label")
+
+    with pytest.raises(StageError) as failure, loader_of(community_graph(), label=broken) as loader:
+        for _ in loader:
+            pass
+    assert failure.value.stage == "gather"
+    assert stage_threads() == []
+
+
+def test_leaving_early_ends_every_thread():
+    with loader_of(community_graph(), epochs=None, sample_threads=3) as loader:
+        for loaded in loader:
+            if loaded.position == (1, 2):
+                break
+    assert stage_threads() == []
+
+
+def test_what_is_done_aside_is_no_computing():
+    import time
+
+    with loader_of(community_graph()) as loader:
+        for _ in loader:
+            with loader.aside():
+                time.sleep(0.01)
+        times = loader.times()
+    assert times["compute"].busy < 0.1
+
+
+def test_the_pool_makes_way_for_larger_buffers():
+    pool = BufferPool()
+    first, buffer = pool.take((10, 4), np.dtype(np.float32))
+    assert first.shape == (10, 4)
+    pool.give(buffer)
+    second, same = pool.take((12, 4), np.dtype(np.float32))
+    assert same is buffer
+    pool.give(same)
+    third, larger = pool.take((100, 4), np.dtype(np.float64))
+    assert larger is not buffer
+    assert third.shape == (100, 4)
+    assert second.dtype == np.float32
+    assert pool._free == []

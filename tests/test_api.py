@@ -1,0 +1,95 @@
+"""`ps.train` and `ps.Run`, as a notebook meets them."""
+
+import numpy as np
+import pytest
+import torch
+
+import penstock as ps
+from training_graphs import SMALL, assert_same_state, community_graph, newest_checkpoint, typed_graph
+
+FEW = {**SMALL, "epochs": 2}
+
+
+def test_a_graph_a_name_and_keywords(tmp_path):
+    run = ps.train(community_graph(), "gcn", run=str(tmp_path / "run"), **FEW)
+    assert run.state == "finished"
+    assert run.message == ""
+    assert run.path == tmp_path / "run"
+    assert run.test == run.result["test"]
+    assert set(run.val) == {"accuracy", "macro-f1", "micro-f1"}
+    assert run.report() == tmp_path / "run" / "report.html"
+    assert f"Run('{tmp_path / 'run'}', finished" in repr(run)
+    again = ps.Run.open(str(tmp_path / "run"))
+    assert (again.state, again.result) == (run.state, run.result)
+
+
+def test_anything_load_recognises(tmp_path):
+    data = pytest.importorskip("torch_geometric.data")
+    graph = community_graph()
+    nodes = graph.nodes["node"]
+    masks = {f"{name}_mask": torch.zeros(200, dtype=torch.bool) for name in nodes.splits}
+    for name, rows in nodes.splits.items():
+        masks[f"{name}_mask"][rows] = True
+    edges = torch.from_numpy(graph.edges["node", "to", "node"].edge_index().astype(np.int64))
+    given = data.Data(x=torch.from_numpy(nodes.x), y=torch.from_numpy(nodes.y), edge_index=edges, **masks)
+    run = ps.train(given, run=str(tmp_path / "pyg"), **FEW)
+    whole = ps.train(graph, run=str(tmp_path / "own"), **FEW)
+    assert_same_state(newest_checkpoint(whole.path), newest_checkpoint(run.path))
+    graph.save(tmp_path / "graph")
+    run = ps.train(tmp_path / "graph", run=str(tmp_path / "folder"), **FEW)
+    assert_same_state(newest_checkpoint(whole.path), newest_checkpoint(run.path))
+
+
+def test_models_of_the_zoo_and_of_pyg(tmp_path):
+    graph = community_graph()
+    run = ps.train(graph, ps.nn.GraphSAGE(graph, hidden=16, layers=2), run=str(tmp_path / "zoo"), **FEW)
+    assert run.test["accuracy"] >= 0
+    pyg = pytest.importorskip("torch_geometric.nn")
+    run = ps.train(graph, pyg.GraphSAGE(4, 16, 2, 4), run=str(tmp_path / "pyg"), **{**FEW, "epochs": 8, "lr": 0.02})
+    assert run.test["accuracy"] > 0.5
+
+
+def test_a_typed_module(tmp_path):
+    pyg = pytest.importorskip("torch_geometric.nn")
+    graph = typed_graph()
+
+    class Typed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            kinds = [("author", "writes", "paper"), ("paper", "by", "author"), ("paper", "cites", "paper")]
+            self.first = pyg.HeteroConv({kind: pyg.SAGEConv((-1, -1), 16) for kind in kinds})
+            self.second = pyg.HeteroConv({kind: pyg.SAGEConv((-1, -1), 3) for kind in kinds if kind[2] == "paper"})
+
+        def forward(self, x, edges):
+            return self.second({name: rows.relu() for name, rows in self.first(x, edges).items()}, edges)
+
+    module = Typed()
+    x = {name: torch.zeros(2, 3 if name == "paper" else 8) for name in graph.nodes}
+    with torch.no_grad():
+        module(x, {kind: torch.zeros(2, 1, dtype=torch.int64) for kind in graph.edges})
+    run = ps.train(graph, module, run=str(tmp_path / "run"), **{**FEW, "embedding": 8, "epochs": 6, "lr": 0.02})
+    assert run.test["accuracy"] > 0.5
+
+
+def test_mistakes_are_penstock_errors(tmp_path):
+    graph = community_graph()
+    for given, said in (
+        ({"epoch": 3}, "did you mean 'epochs'"),
+        ({"epochs": "x"}, "epochs"),
+        ({"model": "sgae"}, "model"),
+        ({"fanouts": [3, 3], "layers": 3}, "3 layers"),
+    ):
+        with pytest.raises(ps.PenstockError, match=said):
+            ps.train(graph, run=str(tmp_path / "run"), **{**FEW, **given})
+    with pytest.raises(ps.PenstockError, match="no run folder"):
+        ps.Run.open(tmp_path)
+    with pytest.raises(ps.PenstockError, match="neither a path that exists"):
+        ps.train("nowhere", run=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_part_of_a_cut_graph_is_refused(tmp_path):
+    graph = community_graph().save(tmp_path / "graph")
+    ps.cut(graph, ps.Cut(2), tmp_path / "parts")
+    with pytest.raises(ps.PenstockError, match="one part of a cut graph"):
+        ps.train(tmp_path / "parts" / "part0", run=str(tmp_path / "run"), **FEW)
