@@ -1,7 +1,7 @@
 """Does a run that was killed with SIGKILL at a random step end with the same weights as one that was not?
 
-Trains a small model once undisturbed; then, for every try, starts `penstock train`, kills it when the checkpoint of a
-random step has appeared, goes on with `penstock train --resume` and compares the last checkpoints bit for bit (weights,
+Trains a small model once undisturbed; then, for every try, starts `penstock train`, kills it when it has recorded a
+random step, goes on with `penstock train --resume` and compares the last checkpoints bit for bit (weights,
 embeddings, optimiser, schedule, position). Run: python benchmarks/resuming.py [--tries 20] [--seed 0] [--json]
 """
 
@@ -27,11 +27,22 @@ from penstock.train.state_file import read_state
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 STEPS = 5
 """Steps between checkpoints: a kill falls between two of them."""
-FLAGS = [
-    *"--fanouts 5,5 --hidden 32 --embedding 16 --batch-size 32 --epochs 60 --norm batch --dropout 0.5".split(),
-    *"--threads 1 --sample-threads 2 --evaluate-every 5 --schedule ExponentialLR --checkpoint-minutes 0".split(),
-    *("--schedule-options", "{gamma: 0.99}", "--checkpoint-steps", str(STEPS), "--keep-checkpoints", "100000"),
-]
+JOB = {
+    "fanouts": "5,5",
+    "hidden": 32,
+    "embedding": 16,
+    "batch-size": 32,
+    "epochs": 60,
+    "norm": "batch",
+    "schedule": "ExponentialLR",
+    "schedule-options": "{gamma: 0.99}",
+    "evaluate-every": 5,
+    "checkpoint-steps": STEPS,
+    "checkpoint-minutes": 0,
+    "threads": 1,
+    "sample-threads": 2,
+}
+FLAGS = [part for name, value in JOB.items() for part in (f"--{name}", str(value))]
 
 
 def main() -> None:
@@ -56,8 +67,7 @@ def measure(folder: Path, tries: int, seed: int) -> list[dict[str, Any]]:
     rows = []
     for number in range(tries):
         run = folder / f"run-{number}"
-        at = STEPS * draws.randrange(0, steps * 3 // 4 // STEPS)
-        _kill_at(folder, run, at)
+        at = _kill_at(folder, run, draws.randrange(1, steps * 3 // 4))
         newest = max((run / "checkpoints").glob("step-*.ckpt"))
         _command("train", "--resume", str(run), "--json")
         same = equal(whole, _newest(run)) and equal(_best(folder / "whole"), _best(run))
@@ -91,18 +101,26 @@ def equal(a: Any, b: Any) -> bool:
     return bool(a == b or (a != a and b != b))
 
 
-def _kill_at(folder: Path, run: Path, step: int) -> None:
+def _kill_at(folder: Path, run: Path, step: int) -> int:
+    """Kill a new run once it has recorded a step; the step it had reached by then."""
     process = subprocess.Popen(
         [*PENSTOCK, "train", *_job(folder, run.name)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    file = run / "checkpoints" / f"step-{step:012d}.ckpt"
-    while not file.exists():
+    while (reached := _recorded(run)) < step:
         if process.poll() is not None:
             raise SystemExit(f"The run ended before step {step}, with exit code {process.returncode}.")
         time.sleep(0.001)
     process.kill()
     if process.wait() != -signal.SIGKILL:
         raise SystemExit("The run ended before it could be killed.")
+    return reached
+
+
+def _recorded(run: Path) -> int:
+    """The last step in a run's metrics; every step is written down as it happens."""
+    path = run / "metrics.jsonl"
+    whole = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
+    return int(json.loads(whole[-1])["step"]) if whole else 0
 
 
 def _job(folder: Path, run: str) -> list[str]:

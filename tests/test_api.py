@@ -58,7 +58,7 @@ def test_a_typed_module(tmp_path):
             super().__init__()
             kinds = [("author", "writes", "paper"), ("paper", "by", "author"), ("paper", "cites", "paper")]
             self.first = pyg.HeteroConv({kind: pyg.SAGEConv((-1, -1), 16) for kind in kinds})
-            self.second = pyg.HeteroConv({kind: pyg.SAGEConv((-1, -1), 3) for kind in kinds if kind[2] == "paper"})
+            self.second = pyg.HeteroConv({kind: pyg.SAGEConv((-1, -1), 3) for kind in kinds})
 
         def forward(self, x, edges):
             return self.second({name: rows.relu() for name, rows in self.first(x, edges).items()}, edges)

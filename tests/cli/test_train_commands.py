@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-
 from in_process import answer, command, refusal
+
 from penstock.train.job import Job
 from training_graphs import community_graph, facts_of, lines_of
 
@@ -91,7 +91,9 @@ def test_what_train_answers(graph, tmp_path, answered):
 def test_a_job_file_and_flags_that_replace_its_fields(graph, tmp_path, answered):
     job = {"graph": str(graph), "run": str(tmp_path / "run"), "fanouts": [4, 3], "hidden": 16, "epochs": 2}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    found = answered("train", tmp_path / "job.yaml", "--epochs", "1", "--no-filtered", "--optimiser-options", "{eps: 1.0e-7}")
+    found = answered(
+        "train", tmp_path / "job.yaml", "--epochs", "1", "--no-filtered", "--optimiser-options", "{eps: 1.0e-7}"
+    )
     assert found["epochs"] == 1
     written = yaml.safe_load((tmp_path / "run" / "job.yaml").read_text())
     assert (written["epochs"], written["hidden"], written["filtered"]) == (1, 16, False)
@@ -161,7 +163,9 @@ def test_the_trace_opens_in_perfetto(run):
     work = [event for event in events if event["ph"] == "X"]
     for stage in STAGES:
         mine = [event for event in work if event["name"] == stage]
-        assert sorted((e["args"]["epoch"], e["args"]["batch"]) for e in mine) == [(e, b) for e in range(3) for b in range(7)]
+        assert sorted((e["args"]["epoch"], e["args"]["batch"]) for e in mine) == [
+            (e, b) for e in range(3) for b in range(7)
+        ]
         assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in mine)
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert set(names.values()) == {"seeds 0", "sample 0", "sample 1", "gather 0", "transfer 0", "compute 0"}

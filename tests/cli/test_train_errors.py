@@ -156,11 +156,23 @@ def put_in_split(graph):
         (set_labels(lambda y: y * 0), ["'y'", "1 class", "nothing to tell apart"]),
         (set_labels(lambda y: y * 0 - 1), ["'y'", "0 class"]),
         (set_labels(lambda y: y.astype(str).astype("S")), ["'y'"]),
+        (set_labels(lambda y: np.stack([y, y], 1)), ["'y'", "not all 0 or 1"]),
+        (set_labels(lambda y: np.stack([y - 1, y], 1).clip(-1, 1)), ["'y'", "not all 0 or 1"]),
         (put_in_split, ["1 vertices", "'train'", "no label 'y'", "first 3"]),
         (lambda g: g.nodes["node"].splits.update(train=np.empty(0, np.int64)), ["training split", "empty"]),
         (lambda g: g.nodes["node"].fields.update(x=np.zeros(200, np.float32)), ["'x'", "row of numbers"]),
     ],
-    ids=["-2", "one class", "none", "words", "unlabelled in split", "empty split", "flat features"],
+    ids=[
+        "-2",
+        "one class",
+        "none",
+        "words",
+        "counts in a matrix",
+        "-1 in a matrix",
+        "unlabelled in split",
+        "empty split",
+        "flat features",
+    ],
 )
 def test_a_graph_that_does_not_fit_the_task(change, parts, tmp_path, refused):
     folder = written(community_graph, tmp_path / "graph", change)
@@ -174,6 +186,14 @@ def test_labels_that_are_not_there(tmp_path, refused):
     folder = written(community_graph, tmp_path / "graph", remove("y"))
     sentence = refused("train", "--graph", folder, "--task", "node-classification", "--run", tmp_path / "run", *FEW)
     assert "labels 'y'" in sentence
+    assert not (tmp_path / "run").exists()
+
+
+def test_several_numbers_a_vertex(tmp_path, refused):
+    folder = written(community_graph, tmp_path / "graph", set_labels(lambda y: np.stack([y, y], 1) / 3))
+    flags = ["--graph", folder, "--run", tmp_path / "run", *FEW]
+    assert "regression learns one" in refused("train", *flags, "--task", "node-regression")
+    assert "not all 0 or 1" in refused("train", *flags)
     assert not (tmp_path / "run").exists()
 
 

@@ -1,4 +1,4 @@
-"""Every sampler, optimiser, schedule and model that can be named trains; patience and the best model do what they say."""
+"""Whatever can be named trains: samplers, optimisers, schedules, models. Patience and the best model work as said."""
 
 import numpy as np
 import pytest

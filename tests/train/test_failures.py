@@ -46,7 +46,8 @@ def failing(method, after):
 
 # Trying a small batch first samples once; training pulls its features once a batch.
 @pytest.mark.parametrize(
-    "stage, owner, name", [("sample", NodeTask, "sample"), ("gather", LocalStore, "table"), ("gather", NodeTask, "label")]
+    "stage, owner, name",
+    [("sample", NodeTask, "sample"), ("gather", LocalStore, "table"), ("gather", NodeTask, "label")],
 )
 def test_an_exception_in_a_stage(stage, owner, name, graph, tmp_path, monkeypatch):
     run = tmp_path / "run"

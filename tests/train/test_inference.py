@@ -88,7 +88,12 @@ def test_a_model_in_training_stays_in_training():
 
 @pytest.mark.parametrize(
     "fields",
-    [{"model": "rgcn"}, {"model": "rgcn", "bases": 2, "norm": "batch", "jump": "cat"}, {"model": "gat"}, {"model": "mlp"}],
+    [
+        {"model": "rgcn"},
+        {"model": "rgcn", "bases": 2, "norm": "batch", "jump": "cat"},
+        {"model": "gat"},
+        {"model": "mlp"},
+    ],
     ids=lambda fields: " ".join(map(str, fields.values())),
 )
 def test_typed_graphs(fields, monkeypatch):

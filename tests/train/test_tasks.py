@@ -94,6 +94,13 @@ def test_numbers(tmp_path):
     assert np.abs(errors).mean() == pytest.approx(run.test["mae"], rel=1e-5)
 
 
+def test_whole_and_negative_numbers(tmp_path):
+    graph = community_graph()
+    graph.nodes["node"].fields["y"] = np.array(graph.nodes["node"].y) * 10 - 20
+    run = trained(graph, tmp_path / "run", task="node-regression", epochs=1)
+    assert run.test["mae"] > 0
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -214,7 +221,7 @@ def test_splits_drawn_where_the_graph_has_none(tmp_path):
         run = trained(graph, tmp_path / "run", epochs=1, force=True, **fields)
         assert run.test["accuracy"] >= 0
         found = {split: table(run, graph, tmp_path, split)["id"].to_pylist() for split in ("train", "val", "test")}
-        assert sorted(sum(found.values(), [])) == list(range(20, 200))
+        assert sorted(row for rows in found.values() for row in rows) == list(range(20, 200))
     with pytest.raises(PenstockError, match="no split of its own"):
         trained(graph, tmp_path / "none", split="graph")
 

@@ -11,6 +11,9 @@ _INTERRUPTED = 130
 def main() -> None:
     """Run a command. Bad input is one sentence and exit code 2; Ctrl-C is one sentence and 130."""
     signal.signal(signal.SIGTERM, _interrupt)
+    # Before torch loads: its threads shall sleep while they wait for each other. By default they spin, and a core that
+    # samples the next batch, or that another program needs, makes all of them spin for it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     sys.unraisablehook = _heard_in_a_callback
     try:
         # Imported here, so that Ctrl-C during the first second is answered like any other.

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.memory import freed_memory_kept
 from penstock.nn import GraphSAGE
 from penstock.pipeline import Loader, PipelineOptions, Schedule
 from penstock.pipeline.loading import Batch
@@ -53,19 +54,21 @@ def sage_step(graph: Graph, hidden: int, layers: int) -> Step:
 
 
 def measure_steps(ways: dict[str, Step], batches: list[MiniBatch]) -> list[TrainingRow]:
-    """Seconds a batch of several ways to do the same step, the same batches for all."""
+    """Seconds a batch of several ways to do the same step: the same batches, threads and allocator for all."""
     rows: list[TrainingRow] = []
     for what, step in ways.items():
-        step(batches[0])
-        wall, cpu = time.perf_counter(), time.process_time()
-        for batch in batches:
-            step(batch)
+        with freed_memory_kept():
+            step(batches[0])
+            wall, cpu = time.perf_counter(), time.process_time()
+            for batch in batches:
+                step(batch)
         wall, cpu = (time.perf_counter() - wall) / len(batches), (time.process_time() - cpu) / len(batches)
         first = rows[0]["seconds_per_batch"] if rows else wall
         rows.append(training_row(what, wall, cpu, wall / first))
     return rows
 
 
+@freed_memory_kept()
 def measure_epoch(graph: Graph, batches: list[Array], fanouts: list[int], hidden: int) -> TrainingRow:
     """The whole pipeline's seconds a batch, against its processor seconds spread evenly over the cores."""
     step, count = sage_step(graph, hidden, len(fanouts)), len(batches)

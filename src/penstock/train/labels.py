@@ -32,6 +32,8 @@ def labelled_vertices(graph: Graph, options: DataOptions, task: Task) -> Labelle
     multi = labels.ndim == 2 and labels.shape[1] > 1
     if labels.ndim == 2 and not multi:
         labels = labels[:, 0]
+    if multi and task == "node-regression":
+        raise PenstockError(f"Labels {options.label!r} are {labels.shape[1]} numbers a vertex: regression learns one.")
     found = Labelled(node_type, labels, {}, task, 0, multi)
     if task == "node-classification":
         found.classes = labels.shape[1] if multi else _count_classes(labels, options.label)
@@ -120,6 +122,10 @@ def _check_splits(found: Labelled, options: DataOptions) -> None:
                 f"{len(unknown):,} vertices of split {name!r} have no label {options.label!r}, first {unknown[0]}:"
                 " take them out of the split, or label them."
             )
+        if found.multi_label and not np.isin(found.labels[rows], (0, 1)).all():
+            raise PenstockError(
+                f"Labels {options.label!r} of split {name!r} are not all 0 or 1: a column says yes or no."
+            )
 
 
 def _known(found: Labelled) -> Array:
@@ -128,5 +134,5 @@ def _known(found: Labelled) -> Array:
         return np.asarray(finite if finite.ndim == 1 else finite.all(1))
     if found.multi_label:
         return np.ones(len(found.labels), bool)
-    known: Array = found.labels >= 0
+    known: Array = found.labels != -1 if found.task == "node-regression" else found.labels >= 0
     return known

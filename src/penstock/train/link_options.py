@@ -17,7 +17,7 @@ class LinkOptions(StrictDocument):
     corrupt: Literal["destination", "source", "both"] = Field("destination", description="links: which end is replaced")
     scorer: Literal["dot", "distmult", "mlp"] = Field("dot", description="links: how two embeddings become a score")
     link_loss: Literal["bce", "softmax"] = Field("bce", description="links: each pair alone, or true against its false")
-    rank_against: int = Field(1000, ge=0, description="links: vertices a held-out edge is ranked among; 0: all")
+    rank_against: int = Field(100, ge=0, description="links: vertices a held-out edge is ranked among; 0: all")
     held_out: Annotated[list[float], BeforeValidator(split_commas)] = Field(
         [0.05, 0.1], min_length=2, max_length=2, description="links: val and test shares if the graph holds none out"
     )

@@ -89,12 +89,15 @@ class Loop:
                             if loaded.planned.last:
                                 self._end_epoch(loader, events)
                             self._after_step()
-                        # The last epoch ends by itself, so that its last batch is in the stages' times too.
-                        if stop() or (standing.done and standing.epoch < job.epochs):
+                        if stop() or self._stopped_early():
                             break
                     return loader.times()
             finally:
                 events.close()
+
+    def _stopped_early(self) -> bool:
+        """The last epoch ends by itself, so that its last batch is in the stages' times too."""
+        return self.standing.done and self.standing.epoch < self.session.job.epochs
 
     def _step(self, loaded: Loaded) -> None:
         session, batch = self.session, loaded.batch
@@ -106,8 +109,8 @@ class Loop:
         loss = session.task.loss(session.encode(batch, x), batch)
         value = float(loss.detach())
         if not math.isfinite(value):
-            epoch, batch = loaded.position
-            where = f"at epoch {epoch + 1}, batch {batch + 1} (step {self.standing.step + 1})"
+            epoch, number = loaded.position
+            where = f"at epoch {epoch + 1}, batch {number + 1} (step {self.standing.step + 1})"
             raise PenstockError(self._diverged(f"The loss is {value} {where}"))
         loss.backward()  # type: ignore[no-untyped-call]
         if session.job.clip:

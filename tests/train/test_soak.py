@@ -1,0 +1,48 @@
+"""Fifty epochs in miniature: threads, open files and buffers stay as many as they were."""
+
+import gc
+import threading
+
+from penstock.pipeline.buffers import BufferPool
+from penstock.progress import Progress
+from training_graphs import community_graph, open_files, stage_threads, trained
+
+
+class Watch(Progress):
+    """Notes threads and files when an epoch is over."""
+
+    def __init__(self):
+        super().__init__()
+        self.threads, self.files = [], []
+
+    def status(self, line):
+        self.threads.append(threading.active_count())
+        self.files.append(len(open_files()))
+
+
+def test_nothing_grows(tmp_path, monkeypatch):
+    pools = []
+    make = BufferPool.__init__
+
+    def noted(self):
+        make(self)
+        pools.append(self)
+
+    monkeypatch.setattr(BufferPool, "__init__", noted)
+    graph, watch = community_graph(200), Watch()
+    trained(graph, tmp_path / "warm")
+    gc.collect()
+    threads, files = threading.active_count(), open_files()
+    fields = {"sample_threads": 2, "gather_threads": 2, "checkpoint_steps": 20, "evaluate_every": 10}
+    trained(graph, tmp_path / "run", epochs=50, progress=watch, **fields)
+    assert len(watch.threads) == 50
+    # Towards the end, stages that have no more batches to prepare end before the others.
+    assert len(set(watch.threads[:40])) == 1
+    assert max(watch.threads) == watch.threads[0]
+    assert len(set(watch.files)) == 1
+    # As many buffers as batches can hold at once: 2 + 2 threads and depths of 2 + 1, and the one that is computed.
+    assert 1 <= len(pools[-1]._free) <= 8
+    assert threading.active_count() == threads
+    assert stage_threads() == []
+    gc.collect()
+    assert open_files() == files
