@@ -34,7 +34,7 @@ bench: env
 	$(BIN)/python benchmarks/importing.py
 	$(BIN)/python benchmarks/learnability.py
 	$(BIN)/python benchmarks/sampling.py
-	$(BIN)/python benchmarks/training.py
+	OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/resuming.py
 	$(BIN)/python benchmarks/soak.py
 	$(BIN)/python benchmarks/accuracy.py

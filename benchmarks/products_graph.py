@@ -1,7 +1,6 @@
 """What the sampling and training benchmarks share: the graph, and how rows are shown."""
 
 import json
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +12,6 @@ from rich.table import Table
 
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.graph.graph import Graph
-
-# As the command line does: torch's threads sleep while they wait. Must be said before torch is loaded.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 FANOUTS = [15, 10, 5]
 BATCH = 1024

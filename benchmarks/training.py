@@ -5,6 +5,7 @@ float32. Forward, backward and step on the same batches: ours, PyG as its users 
 the batch), PyG with `trim_to_layer`, its own remedy, and PyG on our blocks, its best. Then an epoch of the whole
 pipeline against the processor seconds that preparing and computing take by themselves; and peak memory, each in a
 process of its own.
+Run: OMP_WAIT_POLICY=passive python benchmarks/training.py (as the command line sets it; read before torch loads).
 """
 
 import argparse
