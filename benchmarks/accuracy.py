@@ -66,6 +66,7 @@ KIPF = {
     "lr": 0.01,
     "weight_decay": 5e-4,
     "epochs": 200,
+    "evaluate_every": 4,
     "scale_features": "rows",
 }
 """Kipf and Welling, Semi-supervised classification with graph convolutional networks."""
@@ -155,7 +156,7 @@ RECIPES = [
             "hidden": 32,
             "dropout": 0.2,
             "lr": 0.01,
-            "epochs": 8,
+            "epochs": 5,
         },
     ),
 ]

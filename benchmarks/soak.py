@@ -72,7 +72,7 @@ def main() -> None:
             **fields,
         )
     after = {"threads": threading.active_count(), "files": _count("/proc/self/fd")}
-    growth = watch.rows[-1]["rss_mb"] - watch.rows[len(watch.rows) // 10]["rss_mb"]
+    growth = watch.rows[-1]["rss_mb"] - watch.rows[max(len(watch.rows) // 10 - 1, 0)]["rss_mb"]
     if arguments.json:
         print(json.dumps({"rows": watch.rows, "growth_mb": round(growth, 1), "after": after}))
     else:

@@ -1,0 +1,35 @@
+"""Published figures of the small real graphs, with the recipes of benchmarks/accuracy.py and three of its ten seeds."""
+
+import importlib.util
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "accuracy.py"
+DATA = Path(__file__).parents[3] / "shared" / "data"
+SEEDS = 3
+
+
+@pytest.fixture(scope="module")
+def accuracy():
+    spec = importlib.util.spec_from_file_location("accuracy", BENCHMARK)
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        # Dataclasses look their module up.
+        patch.setitem(sys.modules, "accuracy", module)
+        spec.loader.exec_module(module)
+        yield module
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real graphs are not there")
+@pytest.mark.parametrize(("name", "spread"), [("cora", 0.64), ("citeseer", 0.56), ("aifb", 2.27)])
+def test_published_figure_is_reached(accuracy, name, spread):
+    # The mean of ten seeds should come within a point. That of three strays from it by spread * sqrt(1/3 - 1/10), where
+    # spread is the standard deviation over seeds (docs/measurements.md): two such strays are let pass.
+    (recipe,) = accuracy.chosen(name)
+    stray = spread * (1 / SEEDS - 1 / 10) ** 0.5
+    scores = [100 * accuracy.score(recipe, DATA, seed) for seed in range(SEEDS)]
+    assert statistics.fmean(scores) >= recipe.published - 1 - 2 * stray
