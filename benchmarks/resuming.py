@@ -22,6 +22,7 @@ from rich.table import Table
 
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.csr import build_lists
+from penstock.train.checkpoints import read_best
 from penstock.train.state_file import read_state
 
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
@@ -138,7 +139,7 @@ def _newest(run: Path) -> dict[str, Any]:
 
 
 def _best(run: Path) -> dict[str, Any]:
-    return read_state(run / "checkpoints" / "best.ckpt")
+    return read_best(run / "checkpoints")
 
 
 def _step(file: Path) -> int:

@@ -5,6 +5,8 @@ import pytest
 import torch
 
 import penstock as ps
+from penstock.progress import Progress
+from penstock.train.running import start_run
 from training_graphs import SMALL, assert_same_state, community_graph, newest_checkpoint, typed_graph
 
 FEW = {**SMALL, "epochs": 2}
@@ -93,3 +95,28 @@ def test_a_part_of_a_cut_graph_is_refused(tmp_path):
     ps.cut(graph, ps.Cut(2), tmp_path / "parts")
     with pytest.raises(ps.PenstockError, match="one part of a cut graph"):
         ps.train(tmp_path / "parts" / "part0", run=str(tmp_path / "run"), **FEW)
+
+
+def test_a_report_that_cannot_be_written_leaves_the_run_as_it_is(tmp_path, monkeypatch):
+    class Notes(Progress):
+        def note(self, sentence):
+            self.notes.append(sentence)
+
+    # A folder in its place cannot be replaced by a file, whoever the user is.
+    def start(*arguments, **more):
+        folder = start_run(*arguments, **more)
+        (folder.path / "report.html").mkdir()
+        return folder
+
+    monkeypatch.setattr("penstock.api.start_run", start)
+    progress = Notes()
+    run = ps.train(community_graph(), run=str(tmp_path / "run"), progress=progress, **FEW)
+    assert run.state == "finished"
+    assert run.test == run.result["test"]
+    assert run.test
+    assert [note for note in progress.notes if "report.html" in note and "The run is finished" in note]
+    with pytest.raises(ps.PenstockError, match="Could not write"):
+        run.report()
+    again = Notes()
+    assert ps.train(community_graph(), resume=tmp_path / "run", progress=again).state == "finished"
+    assert [note for note in again.notes if "report.html" in note]

@@ -86,7 +86,7 @@ def train(
         if set(fields) - {"epochs"} or job is not None:
             raise PenstockError("A resumed run keeps its job: only epochs may be changed.")
         opened = None if graph is None else _opened(graph)
-        return _reported(resume_run(Path(resume), opened, module, fields.get("epochs"), progress))
+        return _reported(resume_run(Path(resume), opened, module, fields.get("epochs"), progress), progress)
     if isinstance(model, str):
         fields["model"] = model
     if isinstance(graph, (str, Path)):
@@ -95,7 +95,7 @@ def train(
     if opened is not None:
         fields["graph"] = f"{opened.name}{IN_MEMORY}" if opened.path is None else str(opened.path)
     chosen = make_job({**(job.model_dump() if job else {}), **fields})
-    return _reported(start_run(chosen, opened, module, force, progress))
+    return _reported(start_run(chosen, opened, module, force, progress), progress)
 
 
 def job_defaults() -> dict[str, Any]:
@@ -107,7 +107,11 @@ def _opened(graph: Any) -> Graph:
     return graph if isinstance(graph, Graph) else load(graph)
 
 
-def _reported(folder: RunFolder) -> Run:
+def _reported(folder: RunFolder, progress: Progress) -> Run:
+    """The run with its page, or with a note why there is none: what was trained stands without it."""
     run = Run(folder)
-    run.report()
+    try:
+        run.report()
+    except (PenstockError, OSError) as error:
+        progress.note(f"The run is {run.state}, but its report could not be made. {error}")
     return run

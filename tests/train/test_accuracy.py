@@ -29,6 +29,7 @@ def accuracy():
 def test_published_figure_is_reached(accuracy, name, spread):
     # The mean of ten seeds should come within a point. That of three strays from it by spread * sqrt(1/3 - 1/10), where
     # spread is the standard deviation over seeds (docs/measurements.md): two such strays are let pass.
+    # aifb's ten miss it (94.4 for 95.8) and its first three seeds are its best: there this guards against a fall only.
     (recipe,) = accuracy.chosen(name)
     stray = spread * (1 / SEEDS - 1 / 10) ** 0.5
     scores = [100 * accuracy.score(recipe, DATA, seed) for seed in range(SEEDS)]

@@ -254,3 +254,26 @@ def assert_is_a_trace(path):
 
     text = (path / "events.jsonl").read_text().rstrip().removesuffix(",")
     return json.loads(text + "]")
+
+
+def test_the_best_model_is_the_one_the_checkpoint_names(tmp_path):
+    """A best model of later epochs, left by a process that was killed, is not taken for this one's."""
+    graph = community_graph()
+    run = trained(graph, tmp_path / "run", epochs=8, checkpoint_steps=2, keep_checkpoints=100, patience=0)
+    folder = run.path / "checkpoints"
+    short = trained(graph, tmp_path / "short", epochs=2, checkpoint_steps=2, keep_checkpoints=100, patience=0)
+    steps = max(int(file.stem.split("-")[1]) for file in (short.path / "checkpoints").glob("step-*"))
+    for file in folder.glob("step-*.ckpt"):
+        if int(file.stem.split("-")[1]) > steps:
+            file.unlink()
+    (folder / "best-000008.ckpt").write_bytes(max(folder.glob("best-*")).read_bytes())
+    again = train(resume=run.path, graph=graph, epochs=2)
+    assert again.result["best_epoch"] == short.result["best_epoch"]
+    assert_same_state(best_checkpoint(again.path), best_checkpoint(short.path))
+
+
+def test_an_ended_run_stays_as_it_is(tmp_path):
+    graph = community_graph()
+    run = trained(graph, tmp_path / "run", epochs=2)
+    again = train(resume=run.path, graph=graph)
+    assert (again.state, again.result) == (run.state, run.result)

@@ -1,8 +1,13 @@
+import io
+import json
+import zipfile
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.lib import format as npy
 
 from penstock import PenstockError
 from penstock.train.state_file import read_state, write_state
@@ -76,3 +81,66 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path):
         write_state(path, {"a": {1, 2}})
     assert_same_state(read_state(path), state)
     assert [file.name for file in tmp_path.iterdir()] == ["a.ckpt"]
+
+
+def forged(path, compression=zipfile.ZIP_STORED, change=lambda name, data: data):
+    """The same file packed anew, its members changed; checksums fit what is packed."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in members.items():
+            archive.writestr(name, change(name, data))
+
+
+def with_shape(shape):
+    """Array members that say they are of another shape than they are."""
+
+    def change(name, data):
+        if not name.startswith("t"):
+            return data
+        header = io.BytesIO()
+        npy.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        return header.getvalue() + np.arange(6, dtype=np.float32).tobytes()
+
+    return change
+
+
+def test_a_compressed_file_is_refused(tmp_path):
+    path = tmp_path / "a.ckpt"
+    write_state(path, {"zeros": np.zeros(100_000)})
+    forged(path)
+    assert read_state(path)["zeros"].shape == (100_000,)
+    forged(path, zipfile.ZIP_DEFLATED)
+    with pytest.raises(PenstockError, match=r"is damaged.*compressed"):
+        read_state(path)
+
+
+@pytest.mark.parametrize("shape", [(5,), (7,), (1 << 44,), (1 << 40, 1 << 40), (), (0,)], ids=str)
+def test_an_array_of_another_length_than_its_shape_is_refused(shape, tmp_path):
+    path = tmp_path / "a.ckpt"
+    state = small(path)
+    forged(path, change=with_shape((2, 3)))
+    assert_same_state(read_state(path), state)
+    forged(path, change=with_shape(shape))
+    with pytest.raises(PenstockError, match=r"is damaged.*not as long as its shape"):
+        read_state(path)
+
+
+def test_an_array_is_named_once(tmp_path):
+    path = tmp_path / "a.ckpt"
+    small(path)
+
+    def repeated(name, data):
+        if name != "state.json":
+            return data
+        return json.dumps({**json.loads(data), "state": {"$items": [[k, {"$array": "a1"}] for k in range(1000)]}})
+
+    forged(path, change=repeated)
+    with pytest.raises(PenstockError, match="is damaged"):
+        read_state(path)
+
+
+def test_shared_tensors_are_kept_apart(tmp_path):
+    path, shared = tmp_path / "a.ckpt", torch.arange(3.0)
+    write_state(path, {"a": shared, "b": shared})
+    assert_same_state(read_state(path), {"a": shared, "b": shared})

@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import Any
 
-_INTERRUPTED = 130
+INTERRUPTED = 130
 
 
 def main() -> None:
@@ -23,11 +23,13 @@ def main() -> None:
         keep_stdout_for_answers()
         code = run()
     except KeyboardInterrupt as interrupt:
-        code = _INTERRUPTED
+        code = INTERRUPTED
         sentence = str(interrupt) or "Interrupted: nothing was written."
         text = f'{{"error": "{sentence}"}}' if "--json" in sys.argv else f"Error: {sentence}"
         print(text, file=sys.stderr, flush=True)
+    if code == INTERRUPTED:
         # A native partitioner may still be running in its thread; do not wait for it.
+        sys.stdout.flush()
         os._exit(code)
     sys.exit(code)
 
@@ -45,4 +47,4 @@ def _heard_in_a_callback(trouble: Any) -> None:
         sys.__unraisablehook__(trouble)
 
 
-__all__ = ["main"]
+__all__ = ["INTERRUPTED", "main"]

@@ -73,6 +73,8 @@ def _flag(name: str, field: FieldInfo, part: str) -> Any:
 
 
 def _plain_type(field: FieldInfo) -> Any:
+    if get_origin(field.annotation) in (list, dict):
+        return str
     kinds = [kind for kind in (get_args(field.annotation) or [field.annotation]) if kind is not NoneType]
     return kinds[0] if len(kinds) == 1 and kinds[0] in (bool, int, float) and not choices(field) else str
 

@@ -2,11 +2,14 @@
 
 import json
 import sys
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from penstock.cli import INTERRUPTED
 from penstock.cli.output import print_error
 from penstock.errors import PenstockError
 from penstock.version import __version__
@@ -94,6 +97,22 @@ def _register(name: str) -> None:
     module, _, attribute = _COMMANDS[name].partition(":")
     command = getattr(import_module(module), attribute)
     if isinstance(command, typer.Typer):
+        for each in command.registered_commands:
+            each.callback = each.callback and _interruptible(each.callback)
         app.add_typer(command, name=name)
     else:
-        app.command(name)(command)
+        app.command(name)(_interruptible(command))
+
+
+def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, whose interruption is a sentence; Typer would end it without one."""
+
+    @wraps(command)
+    def wrapped(*given: Any, **named: Any) -> None:
+        try:
+            command(*given, **named)
+        except KeyboardInterrupt as interrupt:
+            print_error(str(interrupt) or "Interrupted: nothing was written.")
+            raise typer.Exit(INTERRUPTED) from None
+
+    return wrapped

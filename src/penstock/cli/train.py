@@ -8,14 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.api import Run, train
+from penstock.cli import INTERRUPTED
 from penstock.cli.job_flags import with_job_flags
 from penstock.cli.output import ForceOption, JsonOption, print_error, print_json
 from penstock.cli.progress import shown_progress
 from penstock.errors import PenstockError
 from penstock.progress import Progress
 from penstock.train.job import make_job, read_job
-
-_INTERRUPTED = 130
 
 
 @with_job_flags
@@ -34,20 +33,15 @@ def train_command(
 
     Example: penstock train --resume runs/synthetic-arxiv-sage-1
     """
-    try:
-        with shown_progress(as_json) as progress:
-            run = _trained(job, resume, force, fields, progress)
-    except KeyboardInterrupt as interrupt:
-        # Typer would end quietly, without saying how to go on.
-        print_error(str(interrupt) or "Interrupted: nothing was written.")
-        raise typer.Exit(_INTERRUPTED) from None
+    with shown_progress(as_json) as progress:
+        run = _trained(job, resume, force, fields, progress)
     if as_json:
         print_json({**run.result, "state": run.state, "report": str(run.path / "report.html"), "notes": progress.notes})
     else:
         _print(run)
     if run.state == "interrupted":
         print_error(f"{run.message} Go on with: penstock train --resume {run.path}")
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _trained(job: Path | None, resume: Path | None, force: bool, fields: dict[str, Any], progress: Progress) -> Run:

@@ -21,6 +21,9 @@ def adapt(
 class Adapted(nn.Module):
     """Runs on the merged edges of a batch, as PyG's loaders give them, and keeps the seeds' rows.
 
+    Such a module knows nothing of how drawn edges stand for a neighbourhood: batches whose edges have weights, which it
+    would leave out, are refused. In training it gets features of its own, which it may keep or write to.
+
     Nothing is known of its layers, so it computes all rows in every layer and cannot be run a layer at a time.
     """
 
@@ -38,10 +41,11 @@ class Adapted(nn.Module):
             raise PenstockError(
                 f"A module of {self.num_layers} layers was given {len(blocks)} blocks: give as many fan-outs as layers."
             )
+        _refuse_weights(blocks)
         if self.typed:
-            return self._typed(cast(Sequence[TypedBlock], blocks), x)
+            return self._typed(cast(Sequence[TypedBlock], blocks), {name: _own(rows) for name, rows in x.items()})
         plain = cast(Sequence[Block], blocks)
-        result = self.module(x, torch.from_numpy(merge_edges(plain)))
+        result = self.module(_own(x), torch.from_numpy(merge_edges(plain)))
         if not isinstance(result, Tensor):
             raise PenstockError(f"The module gave {type(result).__name__} where forward(x, edge_index) gives a tensor.")
         return result[: plain[-1].num_dst]
@@ -55,3 +59,18 @@ class Adapted(nn.Module):
             raise PenstockError(f"The module gave {type(result).__name__} where tensors by node type are needed.")
         seeds = blocks[-1].num_dst
         return {name: rows[: seeds[name]] for name, rows in result.items() if seeds.get(name, 0)}
+
+
+def _own(x: Tensor) -> Tensor:
+    """A copy in training, where the batch's buffer is filled anew for a later one; inference reads into fresh ones."""
+    return x.clone() if torch.is_grad_enabled() else x
+
+
+def _refuse_weights(blocks: Sequence[Block] | Sequence[TypedBlock]) -> None:
+    for block in blocks:
+        for part in block.relations.values() if isinstance(block, TypedBlock) else (block,):
+            if part.weights is not None:
+                raise PenstockError(
+                    "The sampled edges have weights, which a module with forward(x, edge_index) would leave out:"
+                    " use sampler neighbour without `weight`, or cluster, or a model of the zoo."
+                )

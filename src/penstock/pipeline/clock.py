@@ -68,5 +68,5 @@ class StageClock:
 
 
 def limiting(times: dict[str, StageTime]) -> str:
-    """The stage that was busy the largest share of its time."""
-    return max(times, key=lambda name: times[name].utilisation, default="")
+    """The stage whose threads were busy longest; in shares of time, validation would count as the others' waiting."""
+    return max(times, key=lambda name: times[name].busy / times[name].threads, default="")

@@ -72,8 +72,12 @@ class Flow:
             self._clocks[-1].rest(time.perf_counter() - start)
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -114,8 +118,8 @@ class Flow:
 
     def _feed(self) -> None:
         clock, queue, number = self._clocks[0], self._queues[0], 0
-        items = iter(self._source)
         try:
+            items = iter(self._source)
             while True:
                 start = time.perf_counter()
                 item = next(items, self)

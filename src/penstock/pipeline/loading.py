@@ -33,6 +33,14 @@ class Loaded:
         """Where in the run the batch stands."""
         return self.planned.position
 
+    @property
+    def examples(self) -> int:
+        """What the loss is over: edges of a task on edges, else the batch's seeds."""
+        if self.batch.links is not None:
+            return len(self.planned.seeds)
+        seeds = self.batch.seeds
+        return sum(map(len, seeds.values())) if isinstance(seeds, dict) else len(seeds)
+
 
 class Loader:
     """Iterates over batches whose features and labels are on the device; each is valid until the next is asked for.

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError
+from penstock.train.standing import checked_standing
 from penstock.train.state_file import read_state, write_state
-
-_BEST = "best.ckpt"
 
 
 class Checkpoints:
@@ -16,22 +15,28 @@ class Checkpoints:
     def __init__(self, folder: Path, steps: int, minutes: float, keep: int) -> None:
         self._folder, self._steps, self._seconds, self._keep = folder, steps, minutes * 60, keep
         self._written = time.monotonic()
+        self._best_of: list[int] = []
 
     def due(self, step: int) -> bool:
         """Whether one should be written after so many steps."""
         late = self._seconds > 0 and time.monotonic() - self._written >= self._seconds
         return late or (self._steps > 0 and step % self._steps == 0)
 
-    def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write a checkpoint and drop the oldest."""
+    def save(self, step: int, best_epoch: int, state: dict[str, Any]) -> None:
+        """Write a checkpoint whose best model so far is that of an epoch; drop what no checkpoint needs any more."""
         self._write(self._folder / f"step-{step:012d}.ckpt", state)
         self._written = time.monotonic()
         for old in _numbered(self._folder)[: -self._keep]:
             old.unlink(missing_ok=True)
+        self._best_of = [*self._best_of, best_epoch][-self._keep :]
+        if len(self._best_of) == self._keep:
+            needed = {_best_file(self._folder, epoch) for epoch in self._best_of}
+            for old in set(self._folder.glob("best-*.ckpt")) - needed:
+                old.unlink(missing_ok=True)
 
-    def save_best(self, state: dict[str, Any]) -> None:
-        """Replace the best model."""
-        self._write(self._folder / _BEST, state)
+    def save_best(self, epoch: int, weights: dict[str, Any]) -> None:
+        """Keep the model of an epoch beside those before it, which older checkpoints name."""
+        self._write(_best_file(self._folder, epoch), weights)
 
     def _write(self, path: Path, state: dict[str, Any]) -> None:
         try:
@@ -54,9 +59,15 @@ def newest(folder: Path) -> Path:
 
 
 def read_best(folder: Path) -> dict[str, Any]:
-    """The best model's state, or the newest checkpoint where none was chosen."""
-    best = folder / _BEST
-    return read_state(best if best.exists() else newest(folder))
+    """The weights of the best model by the newest checkpoint; its own where none was chosen yet."""
+    file = newest(folder)
+    state = read_state(file)
+    epoch = checked_standing(state.get("standing"), file).best_epoch
+    return state if epoch < 0 else read_state(_best_file(folder, epoch))
+
+
+def _best_file(folder: Path, epoch: int) -> Path:
+    return folder / f"best-{epoch:06d}.ckpt"
 
 
 def _numbered(folder: Path) -> list[Path]:

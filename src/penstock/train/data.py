@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.convert import load
-from penstock.graph.csr import transpose_lists
+from penstock.graph.csr import index_dtype, transpose_lists
 from penstock.graph.documents import StrictDocument
 from penstock.graph.graph import EdgeSet, Graph
 from penstock.graph.schema import EdgeType, edge_key
@@ -74,6 +74,15 @@ def with_reverses(graph: Graph) -> Graph:
             count = graph.nodes[source].count
             indptr, indices = transpose_lists(lists.indptr, lists.indices, count)
             edges[kind] = EdgeSet(indptr, indices)
+    return Graph(graph.nodes, edges, graph.name, graph.path, graph.origin)
+
+
+def with_empty_relations(graph: Graph) -> Graph:
+    """A graph without any relation, given one without edges for every node type: samplers follow relations."""
+    edges = {}
+    for name, nodes in graph.nodes.items():
+        indptr = np.zeros(nodes.count + 1, np.int64)
+        edges[name, "to", name] = EdgeSet(indptr, np.empty(0, index_dtype(nodes.count)))
     return Graph(graph.nodes, edges, graph.name, graph.path, graph.origin)
 
 

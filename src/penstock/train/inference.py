@@ -7,58 +7,31 @@ neighbourhoods of a few vertices at a time instead.
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.pipeline.flow import Flow, Stage, StageError
 from penstock.progress import SILENT, Progress
-from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
-from penstock.store.rows import gather_rows
 from penstock.train.chunks import Chunk, cut_into_chunks
 from penstock.train.inputs import Inputs
+from penstock.train.levels import Level
+from penstock.train.reach import Reach, frontiers
 
-_ANY = BatchKey(0, 0, 0)
-"""Whole neighbourhoods are not drawn: any key names them."""
-_FEW = 512
-"""Vertices at a time for models that are not made of layers."""
 _SHARE = 8
 """A chunk's inputs take this part of the working memory: layers hold several arrays of that size."""
 _EDGE = 16
 """Bytes an edge of a block takes, with what is derived from it."""
 
 Fetch = Callable[[str, Array], torch.Tensor]
-
-
-class _Level:
-    """The outputs of one layer for some rows of every type; kept in a file when they are large."""
-
-    def __init__(self, rows: dict[str, Array], in_memory: int, folder: Path) -> None:
-        self.rows, self.values, self._in_memory, self._folder = rows, dict[str, Array](), in_memory, folder
-
-    def write(self, chunk: Chunk, out: torch.Tensor) -> None:
-        """Take the outputs of a chunk."""
-        if chunk.node_type not in self.values:
-            self.values[chunk.node_type] = self._room((len(self.rows[chunk.node_type]), out.shape[1]))
-        self.values[chunk.node_type][chunk.start : chunk.start + len(out)] = out.cpu().numpy()
-
-    def fetch(self, node_type: str, ids: Array) -> torch.Tensor:
-        """The outputs of some vertices, all of which have been computed."""
-        rows = self.rows[node_type]
-        places = ids if len(rows) and rows[-1] == len(rows) - 1 else np.searchsorted(rows, ids)
-        return torch.from_numpy(gather_rows(self.values[node_type], places))
-
-    def _room(self, shape: tuple[int, int]) -> Array:
-        if shape[0] * shape[1] * 4 <= self._in_memory:
-            return np.empty(shape, np.float32)
-        with tempfile.NamedTemporaryFile(dir=self._folder) as file:
-            return np.memmap(file, np.float32, "w+", shape=shape).view(np.ndarray)
+Sampled = Iterator[tuple[Chunk, Any]]
 
 
 class Inference:
@@ -67,17 +40,16 @@ class Inference:
     def __init__(
         self,
         model: torch.nn.Module,
-        graph: Graph,
         inputs: Inputs,
-        layers: int,
+        reach: Reach,
         budget_mb: int,
-        weight: str | None = None,
-        clock: tuple[str, Array] | None = None,
+        target: str | None = None,
+        folder: Path | None = None,
     ) -> None:
-        """`layers`: hops a model that is not made of layers reads; `clock`: a time field and every vertex's time."""
-        self._model, self._graph, self._inputs, self._layers = model, graph, inputs, layers
-        self._budget, self._weight = budget_mb << 20, weight
-        self._clock, self._folder = clock, Path(tempfile.gettempdir())
+        """`target`: the only type that the model's answer is about; `folder`: for outputs that do not fit memory."""
+        self._model, self._inputs, self._reach, self._graph = model, inputs, reach, reach.graph
+        self._budget, self._target = budget_mb << 20, target
+        self._folder = folder or Path(tempfile.gettempdir())
 
     def outputs(
         self, wanted: dict[str, Array], progress: Progress = SILENT, hidden: bool = False
@@ -86,29 +58,30 @@ class Inference:
 
         `hidden`: of the last layer that is not yet the answer, where the model is made of layers.
         """
-        was_training = self._model.training
-        self._model.eval()
+        for name, rows in wanted.items():
+            _check_rows(name, rows, self._graph.nodes[name].count)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), evaluating(self._model):
                 # Times differ from seed to seed: no vertex has one value that all its readers could share.
-                if getattr(self._model, "layerwise", False) and self._clock is None:
+                if getattr(self._model, "layerwise", False) and self._reach.clock is None:
                     return self._by_layers(wanted, progress, hidden)
                 return self._by_neighbourhoods(wanted, progress)
         except StageError as error:
             raise error.__cause__ or error from None
-        finally:
-            self._model.train(was_training)
 
     def _by_layers(self, wanted: dict[str, Array], progress: Progress, hidden: bool) -> dict[str, torch.Tensor]:
         model: Any = self._model
-        # With jumping knowledge the answer is made behind the last layer, else by it.
-        layers = model.num_layers - (1 if hidden and not model.needs_all_outputs else 0)
-        needed = frontiers(self._graph, wanted, layers)
+        # With jumping knowledge the answer is made behind the last layer, else by it; and the last layer may compute
+        # the target's rows alone.
+        last = model.needs_all_outputs and (self._target is None or set(wanted) == {self._target})
+        layers = model.num_layers - (1 if hidden and not last else 0)
+        hops = [self._reach.of_layer(number, model.num_layers) for number in range(layers)]
+        needed = frontiers(self._graph, wanted, hops[::-1])
         fetch: Fetch = self._prepared
         kept: dict[str, list[torch.Tensor]] = {name: [] for name in wanted}
         progress.start("exact inference", sum(len(rows) for need in needed[1:] for rows in need.values()), "vertices")
         for number in range(layers):
-            level = _Level(needed[number + 1], self._budget, self._folder)
+            level = Level(needed[number + 1], self._budget, self._folder)
             for chunk, out in self._layer(number, fetch, needed[number + 1]):
                 level.write(chunk, out)
                 progress.advance(len(out))
@@ -141,7 +114,14 @@ class Inference:
 
     def _layer(self, number: int, fetch: Fetch, rows: dict[str, Array]) -> Iterator[tuple[Chunk, torch.Tensor]]:
         model: Any = self._model
-        for chunk, batch, x in self._read(fetch, 1, self._chunks(number, rows)):
+        kinds = self._reach.of_layer(number, model.num_layers)
+        sample = self._reach.sampler([kinds])
+        read = Graph(self._graph.nodes, {kind: self._graph.edges[kind] for kind in kinds})
+        size = self._budget // _SHARE
+        chunks = cut_into_chunks(read, rows, max(1, size // (4 * self._width(number))), size // _EDGE)
+        # A level has no rows of a type that nobody reads.
+        sampled = ((chunk, sample(chunk)) for chunk in chunks)
+        for chunk, batch, x in self._read(sampled, lambda name, ids: fetch(name, ids) if len(ids) else None):
             if self._graph.is_homogeneous:
                 yield chunk, model.layer(number, batch.blocks[0], x[chunk.node_type])
             else:
@@ -149,80 +129,91 @@ class Inference:
 
     def _by_neighbourhoods(self, wanted: dict[str, Array], progress: Progress) -> dict[str, torch.Tensor]:
         found: dict[str, list[torch.Tensor]] = {name: [] for name in wanted}
-        whole = self._graph.num_edges * max(self._inputs.widths.values(), default=1) * 4 <= self._budget
-        size = self._graph.num_nodes if whole else _FEW
-        chunks = (
-            Chunk(name, rows[start : start + size], start)
-            for name, rows in wanted.items()
-            for start in range(0, len(rows), size)
-        )
         progress.start("exact inference", sum(map(len, wanted.values())), "vertices")
-        for chunk, batch, x in self._read(self._inputs.pull, self._layers, chunks):
+        for chunk, batch, x in self._read(self._neighbourhoods(wanted), self._inputs.pull):
             out = self._model(batch.blocks, x[chunk.node_type] if self._graph.is_homogeneous else x)
-            found[chunk.node_type].append(out if isinstance(out, torch.Tensor) else out[chunk.node_type])
+            found[chunk.node_type].append(_rows_of(out, chunk.node_type))
             progress.advance(len(chunk.rows))
         progress.finish()
         return {name: torch.cat(parts) for name, parts in found.items() if parts}
 
+    def _neighbourhoods(self, wanted: dict[str, Array]) -> Sampled:
+        """Whole neighbourhoods of as many vertices at a time as the working memory holds, or of one.
+
+        How far they reach is known once they are there: chunks double while they are small, and are halved when they
+        have become too large.
+        """
+        sample = self._reach.sampler(self._reach.hops)
+        row = 4 * self._width(0)
+        room = self._budget // _SHARE // row
+        # Trees of seeds with times of their own repeat vertices: only without times is the graph the most there is.
+        at_once = self._reach.clock is None and self._graph.num_nodes + self._graph.num_edges <= room
+        size = self._graph.num_nodes if at_once else 1
+        for name, rows in wanted.items():
+            start = 0
+            while start < len(rows):
+                chunk = Chunk(name, rows[start : start + size], start)
+                batch = sample(chunk)
+                load = sum(map(len, batch.inputs.values())) + max(block.num_edges for block in batch.blocks)
+                if load > room and len(chunk.rows) > 1:
+                    size = len(chunk.rows) // 2
+                    continue
+                yield chunk, batch
+                start += len(chunk.rows)
+                if 2 * load <= room:
+                    size = min(2 * size, self._graph.num_nodes)
+
     def _read(
-        self, fetch: Fetch, hops: int, chunks: Iterator[Chunk]
+        self, sampled: Sampled, fetch: Callable[[str, Array], torch.Tensor | None]
     ) -> Iterator[tuple[Chunk, Any, dict[str, torch.Tensor]]]:
         """Chunks with their whole neighbourhoods and inputs; the next is read while one is computed."""
-        sample = self._whole(hops)
 
-        def read(chunk: Chunk) -> tuple[Chunk, Any, dict[str, torch.Tensor]]:
-            batch = sample(chunk)
+        def read(pair: tuple[Chunk, Any]) -> tuple[Chunk, Any, dict[str, torch.Tensor]]:
+            chunk, batch = pair
             with torch.no_grad():
-                return chunk, batch, {name: fetch(name, ids) for name, ids in batch.inputs.items() if len(ids)}
+                x = {name: fetch(name, ids) for name, ids in batch.inputs.items()}
+            return chunk, batch, {name: rows for name, rows in x.items() if rows is not None}
 
-        first = list(islice(chunks, 2))
+        first = list(islice(sampled, 2))
         if len(first) < 2:
             # Nothing to read ahead: threads would only cost their start.
             yield from map(read, first)
             return
-        with Flow(chain(first, chunks), [Stage("read", read, 1, 1)]) as flow:
+        with Flow(chain(first, sampled), [Stage("read", read, 1, 1)], source_depth=1) as flow:
             yield from flow
 
-    def _whole(self, hops: int) -> Callable[[Chunk], Any]:
-        """Samples all neighbours of a chunk."""
-        if not self._graph.is_homogeneous:
-            typed = TypedNeighbourSampler(self._graph, [ALL] * hops, weight=self._weight, totals=True)
-            return lambda chunk: typed.sample({chunk.node_type: chunk.rows}, _ANY)
-        if self._clock is None:
-            plain = NeighbourSampler(self._graph, [ALL] * hops, weight=self._weight, totals=True)
-            return lambda chunk: plain.sample(chunk.rows, _ANY)
-        time, times = self._clock
-        timed = NeighbourSampler(self._graph, [ALL] * hops, weight=self._weight, totals=True, time=time)
-        return lambda chunk: timed.sample(chunk.rows, _ANY, times=times[chunk.rows])
-
-    def _chunks(self, number: int, rows: dict[str, Array]) -> Iterator[Chunk]:
-        """Rows cut so that what a layer reads for a chunk fits the working memory."""
+    def _width(self, number: int) -> int:
+        """The widest rows that a layer reads or writes, as far as is known."""
         options: Any = getattr(self._model, "options", None)
         widest = max(self._inputs.widths.values())
         hidden = widest if options is None else options.hidden
-        width = max(hidden, widest) if number == 0 else hidden
-        size = self._budget // _SHARE
-        return cut_into_chunks(self._graph, rows, max(1, size // (4 * width)), size // _EDGE)
+        return int(max(hidden, widest) if number == 0 else hidden)
 
 
-def frontiers(graph: Graph, wanted: dict[str, Array], layers: int) -> list[dict[str, Array]]:
-    """For each level, inputs first, the vertices whose values are needed: ascending numbers by type."""
-    needed = [{name: np.asarray(wanted.get(name, ()), np.int64) for name in graph.nodes}]
-    for _ in range(layers):
-        marks = {name: np.zeros(nodes.count, np.bool_) for name, nodes in graph.nodes.items()}
-        for name, rows in needed[0].items():
-            marks[name][rows] = True
-        for (source, _, destination), edges in graph.edges.items():
-            _mark_sources(edges.indptr, edges.indices, needed[0][destination], marks[source])
-        needed.insert(0, {name: np.flatnonzero(mark) for name, mark in marks.items()})
-    return needed
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """The model in evaluation, and afterwards each of its parts as it was: some may be frozen."""
+    before = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
 
 
-@njit(nogil=True, cache=True)
-def _mark_sources(indptr: Array, indices: Array, rows: Array, mark: Array) -> None:
-    for row in rows:
-        for k in range(indptr[row], indptr[row + 1]):
-            mark[indices[k]] = True
+def _check_rows(name: str, rows: Array, count: int) -> None:
+    if len(rows) and (rows[0] < 0 or rows[-1] >= count or np.any(rows[1:] <= rows[:-1])):
+        raise PenstockError(
+            f"Vertices of type {name!r} to compute do not ascend within 0..{count - 1}: sort them, each once."
+        )
+
+
+def _rows_of(out: Any, name: str) -> torch.Tensor:
+    rows = out if isinstance(out, torch.Tensor) else out.get(name)
+    if rows is None:
+        raise PenstockError(f"The model gives no rows of type {name!r}: choose among {', '.join(out)}.")
+    return rows
 
 
 def _only(model: Any, name: str, outputs: list[torch.Tensor]) -> torch.Tensor:

@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.pipeline.loading import Batch
 from penstock.store.embedding import EmbeddingTable
 from penstock.store.local import LocalStore
+from penstock.train.data import DataOptions
 from penstock.train.job import Job
 
 
@@ -23,16 +24,24 @@ class Inputs:
 
     def __init__(self, graph: Graph, job: Job) -> None:
         self.store, self.device = LocalStore.of_graph(graph), torch.device(job.device)
-        having = {name for name, nodes in graph.nodes.items() if job.features in nodes.fields}
+        having = _types_with_features(graph, job)
         self.fields = {name: job.features for name in graph.nodes if name in having}
         self.tables = {
             name: EmbeddingTable(name, nodes.count, job.embedding, job.embedding_optimiser, job.embedding_lr, job.seed)
             for name, nodes in graph.nodes.items()
             if name not in having
         }
-        self._repeats = job.time is not None
+        self._field, self._repeats = job.features, job.time is not None
         self.scale = _divide_by_sum if job.scale_features == "rows" else None
         self.widths = {name: self._width(graph, name, job) for name in graph.nodes}
+
+    @property
+    def note(self) -> str | None:
+        """What the user should know: that the graph has no features at all, where it has none."""
+        if self.fields:
+            return None
+        width = next(iter(self.widths.values()))
+        return f"No vertices have features {self._field!r}: an embedding of {width} numbers is learned for each."
 
     @property
     def parameters(self) -> int:
@@ -69,11 +78,16 @@ class Inputs:
 
     def restore(self, state: dict[str, Any]) -> None:
         """The tables from a checkpoint."""
+        if not isinstance(state, dict) or not all(isinstance(table, dict) for table in state.values()):
+            raise PenstockError("The checkpoint has no embeddings where they should be: use the checkpoint before it.")
         if set(state) != set(self.tables):
             raise PenstockError(
                 "The checkpoint has embeddings for other node types than the graph: name the run's graph."
             )
         for name, table in self.tables.items():
+            steps = state[name].get("steps")
+            if type(steps) is not int or steps < 0:
+                raise PenstockError(f"The checkpoint's embeddings of {name!r} have had {steps!r} steps: use another.")
             table.restore(state[name])
 
     def _width(self, graph: Graph, name: str, job: Job) -> int:
@@ -85,6 +99,16 @@ class Inputs:
                 f"Features {job.features!r} of {name!r} are {x.dtype} {x.shape}: give a row of numbers each."
             )
         return int(x.shape[1])
+
+
+def _types_with_features(graph: Graph, job: Job) -> set[str]:
+    """The types that have the job's field. One that was asked for by name must be somewhere: it may be mistyped."""
+    having = {name for name, nodes in graph.nodes.items() if job.features in nodes.fields}
+    if not having and job.features != DataOptions.model_fields["features"].default:
+        known = sorted({field for nodes in graph.nodes.values() for field in nodes.fields})
+        hint = nearest(job.features, known) if known else ": leave out `features`, and embeddings are learned"
+        raise PenstockError(f"No vertices have features {job.features!r}{hint}.".replace("?.", "?"))
+    return having
 
 
 def _summed(ids: Array, gradients: Array) -> tuple[Array, Array]:

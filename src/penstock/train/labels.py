@@ -10,11 +10,15 @@ from penstock.graph.graph import SPLITS, Graph, NodeSet
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.graph.splits import splits_by_ratio
 from penstock.train.data import DataOptions, Task
+from penstock.train.learned_labels import LearnedLabels, recoded
 
 
 @dataclass(eq=False)
 class Labelled:
-    """The vertices of one type with what is known of them. `classes` is 0 for numbers, the width for multi-label."""
+    """The vertices of one type with what is known of them. `classes` is 0 for numbers, the width for multi-label.
+
+    `words` are the classes' names, where they have any; `problem` says why outputs cannot be compared with the labels.
+    """
 
     node_type: str
     labels: Array
@@ -22,24 +26,74 @@ class Labelled:
     task: Task
     classes: int
     multi_label: bool = False
+    field: str = "y"
+    words: list[str] | None = None
+    problem: str | None = None
+
+    def learned(self) -> LearnedLabels:
+        """What a run remembers of them."""
+        return LearnedLabels(self.task, self.node_type, self.field, self.classes, self.multi_label, self.words)
+
+    def check_known(self, split: str) -> None:
+        """Refuse a split of which not all labels are known."""
+        rows = self.splits[split]
+        unknown = rows[~_known(self)[rows]]
+        if len(unknown):
+            raise PenstockError(
+                f"{len(unknown):,} vertices of split {split!r} have no label {self.field!r} that is known, first"
+                f" {unknown[0]}: take them out of the split, or label them."
+            )
+        if self.multi_label and not np.isin(self.labels[rows], (0, 1)).all():
+            raise PenstockError(
+                f"Labels {self.field!r} of split {split!r} are not all 0 or 1: a column says yes or no."
+            )
 
 
 def labelled_vertices(graph: Graph, options: DataOptions, task: Task) -> Labelled:
     """Labels and splits of a node task, checked against each other."""
     node_type = _type_with_labels(graph, options)
     nodes = graph.nodes[node_type]
-    labels = np.asarray(nodes.fields[options.label])
-    multi = labels.ndim == 2 and labels.shape[1] > 1
-    if labels.ndim == 2 and not multi:
-        labels = labels[:, 0]
+    labels = _column(nodes.fields[options.label])
+    multi = labels.ndim == 2
     if multi and task == "node-regression":
         raise PenstockError(f"Labels {options.label!r} are {labels.shape[1]} numbers a vertex: regression learns one.")
-    found = Labelled(node_type, labels, {}, task, 0, multi)
+    found = Labelled(node_type, labels, {}, task, 0, multi, options.label)
     if task == "node-classification":
         found.classes = labels.shape[1] if multi else _count_classes(labels, options.label)
+        found.words = None if multi else nodes.categories.get(options.label)
     found.splits = _splits(nodes, found, options)
-    _check_splits(found, options)
+    if len(found.splits["train"]) == 0:
+        raise PenstockError(f"The training split of {node_type!r} is empty: give the graph one, or set `split`.")
+    for split in found.splits:
+        found.check_known(split)
     return found
+
+
+def vertices_to_judge(graph: Graph, options: DataOptions, learned: LearnedLabels) -> Labelled:
+    """The vertices that a trained model is used on, with what labels and splits they have."""
+    if learned.type not in graph.nodes:
+        raise PenstockError(f"The run learned about vertices of type {learned.type!r}, and the graph has none.")
+    nodes, field = graph.nodes[learned.type], learned.field or options.label
+    known = (learned.task, learned.classes, learned.multi_label, field, learned.words)
+    if field in nodes.fields:
+        words = nodes.categories.get(field)
+        labels, problem = recoded(_column(nodes.fields[field]), words, learned)
+        found = Labelled(learned.type, labels, {}, *known, problem)
+    else:
+        missing = f"The vertices have no labels {field!r} to compare with."
+        found = Labelled(learned.type, np.full(nodes.count, -1), {}, *known, missing)
+    # Splits that the graph does not have are drawn among the labelled vertices, as for training.
+    if found.problem is None and ("train" in nodes.splits or options.split != "graph"):
+        found.splits = _splits(nodes, found, options)
+    else:
+        found.splits = _given_splits(nodes)
+    return found
+
+
+def _column(labels: Array) -> Array:
+    """Labels; a matrix of one column is no matrix."""
+    labels = np.asarray(labels)
+    return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
 
 
 def _type_with_labels(graph: Graph, options: DataOptions) -> str:
@@ -79,7 +133,7 @@ def _count_classes(labels: Array, name: str) -> int:
 
 
 def _splits(nodes: NodeSet, found: Labelled, options: DataOptions) -> dict[str, Array]:
-    given = {name: np.asarray(nodes.splits[name]) for name in SPLITS if name in nodes.splits}
+    given = _given_splits(nodes)
     if options.split == "graph" and "train" not in given:
         raise PenstockError("The graph has no split of its own: set `split` to ratio or per-class.")
     if options.split in ("auto", "graph") and "train" in given:
@@ -109,23 +163,21 @@ def _per_class(labels: Array, eligible: Array, sizes: tuple[int, ...], seed: int
     return {name: eligible[mask] for name, mask in zip(SPLITS, chosen, strict=True)}
 
 
-def _check_splits(found: Labelled, options: DataOptions) -> None:
-    if len(found.splits["train"]) == 0:
-        raise PenstockError(f"The training split of {found.node_type!r} is empty: give the graph one, or set `split`.")
-    known = _known(found)
-    for name, rows in found.splits.items():
-        if len(rows) and (int(rows[0]) < 0 or int(rows[-1]) >= len(known)):
-            raise PenstockError(f"Split {name!r} names vertices outside 0..{len(known) - 1}: make the graph again.")
-        unknown = rows[~known[rows]]
-        if len(unknown):
-            raise PenstockError(
-                f"{len(unknown):,} vertices of split {name!r} have no label {options.label!r}, first {unknown[0]}:"
-                " take them out of the split, or label them."
-            )
-        if found.multi_label and not np.isin(found.labels[rows], (0, 1)).all():
-            raise PenstockError(
-                f"Labels {options.label!r} of split {name!r} are not all 0 or 1: a column says yes or no."
-            )
+def _given_splits(nodes: NodeSet) -> dict[str, Array]:
+    """The graph's own splits, ascending: converters give whatever order their files have."""
+    found = {}
+    for name in SPLITS:
+        if name not in nodes.splits:
+            continue
+        rows = np.sort(np.asarray(nodes.splits[name]))
+        if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
+            raise PenstockError(f"Split {name!r} is {rows.dtype} {rows.shape}: give the numbers of its vertices.")
+        if len(rows) and (int(rows[0]) < 0 or int(rows[-1]) >= nodes.count):
+            raise PenstockError(f"Split {name!r} names vertices outside 0..{nodes.count - 1}: make the graph again.")
+        if len(repeated := rows[1:][rows[1:] == rows[:-1]]):
+            raise PenstockError(f"Split {name!r} names vertex {repeated[0]} more than once: name each once.")
+        found[name] = rows.astype(np.int64)
+    return found
 
 
 def _known(found: Labelled) -> Array:

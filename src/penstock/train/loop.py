@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -19,26 +19,7 @@ from penstock.train.events import EventLog
 from penstock.train.optimisers import step_schedule
 from penstock.train.run_folder import EVENTS, RunFolder
 from penstock.train.session import Session
-
-
-@dataclass
-class Standing:
-    """Where a run stands: everything but the weights that a checkpoint must hold."""
-
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    loss_sum: float = 0.0
-    seeds: int = 0
-    train_loss: float = math.nan
-    best_value: float | None = None
-    best_epoch: int = -1
-    without_gain: int = 0
-    elapsed: float = 0.0
-    epoch_seconds: list[float] = field(default_factory=list)
-    all_seeds: int = 0
-    done: bool = False
-    """Whether the last epoch has ended, by number or by patience."""
+from penstock.train.standing import Standing
 
 
 class Loop:
@@ -52,7 +33,6 @@ class Loop:
             folder.checkpoints, job.checkpoint_steps, job.checkpoint_minutes, job.keep_checkpoints
         )
         self._began = time.perf_counter() - standing.elapsed
-        self._epoch_began = time.perf_counter()
         self._last_val: dict[str, float] = {}
         self._stages: dict[str, StageTime] = {}
         self._record_every = max(1, self.schedule.batches // 10)
@@ -82,13 +62,15 @@ class Loop:
         with self._progress.step("training", total - standing.step, "batches"):
             try:
                 with loader:
-                    self._epoch_began = time.perf_counter()
+                    mark = time.perf_counter()
                     for loaded in loader:
                         self._step(loaded)
+                        standing.epoch_elapsed += time.perf_counter() - mark
                         with loader.aside():
                             if loaded.planned.last:
                                 self._end_epoch(loader, events)
                             self._after_step()
+                        mark = time.perf_counter()
                         if stop() or self._stopped_early():
                             break
                     return loader.times()
@@ -114,17 +96,18 @@ class Loop:
             raise PenstockError(self._diverged(f"The loss is {value} {where}"))
         loss.backward()  # type: ignore[no-untyped-call]
         if session.job.clip:
-            torch.nn.utils.clip_grad_norm_(session.learned.parameters(), session.job.clip)
+            rows = [x[name] for name in session.inputs.tables if name in x]
+            torch.nn.utils.clip_grad_norm_([*session.learned.parameters(), *rows], session.job.clip)
         session.optimiser.step()
         session.inputs.learn(batch, x)
         self._count(loaded, value)
 
     def _count(self, loaded: Loaded, loss: float) -> None:
-        standing, seeds = self.standing, len(loaded.planned.seeds)
+        standing, examples = self.standing, loaded.examples
         standing.step += 1
-        standing.loss_sum += loss * seeds
-        standing.seeds += seeds
-        standing.all_seeds += seeds
+        standing.loss_sum += loss * examples
+        standing.examples += examples
+        standing.all_examples += examples
         epoch, batch = loaded.position
         standing.epoch, standing.batch = (epoch + 1, 0) if loaded.planned.last else (epoch, batch + 1)
         self._progress.advance(1)
@@ -140,18 +123,21 @@ class Loop:
     def _end_epoch(self, loader: Loader, events: EventLog) -> None:
         """Validate, let the schedule step, remember the best, decide whether to go on."""
         session, standing, job = self.session, self.standing, self.session.job
-        seconds = time.perf_counter() - self._epoch_began
+        seconds = standing.epoch_elapsed
         standing.epoch_seconds.append(round(seconds, 4))
-        standing.train_loss = standing.loss_sum / standing.seeds
-        rate = standing.seeds / seconds
-        standing.loss_sum, standing.seeds = 0.0, 0
+        standing.train_loss = standing.loss_sum / max(standing.examples, 1)
+        rate = standing.examples / seconds
+        standing.loss_sum, standing.examples, standing.epoch_elapsed = 0.0, 0, 0.0
         finished = standing.epoch
         last = finished == job.epochs
+        regular = bool(job.evaluate_every) and finished % job.evaluate_every == 0
         val = {}
-        if job.evaluate_every and (finished % job.evaluate_every == 0 or last):
+        if regular or (job.evaluate_every and last):
             val = self._validate(finished)
-            self._judge(val, finished)
-        step_schedule(session.schedule, val.get(session.task.metric.name), session.task.metric.better)
+            self._judge(val, finished, regular)
+        # A validation only because the run ends steers nothing: with more epochs it would not have been.
+        value = val.get(session.task.metric.name) if regular else None
+        step_schedule(session.schedule, value, session.task.metric.better)
         standing.done = last or bool(job.patience and standing.without_gain >= job.patience)
         times = loader.times()
         spent = {name: times[name].since(self._stages[name]) if self._stages else times[name] for name in times}
@@ -160,7 +146,6 @@ class Loop:
         events.memory(memory)
         self._tell(finished, val, rate, limiting(spent), memory)
         self._write_epoch(finished - 1, seconds, rate, val, spent, memory)
-        self._epoch_began = time.perf_counter()
 
     def _validate(self, epoch: int) -> dict[str, float]:
         session = self.session
@@ -169,7 +154,7 @@ class Loop:
         except PenstockError as error:
             raise PenstockError(f"Validation after epoch {epoch} (step {self.standing.step}): {error}") from error
 
-    def _judge(self, val: dict[str, float], epoch: int) -> None:
+    def _judge(self, val: dict[str, float], epoch: int, regular: bool) -> None:
         standing, metric = self.standing, self.session.task.metric
         value = val.get(metric.name)
         if value is None:
@@ -177,8 +162,8 @@ class Loop:
         sign = 1 if metric.better == "higher" else -1
         if standing.best_value is None or sign * value > sign * standing.best_value:
             standing.best_value, standing.best_epoch, standing.without_gain = value, epoch, 0
-            self.checkpoints.save_best({"epoch": epoch, "value": value, **self.session.weights()})
-        else:
+            self.checkpoints.save_best(epoch, self.session.weights())
+        elif regular:
             standing.without_gain += 1
 
     def _write_epoch(
@@ -220,7 +205,7 @@ class Loop:
             "schedule": None if session.schedule is None else session.schedule.state_dict(),
             **session.weights(),
         }
-        self.checkpoints.save(self.standing.step, state)
+        self.checkpoints.save(self.standing.step, self.standing.best_epoch, state)
 
     def _diverged(self, what: str) -> str:
         return (

@@ -25,6 +25,10 @@ RUN, JOB, METRICS, EVENTS, LOG, REPORT = (
     "report.html",
 )
 
+STATES = ("running", "finished", "stopped-early", "interrupted", "failed")
+_KINDS = {"started": str, **dict.fromkeys(("graph", "labels", "result", "val", "test"), dict)}
+"""What fields of run.json, and of the result in it, are where they are there."""
+
 
 class RunFolder:
     """A run's documents. One process at a time has it open for writing."""
@@ -54,7 +58,7 @@ class RunFolder:
             folder.facts = json.loads((path / RUN).read_text())
         except FileNotFoundError:
             raise PenstockError(f"{path} is no run folder: it has no {RUN}.") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise PenstockError(f"{path / RUN} cannot be read ({error}): copy the run again.") from None
         if (
             not isinstance(folder.facts, dict)
@@ -62,6 +66,7 @@ class RunFolder:
             or folder.facts.get("version") != VERSION
         ):
             raise PenstockError(f"{path / RUN} is no run of this release: use the release that wrote it.")
+        _check_facts(folder.facts, path / RUN)
         if writing:
             folder._hold()
         return folder
@@ -119,6 +124,20 @@ class RunFolder:
         except OSError:
             self._lock.close()
             raise PenstockError(f"{self.path} is in use by another process: wait for it or stop it.") from None
+
+
+def _check_facts(facts: dict[str, Any], where: Path) -> None:
+    """Others take these fields as they are."""
+    mend = "copy the run again"
+    state = facts.get("state")
+    if state not in STATES:
+        raise PenstockError(f"{where} has the state {state!r}, which is none of {', '.join(STATES)}: {mend}.")
+    result = facts.get("result", {})
+    scores = {name: result[name] for name in ("val", "test") if name in result} if isinstance(result, dict) else {}
+    for name, value in {**facts, **scores}.items():
+        kind = _KINDS.get(name, object)
+        if not isinstance(value, kind):
+            raise PenstockError(f"{where} has a {name!r} that is not {'text' if kind is str else 'a mapping'}: {mend}.")
 
 
 def _remove_old(path: Path) -> None:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,10 @@ from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import newest, read_best
 from penstock.train.job import Job, make_job, write_job
-from penstock.train.loop import Loop, Standing
+from penstock.train.loop import Loop
 from penstock.train.run_folder import JOB, RunFolder
 from penstock.train.session import Session, make_session
+from penstock.train.standing import Standing, checked_standing
 from penstock.train.state_file import read_state
 from penstock.version import __version__
 
@@ -41,7 +41,8 @@ def start_run(
 ) -> RunFolder:
     """Train a job from its beginning. Everything is built and tried before the run folder is made."""
     # How sums are rounded depends on the threads that compute: resumed elsewhere, the run keeps its number.
-    job = job.model_copy(update={"threads": job.threads or default_threads(), **_options_of(module)})
+    fixed = {"threads": job.threads or default_threads(), "graph": _resolved(job.graph)}
+    job = job.model_copy(update={**fixed, **_options_of(module)})
     with _compute_threads(job):
         session = make_session(job, graph, module)
         model = type(module).__name__ if module is not None and not _options_of(module) else job.model
@@ -67,11 +68,15 @@ def resume_run(
             job = make_job({**job.model_dump(), "epochs": epochs})
         with _compute_threads(job):
             session = make_session(job, graph, module)
+            _check_same_graph(session.graph, folder)
             file = newest(folder.checkpoints)
             standing = _restore(session, file)
             if epochs is not None:
                 _change_epochs(standing, epochs)
                 write_job(job, folder.path / JOB)
+            if epochs is None and standing.done and folder.facts["state"] in ("finished", "stopped-early"):
+                progress.note("The run had ended: there is nothing left to train.")
+                return folder
             folder.forget_metrics_after(standing.step)
             where = {"epoch": standing.epoch, "step": standing.step, "time": standing.elapsed}
             folder.append_metrics({"kind": "resumed", **where})
@@ -87,7 +92,8 @@ def open_trained(
 ) -> tuple[RunFolder, Session]:
     """A run's best model, ready for evaluation and inference."""
     folder = RunFolder.open(path)
-    session = make_session(folder.job(), graph, module)
+    with torch.random.fork_rng(devices=[]):
+        session = make_session(folder.job(), graph, module)
     session.restore_weights(read_best(folder.checkpoints), str(folder.checkpoints))
     return folder, session
 
@@ -102,11 +108,11 @@ def _run(session: Session, folder: RunFolder, standing: Standing, progress: Prog
                 loop.save()
                 folder.write_facts(state="interrupted", message=_where(standing), result=_result(loop, times))
                 return folder
-        loop.save()
-        result = _finish(loop, times, progress)
-        early = standing.epoch < session.job.epochs
-        folder.write_facts(state="stopped-early" if early else "finished", result=result)
-        return folder
+            loop.save()
+            result = _finish(loop, times, progress)
+            early = standing.epoch < session.job.epochs
+            folder.write_facts(state="stopped-early" if early else "finished", result=result)
+            return folder
     except BaseException as error:
         cause = error.__cause__ if isinstance(error, StageError) and error.__cause__ else error
         _record_failure(folder, cause, error)
@@ -118,7 +124,7 @@ def _run(session: Session, folder: RunFolder, standing: Standing, progress: Prog
 def _finish(loop: Loop, times: dict[str, StageTime], progress: Progress) -> dict[str, Any]:
     """The result, with the best model's metrics. The weights of the last step stay in the newest checkpoint."""
     session = loop.session
-    if (loop.folder.checkpoints / "best.ckpt").exists():
+    if loop.standing.best_epoch >= 0:
         session.restore_weights(read_best(loop.folder.checkpoints), str(loop.folder.checkpoints))
     scores = session.task.evaluate(session.inference(), ["val", "test"], progress)
     return {**_result(loop, times), "val": scores.get("val", {}), "test": scores.get("test", {})}
@@ -130,14 +136,12 @@ def _result(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
         name: {"busy_s": round(t.busy, 3), "wait_s": round(t.wait, 3), "threads": t.threads, "depth": t.depth}
         for name, t in times.items()
     }
-    spent = sum(standing.epoch_seconds)
-    rate = standing.all_seeds / spent if spent else 0.0
     return {
         "run": str(loop.folder.path),
         "epochs": standing.epoch,
         "seconds": round(standing.elapsed, 3),
         "epoch_seconds": standing.epoch_seconds,
-        "seeds_per_second": round(rate, 1),
+        "seeds_per_second": round(standing.rate, 1),
         "train_loss": standing.train_loss if math.isfinite(standing.train_loss) else None,
         "val": {},
         "test": {},
@@ -150,17 +154,25 @@ def _result(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
 
 def _restore(session: Session, file: Path) -> Standing:
     state = read_state(file)
-    known = {each.name for each in fields(Standing)}
-    if not {"standing", "optimiser", "schedule", "learned", "tables"} <= set(state) or set(state["standing"]) != known:
+    if not {"standing", "optimiser", "schedule", "learned", "tables"} <= set(state):
         raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.")
+    standing = checked_standing(state["standing"], file)
     session.restore_weights(state, str(file))
     try:
         session.optimiser.load_state_dict(state["optimiser"])
         if session.schedule is not None:
             session.schedule.load_state_dict(state["schedule"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PenstockError(f"{file} does not fit the job's optimiser ({error}): give the run's own job.") from None
-    return Standing(**state["standing"])
+    return standing
+
+
+def _check_same_graph(graph: Graph, folder: RunFolder) -> None:
+    known = folder.facts.get("graph")
+    nodes = {name: nodes.count for name, nodes in graph.nodes.items()}
+    edges = {edge_key(kind): edges.count for kind, edges in graph.edges.items()}
+    if not isinstance(known, dict) or known.get("nodes") != nodes or known.get("edges") != edges:
+        raise PenstockError(f"The graph is not the one that {folder.path} was trained on: name that one.")
 
 
 def _change_epochs(standing: Standing, epochs: int) -> None:
@@ -169,6 +181,11 @@ def _change_epochs(standing: Standing, epochs: int) -> None:
     if epochs < begun:
         raise PenstockError(f"The run is in epoch {begun} already: give --epochs {begun} or more.")
     standing.done = standing.epoch == epochs
+
+
+def _resolved(name: str) -> str:
+    """A path that can be opened from any folder; names of data sets stay as they are."""
+    return str(Path(name).resolve()) if Path(name).exists() else name
 
 
 def _options_of(module: torch.nn.Module | None) -> dict[str, Any]:
@@ -251,8 +268,9 @@ def _record_failure(folder: RunFolder, cause: BaseException, error: BaseExceptio
     # A full disk is one way to come here: what cannot be written must not hide what happened.
     with suppress(OSError):
         folder.log_error(error)
-        interrupted = isinstance(cause, KeyboardInterrupt)
-        message = "Interrupted." if interrupted else " ".join(str(cause).split()) or type(cause).__name__
+    interrupted = isinstance(cause, KeyboardInterrupt)
+    message = "Interrupted." if interrupted else " ".join(str(cause).split()) or type(cause).__name__
+    with suppress(OSError):
         folder.write_facts(state="interrupted" if interrupted else "failed", message=message)
 
 

@@ -1,6 +1,7 @@
 """A job made ready to run: graph opened, task, model and optimiser built and tried on a few seeds. Nothing written."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from penstock.nn import ModelOptions, adapt, build_model
 from penstock.pipeline.loading import Batch, on_device
 from penstock.pipeline.schedule import Schedule
 from penstock.train.data import choose_task, open_data, prepared
-from penstock.train.inference import Inference
+from penstock.train.inference import Inference, evaluating
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
+from penstock.train.learned_labels import LearnedLabels
 from penstock.train.optimisers import make_optimiser, make_schedule
+from penstock.train.reach import Reach, followed_relations
 from penstock.train.samplers import clock_for, layers_of
 from penstock.train.tasks import Task, make_task
 
@@ -36,6 +39,8 @@ class Session:
     learned: torch.nn.ModuleDict
     optimiser: torch.optim.Optimizer
     schedule: LRScheduler | None
+    folder: Path | None = None
+    """Where inference may keep what does not fit memory; the system's temporary folder if None."""
 
     def encode(self, batch: Batch, x: dict[str, torch.Tensor]) -> Any:
         """The model's outputs for a batch's seeds."""
@@ -43,9 +48,16 @@ class Session:
 
     def inference(self) -> Inference:
         """Exact outputs with the weights of this moment."""
-        job = self.job
-        clock = clock_for(job, self.graph)
-        return Inference(self.model, self.graph, self.inputs, layers_of(job), job.inference_mb, job.weight, clock)
+        job, hops = self.job, layers_of(self.job)
+        # Samplers without fan-outs are for graphs of one relation, which is always followed.
+        followed = followed_relations(self.graph, job.fanouts, hops)
+        reach = Reach(self.graph, followed, job.weight, clock_for(job, self.graph))
+        target = getattr(self.task, "node_type", None)
+        return Inference(self.model, self.inputs, reach, job.inference_mb, target, self.folder)
+
+    def label_facts(self) -> dict[str, Any]:
+        """What run.json keeps of the labels: task, type, field, classes and their words."""
+        return self.task.learned.facts()
 
     @property
     def parameters(self) -> int:
@@ -73,30 +85,41 @@ class Session:
         self.inputs.restore(state["tables"])
 
 
-def make_session(job: Job, graph: Graph | None = None, module: torch.nn.Module | None = None) -> Session:
-    """Build everything a job names. `graph` and `module` stand for the job's own where given."""
+def make_session(
+    job: Job,
+    graph: Graph | None = None,
+    module: torch.nn.Module | None = None,
+    learned: LearnedLabels | None = None,
+) -> Session:
+    """Build everything a job names. `graph` and `module` stand for the job's own where given.
+
+    `learned` is what a run was taught: the session is then for using its model, on a graph that need have no labels.
+    """
     graph = open_data(job) if graph is None else prepared(graph, job)
     if job.device != "cpu":
         raise PenstockError(f"device {job.device!r} has no kernels yet: use cpu.")
-    if not graph.edges and job.model != "mlp":
-        raise PenstockError("The graph has no edges: use model mlp.")
+    if not graph.edges:
+        raise PenstockError("The graph has no edges: there are no neighbours to learn from.")
     torch.manual_seed(job.seed)
     inputs = Inputs(graph, job)
-    task, graph = make_task(choose_task(graph, job), graph, job)
+    task, graph = make_task(learned.task if learned else choose_task(graph, job), graph, job, learned)
     model = _make_model(job, graph, inputs, task, module)
     parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
     learned = torch.nn.ModuleDict(parts)
     optimiser = make_optimiser(learned.parameters(), job)
     session = Session(job, graph, inputs, task, model, learned, optimiser, make_schedule(optimiser, job))
-    _try(session)
+    _try(session, learned is None)
     return session
 
 
 def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None) -> torch.nn.Module:
     if module is not None:
+        if not module.training:
+            # Left so by an evaluation. A module in training whose parts are not has them frozen, and they stay so.
+            module.train()
         if getattr(module, "layerwise", False):
             return module
-        return adapt(module, typed=not graph.is_homogeneous, num_layers=layers_of(job))
+        return adapt(module, not graph.is_homogeneous, layers_of(job), list(graph.edges))
     chosen = {name: getattr(job, name) for name in ModelOptions.model_fields}
     options = ModelOptions(**{**chosen, "layers": layers_of(job)})
     if graph.is_homogeneous:
@@ -104,18 +127,21 @@ def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torc
     return build_model(options, inputs.widths, task.out, list(graph.edges), getattr(task, "node_type", None))
 
 
-def _try(session: Session) -> None:
+def _try(session: Session, with_loss: bool) -> None:
     """One small batch through the model and the loss: what does not fit shows before anything is written."""
+    if not with_loss and len(session.task.items) == 0:
+        return
     schedule = Schedule(session.task.items, min(_TRIED, session.task.batch_size), session.job.seed)
     planned = next(schedule.from_position())
     batch = session.task.sample(planned)
-    session.task.label(batch)
     x = {name: session.inputs.pull(name, ids) for name, ids in batch.inputs.items()}
-    batch.labels = on_device(batch.labels, session.inputs.device)
-    session.model.eval()
     try:
-        with torch.no_grad():
-            session.task.loss(session.encode(batch, x), batch)
+        with torch.no_grad(), evaluating(session.model):
+            out = session.encode(batch, x)
+            if with_loss:
+                session.task.label(batch)
+                batch.labels = on_device(batch.labels, session.inputs.device)
+                session.task.loss(out, batch)
     except PenstockError:
         raise
     except Exception as error:
@@ -123,5 +149,3 @@ def _try(session: Session) -> None:
         raise PenstockError(
             f"The model failed on a first small batch ({type(error).__name__}: {what}): mend it."
         ) from error
-    finally:
-        session.model.train()

@@ -1,6 +1,7 @@
 """A file of named tensors and plain values: one zip, every member with a checksum, no pickle, appears whole."""
 
 import json
+import math
 import os
 import struct
 import zipfile
@@ -27,6 +28,8 @@ _DAMAGE = (
 """What zipfile and NumPy raise when bytes have changed. A changed version or flag is a RuntimeError there."""
 _WIDE = {torch.bfloat16: torch.int16}
 """Types NumPy does not have, and what their bits are stored as."""
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+"""By the version a member says it has."""
 
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
@@ -53,10 +56,11 @@ def read_state(path: Path) -> dict[str, Any]:
     """What `write_state` wrote, checked against its checksums; tensors come back as tensors."""
     try:
         with zipfile.ZipFile(path) as archive:
+            unread = _members(archive, path.stat().st_size)
             document = json.loads(archive.read(_DOCUMENT))
             if document.get("format") != _FORMAT or document.get("version") != _VERSION:
                 raise PenstockError(f"{path} is no state file of this release: use the release that wrote it.")
-            decoded = _decode(document["state"], archive)
+            decoded = _decode(document["state"], archive, unread)
     except FileNotFoundError:
         raise PenstockError(f"{path} does not exist: name a run that has checkpoints.") from None
     except _DAMAGE as error:
@@ -91,20 +95,38 @@ def _encode_tensor(value: torch.Tensor, arrays: dict[str, Array]) -> dict[str, s
     return {"$tensor": name, "dtype": str(value.dtype).removeprefix("torch.")}
 
 
-def _decode(value: Any, archive: zipfile.ZipFile) -> Any:
+def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
+    """The members by name, as large together as the file at most: what is read takes no more memory than that."""
+    members = {info.filename: info for info in archive.infolist()}
+    if any(info.compress_type != zipfile.ZIP_STORED for info in members.values()):
+        raise ValueError("a member is compressed, and checkpoints are not")
+    if sum(info.file_size for info in archive.infolist()) > size:
+        raise ValueError("its members are larger than the file")
+    return members
+
+
+def _decode(value: Any, archive: zipfile.ZipFile, unread: dict[str, zipfile.ZipInfo]) -> Any:
     if isinstance(value, list):
-        return [_decode(each, archive) for each in value]
+        return [_decode(each, archive, unread) for each in value]
     if not isinstance(value, dict):
         return value
     if "$items" in value:
-        return {_decode(key, archive): _decode(each, archive) for key, each in value["$items"]}
-    with archive.open(f"{value.get('$tensor') or value['$array']}.npy") as member:
-        array = npy.read_array(member, allow_pickle=False)
-        # The checksum is compared when the end is met: read to it.
-        if member.read(1):
-            raise ValueError("an array is followed by other bytes")
+        return {_decode(key, archive, unread): _decode(each, archive, unread) for key, each in value["$items"]}
+    # Taken out: an array named a thousand times would be read into memory as often.
+    array = _read_array(archive, unread.pop(f"{value.get('$tensor') or value['$array']}.npy"))
     if "$array" in value:
         return array
     dtype = getattr(torch, value["dtype"])
     tensor = torch.from_numpy(array)
     return tensor.view(dtype) if dtype in _WIDE else tensor
+
+
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
+    # The header is looked at first: NumPy makes room for whatever it promises.
+    with archive.open(info) as member:
+        shape, _, dtype = _HEADERS[npy.read_magic(member)](member)
+        if math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
+            raise ValueError(f"{info.filename} is not as long as its shape {shape} says")
+    with archive.open(info) as member:
+        # The checksum is compared when the end is met, which is where the array ends.
+        return npy.read_array(member, allow_pickle=False)

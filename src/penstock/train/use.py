@@ -1,5 +1,6 @@
 """A trained model put to use: metrics, predictions and embeddings, with the user's own ids."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph, NodeSet
 from penstock.progress import SILENT, Progress
-from penstock.train.running import open_trained
-from penstock.train.session import Session
+from penstock.train.checkpoints import read_best
+from penstock.train.learned_labels import learned_labels
+from penstock.train.run_folder import RUN, RunFolder
+from penstock.train.session import Session, make_session
 from penstock.train.tasks import EdgeTask, LinkTask, NodeTask, Scores
 
 _ROWS = 65_536
@@ -28,7 +31,9 @@ def evaluate_run(
     progress: Progress = SILENT,
 ) -> Scores:
     """Metrics of a run's best model on some splits, by exact inference."""
-    _, session = open_trained(path, graph, module)
+    if not splits:
+        raise PenstockError("There is no split to evaluate: name some of train, val and test.")
+    session = open_session(path, graph, module)
     found = session.task.evaluate(session.inference(), splits, progress)
     if missing := [split for split in splits if split not in found]:
         raise PenstockError(f"The run's data has no split {missing[0]!r} to evaluate: choose another.")
@@ -46,7 +51,7 @@ def predict_run(
 ) -> int:
     """Write a Parquet table of predictions; returns its rows. `split` restricts them, None means everything."""
     _check_file(out, force)
-    _, session = open_trained(path, graph, module)
+    session = open_session(path, graph, module)
     table = _predictions(session, split, progress)
     _write(table, out)
     return int(table.num_rows)
@@ -63,7 +68,7 @@ def embed_run(
 ) -> int:
     """Write a Parquet table of vertex embeddings: what the model knows of a vertex before its last step."""
     _check_file(out, force)
-    _, session = open_trained(path, graph, module)
+    session = open_session(path, graph, module)
     name = _chosen_type(session.graph, node_type, session)
     nodes = session.graph.nodes[name]
     rows = np.arange(nodes.count)
@@ -71,6 +76,18 @@ def embed_run(
     columns = {"id": original_ids(nodes, rows), "embedding": _list_column(values.float().cpu().numpy())}
     _write(pa.table(columns), out)
     return int(nodes.count)
+
+
+def open_session(path: Path, graph: Graph | None = None, module: torch.nn.Module | None = None) -> Session:
+    """A run's best model, ready for evaluation and inference on its own graph or another."""
+    folder = RunFolder.open(path)
+    learned = learned_labels(folder.facts.get("labels"), str(path / RUN))
+    with torch.random.fork_rng(devices=[]):
+        session = make_session(folder.job(), graph, module, learned)
+    session.restore_weights(read_best(folder.checkpoints), str(folder.checkpoints))
+    # Runs of others can be used where they cannot be written.
+    session.folder = path if os.access(path, os.W_OK) else None
+    return session
 
 
 def original_ids(nodes: NodeSet, rows: Array) -> pa.Array:
@@ -93,11 +110,12 @@ def _predictions(session: Session, split: str | None, progress: Progress) -> pa.
 def _of_vertices(session: Session, task: NodeTask, split: str | None, progress: Progress) -> pa.Table:
     nodes = session.graph.nodes[task.node_type]
     rows = np.arange(nodes.count) if split is None else task.rows_of(split)
+    _refuse_nothing(len(rows), split, "vertices")
     out = session.inference().outputs({task.node_type: rows}, progress)[task.node_type].float().cpu()
-    return pa.table({"id": original_ids(nodes, rows), **_answers(task, out, nodes.categories.get(session.job.label))})
+    return pa.table({"id": original_ids(nodes, rows), **_answers(task, out)})
 
 
-def _answers(task: NodeTask, out: torch.Tensor, words: list[str] | None) -> dict[str, Any]:
+def _answers(task: NodeTask, out: torch.Tensor) -> dict[str, Any]:
     if task.name == "node-regression":
         return {"prediction": pa.array(out[:, 0].numpy())}
     if task.multi_label:
@@ -105,7 +123,7 @@ def _answers(task: NodeTask, out: torch.Tensor, words: list[str] | None) -> dict
         shares = _list_column(out.sigmoid().numpy())
         return {"prediction": pa.array(chosen, pa.list_(pa.int32())), "probability": shares}
     best = out.softmax(1).max(1)
-    return {"prediction": _named(best.indices, words), "probability": pa.array(best.values.numpy())}
+    return {"prediction": _named(best.indices, task.learned.words), "probability": pa.array(best.values.numpy())}
 
 
 def _named(codes: torch.Tensor, words: list[str] | None) -> pa.Array:
@@ -116,17 +134,29 @@ def _named(codes: torch.Tensor, words: list[str] | None) -> pa.Array:
 
 def _of_links(session: Session, task: LinkTask, split: str, progress: Progress) -> pa.Table:
     pairs = task.pairs_of(split)
+    _refuse_nothing(len(pairs), split, "held-out edges")
     scores = task.score_pairs(session.inference(), pairs, progress)
     return pa.table({**_ends(session.graph, task.edge_type, pairs[:, 0], pairs[:, 1]), "score": pa.array(scores)})
 
 
 def _of_edges(session: Session, task: EdgeTask, split: str | None, progress: Progress) -> pa.Table:
     positions = np.arange(session.graph.edges[task.edge_type].count) if split is None else task.positions_of(split)
-    sources, destinations = task.ends_of(positions)
-    shares = torch.from_numpy(task.classify(session.inference(), positions, progress)).softmax(1).max(1)
-    words = session.graph.edges[task.edge_type].categories.get(session.job.label)
-    answers = {"prediction": _named(shares.indices, words), "probability": pa.array(shares.values.numpy())}
-    return pa.table({**_ends(session.graph, task.edge_type, sources, destinations), **answers})
+    _refuse_nothing(len(positions), split, "edges")
+    parts = []
+    for sources, destinations, logits in task.classify(session.inference(), positions, progress):
+        best = logits.softmax(1).max(1)
+        answers = {
+            "prediction": _named(best.indices, task.learned.words),
+            "probability": pa.array(best.values.numpy()),
+        }
+        parts.append(pa.table({**_ends(session.graph, task.edge_type, sources, destinations), **answers}))
+    return pa.concat_tables(parts)
+
+
+def _refuse_nothing(count: int, split: str | None, what: str) -> None:
+    if count == 0:
+        whose = "The graph" if split is None else f"Split {split!r}"
+        raise PenstockError(f"{whose} has no {what} to predict: choose another.")
 
 
 def _ends(graph: Graph, kind: tuple[str, str, str], sources: Array, destinations: Array) -> dict[str, pa.Array]:

@@ -65,12 +65,23 @@ def split_positions(
         raise PenstockError(f"Split ratios {list(ratios)} must be at least 0 and sum to at most 1.")
     if reverse not in ("none", "same"):
         raise PenstockError(f"Positions of one edge type cannot be split with reverse {reverse!r}: say none or same.")
-    chosen = np.arange(edges.count) if eligible is None else np.sort(eligible)
+    chosen = np.arange(edges.count) if eligible is None else _checked_positions(eligible, edges.count)
     bits = _pair_bits(edges, key_of(seed, "edge positions"), reverse == "same", False, True)[chosen]
     ends = np.round(np.cumsum(ratios) * len(chosen)).astype(np.int64)
     ends = ends[ends < len(chosen)]
     folds = np.searchsorted(np.partition(bits, ends)[ends], bits, side="right")
     return {name: chosen[folds == fold].astype(np.int64) for fold, name in enumerate(SPLITS)}
+
+
+def _checked_positions(eligible: Array, count: int) -> Array:
+    positions = np.sort(np.asarray(eligible))
+    if positions.ndim != 1 or (len(positions) and positions.dtype.kind not in "iu"):
+        raise PenstockError(
+            f"Edges to split are {positions.dtype} {positions.shape}: give their positions (np.flatnonzero of a mask)."
+        )
+    if len(positions) and (positions[0] < 0 or positions[-1] >= count or np.any(positions[1:] == positions[:-1])):
+        raise PenstockError(f"Edges to split are not different positions in 0..{count - 1}.")
+    return positions
 
 
 def _check_split(graph: Graph, edge_type: EdgeType, ratios: tuple[float, float]) -> None:

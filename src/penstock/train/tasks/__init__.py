@@ -2,15 +2,16 @@
 
 import numpy as np
 
-from penstock.errors import PenstockError
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
-from penstock.sampling.links import split_edges, split_positions
+from penstock.sampling.links import split_edges
 from penstock.train.data import Task as TaskName
 from penstock.train.data import choose_edge_type
 from penstock.train.job import Job
-from penstock.train.labels import labelled_vertices
-from penstock.train.samplers import make_drawing
+from penstock.train.labels import labelled_vertices, vertices_to_judge
+from penstock.train.learned_labels import LearnedLabels
+from penstock.train.samplers import Drawing, layers_of, make_drawing
+from penstock.train.tasks.edge_labels import labelled_edges
 from penstock.train.tasks.edges import EdgeTask
 from penstock.train.tasks.links import LinkTask
 from penstock.train.tasks.node import NodeTask
@@ -18,19 +19,29 @@ from penstock.train.tasks.task import Scores, Task
 
 __all__ = ["EdgeTask", "LinkTask", "NodeTask", "Scores", "Task", "make_task"]
 
+_TRIED = 4
+"""Items that a trained model is tried on."""
 
-def make_task(name: TaskName, graph: Graph, job: Job) -> tuple[Task, Graph]:
-    """The job's task, and the graph it trains on: without the edges it holds out."""
+
+def make_task(name: TaskName, graph: Graph, job: Job, learned: LearnedLabels | None = None) -> tuple[Task, Graph]:
+    """The job's task, and the graph it trains on: without the edges it holds out.
+
+    With what a run has `learned`, the task is for using its model: the graph need not have labels, and an epoch would
+    go through its first items only.
+    """
     if name == "link-prediction":
-        return _link_task(graph, job)
+        return _link_task(graph, job, learned)
     if name == "edge-classification":
-        return _edge_task(graph, job)
+        return _edge_task(graph, job, learned)
+    if learned is not None:
+        used = vertices_to_judge(graph, job, learned)
+        return NodeTask(used, _few(job, graph, graph.nodes[used.node_type].count), job), graph
     data = labelled_vertices(graph, job, name)
     return NodeTask(data, make_drawing(job, graph, data.splits["train"]), job), graph
 
 
-def _link_task(graph: Graph, job: Job) -> tuple[Task, Graph]:
-    kind = choose_edge_type(graph, job, None)
+def _link_task(graph: Graph, job: Job, learned: LearnedLabels | None) -> tuple[Task, Graph]:
+    kind = choose_edge_type(graph, _about(job, learned), None)
     if not any(len(pairs) for pairs in graph.edges[kind].held_out.values()):
         val, test = job.held_out
         graph = split_edges(graph, kind, (val, test), job.split_number)
@@ -39,14 +50,21 @@ def _link_task(graph: Graph, job: Job) -> tuple[Task, Graph]:
     return LinkTask(graph, kind, drawing, job), graph
 
 
-def _edge_task(graph: Graph, job: Job) -> tuple[Task, Graph]:
-    kind = choose_edge_type(graph, job, job.label)
-    edges = graph.edges[kind]
-    if job.label not in edges.fields:
-        raise PenstockError(f"The edges have no field {job.label!r} to learn: set `label`.")
-    labels = np.asarray(edges.fields[job.label])
-    known = labels >= 0 if labels.dtype.kind == "i" and labels.ndim == 1 else None
-    first, second, third = job.split_ratio
-    splits = split_positions(edges, (first, second, third), job.split_number, "none", known)
-    drawing = make_drawing(job, graph, splits["train"], excluding=True)
-    return EdgeTask(graph, kind, splits, drawing, job), graph
+def _edge_task(graph: Graph, job: Job, learned: LearnedLabels | None) -> tuple[Task, Graph]:
+    kind = choose_edge_type(graph, _about(job, learned), job.label)
+    data = labelled_edges(graph, kind, job, learned)
+    if learned is not None:
+        return EdgeTask(graph, data, _few(job, graph, graph.edges[kind].count), job), graph
+    return EdgeTask(graph, data, make_drawing(job, graph, data.splits["train"], excluding=True), job), graph
+
+
+def _about(job: Job, learned: LearnedLabels | None) -> Job:
+    """The job, with the edge type that a run was about."""
+    return job if learned is None else job.model_copy(update={"edge_type": learned.type})
+
+
+def _few(job: Job, graph: Graph, count: int) -> Drawing:
+    """Enough to try a model on: samplers that prepare for a whole epoch are not needed any more."""
+    if job.sampler != "neighbour":
+        job = job.model_copy(update={"sampler": "neighbour", "fanouts": [1] * layers_of(job)})
+    return make_drawing(job, graph, np.arange(min(count, _TRIED)))

@@ -18,14 +18,14 @@ from penstock.sampling.key import BatchKey
 from penstock.sampling.links import EdgeBatcher, NegativePolicy, known_edges, negatives_named, ranks
 from penstock.train.inference import Inference
 from penstock.train.job import Job
+from penstock.train.learned_labels import LearnedLabels
 from penstock.train.link_options import LinkOptions
 from penstock.train.metrics import default_metric, metric_named
 from penstock.train.samplers import Drawing
-from penstock.train.tasks.ends import Rows, all_rows, end_rows, sample_ends
+from penstock.train.tasks.ends import Rows, all_rows, end_rows, pair_blocks, sample_ends
 from penstock.train.tasks.task import Scores, chosen_metric
 
 _REPORTED = ("mrr", "hits@1", "hits@10", "hits@50")
-_BLOCK_BYTES = 64 << 20
 
 
 def make_negatives(options: LinkOptions) -> NegativePolicy:
@@ -44,6 +44,7 @@ class LinkTask:
     def __init__(self, graph: Graph, kind: EdgeType, drawing: Drawing, job: Job) -> None:
         self._graph, self._kind, self._drawing, self._options = graph, kind, drawing, job
         self.edge_type = kind
+        self.learned = LearnedLabels(self.name, edge_key(kind))
         edges = graph.edges[kind]
         if edges.count == 0:
             raise PenstockError(f"Relation {edge_key(kind)} has no edges to learn from.")
@@ -97,9 +98,7 @@ class LinkTask:
     def score_pairs(self, inference: Inference, pairs: Array, progress: Progress = SILENT) -> Array:
         """Scores of some pairs [m, 2]."""
         sources, destinations = all_rows(self._graph, self._kind, inference, progress)
-        with torch.no_grad():
-            found = self.head(sources[pairs[:, 0]], destinations[pairs[:, 1]])
-        return np.asarray(found.float().cpu().numpy())
+        return self._of_pairs(sources, destinations, pairs)
 
     def _scores(
         self, sources: torch.Tensor, destinations: torch.Tensor, pairs: Array, false: Array | None
@@ -110,9 +109,7 @@ class LinkTask:
         if self.metric.takes == "ranks":
             return {self.metric.name: self.metric.compute(found, None), **scores}
         false = self._false(pairs) if false is None else np.asarray(false)
-        both = torch.from_numpy(np.concatenate([pairs, false]).astype(np.int64))
-        with torch.no_grad():
-            outputs = self.head(sources[both[:, 0]], destinations[both[:, 1]]).float().numpy()
+        outputs = self._of_pairs(sources, destinations, np.concatenate([pairs, false]))
         labels = np.repeat([1, 0], [len(pairs), len(false)])
         return {self.metric.name: self.metric.compute(outputs, labels), **scores}
 
@@ -122,15 +119,26 @@ class LinkTask:
         links = drawn.batch_of_pairs(pairs, BatchKey(0, 0, 0))
         return np.stack([links.source, links.negative_destination[:, 0]], 1)
 
+    def _of_pairs(self, sources: torch.Tensor, destinations: torch.Tensor, pairs: Array) -> Array:
+        ends = torch.from_numpy(pairs.astype(np.int64))
+        scores = torch.empty(len(ends))
+        with torch.no_grad():
+            for some in pair_blocks(len(ends), self.out):
+                scores[some] = self.head(sources[ends[some, 0]], destinations[ends[some, 1]]).float().cpu()
+        return np.asarray(scores.numpy())
+
     def _scorer(self, sources: torch.Tensor, destinations: torch.Tensor) -> Any:
         def score(kept: Array, others: Array | None) -> Array:
-            own = sources[torch.from_numpy(kept.astype(np.int64))]
+            """[kept, others]: a row of others each, or all destinations."""
+            columns = len(destinations) if others is None else others.shape[1]
+            scores = torch.empty(len(kept), columns)
+            rows = torch.from_numpy(kept.astype(np.int64))
             with torch.no_grad():
-                if others is not None:
-                    chosen = destinations[torch.from_numpy(others.astype(np.int64))]
-                    return np.asarray(self.head(own[:, None], chosen).float().numpy())
-                step = max(1, _BLOCK_BYTES // (4 * own.numel()))
-                parts = [self.head(own[:, None], part[None]) for part in torch.split(destinations, step)]
-                return np.asarray(torch.cat(parts, 1).float().numpy())
+                for part in pair_blocks(columns, self.out):
+                    chosen = None if others is None else torch.from_numpy(others[:, part].astype(np.int64))
+                    for some in pair_blocks(len(kept), self.out * (part.stop - part.start)):
+                        far = destinations[None, part] if chosen is None else destinations[chosen[some]]
+                        scores[some, part] = self.head(sources[rows[some], None], far).float().cpu()
+            return np.asarray(scores.numpy())
 
         return score

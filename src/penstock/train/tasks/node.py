@@ -29,6 +29,7 @@ class NodeTask:
     def __init__(self, data: Labelled, drawing: Drawing, job: Job) -> None:
         self.name, self._data, self._drawing = data.task, data, drawing
         self.node_type, self.multi_label = data.node_type, data.multi_label
+        self.learned = data.learned()
         self.items, self.batch_size, self.head = drawing.items, drawing.batch_size, None
         self.out = data.classes or 1
         default = default_metric(data.task, data.multi_label)
@@ -59,9 +60,13 @@ class NodeTask:
 
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Metrics of the labelled vertices of each split."""
+        if self._data.problem is not None:
+            raise PenstockError(self._data.problem)
         rows = {name: self._data.splits[name] for name in splits if len(self._data.splits.get(name, ()))}
         if not rows:
             return {}
+        for name in rows:
+            self._data.check_known(name)
         wanted = np.unique(np.concatenate(list(rows.values())))
         out = inference.outputs({self._data.node_type: wanted}, progress)[self._data.node_type]
         values = self._checked(out).float().cpu().numpy()

@@ -11,6 +11,7 @@ from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.train.data import Task as TaskName
 from penstock.train.inference import Inference
+from penstock.train.learned_labels import LearnedLabels
 from penstock.train.metrics import Metric, metric_named
 
 Scores = dict[str, dict[str, float]]
@@ -39,6 +40,10 @@ class Task(Protocol):
     @property
     def head(self) -> torch.nn.Module | None:
         """Learned with the model, where the model's output is not yet the answer."""
+
+    @property
+    def learned(self) -> LearnedLabels:
+        """What it is about, for whoever uses the model later."""
 
     @property
     def metric(self) -> Metric:

@@ -1,0 +1,57 @@
+"""What a job asks for that its data or its sampler cannot give, refused before anything is trained."""
+
+from penstock.errors import PenstockError
+from penstock.train.job import Job
+from penstock.train.tasks import Task
+
+_ONE_LABEL = ("accuracy",)
+"""Metrics that compare one label a vertex."""
+
+
+def check_job(job: Job, task: Task, has_validation: bool) -> None:
+    """Refuse fields that would be left unheard, or heard only after an epoch. For jobs that are about to train."""
+    _check_sampler(job)
+    _check_metric(task)
+    _check_validation(job, has_validation)
+
+
+def _check_sampler(job: Job) -> None:
+    if job.sampler == "neighbour":
+        return
+    neighbour = "use sampler neighbour"
+    if job.weight is not None:
+        raise PenstockError(
+            f"Sampler {job.sampler} does not draw by edge weights: {neighbour}, or leave out `weight` ({job.weight!r})."
+        )
+    if job.time is not None:
+        raise PenstockError(
+            f"Sampler {job.sampler} does not obey times: {neighbour}, or leave out `time` ({job.time!r})."
+        )
+    if job.replace:
+        raise PenstockError(
+            f"Sampler {job.sampler} does not draw with repetition: {neighbour}, or leave out `replace`."
+        )
+
+
+def _check_metric(task: Task) -> None:
+    if getattr(task, "multi_label", False) and task.metric.name in _ONE_LABEL:
+        raise PenstockError(
+            f"Metric {task.metric.name!r} is for one label a vertex, and these have several: use micro-f1, macro-f1,"
+            " roc-auc or average-precision."
+        )
+
+
+def _check_validation(job: Job, has_validation: bool) -> None:
+    """What waits for validations must get some."""
+    if job.patience:
+        waits, mend = f"patience {job.patience}", "set `patience` to 0"
+    elif job.schedule == "ReduceLROnPlateau":
+        waits, mend = f"Schedule {job.schedule}", "choose another schedule"
+    else:
+        return
+    if not job.evaluate_every:
+        raise PenstockError(f"{waits} waits for validations, and evaluate_every 0 asks for none: set it, or {mend}.")
+    if not has_validation:
+        raise PenstockError(
+            f"{waits} waits for validations, and the data has no validation split: give it one, or {mend}."
+        )

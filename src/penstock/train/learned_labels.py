@@ -1,0 +1,59 @@
+"""What a run was taught, as its folder keeps it: the codes of another graph's labels mean nothing without it."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.train.data import Task
+
+
+@dataclass(frozen=True)
+class LearnedLabels:
+    """`type` is a node type, or an edge type's key. `classes` is 0 for numbers, the width for several labels."""
+
+    task: Task
+    type: str
+    field: str | None = None
+    classes: int = 0
+    multi_label: bool = False
+    words: list[str] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """For run.json."""
+        return asdict(self)
+
+
+def learned_labels(facts: Any, where: str) -> LearnedLabels | None:
+    """What run.json says of labels; None where it does not, as in runs of earlier releases."""
+    if facts is None:
+        return None
+    try:
+        return TypeAdapter(LearnedLabels).validate_python(facts)
+    except ValidationError:
+        raise PenstockError(f"{where} does not say which labels the run learned: copy the run again.") from None
+
+
+def recoded(labels: Array, words: list[str] | None, learned: LearnedLabels) -> tuple[Array, str | None]:
+    """A graph's labels in the run's codes, -1 where the run does not know the word; and why they are of no use."""
+    field = f"Labels {learned.field!r}"
+    if learned.classes == 0:
+        return labels, None if labels.ndim == 1 else f"{field} are {labels.shape[1]} numbers, and the run learned one."
+    if learned.multi_label or labels.ndim > 1:
+        width, taught = labels.shape[1:] or (1,), (learned.classes,) if learned.multi_label else (1,)
+        same = width == taught
+        return labels, None if same else f"{field} have {width[0]} columns, and the run learned {taught[0]}."
+    if (words is None) != (learned.words is None):
+        here, there = ("numbers", "words") if words is None else ("words", "numbers")
+        return labels, f"{field} are {here}, and the run learned {there}: nobody can say which is which."
+    if words is None or learned.words is None:
+        top = int(labels.max()) if len(labels) else -1
+        known = top < learned.classes
+        return labels, None if known else f"{field} go up to {top}, and the run learned {learned.classes} classes."
+    places = {word: code for code, word in enumerate(learned.words) if code < learned.classes}
+    # One more place at the end, for -1.
+    table = np.array([*(places.get(word, -1) for word in words), -1], np.int64)
+    return table[np.where((labels >= 0) & (labels < len(words)), labels, -1).astype(np.int64)], None

@@ -1,0 +1,47 @@
+"""The outputs of one layer of exact inference, in memory or in a file."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.store.rows import gather_rows
+from penstock.train.chunks import Chunk
+
+
+class Level:
+    """The outputs of one layer for some rows of every type; kept in a file in `folder` when they are large."""
+
+    def __init__(self, rows: dict[str, Array], in_memory: int, folder: Path) -> None:
+        self.rows, self.values, self._in_memory, self._folder = rows, dict[str, Array](), in_memory, folder
+
+    def write(self, chunk: Chunk, out: torch.Tensor) -> None:
+        """Take the outputs of a chunk."""
+        if chunk.node_type not in self.values:
+            self.values[chunk.node_type] = self._room((len(self.rows[chunk.node_type]), out.shape[1]))
+        self.values[chunk.node_type][chunk.start : chunk.start + len(out)] = out.cpu().numpy()
+
+    def fetch(self, node_type: str, ids: Array) -> torch.Tensor:
+        """The outputs of some vertices, all of which have been computed."""
+        rows = self.rows[node_type]
+        places = ids if len(rows) and rows[-1] == len(rows) - 1 else np.searchsorted(rows, ids)
+        return torch.from_numpy(gather_rows(self.values[node_type], places))
+
+    def _room(self, shape: tuple[int, int]) -> Array:
+        size = shape[0] * shape[1] * 4
+        if size <= self._in_memory:
+            return np.empty(shape, np.float32)
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".level-") as file:
+                # A mapped file with holes ends the process where the disk is full: take the blocks before.
+                os.posix_fallocate(file.fileno(), 0, size)
+                return np.memmap(file, np.float32, "r+", shape=shape).view(np.ndarray)
+        except OSError as error:
+            raise PenstockError(
+                f"Exact inference needs {size / 1e6:,.0f} MB in a file in {self._folder} ({error.strerror or error}):"
+                " free space, or raise inference_mb."
+            ) from error

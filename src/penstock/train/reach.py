@@ -1,0 +1,84 @@
+"""What exact inference reads: the relations that training follows, whole."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
+from penstock.graph.schema import EdgeType
+from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
+from penstock.sampling.typed import edge_type_named
+from penstock.train.chunks import Chunk
+
+_ANY = BatchKey(0, 0, 0)
+"""Whole neighbourhoods are not drawn: any key names them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """`hops[h]` are the relations followed at hop h, counted from the seeds; `clock` is a time field and every
+    vertex's time as a seed."""
+
+    graph: Graph
+    hops: list[list[EdgeType]]
+    weight: str | None = None
+    clock: tuple[str, Array] | None = None
+
+    def of_layer(self, number: int, layers: int) -> list[EdgeType]:
+        """The relations that a layer reads: the last one computes the seeds, from the first hop."""
+        # Models that read no neighbours may have more layers than there are hops.
+        return self.hops[min(layers - 1 - number, len(self.hops) - 1)]
+
+    def sampler(self, hops: Sequence[list[EdgeType]]) -> Callable[[Chunk], Any]:
+        """Samples all neighbours of a chunk, over some hops."""
+        if not self.graph.is_homogeneous:
+            fanouts = [dict.fromkeys(kinds, ALL) for kinds in hops]
+            typed = TypedNeighbourSampler(self.graph, fanouts, weight=self.weight, totals=True)
+            return lambda chunk: typed.sample({chunk.node_type: chunk.rows}, _ANY)
+        whole = [ALL] * len(hops)
+        if self.clock is None:
+            plain = NeighbourSampler(self.graph, whole, weight=self.weight, totals=True)
+            return lambda chunk: plain.sample(chunk.rows, _ANY)
+        time, times = self.clock
+        timed = NeighbourSampler(self.graph, whole, weight=self.weight, totals=True, time=time)
+        return lambda chunk: timed.sample(chunk.rows, _ANY, times=times[chunk.rows])
+
+
+def followed_relations(graph: Graph, fanouts: Sequence[int | Mapping[str, int]], hops: int) -> list[list[EdgeType]]:
+    """The relations of every hop that the fan-outs follow; the only one where there is one."""
+    if graph.is_homogeneous:
+        return [list(graph.edges)] * hops
+    return [
+        list(graph.edges)
+        if not isinstance(fanout, Mapping)
+        else [edge_type_named(graph, relation) for relation, number in fanout.items() if number]
+        for fanout in fanouts
+    ]
+
+
+def frontiers(graph: Graph, wanted: dict[str, Array], hops: Sequence[list[EdgeType]]) -> list[dict[str, Array]]:
+    """For each level, inputs first, the vertices whose values are needed: ascending numbers by type.
+
+    `hops` are the relations followed, counted from the vertices that are wanted.
+    """
+    needed = [{name: np.asarray(wanted.get(name, ()), np.int64) for name in graph.nodes}]
+    for kinds in hops:
+        marks = {name: np.zeros(nodes.count, np.bool_) for name, nodes in graph.nodes.items()}
+        for name, rows in needed[0].items():
+            marks[name][rows] = True
+        for kind in kinds:
+            edges = graph.edges[kind]
+            _mark_sources(edges.indptr, edges.indices, needed[0][kind[2]], marks[kind[0]])
+        needed.insert(0, {name: np.flatnonzero(mark) for name, mark in marks.items()})
+    return needed
+
+
+@njit(nogil=True, cache=True)
+def _mark_sources(indptr: Array, indices: Array, rows: Array, mark: Array) -> None:
+    for row in rows:
+        for k in range(indptr[row], indptr[row + 1]):
+            mark[indices[k]] = True

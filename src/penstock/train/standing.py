@@ -1,0 +1,52 @@
+"""Where a run stands: everything but the weights that a checkpoint must hold."""
+
+import math
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from penstock.errors import PenstockError
+
+
+@dataclass
+class Standing:
+    """The next batch to be computed, sums over the epoch under way, and what the best model was."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    examples: int = 0
+    epoch_elapsed: float = 0.0
+    """Seconds of the epoch under way, validation and checkpoints left out."""
+    train_loss: float = math.nan
+    best_value: float | None = None
+    best_epoch: int = -1
+    without_gain: int = 0
+    elapsed: float = 0.0
+    epoch_seconds: list[float] = field(default_factory=list)
+    all_examples: int = 0
+    done: bool = False
+    """Whether the last epoch has ended, by number or by patience."""
+
+    @property
+    def rate(self) -> float:
+        """Examples a second of training so far."""
+        spent = sum(self.epoch_seconds) + self.epoch_elapsed
+        return self.all_examples / spent if spent else 0.0
+
+
+def checked_standing(raw: Any, file: Path) -> Standing:
+    """A standing from a checkpoint, in which every number is what it must be."""
+    if not isinstance(raw, dict) or set(raw) != {each.name for each in fields(Standing)}:
+        raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.")
+    try:
+        standing = TypeAdapter(Standing).validate_python(raw)
+    except ValidationError as error:
+        raise PenstockError(f"{file} does not say where its run stands ({error.errors()[0]['msg']}).") from None
+    counts = standing.epoch, standing.batch, standing.step, standing.examples, standing.all_examples
+    if min(counts) < 0 or standing.step < standing.epoch or standing.best_epoch > standing.epoch:
+        raise PenstockError(f"{file} says that its run stands where none can: remove it to go on from the one before.")
+    return standing

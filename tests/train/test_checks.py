@@ -1,0 +1,73 @@
+"""Fields that would be left unheard are refused before training."""
+
+import numpy as np
+import pytest
+
+from penstock import PenstockError
+from penstock.train.checks import check_job
+from penstock.train.data import choose_task, with_empty_relations
+from penstock.train.job import make_job
+from penstock.train.tasks import make_task
+from training_graphs import SMALL, community_graph, trained, typed_graph
+
+
+def check(graph, has_validation=True, **fields):
+    """The fields checked against the task they make; what the task does not know of is checked alone."""
+    job = make_job({**SMALL, **fields})
+    plain = job.model_copy(update={"weight": None, "time": None, "sampler": "neighbour"})
+    task, _ = make_task(choose_task(graph, job), graph, plain)
+    check_job(job, task, has_validation)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return community_graph()
+
+
+def test_waiting_for_validations_that_never_come(graph):
+    plateau = {"schedule": "ReduceLROnPlateau"}
+    with pytest.raises(PenstockError, match=r"patience 3 waits.*evaluate_every 0"):
+        check(graph, patience=3, evaluate_every=0)
+    with pytest.raises(PenstockError, match=r"patience 3 waits.*no validation split"):
+        check(graph, has_validation=False, patience=3)
+    with pytest.raises(PenstockError, match=r"ReduceLROnPlateau waits.*evaluate_every 0"):
+        check(graph, **plateau, evaluate_every=0)
+    with pytest.raises(PenstockError, match=r"ReduceLROnPlateau waits.*no validation split"):
+        check(graph, has_validation=False, **plateau)
+    check(graph, patience=3, **plateau)
+    check(graph, has_validation=False, evaluate_every=0, schedule="ConstantLR")
+
+
+def test_metrics_of_one_label(graph):
+    several = community_graph()
+    several.nodes["node"].fields["y"] = np.eye(4, dtype=np.int64)[several.nodes["node"].y]
+    with pytest.raises(PenstockError, match=r"'accuracy' is for one label a vertex.*use micro-f1"):
+        check(several, metric="accuracy")
+    for metric in ("auto", "micro-f1", "macro-f1", "roc-auc", "average-precision"):
+        check(several, metric=metric)
+    check(graph, metric="accuracy")
+
+
+@pytest.mark.parametrize(
+    "sampler", ["labor", "fastgcn", "ladies", "saint-vertex", "saint-edge", "saint-walk", "cluster"]
+)
+def test_what_only_neighbour_sampling_obeys(sampler, graph):
+    for fields, said in (
+        ({"weight": "w"}, f"{sampler} does not draw by edge weights.*`weight` \\('w'\\)"),
+        ({"time": "t"}, f"{sampler} does not obey times.*`time` \\('t'\\)"),
+        ({"replace": True}, f"{sampler} does not draw with repetition.*`replace`"),
+    ):
+        with pytest.raises(PenstockError, match=said):
+            check(graph, sampler=sampler, **fields)
+        check(graph, **fields)
+    check(graph, sampler=sampler)
+
+
+@pytest.mark.parametrize("make", [community_graph, typed_graph])
+def test_a_graph_without_relations_trains_an_mlp_as_if_it_had_some(make, tmp_path):
+    graph, alone = make(), make()
+    alone.edges.clear()
+    linked = trained(graph, tmp_path / "linked", model="mlp")
+    run = trained(with_empty_relations(alone), tmp_path / "alone", model="mlp")
+    assert (run.state, run.val, run.test) == ("finished", linked.val, linked.test)
+    assert run.result["train_loss"] == pytest.approx(linked.result["train_loss"], rel=1e-5)
