@@ -58,6 +58,12 @@ class Run:
         """The best model's test metrics."""
         return dict(self.result.get("test", {}))
 
+    @property
+    def page(self) -> Path | None:
+        """Its report.html, where it has one."""
+        page = self.path / "report.html"
+        return page if page.exists() else None
+
     def report(self) -> Path:
         """Write report.html again and say where it is."""
         return write_report(self.path, job_defaults())

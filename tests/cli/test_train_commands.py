@@ -223,3 +223,7 @@ def test_report(run, answered, shown, refused, tmp_path):
     assert found == {"path": str(run / "report.html"), "bytes": (run / "report.html").stat().st_size}
     assert "report.html" in shown("report", run)[0]
     assert refused("report", tmp_path)
+
+
+def test_no_split_to_evaluate(run, refused):
+    assert refused("evaluate", run, "--split", "").startswith("There is no split to evaluate: name some of")

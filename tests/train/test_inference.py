@@ -1,15 +1,19 @@
 """Exact inference: layer by layer and in chunks, yet the numbers of the whole graph at once."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 import torch
 
-from penstock import EdgeSet, Graph, NodeSet
+from penstock import EdgeSet, Graph, NodeSet, PenstockError
 from penstock.progress import Progress
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.train import inference as inference_module
-from penstock.train.inference import frontiers
+from penstock.train import levels as levels_module
 from penstock.train.job import make_job
+from penstock.train.reach import frontiers
 from penstock.train.session import make_session
 from training_graphs import community_graph, lists_of, stage_threads, typed_graph
 
@@ -79,6 +83,18 @@ def test_layers_in_chunks_equal_the_whole_graph(fields, features, monkeypatch):
     assert stage_threads() == []
 
 
+def test_parts_of_a_model_that_are_frozen_stay_so():
+    module = ByEdges(4, 4)
+    module.norm = torch.nn.BatchNorm1d(8).eval()
+    session = session_of(community_graph(), module)
+    assert (module.training, module.first.training, module.norm.training) == (True, True, False)
+    outputs(session, "node")
+    assert (module.training, module.first.training, module.norm.training) == (True, True, False)
+    # Nothing of a module that was evaluated as a whole is meant to be frozen.
+    session_of(community_graph(), module.eval())
+    assert all(part.training for part in module.modules())
+
+
 def test_a_model_in_training_stays_in_training():
     session = session_of(community_graph())
     assert session.model.training
@@ -119,18 +135,21 @@ def test_levels_that_do_not_fit_are_kept_in_files(monkeypatch, tmp_path):
     session = session_of(community_graph(), model="gcn")
     expected = outputs(session, "node")
     inference = session.inference()
-    rooms = []
-    room = inference_module._Level._room
+    rooms, taken = [], []
+    allocate = os.posix_fallocate
+    monkeypatch.setattr(os, "posix_fallocate", lambda *where: (taken.append(where[2]), allocate(*where)))
+    room = levels_module.Level._room
 
     def recorded(self, shape):
         values = room(self, shape)
         rooms.append(isinstance(values.base, np.memmap))
         return values
 
-    monkeypatch.setattr(inference_module._Level, "_room", recorded)
+    monkeypatch.setattr(levels_module.Level, "_room", recorded)
     inference._budget, inference._folder = 1000, tmp_path
     found = inference.outputs({"node": np.arange(200)})["node"]
     assert rooms == [True, True]
+    assert taken == [200 * 16 * 4, 200 * 4 * 4]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     assert not list(tmp_path.iterdir())
 
@@ -150,6 +169,39 @@ class ByEdges(torch.nn.Module):
         return total / torch.bincount(edge_index[1], minlength=len(x)).clamp(min=1)[:, None]
 
 
+class Loads(Progress):
+    """Sizes of the pieces of work, and what each had to hold."""
+
+    def __init__(self):
+        self.sizes = []
+
+    count = property(lambda self: len(self.sizes))
+
+    def advance(self, amount):
+        self.sizes.append(amount)
+
+
+def run_in_room(session, room, monkeypatch):
+    """(pieces, outputs) of all vertices with working memory for so many rows and edges; no piece has more."""
+    inference = session.inference()
+    inference._budget = room * inference_module._SHARE * 4 * inference._width(0)
+    held = []
+    read = inference._read
+
+    def recorded(sampled, fetch):
+        for chunk, batch, x in read(sampled, fetch):
+            load = sum(map(len, batch.inputs.values())) + max(block.num_edges for block in batch.blocks)
+            held.append((len(chunk.rows), load))
+            yield chunk, batch, x
+
+    monkeypatch.setattr(inference, "_read", recorded)
+    progress = Loads()
+    found = inference.outputs({"node": np.arange(session.graph.num_nodes)}, progress)["node"]
+    assert [size for size, _ in held] == progress.sizes
+    assert all(load <= room or size == 1 for size, load in held)
+    return progress, found
+
+
 def test_a_module_of_ones_own_in_small_groups(monkeypatch):
     graph = community_graph()
     module = ByEdges(4, 4)
@@ -159,13 +211,9 @@ def test_a_module_of_ones_own_in_small_groups(monkeypatch):
     with torch.no_grad():
         expected = module.eval()(x, edges)
     torch.testing.assert_close(outputs(session, "node"), expected, rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr(inference_module, "_FEW", 7)
-    inference = session.inference()
-    inference._budget = 1
-    chunked = Chunks()
-    found = inference.outputs({"node": np.arange(200)}, chunked)["node"]
-    assert chunked.count == 29
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    chunked, rows = run_in_room(session, 2000, monkeypatch)
+    assert chunked.count > 5
+    torch.testing.assert_close(rows, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_pyg_modules():
@@ -207,6 +255,105 @@ def test_times_hide_what_comes_later():
         torch.testing.assert_close(found[v : v + 1], expected, rtol=1e-5, atol=1e-5)
 
 
+def timed_graph(count=60):
+    rng = np.random.default_rng(0)
+    edges = lists_of(*rng.integers(0, count, (2, 400)), count, count, t=rng.integers(0, 100, 400))
+    fields = {"x": rng.random((count, 3), np.float32), "y": rng.integers(0, 2, count), "t": np.full(count, 100)}
+    return Graph({"node": NodeSet(count, fields)}, {("node", "to", "node"): edges})
+
+
+def test_trees_of_seeds_with_times_are_bounded(monkeypatch):
+    # The graph has 60 vertices and 400 edges; trees of all seeds repeat them many times over.
+    session = session_of(timed_graph(), time="t")
+    expected = outputs(session, "node")
+    for room in (1, 600):
+        progress, found = run_in_room(session, room, monkeypatch)
+        assert progress.count == 60 if room == 1 else 10 < progress.count < 60
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["rgcn", "gat", "mlp"])
+def test_relations_that_training_does_not_follow_are_not_read(model, monkeypatch):
+    graph = typed_graph()
+    inner, outer = {"author__writes__paper": 2, "paper__cites__paper": 0}, {"paper__by__author": 3}
+    session = session_of(graph, model=model, fanouts=[inner, outer])
+    whole = [{("author", "writes", "paper"): ALL}, {("paper", "by", "author"): ALL}]
+    batch = TypedNeighbourSampler(graph, whole, totals=True).sample({"paper": np.arange(150)}, ANY)
+    session.model.eval()
+    with torch.no_grad():
+        x = {name: session.inputs.pull(name, ids) for name, ids in batch.vertices.items()}
+        expected = session.model(batch.blocks, x)["paper"]
+    torch.testing.assert_close(outputs(session, "paper"), expected, rtol=1e-5, atol=1e-5)
+    monkeypatch.setattr(inference_module, "_SHARE", 1 << 13)
+    session.job.inference_mb = 1
+    torch.testing.assert_close(outputs(session, "paper"), expected, rtol=1e-5, atol=1e-5)
+
+
+class PairSum(torch.nn.Module):
+    """Two rounds over edge_index_dict that want every type and relation, empty or not."""
+
+    def __init__(self):
+        super().__init__()
+        self.paper, self.author = torch.nn.Linear(3, 3), torch.nn.Linear(8, 3)
+
+    def forward(self, x_dict, edge_index_dict):
+        x = {"paper": self.paper(x_dict["paper"]), "author": self.author(x_dict["author"])}
+        for _ in range(2):
+            new = {name: rows.clone() for name, rows in x.items()}
+            for source, relation, destination in EVERY:
+                pairs = edge_index_dict[source, relation, destination]
+                new[destination].index_add_(0, pairs[1], x[source][pairs[0]])
+            x = new
+        return x
+
+
+EVERY = [("author", "writes", "paper"), ("paper", "by", "author"), ("paper", "cites", "paper")]
+
+
+def test_modules_are_given_every_type_and_relation_even_if_empty():
+    graph = typed_graph()
+    cites = {kind: lists for kind, lists in graph.edges.items() if kind[1] == "cites"}
+    nobody = {kind: EdgeSet(np.zeros_like(graph.edges[kind].indptr), np.empty(0, np.int32)) for kind in EVERY[:2]}
+    lonely = Graph(graph.nodes, {**nobody, **cites})
+    session = session_of(lonely, PairSum())
+    found = outputs(session, "paper", np.array([4, 9]))
+    edges = {kind: torch.from_numpy(lists.edge_index().astype(np.int64)) for kind, lists in lonely.edges.items()}
+    x = {name: session.inputs.pull(name, np.arange(nodes.count)) for name, nodes in graph.nodes.items()}
+    with torch.no_grad():
+        expected = session.model.module(x, edges)["paper"][[4, 9]]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(PenstockError, match="gives no rows of type 'author'"):
+        session_of(lonely, OnlyPapers()).inference().outputs({"author": np.arange(3)})
+
+
+class OnlyPapers(PairSum):
+    """Gives rows of one type."""
+
+    def forward(self, x_dict, edge_index_dict):
+        return {"paper": super().forward(x_dict, edge_index_dict)["paper"]}
+
+
+@pytest.mark.parametrize("rows", [[3, 1], [1, 1], [-1, 4], [4, 200]])
+def test_rows_that_do_not_ascend_are_refused(rows):
+    session = session_of(community_graph())
+    with pytest.raises(PenstockError, match=r"do not ascend within 0\.\.199"):
+        outputs(session, "node", np.array(rows))
+
+
+def test_a_full_disk_is_a_sentence(monkeypatch, tmp_path):
+    def full(descriptor, start, size):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    session = session_of(community_graph())
+    session.folder = tmp_path
+    inference = session.inference()
+    inference._budget = 1000
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(PenstockError, match=rf"in a file in {tmp_path} \(No space left on device\): free space, or"):
+        inference.outputs({"node": np.arange(200)})
+    assert not list(tmp_path.iterdir())
+
+
 def test_weights_of_edges_count():
     rng = np.random.default_rng(0)
     graph = community_graph()
@@ -220,7 +367,7 @@ def test_weights_of_edges_count():
 def test_frontiers_hold_what_is_read_and_no_more():
     graph = typed_graph()
     wanted = {"paper": np.array([3, 50])}
-    levels = frontiers(graph, wanted, 2)
+    levels = frontiers(graph, wanted, [list(graph.edges)] * 2)
     batch = TypedNeighbourSampler(graph, [ALL, ALL]).sample(wanted, ANY)
     for name in graph.nodes:
         assert levels[0][name].tolist() == sorted(batch.vertices.get(name, []))

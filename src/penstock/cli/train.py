@@ -36,7 +36,7 @@ def train_command(
     with shown_progress(as_json) as progress:
         run = _trained(job, resume, force, fields, progress)
     if as_json:
-        print_json({**run.result, "state": run.state, "report": str(run.path / "report.html"), "notes": progress.notes})
+        print_json({**run.result, "state": run.state, "report": run.page and str(run.page), "notes": progress.notes})
     else:
         _print(run)
     if run.state == "interrupted":
@@ -67,4 +67,5 @@ def _print(run: Run) -> None:
         f" {result['limiting_stage'] or 'nothing'} limits; peak {result['peak_rss_mb']:,.0f} MB",
         highlight=False,
     )
-    print(f"Report: {run.path / 'report.html'}")
+    if run.page is not None:
+        print(f"Report: {run.page}")

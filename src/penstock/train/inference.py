@@ -212,7 +212,7 @@ def _check_rows(name: str, rows: Array, count: int) -> None:
 def _rows_of(out: Any, name: str) -> torch.Tensor:
     rows = out if isinstance(out, torch.Tensor) else out.get(name)
     if rows is None:
-        raise PenstockError(f"The model gives no rows of type {name!r}: choose among {', '.join(out)}.")
+        raise PenstockError(f"The model gives no rows of type {name!r}: let its forward return them.")
     return rows
 
 

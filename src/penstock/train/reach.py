@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
-from penstock.sampling.typed import edge_type_named
+from penstock.sampling.typed import Relation, edge_type_named
 from penstock.train.chunks import Chunk
 
 _ANY = BatchKey(0, 0, 0)
@@ -36,7 +36,7 @@ class Reach:
     def sampler(self, hops: Sequence[list[EdgeType]]) -> Callable[[Chunk], Any]:
         """Samples all neighbours of a chunk, over some hops."""
         if not self.graph.is_homogeneous:
-            fanouts = [dict.fromkeys(kinds, ALL) for kinds in hops]
+            fanouts: list[Mapping[Relation, int]] = [dict.fromkeys(kinds, ALL) for kinds in hops]
             typed = TypedNeighbourSampler(self.graph, fanouts, weight=self.weight, totals=True)
             return lambda chunk: typed.sample({chunk.node_type: chunk.rows}, _ANY)
         whole = [ALL] * len(hops)

@@ -23,12 +23,14 @@ from penstock.pipeline.clock import StageTime, limiting
 from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import newest, read_best
+from penstock.train.checks import check_job
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.loop import Loop
 from penstock.train.run_folder import JOB, RunFolder
 from penstock.train.session import Session, make_session
 from penstock.train.standing import Standing, checked_standing
 from penstock.train.state_file import read_state
+from penstock.train.tasks import Task
 from penstock.version import __version__
 
 
@@ -45,8 +47,12 @@ def start_run(
     job = job.model_copy(update={**fixed, **_options_of(module)})
     with _compute_threads(job):
         session = make_session(job, graph, module)
+        check_job(job, session.task, _has_validation(session.task))
+        if session.inputs.note:
+            progress.note(session.inputs.note)
         model = type(module).__name__ if module is not None and not _options_of(module) else job.model
         folder = RunFolder.create(job, f"{session.graph.name}-{model}".replace("/", "-"), force)
+        session.folder = folder.path
         folder.write_facts(
             state="running", message="", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), model=model, **_facts(session)
         )
@@ -68,7 +74,9 @@ def resume_run(
             job = make_job({**job.model_dump(), "epochs": epochs})
         with _compute_threads(job):
             session = make_session(job, graph, module)
-            _check_same_graph(session.graph, folder)
+            session.folder = folder.path
+            _check_same_graph(session, folder)
+            check_job(job, session.task, _has_validation(session.task))
             file = newest(folder.checkpoints)
             standing = _restore(session, file)
             if epochs is not None:
@@ -85,17 +93,6 @@ def resume_run(
             return _run(session, folder, standing, progress)
     finally:
         folder.close()
-
-
-def open_trained(
-    path: Path, graph: Graph | None = None, module: torch.nn.Module | None = None
-) -> tuple[RunFolder, Session]:
-    """A run's best model, ready for evaluation and inference."""
-    folder = RunFolder.open(path)
-    with torch.random.fork_rng(devices=[]):
-        session = make_session(folder.job(), graph, module)
-    session.restore_weights(read_best(folder.checkpoints), str(folder.checkpoints))
-    return folder, session
 
 
 def _run(session: Session, folder: RunFolder, standing: Standing, progress: Progress) -> RunFolder:
@@ -167,11 +164,19 @@ def _restore(session: Session, file: Path) -> Standing:
     return standing
 
 
-def _check_same_graph(graph: Graph, folder: RunFolder) -> None:
-    known = folder.facts.get("graph")
+def _has_validation(task: Task) -> bool:
+    try:
+        return len(task.items_of("val")) > 0
+    except PenstockError:
+        return False
+
+
+def _check_same_graph(session: Session, folder: RunFolder) -> None:
+    graph, known = session.graph, folder.facts.get("graph")
     nodes = {name: nodes.count for name, nodes in graph.nodes.items()}
     edges = {edge_key(kind): edges.count for kind, edges in graph.edges.items()}
-    if not isinstance(known, dict) or known.get("nodes") != nodes or known.get("edges") != edges:
+    same = isinstance(known, dict) and known.get("nodes") == nodes and known.get("edges") == edges
+    if not same or folder.facts.get("labels") != session.label_facts():
         raise PenstockError(f"The graph is not the one that {folder.path} was trained on: name that one.")
 
 
@@ -206,6 +211,7 @@ def _facts(session: Session) -> dict[str, Any]:
             "classes": task.out,
         },
         "task": task.name,
+        "labels": session.label_facts(),
         "metric": {"name": task.metric.name, "better": task.metric.better},
         "parameters": session.parameters,
         "machine": {

@@ -89,11 +89,11 @@ def make_session(
     job: Job,
     graph: Graph | None = None,
     module: torch.nn.Module | None = None,
-    learned: LearnedLabels | None = None,
+    taught: LearnedLabels | None = None,
 ) -> Session:
     """Build everything a job names. `graph` and `module` stand for the job's own where given.
 
-    `learned` is what a run was taught: the session is then for using its model, on a graph that need have no labels.
+    `taught` is what a run has learned from: the session is then for using its model, and the graph may lack labels.
     """
     graph = open_data(job) if graph is None else prepared(graph, job)
     if job.device != "cpu":
@@ -102,13 +102,13 @@ def make_session(
         raise PenstockError("The graph has no edges: there are no neighbours to learn from.")
     torch.manual_seed(job.seed)
     inputs = Inputs(graph, job)
-    task, graph = make_task(learned.task if learned else choose_task(graph, job), graph, job, learned)
+    task, graph = make_task(taught.task if taught else choose_task(graph, job), graph, job, taught)
     model = _make_model(job, graph, inputs, task, module)
     parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
     learned = torch.nn.ModuleDict(parts)
     optimiser = make_optimiser(learned.parameters(), job)
     session = Session(job, graph, inputs, task, model, learned, optimiser, make_schedule(optimiser, job))
-    _try(session, learned is None)
+    _try(session, with_loss=taught is None)
     return session
 
 

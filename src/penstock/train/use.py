@@ -109,7 +109,7 @@ def _predictions(session: Session, split: str | None, progress: Progress) -> pa.
 
 def _of_vertices(session: Session, task: NodeTask, split: str | None, progress: Progress) -> pa.Table:
     nodes = session.graph.nodes[task.node_type]
-    rows = np.arange(nodes.count) if split is None else task.rows_of(split)
+    rows = np.arange(nodes.count) if split is None else task.items_of(split)
     _refuse_nothing(len(rows), split, "vertices")
     out = session.inference().outputs({task.node_type: rows}, progress)[task.node_type].float().cpu()
     return pa.table({"id": original_ids(nodes, rows), **_answers(task, out)})
@@ -133,14 +133,14 @@ def _named(codes: torch.Tensor, words: list[str] | None) -> pa.Array:
 
 
 def _of_links(session: Session, task: LinkTask, split: str, progress: Progress) -> pa.Table:
-    pairs = task.pairs_of(split)
+    pairs = task.items_of(split)
     _refuse_nothing(len(pairs), split, "held-out edges")
     scores = task.score_pairs(session.inference(), pairs, progress)
     return pa.table({**_ends(session.graph, task.edge_type, pairs[:, 0], pairs[:, 1]), "score": pa.array(scores)})
 
 
 def _of_edges(session: Session, task: EdgeTask, split: str | None, progress: Progress) -> pa.Table:
-    positions = np.arange(session.graph.edges[task.edge_type].count) if split is None else task.positions_of(split)
+    positions = np.arange(session.graph.edges[task.edge_type].count) if split is None else task.items_of(split)
     _refuse_nothing(len(positions), split, "edges")
     parts = []
     for sources, destinations, logits in task.classify(session.inference(), positions, progress):

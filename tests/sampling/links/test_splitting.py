@@ -131,3 +131,16 @@ def test_only_eligible_positions_are_chosen():
 def test_mistakes_are_one_sentence(make, sentence):
     with pytest.raises(PenstockError, match=sentence):
         make()
+
+
+def test_positions_to_split_are_positions():
+    edges = directed_graph(40, 300, 1).edges[LINK]
+    mask = np.arange(edges.count) % 3 > 0
+    found = split_positions(edges, eligible=np.flatnonzero(mask)[::-1])
+    together = np.concatenate(list(found.values()))
+    np.testing.assert_array_equal(np.sort(together), np.flatnonzero(mask))
+    with pytest.raises(PenstockError, match=r"Edges to split are bool \(\d+,\): give their positions"):
+        split_positions(edges, eligible=mask)
+    for wrong in ([1, 1], [-1, 2], [0, edges.count]):
+        with pytest.raises(PenstockError, match="not different positions"):
+            split_positions(edges, eligible=np.array(wrong))

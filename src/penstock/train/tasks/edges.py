@@ -49,7 +49,7 @@ class EdgeTask:
         """The edges' classes, and their ends as rows of the batch's seeds."""
         links = batch.links
         ends = {"rows": links.source_rows.astype(np.int64), "columns": links.destination_rows.astype(np.int64)}
-        batch.labels = {**ends, "classes": self._data.labels[links.positions].astype(np.int64)}
+        batch.labels = {**ends, "classes": self._data.labels[links.edges].astype(np.int64)}
 
     def loss(self, out: Rows, batch: Batch) -> torch.Tensor:
         """Cross-entropy."""
@@ -72,7 +72,7 @@ class EdgeTask:
             found[split] = {name: METRICS[name].compute(logits, self._data.labels[some]) for name in names}
         return found
 
-    def positions_of(self, split: str) -> Array:
+    def items_of(self, split: str) -> Array:
         """The edges of a split, as positions in the lists."""
         splits = self._data.splits
         if split not in splits:

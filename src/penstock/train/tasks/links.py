@@ -88,7 +88,7 @@ class LinkTask:
             for name, some in pairs.items()
         }
 
-    def pairs_of(self, split: str) -> Array:
+    def items_of(self, split: str) -> Array:
         """The held-out pairs [m, 2] of a split."""
         held_out = self._graph.edges[self._kind].held_out
         if split not in held_out:

@@ -74,7 +74,7 @@ class NodeTask:
             name: self._scores(values[np.searchsorted(wanted, r)], self._data.labels[r]) for name, r in rows.items()
         }
 
-    def rows_of(self, split: str) -> Array:
+    def items_of(self, split: str) -> Array:
         """The vertices of a split."""
         if split not in self._data.splits:
             raise PenstockError(f"There is no split {split!r}{nearest(split, self._data.splits)}.".replace("?.", "?"))

@@ -49,6 +49,9 @@ class Task(Protocol):
     def metric(self) -> Metric:
         """Chooses the best model."""
 
+    def items_of(self, split: str) -> Array:
+        """The vertices, held-out pairs [m, 2] or edge positions of a split; one that there is none of is refused."""
+
     def sample(self, planned: Planned) -> Batch:
         """The batch of some items, without features."""
 
