@@ -1,13 +1,8 @@
 """A run from start to end: folder made, loop run, best model tested, and every way it can end recorded."""
 
 import math
-import os
-import platform
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +12,22 @@ from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
-from penstock.memory import forget_peak, freed_memory_kept, peak_mb
+from penstock.memory import forget_peak, peak_mb
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.clock import StageTime, limiting
 from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import newest, read_best
 from penstock.train.checks import check_job
+from penstock.train.facts import run_facts
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.loop import Loop
 from penstock.train.run_folder import JOB, RunFolder
 from penstock.train.session import Session, make_session
 from penstock.train.standing import Standing, checked_standing
 from penstock.train.state_file import read_state
+from penstock.train.surroundings import own_settings, polite_interrupt
 from penstock.train.tasks import Task
-from penstock.version import __version__
 
 
 def start_run(
@@ -45,7 +41,7 @@ def start_run(
     # How sums are rounded depends on the threads that compute: resumed elsewhere, the run keeps its number.
     fixed = {"threads": job.threads or default_threads(), "graph": _resolved(job.graph)}
     job = job.model_copy(update={**fixed, **_options_of(module)})
-    with _compute_threads(job):
+    with own_settings(job):
         session = make_session(job, graph, module)
         check_job(job, session.task, _has_validation(session.task))
         if session.inputs.note:
@@ -54,7 +50,7 @@ def start_run(
         folder = RunFolder.create(job, f"{session.graph.name}-{model}".replace("/", "-"), force)
         session.folder = folder.path
         folder.write_facts(
-            state="running", message="", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), model=model, **_facts(session)
+            state="running", message="", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), model=model, **run_facts(session)
         )
         return _run(session, folder, Standing(), progress)
 
@@ -72,7 +68,7 @@ def resume_run(
         job = folder.job()
         if epochs is not None:
             job = make_job({**job.model_dump(), "epochs": epochs})
-        with _compute_threads(job):
+        with own_settings(job):
             session = make_session(job, graph, module)
             session.folder = folder.path
             _check_same_graph(session, folder)
@@ -99,7 +95,7 @@ def _run(session: Session, folder: RunFolder, standing: Standing, progress: Prog
     forget_peak()
     loop = Loop(session, folder, standing, progress)
     try:
-        with _polite_interrupt() as asked:
+        with polite_interrupt() as asked:
             times = loop.run(asked)
             if not standing.done:
                 loop.save()
@@ -197,73 +193,6 @@ def _options_of(module: torch.nn.Module | None) -> dict[str, Any]:
     """The job fields of a zoo model that was given ready-made: with them its run can be opened without it."""
     options = getattr(module, "options", None)
     return options.model_dump() if isinstance(options, ModelOptions) else {}
-
-
-def _facts(session: Session) -> dict[str, Any]:
-    graph, task = session.graph, session.task
-    return {
-        "graph": {
-            "name": graph.name,
-            "nodes": {name: nodes.count for name, nodes in graph.nodes.items()},
-            "edges": {edge_key(kind): edges.count for kind, edges in graph.edges.items()},
-            "bytes": graph.nbytes,
-            "features": session.inputs.widths,
-            "classes": task.out,
-        },
-        "task": task.name,
-        "labels": session.label_facts(),
-        "metric": {"name": task.metric.name, "better": task.metric.better},
-        "parameters": session.parameters,
-        "machine": {
-            "cpu": _processor(),
-            "cores": default_threads(),
-            "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "penstock": __version__,
-        },
-    }
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-@contextmanager
-def _compute_threads(job: Job) -> Iterator[None]:
-    """The job's threads and a generator of its own, given back afterwards: a notebook goes on as it was."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(job.threads or default_threads())
-    try:
-        with torch.random.fork_rng(devices=[]), freed_memory_kept():
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def _polite_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C (or polite kill) lets the step under way finish; a second one is heard at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def hear(number: int, frame: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _where(standing: Standing) -> str:

@@ -1,0 +1,49 @@
+"""What run.json says of a run from its first moment: the graph, the task, the machine."""
+
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from penstock.graph.blocks import default_threads
+from penstock.graph.schema import edge_key
+from penstock.train.session import Session
+from penstock.version import __version__
+
+
+def run_facts(session: Session) -> dict[str, Any]:
+    """Everything known before the first step."""
+    graph, task = session.graph, session.task
+    return {
+        "graph": {
+            "name": graph.name,
+            "nodes": {name: nodes.count for name, nodes in graph.nodes.items()},
+            "edges": {edge_key(kind): edges.count for kind, edges in graph.edges.items()},
+            "bytes": graph.nbytes,
+            "features": session.inputs.widths,
+            "classes": task.out,
+        },
+        "task": task.name,
+        "labels": session.label_facts(),
+        "metric": {"name": task.metric.name, "better": task.metric.better},
+        "parameters": session.parameters,
+        "machine": {
+            "cpu": _processor(),
+            "cores": default_threads(),
+            "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "penstock": __version__,
+        },
+    }
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
