@@ -5,7 +5,7 @@ import pytest
 
 from penstock import PenstockError
 from penstock.train.checks import check_job
-from penstock.train.data import choose_task, with_empty_relations
+from penstock.train.data import choose_task
 from penstock.train.job import make_job
 from penstock.train.tasks import make_task
 from training_graphs import SMALL, community_graph, trained, typed_graph
@@ -68,6 +68,8 @@ def test_a_graph_without_relations_trains_an_mlp_as_if_it_had_some(make, tmp_pat
     graph, alone = make(), make()
     alone.edges.clear()
     linked = trained(graph, tmp_path / "linked", model="mlp")
-    run = trained(with_empty_relations(alone), tmp_path / "alone", model="mlp")
+    with pytest.raises(PenstockError, match="use model mlp"):
+        trained(alone, tmp_path / "refused")
+    run = trained(alone, tmp_path / "alone", model="mlp")
     assert (run.state, run.val, run.test) == ("finished", linked.val, linked.test)
     assert run.result["train_loss"] == pytest.approx(linked.result["train_loss"], rel=1e-5)

@@ -13,7 +13,7 @@ from penstock.graph.graph import Graph
 from penstock.nn import ModelOptions, adapt, build_model
 from penstock.pipeline.loading import Batch, on_device
 from penstock.pipeline.schedule import Schedule
-from penstock.train.data import choose_task, open_data, prepared
+from penstock.train.data import choose_task, open_data, prepared, with_empty_relations
 from penstock.train.inference import Inference, evaluating
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
@@ -77,7 +77,7 @@ class Session:
         """Take weights from a checkpoint."""
         try:
             self.learned.load_state_dict(state["learned"])
-        except (RuntimeError, KeyError) as error:
+        except (RuntimeError, KeyError, TypeError, AttributeError) as error:
             short = " ".join(str(error).split())[:200]
             raise PenstockError(
                 f"{where} holds another model's weights ({short}): give the model it was trained with."
@@ -99,7 +99,9 @@ def make_session(
     if job.device != "cpu":
         raise PenstockError(f"device {job.device!r} has no kernels yet: use cpu.")
     if not graph.edges:
-        raise PenstockError("The graph has no edges: there are no neighbours to learn from.")
+        if job.model != "mlp" or module is not None:
+            raise PenstockError("The graph has no edges, so there are no neighbours to learn from: use model mlp.")
+        graph = with_empty_relations(graph)
     torch.manual_seed(job.seed)
     inputs = Inputs(graph, job)
     task, graph = make_task(taught.task if taught else choose_task(graph, job), graph, job, taught)
@@ -119,6 +121,8 @@ def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torc
             module.train()
         if getattr(module, "layerwise", False):
             return module
+        if job.weight is not None:
+            raise PenstockError("A module of your own takes no edge weights: leave out `weight`, or use a zoo model.")
         return adapt(module, not graph.is_homogeneous, layers_of(job), list(graph.edges))
     chosen = {name: getattr(job, name) for name in ModelOptions.model_fields}
     options = ModelOptions(**{**chosen, "layers": layers_of(job)})
