@@ -50,14 +50,14 @@ def run_chunks(work: Callable[[int, int, int], object], chunks: list[tuple[int, 
         while (number := next(numbers)) < len(chunks):
             work(number, *chunks[number])
 
-    helpers = [_pool(threads - 1).submit(take) for _ in range(threads - 1)]
+    others = [_pool(threads - 1).submit(take) for _ in range(threads - 1)]
     try:
         take()
     finally:
-        # A helper that has not begun has nothing left to do.
-        for helper in helpers:
-            if not helper.cancel():
-                helper.result()
+        # One that has not begun has nothing left to do.
+        for other in others:
+            if not other.cancel():
+                other.result()
 
 
 class _State:
