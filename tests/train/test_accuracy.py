@@ -25,12 +25,12 @@ def accuracy():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real graphs are not there")
-@pytest.mark.parametrize(("name", "spread"), [("cora", 0.64), ("citeseer", 0.56), ("aifb", 2.27)])
-def test_published_figure_is_reached(accuracy, name, spread):
+@pytest.mark.parametrize(("name", "spread", "short"), [("cora", 0.64, 0), ("citeseer", 0.56, 0), ("aifb", 2.27, 1.36)])
+def test_published_figure_is_reached(accuracy, name, spread, short):
     # The mean of ten seeds should come within a point. That of three strays from it by spread * sqrt(1/3 - 1/10), where
     # spread is the standard deviation over seeds (docs/measurements.md): two such strays are let pass.
-    # aifb's ten miss it (94.4 for 95.8) and its first three seeds are its best: there this guards against a fall only.
+    # aifb's ten miss it, by `short` (94.4 for 95.8): there this guards against a fall only.
     (recipe,) = accuracy.chosen(name)
     stray = spread * (1 / SEEDS - 1 / 10) ** 0.5
     scores = [100 * accuracy.score(recipe, DATA, seed) for seed in range(SEEDS)]
-    assert statistics.fmean(scores) >= recipe.published - 1 - 2 * stray
+    assert statistics.fmean(scores) >= recipe.published - 1 - short - 2 * stray
