@@ -116,3 +116,33 @@ def _frames(error):
     import traceback
 
     return traceback.extract_tb(error.__traceback__)
+
+
+def test_a_source_that_cannot_be_gone_through_is_a_failure_not_a_wait():
+    class Broken:
+        def __iter__(self):
+            raise ValueError("no items")
+
+    with pytest.raises(StageError) as failure, Flow(Broken(), [Stage("a", lambda item: item)]) as flow:
+        list(flow)
+    assert str(failure.value.__cause__) == "no items"
+
+
+def test_a_thread_that_cannot_start_leaves_none_behind(monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name.startswith("late"):
+            raise RuntimeError("no more threads")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="no more threads"), Flow(range(9), [Stage("late", lambda item: item)]):
+        pass
+    assert threading.active_count() == before
+
+
+def test_waiting_for_validation_makes_no_stage_the_limit():
+    assert limiting({"sample": StageTime(10, 90, 1, 2), "compute": StageTime(4, 1, 1, 1)}) == "sample"
+    assert limiting({"sample": StageTime(10, 0, 4, 2), "compute": StageTime(4, 1, 1, 1)}) == "compute"

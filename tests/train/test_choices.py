@@ -7,6 +7,7 @@ import torch
 from penstock import PenstockError
 from penstock.graph.csr import build_lists
 from penstock.partition import Cut, cut
+from penstock.store import EmbeddingTable
 from penstock.train.job import Job, make_job
 from penstock.train.optimisers import make_optimiser, make_schedule, step_schedule
 from penstock.train.state_file import read_state, write_state
@@ -250,3 +251,19 @@ def test_a_job_is_written_with_every_field(graph, tmp_path):
     job = read_job(run.path / "job.yaml")
     assert set(job.model_fields_set) == set(Job.model_fields)
     assert (job.fanouts, job.hidden) == ([4, 3], 16)
+
+
+def test_clipping_counts_embeddings_too(tmp_path, monkeypatch):
+    norms = []
+    push = EmbeddingTable.push
+    monkeypatch.setattr(
+        EmbeddingTable, "push", lambda table, ids, rows: (norms.append(np.linalg.norm(rows)), push(table, ids, rows))
+    )
+    trained(community_graph(features=False), tmp_path / "run", clip=1e-3)
+    assert norms and max(norms) <= 1.01e-3
+
+
+def test_rates_are_of_all_examples_and_all_training_seconds(graph, tmp_path):
+    run = trained(graph, tmp_path / "run", epochs=3)
+    examples = 3 * len(graph.split("train"))
+    assert run.result["seeds_per_second"] == pytest.approx(examples / sum(run.result["epoch_seconds"]), rel=0.01)
