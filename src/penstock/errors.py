@@ -9,7 +9,7 @@ class PenstockError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint to end a sentence with: the known name that was probably meant, or all of them."""
+    """The end of a sentence: the known name that was probably meant, or all of them."""
     known = list(known)
     close = get_close_matches(name, known, 1)
-    return f": did you mean {close[0]!r}?" if close else f": use one of {', '.join(known)}"
+    return f": did you mean {close[0]!r}?" if close else f": use one of {', '.join(known)}."

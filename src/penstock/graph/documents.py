@@ -53,6 +53,11 @@ def read_yaml(path: Path, what: str) -> dict[Any, Any]:
     return raw
 
 
+def split_commas(value: object) -> object:
+    """On the command line lists are written 15,10,5."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
 def first_problem(error: ValidationError) -> str:
     """The first complaint of a validation, with the place it concerns."""
     problem = error.errors()[0]

@@ -19,11 +19,6 @@ class StageTime:
     threads: int
     depth: int
 
-    @property
-    def utilisation(self) -> float:
-        """Busy share of the threads' time."""
-        return self.busy / max(self.busy + self.wait, 1e-12)
-
     def since(self, earlier: "StageTime") -> "StageTime":
         """What was added after an earlier reading."""
         return StageTime(self.busy - earlier.busy, self.wait - earlier.wait, self.threads, self.depth)

@@ -12,9 +12,8 @@ from penstock.errors import PenstockError
 from penstock.report.metrics_log import Epoch, MetricsLog, read_metrics
 from penstock.report.trace import Trace, read_trace
 from penstock.report.values import mapping, number, numbers, whole
+from penstock.train.run_folder import FORMAT, VERSION
 
-FORM = "penstock-run"
-VERSION = 1
 # In the order a batch meets them.
 STAGES = ("seeds", "sample", "gather", "transfer", "compute")
 
@@ -144,8 +143,8 @@ def _document(folder: Path) -> dict[str, Any]:
         raise PenstockError(f"{folder} is no run folder: it has no run.json. Name a folder `train` wrote.") from None
     except (OSError, ValueError, RecursionError) as error:
         raise PenstockError(f"{path} cannot be read ({error}): copy the run folder again.") from None
-    if not isinstance(document, dict) or document.get("format") != FORM:
-        raise PenstockError(f"{path} is not a {FORM} document: name a folder `train` wrote.")
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise PenstockError(f"{path} is not a {FORMAT} document: name a folder `train` wrote.")
     if document.get("version") != VERSION:
         raise PenstockError(
             f"{path} has format version {document.get('version')!r}; this release reads version {VERSION}:"

@@ -1,10 +1,10 @@
 """The sampler's part of a job."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field
 
-from penstock.graph.documents import StrictDocument
+from penstock.graph.documents import StrictDocument, split_commas
 
 SamplerName = Literal["neighbour", "labor", "fastgcn", "ladies", "saint-vertex", "saint-edge", "saint-walk", "cluster"]
 
@@ -13,7 +13,7 @@ class SamplerOptions(StrictDocument):
     """Which neighbourhoods a batch sees."""
 
     sampler: SamplerName = Field("neighbour", description="how neighbourhoods are drawn (docs/sampling.md)")
-    fanouts: list[int | dict[str, int]] = Field(
+    fanouts: Annotated[list[int | dict[str, int]], BeforeValidator(split_commas)] = Field(
         [15, 10, 5],
         description="neighbours a vertex and hop, counted from the seeds; -1: all; a mapping: one number a relation",
     )
@@ -21,7 +21,7 @@ class SamplerOptions(StrictDocument):
     weight: str | None = Field(None, description="edge field with weights: draw in proportion to it")
     time: str | None = Field(None, description="field with times: draw nothing later than the seed (docs/sampling.md)")
     seed_time: str | None = Field(None, description="vertex field with each seed's time; by default the one of `time`")
-    layer_sizes: list[int] = Field(
+    layer_sizes: Annotated[list[int], BeforeValidator(split_commas)] = Field(
         [2048, 2048, 2048], description="fastgcn, ladies: vertices drawn a layer, counted from the seeds"
     )
     saint_size: int = Field(4000, ge=1, description="saint: vertices, edges or roots drawn a batch")
@@ -29,20 +29,3 @@ class SamplerOptions(StrictDocument):
     clusters: int = Field(100, ge=2, description="cluster: parts to cut the graph into, if `partition` is not given")
     partition: str | None = Field(None, description="cluster: a partition folder whose parts are the clusters")
     clusters_per_batch: int = Field(4, ge=1, description="cluster: parts joined in a batch")
-
-    @field_validator("fanouts", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return _numbers(value)
-
-    @field_validator("layer_sizes", mode="before")
-    @classmethod
-    def _split_sizes(cls, value: object) -> object:
-        return _numbers(value)
-
-
-def _numbers(value: object) -> object:
-    """On the command line lists are written 15,10,5."""
-    if isinstance(value, str):
-        return [int(part) if part.strip().lstrip("-").isdigit() else part for part in value.split(",")]
-    return value

@@ -9,7 +9,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.convert import load
 from penstock.graph.csr import index_dtype, transpose_lists
-from penstock.graph.documents import StrictDocument
+from penstock.graph.documents import StrictDocument, split_commas
 from penstock.graph.graph import EdgeSet, Graph
 from penstock.graph.schema import EdgeType, edge_key
 
@@ -17,11 +17,6 @@ Task = Literal["node-classification", "node-regression", "link-prediction", "edg
 
 IN_MEMORY = " (in memory)"
 """Ends the name of a job's graph that was given as an object and cannot be opened again."""
-
-
-def split_commas(value: object) -> object:
-    """On the command line lists are written 0.6,0.2,0.2."""
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 class DataOptions(StrictDocument):
@@ -107,11 +102,8 @@ def choose_edge_type(graph: Graph, options: DataOptions, field: str | None) -> E
     kinds = {edge_key(kind): kind for kind in graph.edges}
     if options.edge_type is not None:
         if options.edge_type not in kinds:
-            raise PenstockError(
-                f"edge_type {options.edge_type!r} is not in the graph{nearest(options.edge_type, kinds)}.".replace(
-                    "?.", "?"
-                )
-            )
+            hint = nearest(options.edge_type, kinds)
+            raise PenstockError(f"edge_type {options.edge_type!r} is not in the graph{hint}")
         return kinds[options.edge_type]
     fit = [kind for kind, edges in graph.edges.items() if (field in edges.fields if field else edges.held_out)]
     fit = fit or ([] if field else list(graph.edges))

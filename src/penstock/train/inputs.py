@@ -106,8 +106,8 @@ def _types_with_features(graph: Graph, job: Job) -> set[str]:
     having = {name for name, nodes in graph.nodes.items() if job.features in nodes.fields}
     if not having and job.features != DataOptions.model_fields["features"].default:
         known = sorted({field for nodes in graph.nodes.values() for field in nodes.fields})
-        hint = nearest(job.features, known) if known else ": leave out `features`, and embeddings are learned"
-        raise PenstockError(f"No vertices have features {job.features!r}{hint}.".replace("?.", "?"))
+        hint = nearest(job.features, known) if known else ": leave out `features`, and embeddings are learned."
+        raise PenstockError(f"No vertices have features {job.features!r}{hint}")
     return having
 
 

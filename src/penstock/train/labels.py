@@ -101,14 +101,14 @@ def _type_with_labels(graph: Graph, options: DataOptions) -> str:
     if options.node_type is not None:
         if options.node_type not in graph.nodes:
             hint = nearest(options.node_type, graph.nodes)
-            raise PenstockError(f"node_type {options.node_type!r} is not in the graph{hint}.".replace("?.", "?"))
+            raise PenstockError(f"node_type {options.node_type!r} is not in the graph{hint}")
         if options.node_type not in having:
             raise PenstockError(f"Vertices of type {options.node_type!r} have no label field {options.label!r}.")
         return options.node_type
     if not having:
         fields = sorted({field for nodes in graph.nodes.values() for field in nodes.fields})
         raise PenstockError(
-            f"No vertices have labels {options.label!r}{nearest(options.label, fields)}: set `label` or `task`."
+            f"No vertices have labels {options.label!r} (set `label` or `task`){nearest(options.label, fields)}"
         )
     if len(having) > 1:
         raise PenstockError(

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from penstock.graph.documents import StrictDocument
-from penstock.train.data import split_commas
+from penstock.graph.documents import StrictDocument, split_commas
 
 
 class LinkOptions(StrictDocument):

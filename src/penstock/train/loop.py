@@ -159,8 +159,7 @@ class Loop:
         value = val.get(metric.name)
         if value is None:
             return
-        sign = 1 if metric.better == "higher" else -1
-        if standing.best_value is None or sign * value > sign * standing.best_value:
+        if standing.best_value is None or metric.is_better(value, standing.best_value):
             standing.best_value, standing.best_epoch, standing.without_gain = value, epoch, 0
             self.checkpoints.save_best(epoch, self.session.weights())
         elif regular:

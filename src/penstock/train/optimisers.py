@@ -66,5 +66,5 @@ def _classes(module: Any, base: type) -> dict[str, Any]:
 
 def _named(known: dict[str, Any], name: str, what: str) -> Any:
     if name not in known:
-        raise PenstockError(f"torch has no {what} {name!r}{nearest(name, sorted(known))}.".replace("?.", "?"))
+        raise PenstockError(f"torch has no {what} {name!r}{nearest(name, sorted(known))}")
     return known[name]

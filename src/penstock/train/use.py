@@ -174,7 +174,7 @@ def _list_column(values: Array) -> pa.Array:
 def _chosen_type(graph: Graph, asked: str | None, session: Session) -> str:
     if asked is not None:
         if asked not in graph.nodes:
-            raise PenstockError(f"There is no node type {asked!r}{nearest(asked, graph.nodes)}.".replace("?.", "?"))
+            raise PenstockError(f"There is no node type {asked!r}{nearest(asked, graph.nodes)}")
         return asked
     task = session.task
     if isinstance(task, NodeTask):

@@ -9,37 +9,20 @@ from penstock.nn.drop import drop
 from penstock.nn.layers import DenseLayer, GATLayer, GCNLayer, GINLayer, SAGELayer
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
+from penstock.nn.zoo.layered import LayeredModel
 from penstock.sampling.block import Block
 
 
-class GraphModel(nn.Module):
+class GraphModel(LayeredModel):
     """`width` numbers a vertex in, `out` out. A graph with several types takes `TypedModel`."""
 
-    layerwise = True
-
     def __init__(self, options: ModelOptions, width: int, out: int) -> None:
-        super().__init__()
-        self.options = options
+        super().__init__(options)
         bare = options.jump == "none"
         pairs = list(enumerate(layer_widths(options, width, out), 1))
         self.convolutions = nn.ModuleList(_convolution(options, *pair, bare and i == len(pairs)) for i, pair in pairs)
         self.ends = nn.ModuleList(LayerEnd(options, *pair, bare and i == len(pairs)) for i, pair in pairs)
         self.joined = Join(options, out)
-
-    @property
-    def num_layers(self) -> int:
-        """Layers, and blocks of a batch."""
-        return self.options.layers
-
-    @property
-    def needs_all_outputs(self) -> bool:
-        """Whether `join` reads all layers' outputs rather than the last."""
-        return self.options.jump != "none"
-
-    @property
-    def needs_totals(self) -> bool:
-        """Whether blocks must say how long whole lists are, for their source rows too."""
-        return self.options.needs_totals
 
     def prepare(self, x: Tensor) -> Tensor:
         """The step before the first layer, a vertex at a time."""

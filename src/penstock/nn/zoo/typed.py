@@ -11,20 +11,19 @@ from penstock.nn.drop import drop
 from penstock.nn.layers import RGCNLayer, TypedDenseLayer, TypedGATLayer
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
+from penstock.nn.zoo.layered import LayeredModel
 from penstock.nn.zoo.model import check_depth
 from penstock.sampling.block import Block, TypedBlock
 
 Rows = dict[str, Tensor]
 
 
-class TypedModel(nn.Module):
+class TypedModel(LayeredModel):
     """`in_widths[t]` numbers a vertex of type t in, `out` out, for every type or only for `target_type`.
 
     Several types are first projected to `hidden`. Tensors come and go by node type; types that a block lacks are
     skipped. With one node type and one relation, plain blocks and tensors are taken (and given) as well.
     """
-
-    layerwise = True
 
     def __init__(
         self,
@@ -34,10 +33,10 @@ class TypedModel(nn.Module):
         out: int,
         target_type: str | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(options)
         if target_type is not None and target_type not in in_widths:
             raise PenstockError(f"There is no node type {target_type!r} (types: {', '.join(in_widths)}).")
-        self.options, self.node_types, self.edge_types = options, list(in_widths), list(edge_types)
+        self.node_types, self.edge_types = list(in_widths), list(edge_types)
         several = len(in_widths) > 1
         self.projections = nn.ModuleList(nn.Linear(width, options.hidden) for width in in_widths.values() if several)
         self.convolutions, self.ends = nn.ModuleList(), nn.ModuleList()
@@ -49,21 +48,6 @@ class TypedModel(nn.Module):
             self.convolutions.append(_convolution(options, *pair, names, kinds, last))
             self.ends.append(nn.ModuleList(LayerEnd(options, *pair, last) for _ in names))
         self.joined = Join(options, out)
-
-    @property
-    def num_layers(self) -> int:
-        """Layers, and blocks of a batch."""
-        return self.options.layers
-
-    @property
-    def needs_all_outputs(self) -> bool:
-        """Whether `join` reads all layers' outputs rather than the last."""
-        return self.options.jump != "none"
-
-    @property
-    def needs_totals(self) -> bool:
-        """Whether blocks must say how long whole lists are."""
-        return self.options.needs_totals
 
     def prepare(self, x: Rows | Tensor) -> Rows | Tensor:
         """The step before the first layer, a vertex at a time: every type to `hidden`, where there are several."""

@@ -50,7 +50,7 @@ __all__ = [
 def negatives_named(name: str, **options: Any) -> NegativePolicy:
     """The policy of that name with its options; an unknown one gets the nearest suggested."""
     if name not in NEGATIVES:
-        raise PenstockError(f"There are no negatives {name!r}{nearest(name, NEGATIVES)}.".replace("?.", "?"))
+        raise PenstockError(f"There are no negatives {name!r}{nearest(name, NEGATIVES)}")
     taken = NEGATIVES[name].__dataclass_fields__
     for option in options:
         if option not in taken:

@@ -76,7 +76,7 @@ class EdgeTask:
         """The edges of a split, as positions in the lists."""
         splits = self._data.splits
         if split not in splits:
-            raise PenstockError(f"There is no split {split!r}{nearest(split, splits)}.".replace("?.", "?"))
+            raise PenstockError(f"There is no split {split!r}{nearest(split, splits)}")
         return splits[split]
 
     def ends_of(self, positions: Array) -> tuple[Array, Array]:

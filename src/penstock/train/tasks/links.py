@@ -92,7 +92,7 @@ class LinkTask:
         """The held-out pairs [m, 2] of a split."""
         held_out = self._graph.edges[self._kind].held_out
         if split not in held_out:
-            raise PenstockError(f"There are no held-out edges {split!r}{nearest(split, held_out)}.".replace("?.", "?"))
+            raise PenstockError(f"There are no held-out edges {split!r}{nearest(split, held_out)}")
         return np.asarray(held_out[split])
 
     def score_pairs(self, inference: Inference, pairs: Array, progress: Progress = SILENT) -> Array:

@@ -77,7 +77,7 @@ class NodeTask:
     def items_of(self, split: str) -> Array:
         """The vertices of a split."""
         if split not in self._data.splits:
-            raise PenstockError(f"There is no split {split!r}{nearest(split, self._data.splits)}.".replace("?.", "?"))
+            raise PenstockError(f"There is no split {split!r}{nearest(split, self._data.splits)}")
         return self._data.splits[split]
 
     def _scores(self, out: Array, labels: Array) -> dict[str, float]:
