@@ -1,7 +1,32 @@
-"""Settings for every test."""
+"""Settings for every test, and where the GPU's kernels run: on the GPU, or in Triton's interpreter."""
 
+import importlib.util
+import os
+
+import pytest
+import torch
 from hypothesis import HealthCheck, settings
+
+if not torch.cuda.is_available():
+    # Read by Triton when it is imported: kernels then run on the host, on the host's tensors.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # Kernels compile on first use, so a single example may take seconds: no deadline, and no verdict on slowness.
 settings.register_profile("penstock", deadline=None, suppress_health_check=list(HealthCheck), max_examples=40)
 settings.load_profile("penstock")
+
+
+@pytest.fixture
+def device() -> torch.device:
+    """A device for Triton kernels: the GPU, or the host under the interpreter."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture
+def cuda_device() -> torch.device:
+    """The GPU, for what an interpreter cannot show: streams, graphs, pinned memory."""
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    return torch.device("cuda")

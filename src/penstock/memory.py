@@ -32,6 +32,15 @@ def peak_mb() -> float:
     return rusage_mb(resource.RUSAGE_SELF)
 
 
+def available_mb() -> int:
+    """What the system could still give without swapping."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) >> 10
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+
+
 def forget_peak() -> None:
     """Let the peak start again from now; where that is not possible, it stays the process's."""
     with suppress(OSError):

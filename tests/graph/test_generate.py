@@ -90,9 +90,9 @@ def test_scrambling_is_a_bijection():
     for size in (1, 2, 17, 1000, 4099):
         layout = lay_out(recipe_named("synthetic-arxiv").scaled(max(size, 1) / 169_343), "node", 3)
         n = layout.size
-        image = [scramble(layout.key, layout.rows, layout.columns, n, p) for p in range(n)]
+        image = [scramble(layout.numbering, p) for p in range(n)]
         assert sorted(image) == list(range(n))
-        assert [unscramble(layout.key, layout.rows, layout.columns, n, v) for v in image] == list(range(n))
+        assert [unscramble(layout.numbering, v) for v in image] == list(range(n))
 
 
 def test_vertex_numbers_say_nothing_about_communities(tmp_path):

@@ -7,6 +7,7 @@ from random_blocks import rows
 from torch.autograd import gradcheck
 
 from penstock import PenstockError
+from penstock.nn.device.drop import DropKey
 from penstock.nn.drop import _Drop, drop, relu_drop
 from penstock.nn.threads import plain_chunks
 
@@ -36,7 +37,7 @@ def test_neighbouring_numbers_are_independent():
 
 def test_gradients():
     x = rows(7, 5, dtype=torch.float64)
-    assert gradcheck(lambda x: _Drop.apply(x, 0.4, np.uint64(3)), (x,))
+    assert gradcheck(lambda x: _Drop.apply(x, 0.4, DropKey(3)), (x,))
     torch.manual_seed(0)
     out = relu_drop(x * 1, 0.4)
     (grad,) = torch.autograd.grad(out.sum(), x)

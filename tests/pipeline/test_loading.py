@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipeline import Loader, PipelineOptions, Schedule, StageError, flow
+from penstock.pipeline import HostCarrier, Loader, PipelineOptions, Schedule, StageError, flow
 from penstock.pipeline import clock as stage_clock
 from penstock.pipeline.buffers import BufferPool
 from penstock.sampling import NeighbourSampler
@@ -27,12 +27,9 @@ def loader_of(graph, epochs=2, fields=None, label=None, scale=None, **options):
     return Loader(
         schedule.from_position(),
         lambda planned: sampler.sample(planned.seeds, planned.key),
-        LocalStore.of_graph(graph),
-        {"node": "x"} if fields is None else fields,
+        HostCarrier(LocalStore.of_graph(graph), {"node": "x"} if fields is None else fields, scale),
         label or labels,
         PipelineOptions(**options),
-        torch.device("cpu"),
-        scale,
     )
 
 

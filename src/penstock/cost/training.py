@@ -12,7 +12,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept
 from penstock.nn import GraphSAGE
-from penstock.pipeline import Loader, PipelineOptions, Schedule
+from penstock.pipeline import HostCarrier, Loader, PipelineOptions, Schedule
 from penstock.pipeline.loading import Batch
 from penstock.sampling import BatchKey, MiniBatch, NeighbourSampler
 from penstock.store import LocalStore, gather_rows
@@ -107,11 +107,9 @@ def _pass(graph: Graph, seeds: Array, size: int, fanouts: list[int], step: Step 
     with Loader(
         Schedule(seeds, size, 0, epochs=1).from_position(),
         lambda planned: sampler.sample(planned.seeds, planned.key),
-        LocalStore.of_graph(graph),
-        {graph.node_types[0]: "x"},
+        HostCarrier(LocalStore.of_graph(graph), {graph.node_types[0]: "x"}),
         label,
         PipelineOptions.model_validate({}),
-        torch.device("cpu"),
     ) as loader:
         for each in loader:
             if step is not None and isinstance(each.batch, MiniBatch):

@@ -6,6 +6,8 @@ Every draw is a pure function of a seed and of what it is for (a vertex, a posit
 import numpy as np
 from numba import njit
 
+from penstock.graph.arrays import Array
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -45,6 +47,29 @@ def key_of(seed: int, purpose: str) -> np.uint64:
     for byte in purpose.encode():
         value = _mix_plain(value ^ byte)
     return np.uint64(value)
+
+
+def keys_of(seed: int, before: str, numbers: int, after: str) -> Array:
+    """`key_of(seed, f"{before}{number}{after}")` of every number below `numbers`, as uint64."""
+    out = np.empty(numbers, np.uint64)
+    _continue_keys(key_of(seed, before), np.frombuffer(after.encode(), np.uint8), out)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _continue_keys(value: np.uint64, after: Array, out: Array) -> None:
+    digits = np.empty(20, np.uint8)
+    for number in range(out.shape[0]):
+        key, rest, used = value, number, 0
+        while used == 0 or rest > 0:
+            digits[used] = ord("0") + rest % 10
+            rest //= 10
+            used += 1
+        for k in range(used - 1, -1, -1):
+            key = mix((key ^ np.uint64(digits[k])) + _GOLDEN)
+        for k in range(after.shape[0]):
+            key = mix((key ^ np.uint64(after[k])) + _GOLDEN)
+        out[number] = key
 
 
 def _mix_plain(value: int) -> int:

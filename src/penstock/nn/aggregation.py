@@ -10,9 +10,13 @@ from torch.autograd.function import once_differentiable
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.nn.derived import transposed
+from penstock.nn.device import aggregation as on_device
+from penstock.nn.device.gather import Scale
+from penstock.nn.device.rows import TableRows
 from penstock.nn.kernels import gather_max, gather_sum, scatter_winners
 from penstock.nn.threads import column_chunks, row_chunks, run_chunks
 from penstock.sampling.block import Block
+from penstock.sampling.device.block import DeviceBlock
 
 Reduce = Literal["mean", "sum", "max"]
 
@@ -24,15 +28,20 @@ def aggregate(block: Block, x: Tensor, reduce: Reduce = "mean") -> Tensor:
     than the whole list's.
     """
     check_rows(block, x)
+    if reduce not in ("mean", "sum", "max"):
+        raise PenstockError(f"Neighbours cannot be aggregated by {reduce!r}: choose mean, sum or max.")
+    if isinstance(block, DeviceBlock):
+        return on_device.aggregate(block, x, reduce)
     if reduce == "max":
         return differentiable(_Max, x, block)
-    if reduce not in ("mean", "sum"):
-        raise PenstockError(f"Neighbours cannot be aggregated by {reduce!r}: choose mean, sum or max.")
     return gather(block, x, write_scale=mean_scale(block) if reduce == "mean" else sum_scale(block))
 
 
 def aggregate_beside(block: Block, x: Tensor, reduce: Reduce = "mean") -> tuple[Tensor, Tensor]:
     """`aggregate` and the destinations' own rows, whose gradients then reach x in one pass."""
+    if isinstance(block, DeviceBlock):
+        check_rows(block, x)
+        return on_device.aggregate_beside(block, x, reduce)
     if reduce == "max":
         return aggregate(block, x, reduce), x[: block.num_dst]
     check_rows(block, x)
@@ -41,18 +50,38 @@ def aggregate_beside(block: Block, x: Tensor, reduce: Reduce = "mean") -> tuple[
     return result
 
 
-def gather(
-    block: Block,
-    x: Tensor,
-    read_scale: Array | None = None,
-    write_scale: Array | None = None,
-    own_scale: Array | None = None,
+def aggregate_joined(
+    block: DeviceBlock, x: Tensor | TableRows, reduce: Reduce = "mean", dtype: torch.dtype | None = None
 ) -> Tensor:
-    """write_scale[i] * sum of w[e] * read_scale[j] * x[j] over the edges e = (j, i), + own_scale[i] * x[i].
+    """[num_dst, 2 * width]: `aggregate` (mean or sum) beside the own rows, in one pass over what a device reads.
 
-    w are the block's weights. A scale that is not given is one, but `own_scale` zero.
+    Rows of a table are read where they lie; the result has type `dtype`.
     """
     check_rows(block, x)
+    return on_device.aggregate_joined(block, x, reduce, dtype)
+
+
+def normalised_sum(block: Block, x: Tensor) -> Tensor:
+    """GCN's sum of the list and the vertex itself, each over sqrt((d_u + 1)(d_v + 1)), d being whole lists' totals."""
+    if isinstance(block, DeviceBlock):
+        check_rows(block, x)
+        return on_device.normalised_sum(block, x)
+    roots = 1 / np.sqrt(known_totals(block, block.num_src) + 1)
+    own = roots[: block.num_dst]
+    estimate = sum_scale(block)
+    return gather(block, x, roots, own if estimate is None else own * estimate, own * own)
+
+
+def gather(block: Block, x: Tensor, read_scale: Any = None, write_scale: Any = None, own_scale: Any = None) -> Tensor:
+    """write_scale[i] * sum of w[e] * read_scale[j] * x[j] over the edges e = (j, i), + own_scale[i] * x[i].
+
+    w are the block's weights. A scale that is not given is one, but `own_scale` zero. Scales are arrays, for a device's
+    block tensors.
+    """
+    check_rows(block, x)
+    if isinstance(block, DeviceBlock):
+        read, write = (None if scale is None else Scale(scale) for scale in (read_scale, write_scale))
+        return on_device.scaled(block, x, read, write, own_scale)
     return differentiable(_Gather, x, block, read_scale, write_scale, own_scale)
 
 
@@ -79,19 +108,32 @@ def known_totals(block: Block, rows: int) -> Array:
     return np.asarray(block.totals[:rows], np.float64)
 
 
-def check_rows(block: Block, x: Tensor) -> None:
+def check_rows(block: Block, x: Tensor | TableRows) -> None:
     """Refuse a matrix that a block's kernels cannot read."""
-    check_matrix(x)
+    if isinstance(block, DeviceBlock):
+        if x.device != block.device:
+            raise PenstockError(f"A block on {block.device} was given rows on {x.device}: keep both on one device.")
+        if not x.dtype.is_floating_point:
+            raise PenstockError(f"There are no kernels for {x.dtype}: convert the features to float32.")
+        _check_shape(x)
+    elif isinstance(x, TableRows) or x.device.type == "cuda":
+        raise PenstockError(f"A block on the host was given rows on {x.device}: move the block to the device too.")
+    else:
+        check_matrix(x)
     if len(x) < block.num_src:
         raise PenstockError(f"A block reads {block.num_src:,} rows, but its input has shape {tuple(x.shape)}.")
 
 
 def check_matrix(x: Tensor) -> None:
-    """Refuse what no kernel can read."""
+    """Refuse what no kernel of the host can read."""
     if x.device.type != "cpu":
         raise PenstockError(f"There are no kernels for device {x.device.type!r} yet: keep model and data on the CPU.")
     if x.dtype not in (torch.float32, torch.float64):
         raise PenstockError(f"There are no kernels for {x.dtype}: convert the features to float32.")
+    _check_shape(x)
+
+
+def _check_shape(x: Tensor | TableRows) -> None:
     if x.dim() != 2:
         raise PenstockError(f"Layers take a row per vertex, but their input has shape {tuple(x.shape)}.")
 

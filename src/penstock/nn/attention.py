@@ -13,8 +13,10 @@ from penstock.graph.arrays import Array
 from penstock.nn import attention_kernels as kernels
 from penstock.nn.aggregation import as_rows, check_rows, differentiable
 from penstock.nn.derived import transposed
+from penstock.nn.device import attention as on_device
 from penstock.nn.threads import row_chunks, run_chunks
 from penstock.sampling.block import Block
+from penstock.sampling.device.block import DeviceBlock
 
 
 def attend(
@@ -32,6 +34,8 @@ def attend(
     multiplies the shares (dropout). A row without edges gives zeros.
     """
     _check(block, values, scores_dst, scores_src.shape[1])
+    if isinstance(block, DeviceBlock):
+        return on_device.attend(block, scores_src, scores_dst, values, slope, kept)
     return differentiable(_Additive, scores_src, scores_dst, values, block, slope, _numbers(kept))
 
 
@@ -43,6 +47,8 @@ def attend_jointly(
     left [num_src, heads * size], right [num_dst, heads * size], direction [heads, size].
     """
     _check(block, left, right, direction.shape[0])
+    if isinstance(block, DeviceBlock):
+        return on_device.attend_jointly(block, left, right, direction, slope, kept)
     return differentiable(_Joint, left, right, direction, block, slope, _numbers(kept))
 
 

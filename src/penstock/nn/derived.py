@@ -9,8 +9,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.nn.device.lists import looped
 from penstock.nn.kernels import transpose
 from penstock.sampling.block import Block
+from penstock.sampling.device.block import DeviceBlock
 
 Made = TypeVar("Made")
 
@@ -38,13 +40,16 @@ def with_self_loops(block: Block) -> Block:
 
     Self loops that the graph has already are replaced, as PyG does. With weights, the new edge weighs one.
     """
+    if isinstance(block, DeviceBlock):
+        return looped(block)
     return _looped.get(block, lambda: _add_self_loops(block))
 
 
 def without_empty_rows(block: Block) -> tuple[Block, Array]:
     """The block of the destination rows that read something, and which rows those are.
 
-    In it, destination rows are not the first source rows.
+    In it, destination rows are not the first source rows. Blocks of the host only: how many rows are left would have to
+    be asked of a device.
     """
     return _filled.get(block, lambda: _drop_empty_rows(block))
 

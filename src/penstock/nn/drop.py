@@ -1,9 +1,14 @@
 """Dropout, alone or behind a rectifier, in one pass. Which numbers are dropped is a hash of a key and their place.
 
-torch's own draws a number at a time from a generator and takes longer than the aggregation. The key comes from torch's
-generator, so that a seed repeats a run; the result does not depend on threads.
+torch's own draws a number at a time from a generator and takes longer than the aggregation. Under `dropping(key)` the
+calls' keys are a stream of that key's, which names the batch; else they come from torch's generator, so that a seed
+repeats a run. The result depends neither on threads nor on the device.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,33 +16,71 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from penstock.graph.hashing import mix
 from penstock.nn.aggregation import as_rows, check_matrix, differentiable
+from penstock.nn.device import drop as on_device
+from penstock.nn.device.drop import DropKey
 from penstock.nn.kernels import drop_rows, pass_where_positive
 from penstock.nn.threads import plain_chunks, run_chunks
 
 _STEPS = 1 << 16
 """Shares are kept to this precision."""
+_STEP = 0x9E3779B97F4A7C15
+
+
+@dataclass
+class DropStream:
+    """The keys of one forward pass: its n-th call draws with mix(key + (n + 1) * step).
+
+    `key` is a number, or on a device an int64 tensor with its bits, read when a kernel runs: a captured graph draws
+    anew for every batch.
+    """
+
+    key: int | Tensor
+    calls: int = 0
+
+    def next(self) -> DropKey:
+        """The next call's."""
+        call, self.calls = self.calls, self.calls + 1
+        if isinstance(self.key, Tensor):
+            return DropKey(tensor=self.key, call=call)
+        return DropKey(int(mix(np.uint64((self.key + (call + 1) * _STEP) % (1 << 64)))))
+
+
+@contextmanager
+def dropping(key: int | np.uint64 | Tensor) -> Iterator[DropStream]:
+    """Within it, what is dropped depends on the key and the number of the call alone."""
+    stream = DropStream(key if isinstance(key, Tensor) else int(key))
+    token = _stream.set(stream)
+    try:
+        yield stream
+    finally:
+        _stream.reset(token)
 
 
 def drop(x: Tensor, share: float) -> Tensor:
     """x with a share of its numbers set to zero, the others scaled up to keep the expectation."""
     if share == 0:
         return x
-    check_matrix(x)
-    return differentiable(_Drop, x, share, _key())
+    key = _next_key()
+    if not _goes_to_device(x, key):
+        check_matrix(x)
+    return differentiable(_Drop, x, share, key)
 
 
 def relu_drop(x: Tensor, share: float) -> Tensor:
     """drop(relu(x), share), in the place of x, which must not be used afterwards."""
     if share == 0:
         return torch.relu_(x)
-    check_matrix(x)
-    return differentiable(_ReluDrop, x.contiguous(), share, _key())
+    key = _next_key()
+    if not _goes_to_device(x, key):
+        check_matrix(x)
+    return differentiable(_ReluDrop, x.contiguous(), share, key)
 
 
 class _Drop(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, share: float, key: np.uint64) -> Tensor:
+    def forward(ctx: Any, x: Tensor, share: float, key: DropKey) -> Tensor:
         ctx.share, ctx.key = share, key
         return _dropped(x, share, key)
 
@@ -49,10 +92,10 @@ class _Drop(torch.autograd.Function):
 
 class _ReluDrop(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, share: float, key: np.uint64) -> Tensor:
+    def forward(ctx: Any, x: Tensor, share: float, key: DropKey) -> Tensor:
         ctx.mark_dirty(x)
-        ctx.share = share
-        _drop_into(as_rows(x), x.detach().numpy(), share, key, True)
+        ctx.share, ctx.on_device = share, _goes_to_device(x, key)
+        _drop_into(x.detach(), x.detach(), share, key, True)
         ctx.save_for_backward(x)
         return x
 
@@ -61,6 +104,8 @@ class _ReluDrop(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         """What is positive was kept."""
         (y,) = ctx.saved_tensors
+        if ctx.on_device:
+            return on_device.pass_where_positive(y, grad.contiguous(), _scale(ctx.share)), None, None
         result = torch.empty_like(y)
         kept, rows, out = as_rows(y), as_rows(grad), result.numpy()
         scale = rows.dtype.type(_scale(ctx.share))
@@ -72,20 +117,30 @@ class _ReluDrop(torch.autograd.Function):
         return result, None, None
 
 
-def _dropped(x: Tensor, share: float, key: np.uint64) -> Tensor:
-    rows = as_rows(x)
-    result = x.new_empty(x.shape)
-    _drop_into(rows, result.numpy(), share, key, False)
+def _dropped(x: Tensor, share: float, key: DropKey) -> Tensor:
+    rows = x.detach().contiguous()
+    result = torch.empty_like(rows)
+    _drop_into(rows, result, share, key, False)
     return result
 
 
-def _drop_into(rows: Any, out: Any, share: float, key: np.uint64, rectify: bool) -> None:
-    limit, scale = _limit(share), rows.dtype.type(_scale(share))
+def _drop_into(x: Tensor, result: Tensor, share: float, key: DropKey, rectify: bool) -> None:
+    limit = _limit(share)
+    if _goes_to_device(x, key):
+        on_device.drop_rows(x, key, limit, _scale(share), rectify, result)
+        return
+    rows, out = x.numpy(), result.numpy()
+    scale, number = rows.dtype.type(_scale(share)), np.uint64(key.number)
 
     def work(_: int, first: int, last: int) -> None:
-        drop_rows(rows, key, limit, scale, rectify, out, first, last)
+        drop_rows(rows, number, limit, scale, rectify, out, first, last)
 
     run_chunks(work, plain_chunks(*rows.shape))
+
+
+def _goes_to_device(x: Tensor, key: DropKey) -> bool:
+    """Whether Triton draws: where the rows are on a GPU, or the key is a device's."""
+    return x.device.type == "cuda" or key.tensor is not None
 
 
 def _limit(share: float) -> int:
@@ -96,5 +151,9 @@ def _scale(share: float) -> float:
     return _STEPS / _limit(share)
 
 
-def _key() -> np.uint64:
-    return np.uint64(int(torch.randint(2**63 - 1, ())))
+def _next_key() -> DropKey:
+    stream = _stream.get()
+    return DropKey(int(torch.randint(2**63 - 1, ()))) if stream is None else stream.next()
+
+
+_stream: ContextVar[DropStream | None] = ContextVar("_stream", default=None)

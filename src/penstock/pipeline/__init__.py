@@ -1,12 +1,24 @@
 """From seeds to batches that a model can take: stages that run beside each other, in order, without stopping.
 
 `flow` is the mechanism (any stages), `ordered` the bounded queue between two, `schedule` the endless list of batches,
-`loading` the five stages of training, `buffers` the memory features are gathered into again and again.
+`loading` the five stages of training, `carrying` and `device` how batches get their features and reach the processor
+that computes, `buffers` the memory features are gathered into again and again.
 """
 
+from penstock.pipeline.carrying import HostCarrier
 from penstock.pipeline.flow import Flow, Stage, StageError
 from penstock.pipeline.loading import Loader
 from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.schedule import Planned, Position, Schedule
 
-__all__ = ["Flow", "Loader", "PipelineOptions", "Planned", "Position", "Schedule", "Stage", "StageError"]
+__all__ = [
+    "Flow",
+    "HostCarrier",
+    "Loader",
+    "PipelineOptions",
+    "Planned",
+    "Position",
+    "Schedule",
+    "Stage",
+    "StageError",
+]

@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+import torch
 
 from penstock.graph.arrays import Array
 
@@ -13,8 +14,10 @@ _SLACK = 1.25
 class BufferPool:
     """Flat buffers lent out as arrays of any shape and type. There are as many as are out at once, never more."""
 
-    def __init__(self) -> None:
+    def __init__(self, page_locked: bool = False) -> None:
+        """`page_locked`: memory that a device copies from while the processor goes on."""
         self._free: list[Array] = []
+        self._page_locked = page_locked
         self._lock = threading.Lock()
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> tuple[Array, Array]:
@@ -36,4 +39,7 @@ class BufferPool:
             if self._free:
                 # Too small, all of them: one makes way for a larger one.
                 self._free.pop(0)
-        return np.empty(int(size * _SLACK) + 64, np.uint8)
+        room = int(size * _SLACK) + 64
+        if self._page_locked:
+            return torch.empty(room, dtype=torch.uint8, pin_memory=True).numpy()
+        return np.empty(room, np.uint8)

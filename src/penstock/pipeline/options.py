@@ -13,6 +13,7 @@ class PipelineOptions(StrictDocument):
     sample_depth: int = Field(2, ge=1, description="batches sampled ahead")
     gather_threads: int = Field(1, ge=1, description="threads that gather features, a batch each")
     gather_depth: int = Field(2, ge=1, description="batches whose features are gathered ahead")
+    transfer_threads: int = Field(1, ge=1, description="threads that bring batches to the device, a batch each")
     transfer_depth: int = Field(1, ge=1, description="batches made ready on the device ahead")
     trace_batches: int = Field(
         1000, ge=0, description="batches recorded one by one in events.jsonl; of later ones every hundredth"

@@ -50,7 +50,7 @@ class Schedule:
         if batch_size < 1:
             raise PenstockError(f"A batch of {batch_size} seeds cannot be made: give 1 or more.")
         self.items, self.batch_size, self.seed, self.epochs = np.asarray(items), batch_size, seed, epochs
-        self._names = self.items if original is None else np.asarray(original)[self.items]
+        self.names = self.items if original is None else np.asarray(original)[self.items]
 
     @property
     def batches(self) -> int:
@@ -69,7 +69,7 @@ class Schedule:
 
     def _order(self, epoch: int) -> Array:
         draws = np.empty(len(self.items), np.uint64)
-        _hash_names(key_of(self.seed, f"{epoch}/order"), self._names.astype(np.int64, copy=False), draws)
+        _hash_names(key_of(self.seed, f"{epoch}/order"), self.names.astype(np.int64, copy=False), draws)
         return np.argsort(draws, kind="stable")
 
 

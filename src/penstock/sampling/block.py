@@ -73,7 +73,8 @@ class MiniBatch:
 
     `vertices` start with the seeds; block i reads the first `blocks[i].num_src` and writes the first
     `blocks[i].num_dst`. `seed_weights`, where the sampler draws seeds unevenly, multiply the seeds' losses.
-    `features` are by node type; `links` is what a task on edges adds.
+    `features` are by node type; `links` is what a task on edges adds. On a device arrays are tensors, and `ready` is
+    the event after which they are there.
     """
 
     seeds: Array
@@ -85,6 +86,7 @@ class MiniBatch:
     links: Any = None
     node_type: str = "node"
     key: BatchKey | None = None
+    ready: Any = None
 
     @property
     def num_edges(self) -> int:
@@ -130,6 +132,7 @@ class TypedBatch:
     seed_weights: Array | None = None
     links: Any = None
     key: BatchKey | None = None
+    ready: Any = None
 
     @property
     def num_edges(self) -> int:

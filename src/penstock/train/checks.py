@@ -49,8 +49,10 @@ def _check_validation(job: Job, has_validation: bool) -> None:
         waits, mend = f"Schedule {job.schedule}", "choose another schedule"
     else:
         return
-    if not job.evaluate_every:
-        raise PenstockError(f"{waits} waits for validations, and evaluate_every 0 asks for none: set it, or {mend}.")
+    if job.evaluate_every < 1:
+        raise PenstockError(
+            f"{waits} waits for validations, and evaluate_every {job.evaluate_every} asks for none: set it, or {mend}."
+        )
     if not has_validation:
         raise PenstockError(
             f"{waits} waits for validations, and the data has no validation split: give it one, or {mend}."

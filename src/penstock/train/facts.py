@@ -11,7 +11,10 @@ import torch
 from penstock.graph.blocks import default_threads
 from penstock.graph.schema import edge_key
 from penstock.train.session import Session
+from penstock.train.standing import Standing
 from penstock.version import __version__
+
+_MB = 1 << 20
 
 
 def run_facts(session: Session) -> dict[str, Any]:
@@ -32,6 +35,7 @@ def run_facts(session: Session) -> dict[str, Any]:
         "parameters": session.parameters,
         "machine": {
             "cpu": _processor(),
+            "gpu": torch.cuda.get_device_name(session.inputs.device) if session.device is not None else None,
             "cores": default_threads(),
             "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
             "python": platform.python_version(),
@@ -39,6 +43,23 @@ def run_facts(session: Session) -> dict[str, Any]:
             "penstock": __version__,
         },
     }
+
+
+def device_facts(session: Session, standing: Standing) -> dict[str, Any]:
+    """What a result says of the processor that trained: what lay where, how fast, its memory."""
+    spent = sum(standing.epoch_seconds) + standing.epoch_elapsed
+    facts: dict[str, Any] = {
+        "device": str(session.inputs.device),
+        "placement": {"topology": "host", "features": "host", "cache_rows": 0},
+        "batches_per_second": round(standing.step / spent, 2) if spent else 0.0,
+        "device_peak_mb": None,
+        "device_predicted_mb": None,
+    }
+    if session.device is not None:
+        facts["placement"] = session.device.facts()
+        facts["device_peak_mb"] = round(torch.cuda.max_memory_allocated(session.inputs.device) / _MB, 1)
+        facts["device_predicted_mb"] = round(session.device.predicted_bytes / _MB, 1)
+    return facts
 
 
 def _processor() -> str:

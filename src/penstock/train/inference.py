@@ -7,7 +7,7 @@ neighbourhoods of a few vertices at a time instead.
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,16 @@ class Inference:
         budget_mb: int,
         target: str | None = None,
         folder: Path | None = None,
+        whole: Any = None,
+        precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        """`target`: the only type that the model's answer is about; `folder`: for outputs that do not fit memory."""
+        """`target`: the only type that the model's answer is about; `folder`: for outputs that do not fit memory.
+
+        `whole`: the graph as one block on a device with room for every vertex's outputs.
+        """
         self._model, self._inputs, self._reach, self._graph = model, inputs, reach, reach.graph
         self._budget, self._target = budget_mb << 20, target
-        self._folder = folder or Path(tempfile.gettempdir())
+        self._folder, self._whole, self._precision = folder or Path(tempfile.gettempdir()), whole, precision
 
     def outputs(
         self, wanted: dict[str, Array], progress: Progress = SILENT, hidden: bool = False
@@ -61,7 +66,7 @@ class Inference:
         for name, rows in wanted.items():
             _check_rows(name, rows, self._graph.nodes[name].count)
         try:
-            with torch.no_grad(), evaluating(self._model):
+            with torch.no_grad(), evaluating(self._model), self._precision():
                 # Times differ from seed to seed: no vertex has one value that all its readers could share.
                 if getattr(self._model, "layerwise", False) and self._reach.clock is None:
                     return self._by_layers(wanted, progress, hidden)
@@ -75,6 +80,8 @@ class Inference:
         # the target's rows alone.
         last = model.needs_all_outputs and (self._target is None or set(wanted) == {self._target})
         layers = model.num_layers - (1 if hidden and not last else 0)
+        if self._whole is not None:
+            return self._at_once(wanted, progress, hidden, layers)
         hops = [self._reach.of_layer(number, model.num_layers) for number in range(layers)]
         needed = frontiers(self._graph, wanted, hops[::-1])
         fetch: Fetch = self._prepared
@@ -94,6 +101,24 @@ class Inference:
         if hidden:
             return {name: (kept[name] or [fetch(name, rows)])[-1] for name, rows in wanted.items() if len(rows)}
         return self._join(kept)
+
+    def _at_once(
+        self, wanted: dict[str, Array], progress: Progress, hidden: bool, layers: int
+    ) -> dict[str, torch.Tensor]:
+        """Every vertex's outputs, layer after layer, on the device that holds the graph."""
+        model: Any = self._model
+        ((name, rows),) = wanted.items()
+        places = torch.from_numpy(rows).to(self._inputs.device)
+        outputs, x = [], model.prepare(self._whole.rows())
+        if not layers:
+            return {name: self._inputs.pull(name, rows)}
+        progress.start("exact inference", layers, "layers")
+        for number in range(layers):
+            x = model.layer(number, self._whole.block, x)
+            outputs.append(x[places])
+            progress.advance(1)
+        progress.finish()
+        return {name: outputs[-1]} if hidden else self._join({name: outputs})
 
     def _join(self, kept: dict[str, list[torch.Tensor]]) -> dict[str, torch.Tensor]:
         model: Any = self._model
@@ -170,9 +195,14 @@ class Inference:
 
         def read(pair: tuple[Chunk, Any]) -> tuple[Chunk, Any, dict[str, torch.Tensor]]:
             chunk, batch = pair
+            device = self._inputs.device
             with torch.no_grad():
                 x = {name: fetch(name, ids) for name, ids in batch.inputs.items()}
-            return chunk, batch, {name: rows for name, rows in x.items() if rows is not None}
+                if device.type != "cpu":
+                    from penstock.sampling.device.block import on_device
+
+                    batch.blocks = [on_device(block, device) for block in batch.blocks]
+            return chunk, batch, {name: rows.to(device) for name, rows in x.items() if rows is not None}
 
         first = list(islice(sampled, 2))
         if len(first) < 2:

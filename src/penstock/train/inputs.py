@@ -8,11 +8,14 @@ import torch
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.carrying import HostCarrier
+from penstock.pipeline.loading import Batch, Carrier
 from penstock.store.embedding import EmbeddingTable
 from penstock.store.local import LocalStore
 from penstock.train.data import DataOptions
 from penstock.train.job import Job
+
+CPU = torch.device("cpu")
 
 
 class Inputs:
@@ -22,8 +25,8 @@ class Inputs:
     they would miss the steps in between, and weights would depend on the pipeline's depth.
     """
 
-    def __init__(self, graph: Graph, job: Job) -> None:
-        self.store, self.device = LocalStore.of_graph(graph), torch.device(job.device)
+    def __init__(self, graph: Graph, job: Job, device: torch.device = CPU) -> None:
+        self.store, self.device = LocalStore.of_graph(graph), device
         having = _types_with_features(graph, job)
         self.fields = {name: job.features for name in graph.nodes if name in having}
         self.tables = {
@@ -34,6 +37,9 @@ class Inputs:
         self._field, self._repeats = job.features, job.time is not None
         self.scale = _divide_by_sum if job.scale_features == "rows" else None
         self.widths = {name: self._width(graph, name, job) for name in graph.nodes}
+        self.carrier: Carrier = HostCarrier(self.store, self.fields, self.scale)
+        self.placed_tables: dict[str, Any] = {}
+        """Features that a device reads by itself, by node type."""
 
     @property
     def note(self) -> str | None:
@@ -52,8 +58,13 @@ class Inputs:
         """The rows of some vertices, for inference."""
         if node_type in self.tables:
             return torch.from_numpy(self.tables[node_type].pull(ids)).to(self.device)
-        rows = torch.from_numpy(self.store.pull(f"{node_type}/{self.fields[node_type]}", ids))
-        x = rows.to(self.device, torch.float32)
+        if node_type in self.placed_tables:
+            table = self.placed_tables[node_type]
+            x = torch.empty((len(ids), *table.shape[1:]), dtype=torch.float32, device=self.device)
+            table.gather(torch.from_numpy(ids).to(self.device), x)
+        else:
+            rows = torch.from_numpy(self.store.pull(f"{node_type}/{self.fields[node_type]}", ids))
+            x = rows.to(self.device).to(torch.float32)
         return x if self.scale is None else self.scale(x)
 
     def complete(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -61,7 +72,8 @@ class Inputs:
         x = dict(batch.features)
         for name, ids in batch.inputs.items():
             if name in self.tables:
-                x[name] = torch.from_numpy(self.tables[name].pull(ids)).to(self.device).requires_grad_()
+                rows = torch.from_numpy(self.tables[name].pull(_on_host(ids)))
+                x[name] = rows.to(self.device).requires_grad_()
         return x
 
     def learn(self, batch: Batch, x: dict[str, torch.Tensor]) -> None:
@@ -69,7 +81,7 @@ class Inputs:
         for name, table in self.tables.items():
             gradients = x[name].grad if name in x else None
             if gradients is not None:
-                pushed = batch.inputs[name], gradients.cpu().numpy()
+                pushed = _on_host(batch.inputs[name]), gradients.float().cpu().numpy()
                 table.push(*(_summed(*pushed) if self._repeats else pushed))
 
     def state(self) -> dict[str, Any]:
@@ -109,6 +121,11 @@ def _types_with_features(graph: Graph, job: Job) -> set[str]:
         hint = nearest(job.features, known) if known else ": leave out `features`, and embeddings are learned."
         raise PenstockError(f"No vertices have features {job.features!r}{hint}")
     return having
+
+
+def _on_host(ids: Any) -> Array:
+    """Vertex numbers, wherever they were drawn."""
+    return ids.cpu().numpy() if isinstance(ids, torch.Tensor) else ids
 
 
 def _summed(ids: Array, gradients: Array) -> tuple[Array, Array]:

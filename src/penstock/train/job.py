@@ -14,6 +14,7 @@ from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.options import SamplerOptions
 from penstock.train.data import DataOptions
+from penstock.train.device.options import DeviceOptions
 from penstock.train.link_options import LinkOptions
 
 
@@ -46,20 +47,21 @@ class TrainOptions(StrictDocument):
     clip: float = Field(0.0, ge=0, description="largest norm of all gradients together; 0: no limit")
     metric: str = Field("auto", description="what is validated, and chooses the best model")
     patience: int = Field(0, ge=0, description="validations without improvement before stopping; 0: never")
-    evaluate_every: int = Field(1, ge=0, description="epochs between validations; 0: only at the end")
+    evaluate_every: int = Field(
+        1, ge=-1, description="epochs between validations; 0: only at the end; -1: never, not even then"
+    )
     checkpoint_steps: int = Field(0, ge=0, description="steps between checkpoints; 0: by time alone")
     checkpoint_minutes: float = Field(5.0, ge=0, description="minutes between checkpoints; 0: by steps alone")
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept beside the best model")
     inference_mb: int = Field(512, ge=1, description="working memory of exact inference, beyond its results")
     seed: int = Field(0, ge=0, lt=1 << 63, description="the same seed gives the same weights")
-    device: str = Field("cpu", description="where the model is trained")
     threads: int = Field(
         0, ge=0, description="threads that compute; 0: all cores; with another number sums round differently"
     )
     run: str | None = Field(None, description="the run folder to write; runs/<graph>-<model>-<n> by default")
 
 
-class Job(DataOptions, SamplerOptions, ModelOptions, LinkOptions, TrainOptions, PipelineOptions):
+class Job(DataOptions, SamplerOptions, ModelOptions, LinkOptions, TrainOptions, DeviceOptions, PipelineOptions):
     """Everything a run is told."""
 
     layers: int = Field(0, ge=0, description="layers of the model; 0: one a fan-out")
@@ -71,6 +73,7 @@ PARTS: dict[str, type[StrictDocument]] = {
     "Model": ModelOptions,
     "Links": LinkOptions,
     "Training": TrainOptions,
+    "Device": DeviceOptions,
     "Pipeline": PipelineOptions,
 }
 """The job's fields by subject, in the order they are shown."""

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-import torch
-
 from penstock.errors import PenstockError
 from penstock.memory import resident_mb
 from penstock.pipeline.clock import StageTime, limiting
-from penstock.pipeline.loading import Loaded, Loader
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.progress import Progress
 from penstock.train.checkpoints import Checkpoints
@@ -20,6 +17,7 @@ from penstock.train.optimisers import step_schedule
 from penstock.train.run_folder import EVENTS, RunFolder
 from penstock.train.session import Session
 from penstock.train.standing import Standing
+from penstock.train.steps import Step, Steps, steps_of
 
 
 class Loop:
@@ -38,7 +36,7 @@ class Loop:
         self._record_every = max(1, self.schedule.batches // 10)
 
     def run(self, stop: Callable[[], bool]) -> dict[str, StageTime]:
-        """Train; returns the stages' times. `stop` is asked after every step."""
+        """Train; returns the stages' times. `stop` is asked whenever the weights are those of a whole step."""
         job, standing = self.session.job, self.standing
         if standing.done:
             return {}
@@ -46,73 +44,51 @@ class Loop:
             self.save()
         events = EventLog(self.folder.path / EVENTS, job.trace_batches, self.schedule.batches, self._began)
         start = Position(standing.epoch, standing.batch)
-        inputs, task = self.session.inputs, self.session.task
-        loader = Loader(
-            self.schedule.from_position(start),
-            task.sample,
-            inputs.store,
-            inputs.fields,
-            task.label,
-            job,
-            inputs.device,
-            inputs.scale,
-            events.record,
-        )
         total = job.epochs * self.schedule.batches
         with self._progress.step("training", total - standing.step, "batches"):
             try:
-                with loader:
+                with steps_of(self.session, self.schedule, start, self._pause, events.record) as steps:
                     mark = time.perf_counter()
-                    for loaded in loader:
-                        self._step(loaded)
+                    for done in steps:
+                        for step in done:
+                            self._count(step)
                         standing.epoch_elapsed += time.perf_counter() - mark
-                        with loader.aside():
-                            if loaded.planned.last:
-                                self._end_epoch(loader, events)
+                        with steps.aside():
+                            if done[-1].last:
+                                self._end_epoch(steps, events)
                             self._after_step()
                         mark = time.perf_counter()
                         if stop() or self._stopped_early():
                             break
-                    return loader.times()
+                    return steps.times()
             finally:
                 events.close()
+
+    def _pause(self, position: Position) -> int:
+        """Steps that may be done from a position on before the loop must see the weights."""
+        step = position.epoch * self.schedule.batches + position.batch
+        ends = [self._record_every - step % self._record_every, self.schedule.batches - position.batch]
+        if self.session.job.checkpoint_steps:
+            ends.append(self.session.job.checkpoint_steps - step % self.session.job.checkpoint_steps)
+        return min(ends)
 
     def _stopped_early(self) -> bool:
         """The last epoch ends by itself, so that its last batch is in the stages' times too."""
         return self.standing.done and self.standing.epoch < self.session.job.epochs
 
-    def _step(self, loaded: Loaded) -> None:
-        session, batch = self.session, loaded.batch
-        # Dropout draws from a generator that belongs to the batch: the same whether the run was interrupted or not.
-        # (torch.manual_seed also formats a stack trace for each kind of device, a third of a millisecond.)
-        torch.default_generator.manual_seed(int(loaded.planned.key.purpose("dropout")) & (1 << 63) - 1)
-        x = session.inputs.complete(batch)
-        session.optimiser.zero_grad(set_to_none=True)
-        loss = session.task.loss(session.encode(batch, x), batch)
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            epoch, number = loaded.position
-            where = f"at epoch {epoch + 1}, batch {number + 1} (step {self.standing.step + 1})"
-            raise PenstockError(self._diverged(f"The loss is {value} {where}"))
-        loss.backward()  # type: ignore[no-untyped-call]
-        if session.job.clip:
-            rows = [x[name] for name in session.inputs.tables if name in x]
-            torch.nn.utils.clip_grad_norm_([*session.learned.parameters(), *rows], session.job.clip)
-        session.optimiser.step()
-        session.inputs.learn(batch, x)
-        self._count(loaded, value)
-
-    def _count(self, loaded: Loaded, loss: float) -> None:
-        standing, examples = self.standing, loaded.examples
+    def _count(self, done: Step) -> None:
+        standing, (epoch, batch) = self.standing, done.position
         standing.step += 1
-        standing.loss_sum += loss * examples
-        standing.examples += examples
-        standing.all_examples += examples
-        epoch, batch = loaded.position
-        standing.epoch, standing.batch = (epoch + 1, 0) if loaded.planned.last else (epoch, batch + 1)
+        if not math.isfinite(done.loss):
+            where = f"at epoch {epoch + 1}, batch {batch + 1} (step {standing.step})"
+            raise PenstockError(self._diverged(f"The loss is {done.loss} {where}"))
+        standing.loss_sum += done.loss * done.examples
+        standing.examples += done.examples
+        standing.all_examples += done.examples
+        standing.epoch, standing.batch = (epoch + 1, 0) if done.last else (epoch, batch + 1)
         self._progress.advance(1)
         if standing.step % self._record_every == 0:
-            record = {"kind": "step", "epoch": epoch, "step": standing.step, "time": self._now(), "loss": loss}
+            record = {"kind": "step", "epoch": epoch, "step": standing.step, "time": self._now(), "loss": done.loss}
             self.folder.append_metrics(record)
 
     def _after_step(self) -> None:
@@ -120,7 +96,7 @@ class Loop:
         if self.checkpoints.due(self.standing.step):
             self.save()
 
-    def _end_epoch(self, loader: Loader, events: EventLog) -> None:
+    def _end_epoch(self, steps: Steps, events: EventLog) -> None:
         """Validate, let the schedule step, remember the best, decide whether to go on."""
         session, standing, job = self.session, self.standing, self.session.job
         seconds = standing.epoch_elapsed
@@ -130,16 +106,16 @@ class Loop:
         standing.loss_sum, standing.examples, standing.epoch_elapsed = 0.0, 0, 0.0
         finished = standing.epoch
         last = finished == job.epochs
-        regular = bool(job.evaluate_every) and finished % job.evaluate_every == 0
+        regular = job.evaluate_every > 0 and finished % job.evaluate_every == 0
         val = {}
-        if regular or (job.evaluate_every and last):
+        if regular or (job.evaluate_every > 0 and last):
             val = self._validate(finished)
             self._judge(val, finished, regular)
         # A validation only because the run ends steers nothing: with more epochs it would not have been.
         value = val.get(session.task.metric.name) if regular else None
         step_schedule(session.schedule, value, session.task.metric.better)
         standing.done = last or bool(job.patience and standing.without_gain >= job.patience)
-        times = loader.times()
+        times = steps.times()
         spent = {name: times[name].since(self._stages[name]) if self._stages else times[name] for name in times}
         self._stages = times
         memory = resident_mb()
@@ -174,7 +150,7 @@ class Loop:
             "step": self.standing.step,
             "time": self._now(),
             "loss": self.standing.train_loss,
-            "lr": self.session.optimiser.param_groups[0]["lr"],
+            "lr": float(self.session.optimiser.param_groups[0]["lr"]),
             "seconds": round(seconds, 4),
             "seeds_per_second": round(rate, 1),
             "stages": {name: {"busy_s": round(t.busy, 4), "wait_s": round(t.wait, 4)} for name, t in spent.items()},

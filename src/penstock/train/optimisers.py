@@ -9,14 +9,24 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from penstock.errors import PenstockError, nearest
 from penstock.train.job import Job
 
+_ON_DEVICE: dict[str, dict[str, Any]] = {
+    "Adam": {"fused": True, "capturable": True},
+    "AdamW": {"fused": True, "capturable": True},
+    "SGD": {"fused": True},
+}
 _UNFIT = {
     "LBFGS": "computes a batch several times in a closure",
     "SparseAdam": "takes sparse gradients only (vertex embeddings have embedding_optimiser)",
 }
 
 
-def make_optimiser(parameters: Iterable[torch.nn.Parameter], job: Job) -> torch.optim.Optimizer:
-    """The class of torch.optim that the job names, with its rate, decay and options."""
+def make_optimiser(
+    parameters: Iterable[torch.nn.Parameter], job: Job, device: torch.device | None = None
+) -> torch.optim.Optimizer:
+    """The class of torch.optim that the job names, with its rate, decay and options.
+
+    On a GPU its step is one kernel where torch has one, and its rate lies there, where captured steps read it.
+    """
     known = _classes(torch.optim, torch.optim.Optimizer)
     chosen = _named(known, job.optimiser, "optimiser")
     if job.optimiser in _UNFIT:
@@ -24,13 +34,23 @@ def make_optimiser(parameters: Iterable[torch.nn.Parameter], job: Job) -> torch.
     options = {
         "lr": job.lr,
         **({"weight_decay": job.weight_decay} if job.weight_decay else {}),
+        **(_ON_DEVICE.get(job.optimiser, {}) if device is not None and device.type == "cuda" else {}),
         **job.optimiser_options,
     }
     try:
         optimiser: torch.optim.Optimizer = chosen(list(parameters), **options)
     except (TypeError, ValueError) as error:
         raise PenstockError(f"Optimiser {job.optimiser} does not take {options}: {error}.") from None
+    if device is not None:
+        rates_on_device(optimiser, device)
     return optimiser
+
+
+def rates_on_device(optimiser: torch.optim.Optimizer, device: torch.device) -> None:
+    """Rates as numbers on a GPU, if the optimiser's steps can be captured; after a checkpoint was read, again."""
+    for group in optimiser.param_groups:
+        if device.type == "cuda" and group.get("fused"):
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
 
 
 def make_schedule(optimiser: torch.optim.Optimizer, job: Job) -> LRScheduler | None:

@@ -19,9 +19,10 @@ from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import newest, read_best
 from penstock.train.checks import check_job
-from penstock.train.facts import run_facts
+from penstock.train.facts import device_facts, run_facts
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.loop import Loop
+from penstock.train.optimisers import rates_on_device
 from penstock.train.run_folder import JOB, RunFolder
 from penstock.train.session import Session, make_session
 from penstock.train.standing import Standing, checked_standing
@@ -42,7 +43,7 @@ def start_run(
     fixed = {"threads": job.threads or default_threads(), "graph": _resolved(job.graph)}
     job = job.model_copy(update={**fixed, **_options_of(module)})
     with own_settings(job):
-        session = make_session(job, graph, module)
+        session = make_session(job, graph, module, progress=progress)
         check_job(job, session.task, _has_validation(session.task))
         if session.inputs.note:
             progress.note(session.inputs.note)
@@ -69,7 +70,7 @@ def resume_run(
         if epochs is not None:
             job = make_job({**job.model_dump(), "epochs": epochs})
         with own_settings(job):
-            session = make_session(job, graph, module)
+            session = make_session(job, graph, module, progress=progress)
             session.folder = folder.path
             _check_same_graph(session, folder)
             check_job(job, session.task, _has_validation(session.task))
@@ -119,7 +120,9 @@ def _finish(loop: Loop, times: dict[str, StageTime], progress: Progress) -> dict
     session = loop.session
     if loop.standing.best_epoch >= 0:
         session.restore_weights(read_best(loop.folder.checkpoints), str(loop.folder.checkpoints))
-    scores = session.task.evaluate(session.inference(), ["val", "test"], progress)
+    scores = {}
+    if session.job.evaluate_every >= 0:
+        scores = session.task.evaluate(session.inference(), ["val", "test"], progress)
     return {**_result(loop, times), "val": scores.get("val", {}), "test": scores.get("test", {})}
 
 
@@ -142,6 +145,7 @@ def _result(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
         "limiting_stage": limiting(times),
         "stages": stages,
         "peak_rss_mb": round(peak_mb(), 1),
+        **device_facts(loop.session, standing),
     }
 
 
@@ -153,6 +157,7 @@ def _restore(session: Session, file: Path) -> Standing:
     session.restore_weights(state, str(file))
     try:
         session.optimiser.load_state_dict(state["optimiser"])
+        rates_on_device(session.optimiser, session.inputs.device)
         if session.schedule is not None:
             session.schedule.load_state_dict(state["schedule"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,8 +1,9 @@
 """A job made ready to run: graph opened, task, model and optimiser built and tried on a few seeds. Nothing written."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,18 +12,24 @@ from torch.optim.lr_scheduler import LRScheduler
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn import ModelOptions, adapt, build_model
-from penstock.pipeline.loading import Batch, on_device
-from penstock.pipeline.schedule import Schedule
+from penstock.pipeline.loading import Batch
+from penstock.pipeline.schedule import Planned, Schedule
+from penstock.progress import SILENT, Progress
 from penstock.train.data import choose_task, open_data, prepared, with_empty_relations
 from penstock.train.inference import Inference, evaluating
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 from penstock.train.learned_labels import LearnedLabels
 from penstock.train.optimisers import make_optimiser, make_schedule
+from penstock.train.processor import chosen_device
 from penstock.train.reach import Reach, followed_relations
 from penstock.train.samplers import clock_for, layers_of
 from penstock.train.tasks import Task, make_task
 
+if TYPE_CHECKING:
+    from penstock.train.device.placed import Placed
+
+_ENLARGED = 1024.0
 _TRIED = 4
 """Seeds of the batch a model is tried on."""
 
@@ -39,8 +46,32 @@ class Session:
     learned: torch.nn.ModuleDict
     optimiser: torch.optim.Optimizer
     schedule: LRScheduler | None
+    device: "Placed | None" = None
+    """What lies where, if a GPU trains."""
     folder: Path | None = None
     """Where inference may keep what does not fit memory; the system's temporary folder if None."""
+
+    def sample(self, planned: Planned) -> Batch:
+        """A planned batch, drawn by whatever draws best."""
+        draw = self.task.sample if self.device is None or self.device.sample is None else self.device.sample
+        return draw(planned)
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Around what is computed in the job's type."""
+        if self.inputs.device.type == "cpu" or self.job.compute_type in ("float32", "tf32"):
+            return nullcontext()
+        # Casts are not kept: a captured step makes its own.
+        dtype = torch.bfloat16 if self.job.compute_type == "bfloat16" else torch.float16
+        return torch.autocast(self.inputs.device.type, dtype, cache_enabled=False)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of the loss. In float16 they are computed larger, lest the small ones vanish, and then divided."""
+        if self.job.compute_type != "float16" or self.inputs.device.type == "cpu":
+            loss.backward()  # type: ignore[no-untyped-call]
+            return
+        (loss * _ENLARGED).backward()  # type: ignore[no-untyped-call]
+        gradients = [p.grad for p in self.learned.parameters() if p.grad is not None]
+        torch._foreach_mul_(gradients, 1 / _ENLARGED)
 
     def encode(self, batch: Batch, x: dict[str, torch.Tensor]) -> Any:
         """The model's outputs for a batch's seeds."""
@@ -53,7 +84,8 @@ class Session:
         followed = followed_relations(self.graph, job.fanouts, hops)
         reach = Reach(self.graph, followed, job.weight, clock_for(job, self.graph))
         target = getattr(self.task, "node_type", None)
-        return Inference(self.model, self.inputs, reach, job.inference_mb, target, self.folder)
+        whole = None if self.device is None else self.device.whole_graph(self.graph, job)
+        return Inference(self.model, self.inputs, reach, job.inference_mb, target, self.folder, whole, self.precision)
 
     def label_facts(self) -> dict[str, Any]:
         """What run.json keeps of the labels: task, type, field, classes and their words."""
@@ -90,26 +122,30 @@ def make_session(
     graph: Graph | None = None,
     module: torch.nn.Module | None = None,
     taught: LearnedLabels | None = None,
+    progress: Progress = SILENT,
 ) -> Session:
     """Build everything a job names. `graph` and `module` stand for the job's own where given.
 
     `taught` is what a run has learned from: the session is then for using its model, and the graph may lack labels.
     """
     graph = open_data(job) if graph is None else prepared(graph, job)
-    if job.device != "cpu":
-        raise PenstockError(f"device {job.device!r} has no kernels yet: use cpu.")
+    device = chosen_device(job.device)
     if not graph.edges:
         if job.model != "mlp" or module is not None:
             raise PenstockError("The graph has no edges, so there are no neighbours to learn from: use model mlp.")
         graph = with_empty_relations(graph)
     torch.manual_seed(job.seed)
-    inputs = Inputs(graph, job)
+    inputs = Inputs(graph, job, device)
     task, graph = make_task(taught.task if taught else choose_task(graph, job), graph, job, taught)
     model = _make_model(job, graph, inputs, task, module)
     parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
-    learned = torch.nn.ModuleDict(parts)
-    optimiser = make_optimiser(learned.parameters(), job)
+    learned = torch.nn.ModuleDict(parts).to(device)
+    optimiser = make_optimiser(learned.parameters(), job, device)
     session = Session(job, graph, inputs, task, model, learned, optimiser, make_schedule(optimiser, job))
+    if device.type == "cuda":
+        from penstock.train.device.placed import place
+
+        session.device = place(session, taught is None, progress)
     _try(session, with_loss=taught is None)
     return session
 
@@ -137,14 +173,17 @@ def _try(session: Session, with_loss: bool) -> None:
         return
     schedule = Schedule(session.task.items, min(_TRIED, session.task.batch_size), session.job.seed)
     planned = next(schedule.from_position())
-    batch = session.task.sample(planned)
-    x = {name: session.inputs.pull(name, ids) for name, ids in batch.inputs.items()}
+    batch, carrier = session.task.sample(planned), session.inputs.carrier
+    carrier.gather(batch)
+    if with_loss:
+        session.task.label(batch)
+    carrier.transfer(batch)
+    carrier.arrive(batch)
+    x = session.inputs.complete(batch)
     try:
-        with torch.no_grad(), evaluating(session.model):
+        with torch.no_grad(), evaluating(session.model), session.precision():
             out = session.encode(batch, x)
             if with_loss:
-                session.task.label(batch)
-                batch.labels = on_device(batch.labels, session.inputs.device)
                 session.task.loss(out, batch)
     except PenstockError:
         raise

@@ -16,13 +16,15 @@ from penstock.train.job import Job
 @contextmanager
 def own_settings(job: Job) -> Iterator[None]:
     """The job's threads and a generator of its own, given back afterwards: a notebook goes on as it was."""
-    before = torch.get_num_threads()
+    before, rounded = torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
     torch.set_num_threads(job.threads or default_threads())
+    torch.backends.cuda.matmul.allow_tf32 = job.compute_type == "tf32"
     try:
         with torch.random.fork_rng(devices=[]), freed_memory_kept():
             yield
     finally:
         torch.set_num_threads(before)
+        torch.backends.cuda.matmul.allow_tf32 = rounded
 
 
 @contextmanager

@@ -18,15 +18,20 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 _S32 = np.uint64(32)
 
 
-class Layout(NamedTuple):
-    """The vertices of one type, as kernels see them."""
+class Numbering(NamedTuple):
+    """The bijection between positions and vertex numbers, as kernels see it."""
 
-    size: int
     key: np.uint64
-    """Of the bijection between positions and vertex numbers."""
     rows: int
     columns: int
     """rows * columns >= size: the bijection's two halves."""
+    size: int
+
+
+class Layout(NamedTuple):
+    """The vertices of one type."""
+
+    numbering: Numbering
     starts: Array
     """First position of each community, and the count."""
     classes: Array
@@ -38,6 +43,11 @@ class Layout(NamedTuple):
     """Communities grouped by class."""
     class_ends: Array
     """Running number of vertices inside a class, community by community."""
+
+    @property
+    def size(self) -> int:
+        """How many vertices there are."""
+        return self.numbering.size
 
 
 def lay_out(recipe: Recipe, node_type: str, seed: int) -> Layout:
@@ -54,8 +64,22 @@ def lay_out(recipe: Recipe, node_type: str, seed: int) -> Layout:
     before = np.concatenate([[0], total])[class_ptr[classes[grouped]]]
     rows = max(1, int(np.ceil(np.sqrt(count))))
     columns = -(-count // rows)
-    key = key_of(seed, f"numbers of {node_type}")
-    return Layout(count, key, rows, columns, starts, classes, rank, class_ptr, grouped, total - before)
+    numbering = Numbering(key_of(seed, f"numbers of {node_type}"), rows, columns, count)
+    return Layout(numbering, starts, classes, rank, class_ptr, grouped, total - before)
+
+
+def vertex_communities(layout: Layout, start: int, stop: int) -> Array:
+    """The community of each vertex in [start, stop)."""
+    out = np.empty(stop - start, np.int32)
+    _communities(layout.numbering, layout.starts, start, out)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _communities(numbering: Numbering, starts: Array, start: int, out: Array) -> None:
+    for i in range(out.shape[0]):
+        position = unscramble(numbering, start + i)
+        out[i] = community_at(starts, position)
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -65,11 +89,13 @@ def _half(key: np.uint64, turn: int, value: int, bound: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def scramble(key: np.uint64, rows: int, columns: int, count: int, position: int) -> int:
+def scramble(numbering: Numbering, position: int) -> int:
     """The vertex number at a position: a Feistel network on Z_rows x Z_columns, walked until it lands inside."""
+    key, rows, columns = numbering.key, numbering.rows, numbering.columns
     value = position
     while True:
-        left, right = value // columns, value % columns
+        left = int(value / columns)  # exact, and faster than dividing integers
+        right = value - left * columns
         for turn in range(_ROUNDS):
             left += _half(key, 2 * turn, right, rows)
             if left >= rows:
@@ -78,16 +104,18 @@ def scramble(key: np.uint64, rows: int, columns: int, count: int, position: int)
             if right >= columns:
                 right -= columns
         value = left * columns + right
-        if value < count:
+        if value < numbering.size:
             return value
 
 
 @njit(nogil=True, cache=True)
-def unscramble(key: np.uint64, rows: int, columns: int, count: int, vertex: int) -> int:
+def unscramble(numbering: Numbering, vertex: int) -> int:
     """The position of a vertex number: `scramble` backwards."""
+    key, rows, columns = numbering.key, numbering.rows, numbering.columns
     value = vertex
     while True:
-        left, right = value // columns, value % columns
+        left = int(value / columns)  # exact, and faster than dividing integers
+        right = value - left * columns
         for back in range(_ROUNDS):
             turn = _ROUNDS - 1 - back
             right -= _half(key, 2 * turn + 1, left, columns)
@@ -97,11 +125,11 @@ def unscramble(key: np.uint64, rows: int, columns: int, count: int, vertex: int)
             if left < 0:
                 left += rows
         value = left * columns + right
-        if value < count:
+        if value < numbering.size:
             return value
 
 
-@njit(nogil=True, cache=True, inline="always")
+@njit(nogil=True, cache=True)
 def community_at(starts: Array, position: int) -> int:
     """The community whose range holds a position."""
     low, high = 0, starts.shape[0] - 1
@@ -115,18 +143,10 @@ def community_at(starts: Array, position: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def vertex_communities(layout: Layout, start: int, out: Array) -> None:
-    """The community of vertices start, start + 1, ..."""
+def permuted(order: Numbering, start: int, out: Array) -> None:
+    """Places of start, start + 1, ... in a random order, without keeping the order."""
     for i in range(out.shape[0]):
-        position = unscramble(layout.key, layout.rows, layout.columns, layout.size, start + i)
-        out[i] = community_at(layout.starts, position)
-
-
-@njit(nogil=True, cache=True)
-def permuted(key: np.uint64, rows: int, columns: int, count: int, start: int, out: Array) -> None:
-    """Places of start, start + 1, ... in a random order of [0, count), without keeping the order."""
-    for i in range(out.shape[0]):
-        out[i] = scramble(key, rows, columns, count, start + i)
+        out[i] = scramble(order, start + i)
 
 
 def _community_starts(key: np.uint64, count: int, smallest: int, largest: int) -> Array:

@@ -20,7 +20,7 @@ from penstock.graph.folder import (
 from penstock.graph.generate.layout import Layout, lay_out
 from penstock.graph.generate.negatives import unlinked_pairs
 from penstock.graph.generate.recipe import EdgeRecipe, Recipe
-from penstock.graph.generate.rows import choice_of, make_rows
+from penstock.graph.generate.rows import RowMaker, choice_of
 from penstock.graph.generate.symmetry import merge_all, transposed
 from penstock.graph.generate.vertices import VertexMaker
 from penstock.graph.graph import SPLITS, EdgeSet, Graph, NodeSet
@@ -98,15 +98,14 @@ def _make_edges(
     recipe: EdgeRecipe, layouts: dict[str, Layout], seed: int, folder: Path, threads: int, progress: Progress
 ) -> EdgeSet:
     source, target = layouts[recipe.type[0]], layouts[recipe.type[2]]
-    choice = choice_of(recipe, target, seed, threads)
     dtype = index_dtype(source.size)
+    maker = RowMaker(choice_of(recipe, target, seed, threads), target, source, dtype)
     lengths = []
     with (
         progress.step(f"edges {'__'.join(recipe.type)}", recipe.count // (1 + recipe.symmetric), "edges"),
         ArrayWriter(folder / "indices.npy", dtype) as writer,
     ):
-        work = map_blocks(lambda a, b: make_rows(a, b, choice, target, source), target.size, _BLOCK, threads)
-        for row_lengths, neighbours in work:
+        for row_lengths, neighbours in map_blocks(maker.block, target.size, _BLOCK, threads):
             writer.append(neighbours)
             lengths.append(row_lengths)
             progress.advance(len(neighbours))

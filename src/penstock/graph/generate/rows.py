@@ -1,18 +1,20 @@
 """Neighbour lists drawn row by row: any block of rows can be made alone, by any thread."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import map_blocks
-from penstock.graph.generate.layout import Layout, community_at, scramble, unscramble
+from penstock.graph.generate.layout import Layout, Numbering, community_at, scramble, vertex_communities
 from penstock.graph.generate.recipe import EdgeRecipe
 from penstock.graph.hashing import draw, key_of, mix, unit
 
 _BLOCK = 1 << 16
 _TOP_UPS = 3
+_SHORT = 12
+"""Lists up to this length are sorted by insertion alone."""
 
 
 class Choice(NamedTuple):
@@ -58,13 +60,45 @@ def choice_of(recipe: EdgeRecipe, target: Layout, seed: int, threads: int | None
     )
 
 
-def make_rows(start: int, stop: int, choice: Choice, target: Layout, source: Layout) -> tuple[Array, Array]:
-    """`(lengths, neighbours)` of rows [start, stop), each list ascending without repeats."""
-    degrees = np.empty(stop - start, np.int64)
-    _degrees(choice, source.size, start, degrees)
-    neighbours = np.empty(int(degrees.sum()), np.int64)
-    used = _fill(start, choice, target, source, degrees, neighbours, np.empty(int(degrees.max(initial=0)), np.int64))
-    return degrees, neighbours[:used]
+class RowMaker:
+    """Makes any block of a relation's rows from its choice and the two layouts.
+
+    Kernels get the arrays one by one: read through a tuple, an array's references are counted at every step.
+    """
+
+    def __init__(self, choice: Choice, target: Layout, source: Layout, dtype: Any) -> None:
+        self.choice, self.target, self.source, self.dtype = choice, target, source, dtype
+        self._twins = _twins(target, source)
+
+    def block(self, start: int, stop: int) -> tuple[Array, Array]:
+        """`(lengths, neighbours)` of rows [start, stop), each list ascending without repeats."""
+        source = self.source
+        communities = vertex_communities(self.target, start, stop)
+        degrees = np.empty(stop - start, np.int64)
+        _degrees(self.choice, source.size, start, degrees)
+        neighbours = np.empty(int(degrees.sum()), self.dtype)
+        used = _fill(
+            start,
+            self.choice,
+            self.target.classes[communities],
+            self._twins[communities],
+            source.numbering,
+            source.starts,
+            source.class_ptr,
+            source.class_communities,
+            source.class_ends,
+            degrees,
+            neighbours,
+        )
+        return degrees, neighbours[:used]
+
+
+def _twins(target: Layout, source: Layout) -> Array:
+    """The source community that corresponds to each target community: itself, where both are one type. -1: none."""
+    first = source.class_ptr[target.classes]
+    members = source.class_ptr[target.classes + 1] - first
+    places = np.minimum(first + target.rank % np.maximum(members, 1), len(source.class_communities) - 1)
+    return np.where(members > 0, source.class_communities[places], -1).astype(np.int32)
 
 
 def _degree_total(key: np.uint64, power: float, factor: float, cap: int, count: int, threads: int | None) -> float:
@@ -101,17 +135,38 @@ def _degrees(choice: Choice, sources: int, start: int, out: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def _fill(
-    start: int, choice: Choice, target: Layout, source: Layout, degrees: Array, out: Array, scratch: Array
+    start: int,
+    choice: Choice,
+    classes: Array,
+    twins: Array,
+    numbering: Numbering,
+    starts: Array,
+    class_ptr: Array,
+    class_communities: Array,
+    class_ends: Array,
+    degrees: Array,
+    out: Array,
 ) -> int:
     """Draw every row; `degrees` becomes what was found, the return value how many in all."""
-    used = 0
+    used, longest = 0, degrees.max()
+    scratch, fill = np.empty(longest, out.dtype), np.empty(longest + 2, np.int64)
     for i in range(degrees.shape[0]):
-        row = start + i
-        position = unscramble(target.key, target.rows, target.columns, target.size, row)
-        community = community_at(target.starts, position)
-        key = mix(choice.pick_key ^ np.uint64(row))
-        found = _draw_list(key, row, community, choice, target, source, degrees[i], scratch)
-        out[used : used + found] = scratch[:found]
+        found = _draw_list(
+            start + i,
+            classes[i],
+            twins[i],
+            choice,
+            numbering,
+            starts,
+            class_ptr,
+            class_communities,
+            class_ends,
+            degrees[i],
+            out,
+            used,
+            scratch,
+            fill,
+        )
         degrees[i] = found
         used += found
     return used
@@ -119,78 +174,75 @@ def _fill(
 
 @njit(nogil=True, cache=True)
 def _draw_list(
-    key: np.uint64,
     row: int,
-    community: int,
+    kind: int,
+    twin: int,
     choice: Choice,
-    target: Layout,
-    source: Layout,
+    numbering: Numbering,
+    starts: Array,
+    class_ptr: Array,
+    class_communities: Array,
+    class_ends: Array,
     wanted: int,
     out: Array,
+    first: int,
+    scratch: Array,
+    fill: Array,
 ) -> int:
-    """Up to `wanted` different neighbours, ascending: draw, sort, drop repeats, top up a few times."""
+    """Up to `wanted` different neighbours behind `first`, ascending: draw, sort, drop repeats, top up a few times."""
+    key = mix(choice.pick_key ^ np.uint64(row))
     found, counter = 0, 2
     # A few vertices are open and most keep to themselves, as in real graphs: the share is 4u^3 of the mean, u uniform.
     away = min(0.95, 4.0 * unit(draw(key, np.uint64(0))) ** 3 * choice.away)
     for _ in range(_TOP_UPS):
         filled = found
         for place in range(found, wanted):
-            vertex = _pick(key, counter, place, community, away, choice, target, source)
+            u = unit(draw(key, np.uint64(counter)))
+            bits = draw(key, np.uint64(counter + 1))
             counter += 2
+            near = -1
+            if u < 1.0 - away and twin >= 0 and 2 * place <= starts[twin + 1] - starts[twin]:
+                near = twin
+            if near < 0:
+                in_class = u < 1.0 - away * (1.0 - choice.class_share)
+                near = _further(key, bits, place, kind, in_class, starts, class_ptr, class_communities, class_ends)
+            size = starts[near + 1] - starts[near]
+            position = starts[near] + int(size * unit(bits) ** choice.hub_bias)
+            vertex = scramble(numbering, position)
             if vertex != row or choice.loops:
-                out[filled] = vertex
+                out[first + filled] = vertex
                 filled += 1
-        out[:filled].sort()
-        found = 0
-        for k in range(filled):
-            if k == 0 or out[k] != out[k - 1]:
-                out[found] = out[k]
-                found += 1
+        found = _sorted_set(out, first, filled, numbering.size, scratch, fill)
         if found == wanted:
             break
     return found
 
 
 @njit(nogil=True, cache=True)
-def _pick(
+def _further(
     key: np.uint64,
-    counter: int,
+    bits: np.uint64,
     place: int,
-    community: int,
-    away: float,
-    choice: Choice,
-    target: Layout,
-    source: Layout,
+    kind: int,
+    in_class: bool,
+    starts: Array,
+    class_ptr: Array,
+    class_communities: Array,
+    class_ends: Array,
 ) -> int:
-    """One neighbour: in the community that corresponds to the row's, in its class, or in a related class.
+    """A community of the row's class, or of a related class.
 
     A row that has already chosen half a community (or class) looks further away, so that hubs reach their degree.
     """
-    u = unit(draw(key, np.uint64(counter)))
-    bits = draw(key, np.uint64(counter + 1))
-    t, share = unit(bits), unit(mix(bits))
-    kind = target.classes[community]
-    near = -1
-    if u < 1.0 - away:
-        near = _twin(source, kind, target.rank[community])
-        if near >= 0 and 2 * place > source.starts[near + 1] - source.starts[near]:
-            near = -1
-    if near < 0 and u < 1.0 - away * (1.0 - choice.class_share):
-        near = _in_class(source, kind, share, place)
+    near, share, classes = -1, unit(mix(bits)), class_ptr.shape[0] - 1
+    if in_class:
+        near = _in_class(class_ptr[kind], class_ptr[kind + 1], class_communities, class_ends, share, place)
     if near < 0:
-        near = _in_class(source, _related(kind, source.class_ptr.shape[0] - 1, unit(mix(bits ^ key))), share, place)
+        kind = _related(kind, classes, unit(mix(bits ^ key)))
+        near = _in_class(class_ptr[kind], class_ptr[kind + 1], class_communities, class_ends, share, place)
     if near < 0:
-        near = community_at(source.starts, int(share * source.size))
-    size = source.starts[near + 1] - source.starts[near]
-    position = source.starts[near] + int(size * t**choice.hub_bias)
-    return scramble(source.key, source.rows, source.columns, source.size, position)
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _twin(source: Layout, kind: int, rank: int) -> int:
-    """The source community that corresponds to the row's: itself, when both ends are of one type. -1: none."""
-    first, last = source.class_ptr[kind], source.class_ptr[kind + 1]
-    return source.class_communities[first + rank % (last - first)] if last > first else -1
+        near = community_at(starts, int(share * starts[-1]))
+    return near
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -200,19 +252,53 @@ def _related(kind: int, classes: int, share: float) -> int:
     return (kind + (reach if share < 0.5 else -reach)) % classes
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _in_class(source: Layout, kind: int, share: float, place: int) -> int:
+@njit(nogil=True, cache=True)
+def _in_class(first: int, last: int, communities: Array, ends: Array, share: float, place: int) -> int:
     """A community of a class, chosen in proportion to its size; -1 when the row has half the class already."""
-    first, last = source.class_ptr[kind], source.class_ptr[kind + 1]
-    if last == first or 2 * place > source.class_ends[last - 1]:
+    if last == first or 2 * place > ends[last - 1]:
         return -1
-    wanted = share * source.class_ends[last - 1]
+    wanted = share * ends[last - 1]
     low, high = first, last - 1
     while low < high:
         middle = (low + high) >> 1
-        if source.class_ends[middle] > wanted:
+        if ends[middle] > wanted:
             high = middle
         else:
             low = middle + 1
-    community: int = source.class_communities[low]
+    community: int = communities[low]
     return community
+
+
+@njit(nogil=True, cache=True)
+def _sorted_set(out: Array, first: int, count: int, bound: int, scratch: Array, fill: Array) -> int:
+    """Sort `count` entries behind `first` and drop repeats; how many are left."""
+    if count > _SHORT:
+        _spread(out, first, count, bound, scratch, fill)
+    for k in range(first + 1, first + count):
+        value, place = out[k], k
+        while place > first and out[place - 1] > value:
+            out[place] = out[place - 1]
+            place -= 1
+        out[place] = value
+    found = 0
+    for k in range(first, first + count):
+        if k == first or out[k] != out[k - 1]:
+            out[first + found] = out[k]
+            found += 1
+    return found
+
+
+@njit(nogil=True, cache=True)
+def _spread(out: Array, first: int, count: int, bound: int, scratch: Array, fill: Array) -> None:
+    """Put entries about where they belong: numbers are scrambled, so they lie evenly in [0, bound)."""
+    ratio = count / bound
+    fill[: count + 2] = 0
+    for k in range(first, first + count):
+        fill[int(out[k] * ratio) + 1] += 1
+        scratch[k - first] = out[k]
+    for bucket in range(count + 1):
+        fill[bucket + 1] += fill[bucket]
+    for k in range(count):
+        bucket = int(scratch[k] * ratio)
+        out[first + fill[bucket]] = scratch[k]
+        fill[bucket] += 1

@@ -7,7 +7,6 @@ from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import map_blocks, run_blocks
-from penstock.graph.csr import offsets_of
 from penstock.graph.hashing import draw, mix, unit
 
 _BLOCK = 1 << 15
@@ -16,10 +15,13 @@ _BLOCK = 1 << 15
 def transposed(indptr: Array, indices: Array, threads: int) -> tuple[Array, Array]:
     """Out-lists of drawn in-lists. Every thread scans all edges and keeps those of its own range of vertices."""
     count = len(indptr) - 1
-    out_indptr = offsets_of(indices, count)
+    share = max(1, -(-count // threads))
+    out_indptr = np.zeros(count + 1, np.int64)
+    run_blocks(lambda a, b: _count_range(indices, a, b, out_indptr[1:]), count, share, threads)
+    np.cumsum(out_indptr, out=out_indptr)
     out = np.empty(len(indices), indices.dtype)
     fill = out_indptr[:-1].copy()
-    run_blocks(lambda a, b: _scatter_range(indptr, indices, a, b, fill, out), count, -(-count // threads), threads)
+    run_blocks(lambda a, b: _scatter_range(indptr, indices, a, b, fill, out), count, share, threads)
     return out_indptr, out
 
 
@@ -53,6 +55,13 @@ def merge_all(
     """`merged_rows` of every block in order."""
     count = len(half[0]) - 1
     return map_blocks(lambda a, b: merged_rows(half, other, a, b, key, held_out), count, _BLOCK, threads)
+
+
+@njit(nogil=True, cache=True)
+def _count_range(indices: Array, low: int, high: int, counts: Array) -> None:
+    for k in range(indices.shape[0]):
+        if low <= indices[k] < high:
+            counts[indices[k]] += 1
 
 
 @njit(nogil=True, cache=True)

@@ -42,9 +42,7 @@ class VertexMaker:
 
     def block(self, start: int, stop: int) -> VertexBlock:
         """The rows [start, stop)."""
-        communities = np.empty(stop - start, np.int32)
-        vertex_communities(self.layout, start, communities)
-        classes = self.layout.classes[communities]
+        classes = self.layout.classes[vertex_communities(self.layout, start, stop)]
         return VertexBlock(stop - start, self._features(start, classes), *self._labels(start, classes))
 
     def _features(self, start: int, classes: Array) -> Array | None:
@@ -58,7 +56,7 @@ class VertexMaker:
         if self.node.splits is None:
             return None, None
         order = np.empty(len(classes), np.int64)
-        permuted(self._order_key, self.layout.rows, self.layout.columns, self.layout.size, start, order)
+        permuted(self.layout.numbering._replace(key=self._order_key), start, order)
         y = classes.astype(np.int64)
         _noisy_labels(self._label_key, start, self.recipe.label_noise, self.recipe.classes, y)
         y[order >= sum(self.node.splits)] = -1

@@ -1,10 +1,9 @@
 """GCN: neighbours and the vertex itself, each divided by the root of both ends' degrees."""
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penstock.nn.aggregation import gather, known_totals, sum_scale
+from penstock.nn.aggregation import normalised_sum
 from penstock.nn.order import Order, transform_neighbours
 from penstock.sampling.block import Block
 
@@ -21,11 +20,6 @@ class GCNLayer(nn.Module):
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """[num_dst, out] of x [num_src, in]; the block needs the totals of its source rows."""
-        roots = 1 / np.sqrt(known_totals(block, block.num_src) + 1)
-        own = roots[: block.num_dst]
-        estimate = sum_scale(block)
-        write = own if estimate is None else own * estimate
-        result = transform_neighbours(
-            block, x, self.linear.weight, lambda rows: gather(block, rows, roots, write, own * own), self.order
-        )
+        weight = self.linear.weight
+        result = transform_neighbours(block, x, weight, lambda rows: normalised_sum(block, rows), self.order)
         return result if self.bias is None else result + self.bias

@@ -11,6 +11,7 @@ from penstock.nn.derived import without_empty_rows
 from penstock.nn.layers.relations import own_terms, readable_relations
 from penstock.nn.order import Order, transform_neighbours
 from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.device.block import DeviceBlock
 
 
 class RGCNLayer(nn.Module):
@@ -51,18 +52,24 @@ class RGCNLayer(nn.Module):
         for kind, part in readable_relations(block, x, self._place, result):
             source, _, target = kind
             rows, values = self._relation(part, x[source], weights[self._place[kind]])
-            if len(values) == len(result[target]):
+            if rows is None or len(values) == len(result[target]):
                 result[target] += values
             else:
                 result[target].index_add_(0, rows, values)
         return result
 
-    def _relation(self, block: Block, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows that a relation reaches, and what it adds to them: few, where there are many relations."""
-        filled, rows = without_empty_rows(block)
+    def _relation(self, block: Block, x: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
+        """The rows that a relation reaches, and what it adds to them: few, where there are many relations.
+
+        On a device all rows, None: which of them a relation reaches would have to be asked of it.
+        """
         order: Order = "aggregate" if self.reduce == "max" else self.order
-        values = transform_neighbours(filled, x, weight.t(), lambda given: aggregate(filled, given, self.reduce), order)
-        return torch.from_numpy(rows), values
+        rows = None
+        if not isinstance(block, DeviceBlock):
+            block, found = without_empty_rows(block)
+            rows = torch.from_numpy(found)
+        values = transform_neighbours(block, x, weight.t(), lambda given: aggregate(block, given, self.reduce), order)
+        return rows, values
 
     def _weights(self) -> Tensor:
         if self.mixture is None:

@@ -1,11 +1,14 @@
 """GraphSAGE: a transformed aggregate of the neighbours beside the transformed vertex."""
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penstock.nn.aggregation import Reduce, aggregate, aggregate_beside
+from penstock.nn.aggregation import Reduce, aggregate, aggregate_beside, aggregate_joined
+from penstock.nn.device.rows import TableRows, compute_dtype
 from penstock.nn.order import Order, aggregates_first
 from penstock.sampling.block import Block
+from penstock.sampling.device.block import DeviceBlock
 
 
 class SAGELayer(nn.Module):
@@ -19,14 +22,23 @@ class SAGELayer(nn.Module):
         self.neighbours = nn.Linear(width_in, width_out, bias)
         self.own = nn.Linear(width_in, width_out, bias=False)
 
-    def forward(self, block: Block, x: Tensor) -> Tensor:
-        """[num_dst, out] of x [num_src, in]."""
+    def forward(self, block: Block, x: Tensor | TableRows) -> Tensor:
+        """[num_dst, out] of x [num_src, in]; a device's block reads rows of a table where they lie."""
         weight, bias = self.neighbours.weight, self.neighbours.bias
-        if self.reduce == "max" or aggregates_first(block, x, weight, self.order):
+        first = self.reduce == "max" or aggregates_first(block, x, weight, self.order)
+        if isinstance(block, DeviceBlock) and first and self.reduce != "max":
+            # One product rather than two, of which the second would read and write all results again.
+            both = aggregate_joined(block, x, self.reduce, compute_dtype(weight))
+            return functional.linear(both, torch.cat([weight, self.own.weight], dim=1), bias)
+        if isinstance(x, TableRows):
+            x = x.materialise(compute_dtype(weight))
+        if first:
             neighbours, own = aggregate_beside(block, x, self.reduce)
             result = functional.linear(neighbours, weight, bias)
         else:
             result = aggregate(block, functional.linear(x, weight), self.reduce)
             result = result if bias is None else result + bias
             own = x[: block.num_dst]
-        return result.addmm_(own, self.own.weight.t())
+        if result.dtype == own.dtype == weight.dtype:
+            return result.addmm_(own, self.own.weight.t())
+        return result + functional.linear(own, self.own.weight)

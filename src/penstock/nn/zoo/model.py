@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from penstock.errors import PenstockError
+from penstock.nn.device.rows import TableRows, compute_dtype
 from penstock.nn.drop import drop
 from penstock.nn.layers import DenseLayer, GATLayer, GCNLayer, GINLayer, SAGELayer
 from penstock.nn.options import ModelOptions
@@ -24,11 +25,16 @@ class GraphModel(LayeredModel):
         self.ends = nn.ModuleList(LayerEnd(options, *pair, bare and i == len(pairs)) for i, pair in pairs)
         self.joined = Join(options, out)
 
-    def prepare(self, x: Tensor) -> Tensor:
-        """The step before the first layer, a vertex at a time."""
-        return drop(x, self.options.input_dropout if self.training else 0.0)
+    def prepare(self, x: Tensor | TableRows) -> Tensor | TableRows:
+        """The step before the first layer, a vertex at a time. Rows stay in their table where only SAGE reads them."""
+        share = self.options.input_dropout if self.training else 0.0
+        if isinstance(x, TableRows):
+            if not share and self.options.model == "sage" and not self.options.residual:
+                return x
+            x = x.materialise(compute_dtype(next(self.parameters())))
+        return drop(x, share)
 
-    def layer(self, i: int, block: Block, x: Tensor) -> Tensor:
+    def layer(self, i: int, block: Block, x: Tensor | TableRows) -> Tensor:
         """[num_dst, width of layer i] of x [num_src, width before it]."""
         result: Tensor = self.ends[i](self.convolutions[i](block, x), x[: block.num_dst])
         return result
@@ -38,13 +44,13 @@ class GraphModel(LayeredModel):
         result: Tensor = self.joined(outputs)
         return result
 
-    def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
+    def forward(self, blocks: Sequence[Block], x: Tensor | TableRows) -> Tensor:
         """[seeds, out] of a batch's blocks, outermost first, and its vertices' features."""
         check_depth(self.num_layers, len(blocks))
         seeds, outputs, x = blocks[-1].num_dst, [], self.prepare(x)
         for i, block in enumerate(blocks):
-            x = self.layer(i, block, x)
-            outputs.append(x[:seeds])
+            x = result = self.layer(i, block, x)
+            outputs.append(result[:seeds])
         return self.join(outputs)
 
 

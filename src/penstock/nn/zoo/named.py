@@ -12,6 +12,7 @@ from torch import Tensor
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
+from penstock.nn.device.rows import TableRows
 from penstock.nn.options import ModelName, ModelOptions, model_options
 from penstock.nn.zoo.model import GraphModel
 from penstock.nn.zoo.typed import TypedModel
@@ -72,7 +73,7 @@ class MLP(_Named):
         """The baseline of these options."""
         return cls(width, out, **options.model_dump(exclude={"model"}))
 
-    def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
+    def forward(self, blocks: Sequence[Block], x: Tensor | TableRows) -> Tensor:
         """[seeds, out]: neighbours' rows are dropped at once."""
         last = blocks[-1]
         return super().forward([last] * self.num_layers, x[: last.num_dst])

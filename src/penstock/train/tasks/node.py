@@ -44,7 +44,11 @@ class NodeTask:
     def label(self, batch: Batch) -> None:
         """The seeds' labels: int64 classes, or float32."""
         seeds = batch.seeds if not isinstance(batch.seeds, dict) else batch.seeds[self._data.node_type]
-        batch.labels = self._typed(self._data.labels[seeds])
+        batch.labels = self.labels_of(seeds)
+
+    def labels_of(self, vertices: Array) -> Array:
+        """Labels as losses take them: int64 classes, or float32."""
+        return self._typed(self._data.labels[vertices])
 
     def loss(self, out: torch.Tensor | dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
         """Cross-entropy, binary cross-entropy a label, or squared error."""
@@ -54,7 +58,7 @@ class NodeTask:
             return out.sum()
         if batch.seed_weights is None:
             return self._losses(out, batch.labels).mean()
-        weights = torch.from_numpy(batch.seed_weights).to(out.device, out.dtype)
+        weights = torch.as_tensor(batch.seed_weights).to(out.device, out.dtype)
         losses = self._losses(out, batch.labels)
         return (losses.flatten(1).mean(1) if losses.dim() > 1 else losses).mul(weights).sum()
 

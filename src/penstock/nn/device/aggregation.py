@@ -1,0 +1,157 @@
+"""Aggregation over a device's block, forward and backward: what `nn.aggregation` does for blocks on the host."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from penstock.errors import PenstockError
+from penstock.nn.device.gather import Own, Scale, gather, gather_largest
+from penstock.nn.device.lists import destination_lists, listed_by_source
+from penstock.nn.device.rows import TableRows
+from penstock.sampling.device.block import DeviceBlock
+
+
+def aggregate(block: DeviceBlock, x: Tensor, reduce: str) -> Tensor:
+    """[num_dst, width]: the estimate of each whole list's mean or sum, or the largest numbers drawn."""
+    if reduce == "max":
+        return cast(Tensor, cast(Any, _Largest).apply(x, block))
+    return scaled(block, x, None, _scale(block, reduce), None)
+
+
+def aggregate_beside(block: DeviceBlock, x: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
+    """`aggregate` and the destinations' own rows, whose gradients then reach x in one pass."""
+    if reduce == "max":
+        return aggregate(block, x, reduce), x[: block.num_dst]
+    result: tuple[Tensor, Tensor] = cast(Any, _GatherBeside).apply(x, block, _scale(block, reduce))
+    return result
+
+
+def aggregate_joined(
+    block: DeviceBlock, x: Tensor | TableRows, reduce: str, dtype: torch.dtype | None = None
+) -> Tensor:
+    """[num_dst, 2 * width]: `aggregate` (mean or sum) and the own rows side by side, so that one product takes both."""
+    scale = _scale(block, reduce)
+    if isinstance(x, TableRows):
+        given = destination_lists(block), x.table, _weights(block), None, scale
+        return gather(*given, ids=x.ids, out_dtype=dtype, beside=True)
+    return cast(Tensor, cast(Any, _GatherJoined).apply(x, block, scale))
+
+
+def normalised_sum(block: DeviceBlock, x: Tensor) -> Tensor:
+    """GCN's: the sum over the list and the vertex itself, divided by the root of both ends' degrees + 1."""
+    if "roots" not in block.derived:
+        totals = known_totals(block, block.num_src)
+        roots = torch.rsqrt(totals + 1)
+        own = roots[: block.num_dst]
+        estimated = block.weights is None
+        write = Scale(own * totals[: block.num_dst], mean=True) if estimated else Scale(own)
+        block.derived["roots"] = Scale(roots), write, own * own
+    return scaled(block, x, *block.derived["roots"])
+
+
+def scaled(block: DeviceBlock, x: Tensor, read: Scale | None, write: Scale | None, own: Tensor | None) -> Tensor:
+    """write[i] * sum of w[e] * read[j] * x[j] over the edges e = (j, i), + own[i] * x[i]."""
+    return cast(Tensor, cast(Any, _Gather).apply(x, block, read, write, own))
+
+
+def known_totals(block: DeviceBlock, rows: int) -> Tensor:
+    """The whole lists' totals of the first `rows` rows."""
+    totals: Any = block.totals
+    if totals is None or len(totals) < rows:
+        has = "no totals" if totals is None else f"totals of {len(totals):,} rows"
+        raise PenstockError(f"A block has {has} where a layer needs {rows:,}: sample with totals of the source rows.")
+    return cast(Tensor, totals[:rows])
+
+
+def _scale(block: DeviceBlock, reduce: str) -> Scale | None:
+    """What turns each row's sum of weights[e] * x into the estimate of its list's mean or sum; None: nothing to do."""
+    if reduce == "mean":
+        return Scale(mean=True) if block.weights is None else Scale(known_totals(block, block.num_dst), divides=True)
+    if block.weights is not None or block.totals is None:
+        return None
+    return Scale(known_totals(block, block.num_dst), mean=True)
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, block: DeviceBlock, read: Scale | None, write: Scale | None, own: Tensor | None
+    ) -> Tensor:
+        ctx.block, ctx.rows, ctx.scales = block, len(x), (read, write, own)
+        mine = None if own is None else Own(x[: block.num_dst], own)
+        return gather(destination_lists(block), x, _weights(block), read, write, mine)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if not ctx.needs_input_grad[0]:
+            return (None,) * 5
+        read, write, own = ctx.scales
+        mine = None if own is None else Own(grad, own)
+        return _return_rows(ctx.block, ctx.rows, read, write, mine, grad), None, None, None, None
+
+
+class _GatherBeside(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, block: DeviceBlock, scale: Scale | None) -> tuple[Tensor, Tensor]:
+        ctx.block, ctx.rows, ctx.scale = block, len(x), scale
+        result = gather(destination_lists(block), x, _weights(block), write=scale)
+        return result, x.detach()[: block.num_dst]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, own: Tensor) -> tuple[Tensor | None, None, None]:
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        return _return_rows(ctx.block, ctx.rows, None, ctx.scale, Own(own), grad), None, None
+
+
+class _GatherJoined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, block: DeviceBlock, scale: Scale | None) -> Tensor:
+        ctx.block, ctx.rows, ctx.scale = block, len(x), scale
+        return gather(destination_lists(block), x, _weights(block), write=scale, beside=True)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        of_neighbours, of_own = grad.chunk(2, dim=1)
+        return _return_rows(ctx.block, ctx.rows, None, ctx.scale, Own(of_own), of_neighbours), None, None
+
+
+class _Largest(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, block: DeviceBlock) -> Tensor:
+        result, winner = gather_largest(destination_lists(block), x)
+        ctx.block, ctx.rows = block, len(x)
+        ctx.save_for_backward(winner)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
+        """Every source looks through its edges for the numbers that came by them."""
+        if not ctx.needs_input_grad[0]:
+            return None, None
+        (winner,) = ctx.saved_tensors
+        return gather(listed_by_source(ctx.block, ctx.rows), grad, winner=winner), None
+
+
+def _return_rows(
+    block: DeviceBlock, rows: int, read: Scale | None, write: Scale | None, own: Own | None, grad: Tensor
+) -> Tensor:
+    """The gradient of `rows` source rows: a gather along their lists, with the scales' parts exchanged."""
+    if read is not None and read.values is not None and len(read.values) < rows:
+        read = Scale(functional.pad(read.values, (0, rows - len(read.values))), read.divides, read.mean)
+    lists = listed_by_source(block, rows)
+    return gather(lists, grad, _weights(block), write, read, own, read_lists=block.lists)
+
+
+def _weights(block: DeviceBlock) -> Tensor | None:
+    weights: Any = block.weights
+    return cast(Tensor | None, weights)

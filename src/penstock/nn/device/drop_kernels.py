@@ -1,0 +1,64 @@
+"""Kernels of dropout: the same bits as the CPU's `drop_rows`, and the rectifier in the same pass."""
+
+import triton
+import triton.language as tl
+
+from penstock.sampling.device.kernels import mix
+
+_STEP = tl.constexpr(0x9E3779B97F4A7C15)
+
+
+@triton.jit(do_not_specialize=["call", "low", "high"])
+def drop_rows(
+    x,
+    key,
+    call,
+    low,
+    high,
+    out,
+    words,
+    LIMIT: tl.constexpr,
+    SCALE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    RECTIFIES: tl.constexpr,
+    NUMBER: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """out = SCALE * x where a number's 16 random bits are below LIMIT, else 0; with RECTIFIES, of max(x, 0).
+
+    Four numbers of a row share a word. The words' key is the `call`-th of the stream whose key is in memory, or else
+    the two halves given.
+    """
+    DRAWS: tl.constexpr = (WIDTH + 3) // 4
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    if key is not None:
+        stream = tl.load(key).to(tl.uint64, bitcast=True)
+        named = mix(stream + (call + 1).to(tl.uint64) * _STEP)
+    else:
+        named = (high.to(tl.uint32, bitcast=True).to(tl.uint64) << 32) | low.to(tl.uint32, bitcast=True).to(tl.uint64)
+    bits = mix(named + place.to(tl.uint64) * _STEP)
+    column = tl.arange(0, 4)[None, :]
+    draws = (bits[:, None] >> (16 * column).to(tl.uint64)) & 0xFFFF
+    kept = draws.to(tl.int32) < LIMIT
+    if WIDTH % 4 == 0:
+        offset = 4 * place[:, None] + column
+        inside = (place < words)[:, None] & (column >= 0)
+    else:
+        f = 4 * (place % DRAWS)[:, None] + column
+        offset = (place // DRAWS)[:, None] * WIDTH + f
+        inside = (place < words)[:, None] & (f < WIDTH)
+    value = tl.load(x + offset, mask=inside, other=0).to(NUMBER)
+    if RECTIFIES:
+        value = tl.maximum(value, 0)
+    result = tl.where(kept, value * tl.full((1, 1), SCALE, NUMBER), 0)
+    tl.store(out + offset, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def pass_where_positive(y, grad, out, numbers, SCALE: tl.constexpr, NUMBER: tl.constexpr, BLOCK: tl.constexpr):
+    """out = SCALE * grad where y > 0, else 0."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < numbers
+    positive = tl.load(y + at, mask=inside, other=0) > 0
+    value = tl.load(grad + at, mask=inside, other=0).to(NUMBER) * tl.full((1,), SCALE, NUMBER)
+    tl.store(out + at, tl.where(positive, value, 0).to(out.dtype.element_ty), mask=inside)

@@ -1,0 +1,249 @@
+"""Kernels of aggregation on a GPU: a tile of rows walks its lists several edges at once; no message is stored.
+
+A tile is [rows, edges, columns], in this order: the compiler spreads threads over columns, then rows, then edges, so
+that a thread has all edges of its numbers and a sum over edges never leaves the registers. Widths are constants of the
+compilation, which lets rows be read 16 bytes at a time. A list longer than two chunks of the edges' array is first
+summed chunk by chunk (`gather_chunks`), each by a program of its own: otherwise one vertex that everybody reads would
+be walked by one program while the others wait. Pointers that are None stand for "all ones"; addresses are 64 bits wide.
+No sum depends on the order of programs.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def gather_rows(
+    indptr,
+    indices,
+    edges,
+    weights,
+    read_scale,
+    read_lists,
+    winner,
+    ids,
+    x,
+    write_scale,
+    own_scale,
+    own_ids,
+    own,
+    partial,
+    out,
+    rows,
+    own_rows,
+    WIDTH: tl.constexpr,
+    X_STRIDE: tl.constexpr,
+    OWN_STRIDE: tl.constexpr,
+    OUT_STRIDE: tl.constexpr,
+    BESIDE: tl.constexpr,
+    READ_DIVIDES: tl.constexpr,
+    WRITE_DIVIDES: tl.constexpr,
+    MEAN: tl.constexpr,
+    CHUNK: tl.constexpr,
+    NUMBER: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_F: tl.constexpr,
+):
+    """out[i] = own_scale[i] * own[i] + write factor of i * sum over its edges of the edge's factor * x[j].
+
+    With MEAN the write factor has 1 / the list's length; `edge_rows` says what an edge's factor is. With BESIDE the
+    row x[i] is written behind out[i], whose rows are then OUT_STRIDE >= 2 * WIDTH apart.
+    """
+    i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
+    live = i < rows
+    start = tl.load(indptr + i, mask=live, other=0)
+    stop = tl.load(indptr + i + 1, mask=live, other=0)
+    # Of a long list, what lies before its first whole chunk and behind its last.
+    head, tail_at, tail = stop - start, stop, tl.zeros_like(stop)
+    if partial is not None:
+        first, last = (start + CHUNK - 1) // CHUNK, stop // CHUNK
+        long = stop - start > 2 * CHUNK
+        head = tl.where(long, first * CHUNK - start, head)
+        tail_at = tl.where(long, last * CHUNK, stop)
+        tail = stop - tail_at
+    place = tl.arange(0, BLOCK_E)[None, :]
+    total = tl.zeros((BLOCK_R, BLOCK_F), NUMBER)
+    k = 0
+    longest = tl.max(head + tail, axis=0)
+    while k < longest:
+        p = k + place
+        e = tl.where(p < head[:, None], start[:, None] + p, tail_at[:, None] + p - head[:, None])
+        valid = p < (head + tail)[:, None]
+        values = edge_rows(
+            e, valid, f, indices, edges, weights, read_scale, read_lists, winner, ids, x,
+            WIDTH, X_STRIDE, READ_DIVIDES, NUMBER,
+        )  # fmt: skip
+        total += tl.sum(values, axis=1)
+        k += BLOCK_E
+    if partial is not None:
+        chunks = tl.where(long, last - first, 0)
+        k = 0
+        longest = tl.max(chunks, axis=0)
+        while k < longest:
+            c = (first[:, None] + k + place).to(tl.int64)
+            valid = (k + place < chunks[:, None])[:, :, None] & (f < WIDTH)[None, None, :]
+            values = tl.load((partial + c * WIDTH)[:, :, None] + f[None, None, :], mask=valid, other=0)
+            total += tl.sum(values, axis=1)
+            k += BLOCK_E
+    if MEAN:
+        length = (stop - start).to(NUMBER)
+        total *= tl.where(length > 0, 1 / tl.maximum(length, 1), 0)[:, None]
+    if write_scale is not None:
+        total *= factor(write_scale, i, live, WRITE_DIVIDES, NUMBER)[:, None]
+    written = live[:, None] & (f < WIDTH)[None, :]
+    if own is not None:
+        has = i < own_rows
+        at = i.to(tl.int64)
+        if own_ids is not None:
+            at = tl.load(own_ids + i, mask=has, other=0).to(tl.int64)
+        mine = tl.load((own + at * OWN_STRIDE)[:, None] + f[None, :], mask=has[:, None] & written, other=0).to(NUMBER)
+        if own_scale is not None:
+            mine *= tl.load(own_scale + i, mask=has, other=0).to(NUMBER)[:, None]
+        total += mine
+    to = (out + i.to(tl.int64) * OUT_STRIDE)[:, None] + f[None, :]
+    tl.store(to, total.to(out.dtype.element_ty), mask=written)
+    if BESIDE:
+        at = i.to(tl.int64)
+        if ids is not None:
+            at = tl.load(ids + i, mask=live, other=0).to(tl.int64)
+        mine = tl.load((x + at * X_STRIDE)[:, None] + f[None, :], mask=written, other=0)
+        tl.store(to + WIDTH, mine.to(out.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def gather_chunks(
+    chunk_rows,
+    indices,
+    edges,
+    weights,
+    read_scale,
+    read_lists,
+    winner,
+    ids,
+    x,
+    partial,
+    WIDTH: tl.constexpr,
+    X_STRIDE: tl.constexpr,
+    READ_DIVIDES: tl.constexpr,
+    CHUNK: tl.constexpr,
+    NUMBER: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_F: tl.constexpr,
+):
+    """partial[c] = the sum of one chunk's edges, for chunks inside one long list (`chunk_rows[c]` >= 0)."""
+    c = tl.program_id(0)
+    if tl.load(chunk_rows + c) >= 0:
+        f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
+        total = tl.zeros((1, BLOCK_E, BLOCK_F), NUMBER)
+        for k in tl.static_range(0, CHUNK, BLOCK_E):
+            e = c * CHUNK + k + tl.arange(0, BLOCK_E)[None, :]
+            total += edge_rows(
+                e, e >= 0, f, indices, edges, weights, read_scale, read_lists, winner, ids, x,
+                WIDTH, X_STRIDE, READ_DIVIDES, NUMBER,
+            )  # fmt: skip
+        result = tl.sum(total, axis=1)
+        at = (partial + c.to(tl.int64) * WIDTH + f)[None, :]
+        tl.store(at, result, mask=(f < WIDTH)[None, :])
+
+
+@triton.jit
+def edge_rows(
+    e, valid, f, indices, edges, weights, read_scale, read_lists, winner, ids, x,
+    WIDTH: tl.constexpr, X_STRIDE: tl.constexpr, READ_DIVIDES: tl.constexpr, NUMBER: tl.constexpr,
+):  # fmt: skip
+    """[rows, edges, columns] of the valid edges e [rows, edges]: factor * x[j], zeros elsewhere.
+
+    The factor is weights[place of e] * read_scale[j] / length of list j in `read_lists`. The place of e is edges[e], or
+    e itself. `ids` say in which row of x the block's row j is. With `winner` only the numbers that won are read.
+    """
+    j = tl.load(indices + e, mask=valid, other=0)
+    place = e
+    if edges is not None:
+        place = tl.load(edges + e, mask=valid, other=0)
+    row = j.to(tl.int64)
+    if ids is not None:
+        row = tl.load(ids + j, mask=valid, other=0).to(tl.int64)
+    read = valid[:, :, None] & (f < WIDTH)[None, None, :]
+    values = tl.load((x + row * X_STRIDE)[:, :, None] + f[None, None, :], mask=read, other=0).to(NUMBER)
+    if weights is not None:
+        values *= tl.load(weights + place, mask=valid, other=0).to(NUMBER)[:, :, None]
+    if read_scale is not None:
+        values *= factor(read_scale, j, valid, READ_DIVIDES, NUMBER)[:, :, None]
+    if read_lists is not None:
+        length = tl.load(read_lists + j + 1, mask=valid, other=0) - tl.load(read_lists + j, mask=valid, other=0)
+        # A list that was reached has an edge.
+        values *= (1 / tl.maximum(length, 1).to(NUMBER))[:, :, None]
+    if winner is not None:
+        won = tl.load((winner + j.to(tl.int64) * WIDTH)[:, :, None] + f[None, None, :], mask=read, other=-1)
+        values = tl.where(won == place[:, :, None], values, 0)
+    return values
+
+
+@triton.jit
+def factor(scale, at, mask, DIVIDES: tl.constexpr, NUMBER: tl.constexpr):
+    """scale[at], or with DIVIDES one over it, zero for zero."""
+    value = tl.load(scale + at, mask=mask, other=0).to(NUMBER)
+    if DIVIDES:
+        value = tl.where(value > 0, 1 / tl.where(value > 0, value, 1), 0)
+    return value
+
+
+@triton.jit
+def gather_largest(
+    indptr,
+    indices,
+    x,
+    out,
+    winner,
+    rows,
+    WIDTH: tl.constexpr,
+    X_STRIDE: tl.constexpr,
+    NUMBER: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_F: tl.constexpr,
+):
+    """out[i] = the largest x[j] of each column, the first among equals; winner[i] = its edge; 0 and -1 for no edges."""
+    i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
+    live = i < rows
+    start = tl.load(indptr + i, mask=live, other=0)
+    stop = tl.load(indptr + i + 1, mask=live, other=0)
+    best = tl.full((BLOCK_R, BLOCK_F), float("-inf"), NUMBER)
+    at = tl.full((BLOCK_R, BLOCK_F), -1, tl.int32)
+    k = 0
+    longest = tl.max(stop - start, axis=0)
+    while k < longest:
+        e = (start[:, None] + k + tl.arange(0, BLOCK_E)[None, :]).to(tl.int32)
+        valid = e < stop[:, None]
+        row = tl.load(indices + e, mask=valid, other=0).to(tl.int64)
+        read = valid[:, :, None] & (f < WIDTH)[None, None, :]
+        pointers = (x + row * X_STRIDE)[:, :, None] + f[None, None, :]
+        values = tl.load(pointers, mask=read, other=float("-inf")).to(NUMBER)
+        highest = tl.max(values, axis=1)
+        # Edges are numbered upwards, so that the first of equals has the lowest number.
+        holds = read & (values == highest[:, None, :])
+        first = tl.min(tl.where(holds, e[:, :, None], 2147483647), axis=1)
+        larger = (highest > best) | ((at < 0) & (first < 2147483647))
+        best = tl.where(larger, highest, best)
+        at = tl.where(larger, first, at)
+        k += BLOCK_E
+    written = live[:, None] & (f < WIDTH)[None, :]
+    offset = (i.to(tl.int64) * WIDTH)[:, None] + f[None, :]
+    tl.store(out + offset, tl.where(at >= 0, best, 0).to(out.dtype.element_ty), mask=written)
+    tl.store(winner + offset, at, mask=written)
+
+
+@triton.jit
+def copy_rows(
+    ids, x, out, rows, WIDTH: tl.constexpr, X_STRIDE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_F: tl.constexpr
+):
+    """out[i] = x[ids[i]], in the type of out."""
+    i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
+    row = tl.load(ids + i, mask=i < rows, other=0).to(tl.int64)
+    mask = (i < rows)[:, None] & (f < WIDTH)[None, :]
+    values = tl.load((x + row * X_STRIDE)[:, None] + f[None, :], mask=mask, other=0)
+    tl.store((out + i.to(tl.int64) * WIDTH)[:, None] + f[None, :], values.to(out.dtype.element_ty), mask=mask)

@@ -1,0 +1,63 @@
+"""Features that stay in their table: a batch says which rows it reads, and a layer reads them there."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(eq=False)
+class TableRows:
+    """table[ids] without the copy: `table` [vertices, width] on a device, `ids` int32 or int64 [rows].
+
+    `SAGELayer` aggregates straight from the table; whoever needs a matrix makes one.
+    """
+
+    table: Tensor
+    ids: Tensor
+
+    def materialise(self, dtype: torch.dtype | None = None) -> Tensor:
+        """[rows, width], in the table's type or another."""
+        from penstock.nn.device.gather import copy_rows
+
+        return copy_rows(self.table, self.ids, dtype or self.table.dtype)
+
+    def first(self, count: int) -> "TableRows":
+        """The first `count` rows."""
+        return TableRows(self.table, self.ids[:count])
+
+    def __getitem__(self, rows: slice) -> "TableRows":
+        return TableRows(self.table, self.ids[rows])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def dim(self) -> int:
+        """As a matrix's."""
+        return 2
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """As of the matrix."""
+        return len(self.ids), self.table.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The table's."""
+        return self.table.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the table is."""
+        return self.table.device
+
+    @property
+    def requires_grad(self) -> bool:
+        """Features are given."""
+        return False
+
+
+def compute_dtype(weight: Tensor) -> torch.dtype:
+    """The type in which a layer with this weight computes: autocast's where that is on."""
+    kind = weight.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype

@@ -1,0 +1,116 @@
+"""Batches brought to a device: sampled there or on the host, with features that lie there, or are copied."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from penstock.graph.arrays import Array
+from penstock.pipeline.buffers import BufferPool
+from penstock.pipeline.carrying import Scale
+from penstock.pipeline.loading import Batch
+from penstock.sampling.block import TypedBlock
+from penstock.sampling.device.block import DeviceBlock, on_device
+from penstock.sampling.device.neighbours import on_stream, side_stream
+from penstock.sampling.relabel import PerThread
+from penstock.store.device.tables import DeviceTable
+from penstock.store.local import LocalStore
+
+
+class DeviceCarrier:
+    """Copies and gathers on streams of their own, beside the one that computes.
+
+    `tables` are the features that the device reads by itself; `fields` names those that the host gathers and copies.
+    Features arrive as `dtype`.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        store: LocalStore,
+        fields: dict[str, str],
+        tables: dict[str, DeviceTable],
+        dtype: torch.dtype = torch.float32,
+        scale: Scale | None = None,
+    ) -> None:
+        self._device, self._store, self._tables, self._dtype, self._scale = device, store, tables, dtype, scale
+        self._fields = {name: field for name, field in fields.items() if name not in tables}
+        self._pool = BufferPool(page_locked=device.type == "cuda")
+        self._streams = PerThread(lambda: side_stream(device))
+
+    def gather(self, batch: Batch) -> list[Array]:
+        """Copy the rows that the host reads into page-locked buffers."""
+        buffers = []
+        given: dict[str, Any] = dict(batch.inputs)
+        for node_type, ids in given.items():
+            if node_type in self._fields:
+                name = f"{node_type}/{self._fields[node_type]}"
+                table = self._store.table(name)
+                if isinstance(ids, Tensor):
+                    ids = ids.cpu().numpy()
+                rows, buffer = self._pool.take((len(ids), *table.shape[1:]), table.dtype)
+                buffers.append(buffer)
+                batch.features[node_type] = self._store.pull(name, ids, out=rows)
+        return buffers
+
+    def transfer(self, batch: Batch) -> None:
+        """Start the copies and the device's own gathers; `arrive` waits for them."""
+        stream = self._streams.get()
+        with on_stream(stream):
+            if stream is not None and batch.ready is not None:
+                stream.wait_event(batch.ready)
+            batch.blocks = [on_device(block, self._device) for block in batch.blocks]
+            for node_type, rows in batch.features.items():
+                x = torch.from_numpy(rows).to(self._device, non_blocking=True).to(self._dtype)
+                batch.features[node_type] = x if self._scale is None else self._scale(x)
+            for node_type, ids in batch.inputs.items():
+                if node_type in self._tables:
+                    batch.features[node_type] = self._read(self._tables[node_type], ids)
+            batch.labels = self._moved(batch.labels)
+            if batch.seed_weights is not None:
+                batch.seed_weights = self._moved(batch.seed_weights)
+            batch.ready = None if stream is None else stream.record_event()
+
+    def arrive(self, batch: Batch) -> None:
+        """Let the stream that computes wait for the batch, and the batch's memory for the stream."""
+        if batch.ready is None:
+            return
+        computing = torch.cuda.current_stream(self._device)
+        computing.wait_event(batch.ready)
+        for tensor in _tensors(batch):
+            tensor.record_stream(computing)
+
+    def give_back(self, buffer: Array) -> None:
+        """Lend the buffer to another batch: the loss of its own was read, so the copy is over."""
+        self._pool.give(buffer)
+
+    def _read(self, table: DeviceTable, ids: Any) -> Tensor:
+        rows = ids if isinstance(ids, Tensor) else torch.from_numpy(ids).to(self._device, non_blocking=True)
+        out = torch.empty((len(rows), *table.shape[1:]), dtype=self._dtype, device=self._device)
+        x = table.gather(rows, out)
+        return x if self._scale is None else self._scale(x)
+
+    def _moved(self, values: Any) -> Any:
+        """Arrays, and mappings of them, on the device; what is no array stays."""
+        if isinstance(values, dict):
+            return {name: self._moved(each) for name, each in values.items()}
+        if values is None:
+            return None
+        return torch.as_tensor(values).to(self._device, non_blocking=True)
+
+
+def _tensors(batch: Batch) -> Iterator[Tensor]:
+    """Every tensor of a batch that a kernel may read."""
+    waiting: list[Any] = [batch.features, batch.labels, batch.seed_weights, batch.inputs, *batch.blocks]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Tensor):
+            if value.is_cuda:
+                yield value
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, TypedBlock):
+            waiting += value.relations.values()
+        elif isinstance(value, DeviceBlock):
+            waiting += [value.indptr, value.indices, value.weights, value.totals, value.edges]

@@ -1,0 +1,190 @@
+"""A batch's passes, launched one after the other on a stream; nothing here waits for the device."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from penstock.sampling.device import kernels
+from penstock.sampling.device.block import DeviceBlock
+from penstock.sampling.device.room import Room
+
+_EDGES = 1024
+_FEWEST = 32
+_CELLS = 1024
+"""Edges, rows and draws that a program handles."""
+
+
+class Topology:
+    """In-neighbour lists that kernels read: on the device, or in page-locked memory of the host."""
+
+    def __init__(self, indptr: Tensor, indices: Tensor) -> None:
+        self.indptr, self.indices = indptr, indices
+
+    @property
+    def count(self) -> int:
+        """Vertices."""
+        return len(self.indptr) - 1
+
+
+class Epoch:
+    """What the batches of an epoch are drawn from: `order` of the items and, a row a batch, the keys of its draws.
+
+    Both have fixed places in memory, so that captured launches find the next epoch's in them; `cursor` is the number of
+    the next batch, and `failed_at` that of the first that lacked room.
+    """
+
+    def __init__(self, items: int, batch_size: int, keys: int, device: torch.device) -> None:
+        self.items, self.batch_size = items, batch_size
+        self.batches = -(-items // batch_size)
+        self.order = torch.zeros(items, dtype=torch.int32, device=device)
+        self.keys = torch.zeros((self.batches, keys), dtype=torch.int64, device=device)
+        self.cursor = torch.zeros(1, dtype=torch.int32, device=device)
+        self.failed_at = torch.full((1,), NEVER, dtype=torch.int32, device=device)
+
+
+NEVER = 0x7FFFFFFF
+
+
+class Slot:
+    """Memory of one batch: its vertices, its blocks and what is needed while they are drawn."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        fanouts: Sequence[int],
+        room: Room,
+        device: torch.device,
+        keys: int,
+        replace: bool = False,
+        totals: bool = False,
+        edges: bool = False,
+        place: Tensor | None = None,
+    ) -> None:
+        """`place` may be shared by slots that are filled one after the other on one stream."""
+        self._topology, self._fanouts, self.room, self._replace = topology, list(fanouts), room, replace
+
+        def empty(size: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(max(1, size), dtype=dtype, device=device)
+
+        hops = len(self._fanouts)
+        self.place = fresh_place(topology.count, device) if place is None else place
+        self.vertices, self.known = empty(room.rows[-1]), empty(hops + 1)
+        self.keys, self.number = empty(keys, torch.int64), empty(1)
+        self.needed, self.skip = empty(2 * hops), empty(1, torch.float32)
+        self._rooms = torch.tensor(room.sizes, dtype=torch.int32, device=device)
+        self.edge_counts = empty(hops)
+        self._indptrs = [empty(rows + 1) for rows in room.rows[:-1]]
+        self._indices = [empty(size) for size in room.edges]
+        self._positions = [empty(size, torch.int64) if edges else empty(1, torch.int64) for size in room.edges]
+        # Two, as one hop's are still looked up while the next one's are drawn.
+        self._sources = [empty(max(room.edges[place::2], default=1)) for place in (0, 1)]
+        self._row_sums = [empty(_blocks(rows, _rows_of(f))) for rows, f in zip(room.rows, self._fanouts, strict=False)]
+        self._edge_sums = empty(max(_blocks(size, _EDGES) for size in room.edges))
+        self.totals = empty(room.rows[-1], torch.float32) if totals else None
+        self._keeps_positions = edges
+
+    def draw(self, epoch: Epoch) -> None:
+        """Draw the epoch's next batch into this slot."""
+        room, hops = self.room, len(self._fanouts)
+        size = min(1024, _power(epoch.batch_size))
+        kernels.start[(_blocks(epoch.batch_size, size),)](
+            epoch.order, epoch.cursor, epoch.items, epoch.batch_size, self.vertices, self.known, self.place,
+            self.keys, epoch.keys, KEYS=epoch.keys.shape[1], B=size,
+        )  # fmt: skip
+        for hop in range(hops):
+            self._count(hop)
+            self._draw(hop)
+            self._number(hop)
+        self._count(hops)
+        if self.totals is not None:
+            kernels.list_lengths[(_blocks(room.rows[-1], _EDGES),)](
+                self._topology.indptr, self.vertices, self.known[hops:], self.totals, room.rows[-1], B=_EDGES
+            )
+        kernels.finish[(_blocks(room.rows[-1], _EDGES),)](
+            self.vertices, self.known[hops:], self.place, self.needed, self._rooms, epoch.cursor, self.number,
+            epoch.failed_at, self.skip, SIZES=2 * hops, B=_EDGES,
+        )  # fmt: skip
+
+    def blocks(self) -> list[DeviceBlock]:
+        """The batch's blocks with all their room, outermost first. They change with the next draw."""
+        rows, edges = self.room.rows, self.room.edges
+        hops = reversed(range(len(self._fanouts)))
+        return [self._block(hop, rows[hop], rows[hop + 1], edges[hop], False) for hop in hops]
+
+    def copied_blocks(self, seeds: int, sizes: Sequence[int]) -> list[DeviceBlock]:
+        """The batch's blocks without the room, in memory of their own. `sizes` are the device's counts (`needed`)."""
+        known = [seeds, *sizes[1::2]]
+        return [
+            self._block(hop, known[hop], known[hop + 1], sizes[2 * hop], True)
+            for hop in reversed(range(len(self._fanouts)))
+        ]
+
+    def _block(self, hop: int, num_dst: int, num_src: int, edges: int, copy: bool) -> DeviceBlock:
+        def cut(tensor: Tensor, size: int) -> Any:
+            return tensor[:size].clone() if copy else tensor[:size]
+
+        return DeviceBlock(
+            cut(self._indptrs[hop], num_dst + 1),
+            cut(self._indices[hop], edges),
+            num_src,
+            None,
+            None if self.totals is None else cut(self.totals, num_src),
+            cut(self._positions[hop], edges) if self._keeps_positions else None,
+            {"longest": self._fanouts[hop]},
+        )
+
+    def _count(self, hop: int) -> None:
+        """The edges of this hop, and beside it the rows of the last hop's."""
+        counts, looks_up = hop < len(self._fanouts), hop > 0
+        fanout = self._fanouts[hop] if counts else 1
+        rows = _rows_of(fanout)
+        count_programs = _blocks(self.room.rows[hop], rows) if counts else 0
+        look_programs = _blocks(self.room.edges[hop - 1], _EDGES) if looks_up else 0
+        last = max(hop - 1, 0)
+        kernels.count_and_look_up[(count_programs + look_programs,)](
+            self._topology.indptr, self.vertices, self.known[hop:], self._row_sums[hop if counts else 0],
+            self._sources[last % 2], self.edge_counts[last:], self.place, self._indices[last],
+            self.room.rows[hop], count_programs, FANOUT=fanout, REPLACE=self._replace,
+            COUNTS=counts, LOOKS_UP=looks_up, ROWS=rows, B=_EDGES,
+        )  # fmt: skip
+
+    def _draw(self, hop: int) -> None:
+        fanout, rows_room = self._fanouts[hop], self.room.rows[hop]
+        rows = _rows_of(fanout)
+        programs = _blocks(rows_room, rows)
+        kernels.draw[(programs,)](
+            self._topology.indptr, self._topology.indices, self.vertices, self.known[hop:], self._row_sums[hop],
+            self.keys[hop:], self._indptrs[hop], self._sources[hop % 2], self.edge_counts[hop:], self._positions[hop],
+            self.place, self.needed[2 * hop :], rows_room, self.room.edges[hop],
+            FANOUT=fanout, COLUMNS=_power(fanout), REPLACE=self._replace, KEEPS_POSITIONS=self._keeps_positions,
+            BLOCKS=_power(programs), ROWS=rows,
+        )  # fmt: skip
+
+    def _number(self, hop: int) -> None:
+        programs = _blocks(self.room.edges[hop], _EDGES)
+        read = self._sources[hop % 2], self.edge_counts[hop:], self.place, self._edge_sums
+        kernels.count_new[(programs,)](*read, B=_EDGES)
+        kernels.number_new[(programs,)](
+            *read, self.vertices, self.known[hop:], self.known[hop + 1 :], self.needed[2 * hop + 1 :],
+            self.room.rows[hop + 1], BLOCKS=_power(programs), B=_EDGES,
+        )  # fmt: skip
+
+
+def fresh_place(vertices: int, device: torch.device) -> Tensor:
+    """A number for every vertex, none of them in a batch."""
+    return torch.full((vertices,), NEVER, dtype=torch.int32, device=device)
+
+
+def _rows_of(fanout: int) -> int:
+    """Rows that a program draws for."""
+    return max(_FEWEST, _CELLS // _power(fanout))
+
+
+def _blocks(size: int, block: int) -> int:
+    return max(1, -(-size // block))
+
+
+def _power(size: int) -> int:
+    return 1 << max(0, size - 1).bit_length()

@@ -1,0 +1,261 @@
+"""The passes of one hop on a GPU. Sizes stay on the device: a pass covers the room there is and looks up what is used.
+
+A hop counts what its rows draw (`count_and_look_up`), draws and marks (`draw`), counts the vertices that are new
+(`count_new`) and numbers them (`number_new`); the rows of what was drawn are looked up beside the next hop's count, for
+neither waits for the other. Offsets need no pass of their own: every program adds up the sums of those before it, a few
+kilobytes that are always in the cache. No sort: `place` has a number for every vertex of the graph, its row where
+it has one, and otherwise `UNNUMBERED` + the first edge that reached it (an atomic minimum), so that new vertices are
+numbered in the order in which they appear, as on the CPU.
+"""
+
+import triton
+import triton.language as tl
+
+FREE = tl.constexpr(0x7FFFFFFF)
+"""In `place`: a vertex that is not in the batch."""
+UNNUMBERED = tl.constexpr(1 << 30)
+"""Above every row: added to the first edge that reached a vertex without a row."""
+_SIGN = tl.constexpr(-(1 << 63))
+_STEP = tl.constexpr(0x9E3779B97F4A7C15)
+_MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
+_MIX_2 = tl.constexpr(0x94D049BB133111EB)
+
+
+@triton.jit
+def mix(value):
+    """`penstock.graph.hashing.mix`, of uint64."""
+    value = (value ^ (value >> 30)) * _MIX_1
+    value = (value ^ (value >> 27)) * _MIX_2
+    return value ^ (value >> 31)
+
+
+@triton.jit
+def _sum_before(sums, program, BLOCKS: tl.constexpr):
+    """What the programs before this one have counted."""
+    places = tl.arange(0, BLOCKS)
+    return tl.sum(tl.load(sums + places, mask=places < program, other=0), axis=0)
+
+
+@triton.jit
+def start(
+    order, cursor, items, batch_size, vertices, known, place, keys, key_table, KEYS: tl.constexpr, B: tl.constexpr
+):
+    """Give the seeds of batch number `cursor` of an epoch the first rows; its `KEYS` keys become this batch's."""
+    program = tl.program_id(0)
+    number = tl.load(cursor).to(tl.int64)
+    first = number * batch_size
+    count = tl.minimum(items - first, batch_size)
+    rows = program * B + tl.arange(0, B)
+    held = rows < count
+    seeds = tl.load(order + first + rows, mask=held, other=0)
+    tl.store(vertices + rows, seeds, mask=held)
+    tl.store(place + seeds, rows, mask=held)
+    if program == 0:
+        tl.store(known, count.to(tl.int32))
+        for k in tl.static_range(KEYS):
+            tl.store(keys + k, tl.load(key_table + number * KEYS + k))
+
+
+@triton.jit
+def count_and_look_up(
+    indptr,
+    vertices,
+    known,
+    sums,
+    sources,
+    edges,
+    place,
+    indices,
+    room,
+    count_programs,
+    FANOUT: tl.constexpr,
+    REPLACE: tl.constexpr,
+    COUNTS: tl.constexpr,
+    LOOKS_UP: tl.constexpr,
+    ROWS: tl.constexpr,
+    B: tl.constexpr,
+):
+    """Two passes side by side: the edges that this hop's rows draw, summed a program; and the rows of the last hop's.
+
+    `known` is this hop's number of rows, `edges` the last hop's number of edges, `room` its room for rows.
+    """
+    program = tl.program_id(0)
+    if COUNTS:  # noqa: SIM102 - the outer condition is the compiler's
+        if program < count_programs:
+            rows = program * ROWS + tl.arange(0, ROWS)
+            held = rows < tl.load(known)
+            v = tl.load(vertices + rows, mask=held, other=0).to(tl.int64)
+            degree = tl.load(indptr + v + 1, mask=held, other=0) - tl.load(indptr + v, mask=held, other=0)
+            tl.store(sums + program, tl.sum(_drawn(degree, FANOUT, REPLACE), axis=0))
+    if LOOKS_UP:  # noqa: SIM102
+        if program >= count_programs:
+            e = (program - count_programs) * B + tl.arange(0, B)
+            held = e < tl.load(edges)
+            v = tl.load(sources + e, mask=held, other=0)
+            row = tl.load(place + v, mask=held, other=0)
+            # A vertex that found no room has no row; its batch is drawn again, but until then must not read wildly.
+            tl.store(indices + e, tl.where(row < room, row, 0), mask=held)
+
+
+@triton.jit
+def _drawn(degree, FANOUT: tl.constexpr, REPLACE: tl.constexpr):
+    """How many neighbours of a list are drawn, as int32."""
+    if REPLACE:
+        return tl.where(degree > 0, FANOUT, 0).to(tl.int32)
+    return tl.minimum(degree, FANOUT).to(tl.int32)
+
+
+@triton.jit
+def draw(
+    indptr,
+    list_entries,
+    vertices,
+    known,
+    sums,
+    key,
+    out_indptr,
+    sources,
+    edges,
+    positions,
+    place,
+    needed,
+    rows_room,
+    edges_room,
+    FANOUT: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    REPLACE: tl.constexpr,
+    KEEPS_POSITIONS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Draw for every row, fetch the neighbours, and let each reach for its place; the lists' bounds on the way.
+
+    Draws are those of `penstock.sampling.kernels.choose`: a hash of the hop's key, the vertex and the draw's number.
+    """
+    program = tl.program_id(0)
+    rows = program * ROWS + tl.arange(0, ROWS)
+    held = rows < tl.load(known)
+    v = tl.load(vertices + rows, mask=held, other=0).to(tl.int64)
+    first = tl.load(indptr + v, mask=held, other=0)
+    degree = tl.load(indptr + v + 1, mask=held, other=0) - first
+    count = _drawn(degree, FANOUT, REPLACE)
+    before = _sum_before(sums, program, BLOCKS)
+    behind = tl.cumsum(count, axis=0) + before
+    tl.store(out_indptr + rows + 1, tl.minimum(behind, edges_room), mask=rows < rows_room)
+    if program == 0:
+        tl.store(out_indptr, 0)
+    if program == tl.num_programs(0) - 1:
+        total = tl.sum(count, axis=0) + before
+        tl.store(edges, tl.minimum(total, edges_room))
+        tl.store(needed, total)
+
+    column = tl.arange(0, COLUMNS)
+    chosen = _choose(mix(tl.load(key).to(tl.uint64) ^ v.to(tl.uint64)), degree, column, FANOUT, COLUMNS, REPLACE, ROWS)
+    out = (behind - count)[:, None] + column[None, :]
+    real = (column[None, :] < count[:, None]) & (out < edges_room)
+    position = first[:, None] + chosen
+    neighbour = tl.load(list_entries + position, mask=real, other=0)
+    tl.store(sources + out, neighbour, mask=real)
+    if KEEPS_POSITIONS:
+        tl.store(positions + out, position, mask=real)
+    tl.atomic_min(place + neighbour, UNNUMBERED + out, mask=real, sem="relaxed")
+
+
+@triton.jit
+def _choose(
+    key, degree, column, FANOUT: tl.constexpr, COLUMNS: tl.constexpr, REPLACE: tl.constexpr, ROWS: tl.constexpr
+):
+    """[ROWS, COLUMNS] places in the lists; columns from `FANOUT` on mean nothing."""
+    bits = mix(key[:, None] + (column[None, :] + 1).to(tl.uint64) * _STEP) >> 32
+    if REPLACE:
+        return ((bits * degree[:, None].to(tl.uint64)) >> 32).to(tl.int64)
+    # Floyd: draw below a growing bound; a repeat takes the newest place instead.
+    newest = degree[:, None] - FANOUT + column[None, :]
+    drawn = ((bits * (newest + 1).to(tl.uint64)) >> 32).to(tl.int64)
+    chosen = tl.where(column[None, :] == 0, drawn, tl.full((ROWS, COLUMNS), -1, tl.int64))
+    for j in tl.static_range(1, FANOUT):
+        here = column[None, :] == j
+        candidate = tl.sum(tl.where(here, drawn, 0), axis=1)
+        repeated = tl.max((chosen == candidate[:, None]).to(tl.int32), axis=1) > 0
+        taken = tl.where(repeated, degree - FANOUT + j, candidate)
+        chosen = tl.where(here, taken[:, None], chosen)
+    whole = tl.broadcast_to(column[None, :].to(tl.int64), (ROWS, COLUMNS))
+    return tl.where((degree <= FANOUT)[:, None], whole, chosen)
+
+
+@triton.jit
+def count_new(sources, edges, place, sums, B: tl.constexpr):
+    """The edges that were first to reach a vertex without a row, summed a program."""
+    program = tl.program_id(0)
+    e = program * B + tl.arange(0, B)
+    held = e < tl.load(edges)
+    v = tl.load(sources + e, mask=held, other=0)
+    is_first = held & (tl.load(place + v, mask=held, other=0) == UNNUMBERED + e)
+    tl.store(sums + program, tl.sum(is_first.to(tl.int32), axis=0))
+
+
+@triton.jit
+def number_new(
+    sources, edges, place, sums, vertices, known, known_after, needed, room, BLOCKS: tl.constexpr, B: tl.constexpr
+):
+    """Rows for the new vertices, behind those known, in the order of the edges that reached them."""
+    program = tl.program_id(0)
+    e = program * B + tl.arange(0, B)
+    held = e < tl.load(edges)
+    v = tl.load(sources + e, mask=held, other=0)
+    is_first = held & (tl.load(place + v, mask=held, other=0) == UNNUMBERED + e)
+    counted = is_first.to(tl.int32)
+    before = tl.load(known) + _sum_before(sums, program, BLOCKS)
+    row = before + tl.cumsum(counted, axis=0) - counted
+    fits = is_first & (row < room)
+    tl.store(vertices + row, v, mask=fits)
+    tl.store(place + v, row, mask=fits)
+    if program == tl.num_programs(0) - 1:
+        total = before + tl.sum(counted, axis=0)
+        tl.store(known_after, tl.minimum(total, room))
+        tl.store(needed, total)
+
+
+@triton.jit
+def finish(
+    vertices, known, place, needed, rooms, cursor, number, failed_at, skip, SIZES: tl.constexpr, B: tl.constexpr
+):
+    """Free the places of a batch; note whether it, or one before it, lacked room; move on to the next batch.
+
+    `skip` becomes 1 where the batch must not be learned from: the host draws it again with more room, and then all that
+    follow it.
+    """
+    program = tl.program_id(0)
+    rows = program * B + tl.arange(0, B)
+    held = rows < tl.load(known)
+    v = tl.load(vertices + rows, mask=held, other=0)
+    tl.store(place + v, FREE, mask=held)
+    if program == 0:
+        this = tl.load(cursor)
+        failed = tl.load(failed_at)
+        for k in tl.static_range(SIZES):
+            failed = tl.where(tl.load(needed + k) > tl.load(rooms + k), tl.minimum(failed, this), failed)
+        tl.store(failed_at, failed)
+        tl.store(skip, tl.where(failed <= this, 1.0, 0.0))
+        tl.store(number, this)
+        tl.store(cursor, this + 1)
+
+
+@triton.jit
+def list_lengths(indptr, vertices, known, totals, room, B: tl.constexpr):
+    """The lengths of the rows' whole lists, as float32; zero where a row is not used."""
+    rows = tl.program_id(0) * B + tl.arange(0, B)
+    held = rows < tl.load(known)
+    v = tl.load(vertices + rows, mask=held, other=0).to(tl.int64)
+    length = tl.load(indptr + v + 1, mask=held, other=0) - tl.load(indptr + v, mask=held, other=0)
+    tl.store(totals + rows, length.to(tl.float32), mask=rows < room)
+
+
+@triton.jit
+def hash_names(names, draws, key, count, B: tl.constexpr):
+    """The hashes of an epoch's items; sorted as signed numbers they stand as the unsigned hashes would."""
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    held = i < count
+    name = tl.load(names + i, mask=held, other=0).to(tl.uint64)
+    bits = mix(tl.load(key).to(tl.uint64) ^ mix(name))
+    tl.store(draws + i, bits.to(tl.int64) ^ _SIGN, mask=held)

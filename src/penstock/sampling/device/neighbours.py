@@ -1,0 +1,131 @@
+"""The neighbour sampler on a device, for a pipeline that wants one batch at a time."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.device.hops import Epoch, Slot, Topology
+from penstock.sampling.device.room import Room, largest_room
+from penstock.sampling.key import BatchKey
+from penstock.sampling.lists import check_seeds
+from penstock.sampling.relabel import PerThread
+
+MOST = 32
+"""The largest fan-out: beyond it the CPU's draws pass through whole lists, one entry after the other."""
+_FIRST_ROOM = 1 << 22
+"""Rows and edges a hop that a sampler starts with at most; it grows when a batch lacks room."""
+
+
+class DeviceNeighbourSampler:
+    """`NeighbourSampler` with lists and batches on a device: uniform draws of up to 32 neighbours a vertex and hop.
+
+    `sample` may be called from several threads at once, each of which has a stream and memory of its own.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        fanouts: Sequence[int],
+        device: torch.device,
+        node_type: str = "node",
+        replace: bool = False,
+        totals: bool = False,
+        edges: bool = False,
+    ) -> None:
+        check_fanouts(fanouts)
+        if topology.count >= 1 << 31:
+            raise PenstockError(f"A device samples up to 2^31 vertices, not {topology.count:,}: sample on the host.")
+        self.fanouts, self.node_type, self._topology, self._device = list(fanouts), node_type, topology, device
+        self._options = {"replace": replace, "totals": totals, "edges": edges}
+        self._desks: PerThread[_Desk] = PerThread(lambda: _Desk(side_stream(device)))
+
+    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
+        """The batch of some different seeds, the same as the CPU's; waits for the device once."""
+        seeds = check_seeds(seeds, self._topology.count, self.node_type, np.dtype(np.int32))
+        desk = self._desks.get()
+        with on_stream(desk.stream):
+            epoch = self._epoch(seeds, key)
+            largest = largest_room(len(seeds), self.fanouts, self._topology.count)
+            room = desk.room_for(largest)
+            while True:
+                slot = self._slot(desk, room)
+                slot.draw(epoch)
+                sizes: list[int] = slot.needed.tolist()
+                if all(size <= held for size, held in zip(sizes, room.sizes, strict=True)):
+                    break
+                # Cut short: draw again, with places as they were before.
+                room, desk.slot = room.enlarged(sizes, largest), None
+                epoch.cursor.zero_()
+            blocks: list[Block] = [*slot.copied_blocks(len(seeds), sizes)]
+            vertices = slot.vertices[: sizes[-1]].clone()
+        return hand_over(MiniBatch(seeds, _as_array(vertices), blocks, node_type=self.node_type, key=key), desk.stream)
+
+    def _epoch(self, seeds: Array, key: BatchKey) -> Epoch:
+        epoch = Epoch(len(seeds), max(1, len(seeds)), len(self.fanouts), self._device)
+        epoch.order.copy_(torch.from_numpy(np.ascontiguousarray(seeds, np.int32)))
+        keys = np.array([key.hop(hop) for hop in range(len(self.fanouts))], np.uint64)
+        epoch.keys[0].copy_(torch.from_numpy(keys.view(np.int64)))
+        return epoch
+
+    def _slot(self, desk: "_Desk", room: Room) -> Slot:
+        if desk.slot is None or desk.slot.room != room:
+            place = None if desk.slot is None else desk.slot.place
+            desk.slot = Slot(
+                self._topology, self.fanouts, room, self._device, len(self.fanouts), place=place, **self._options
+            )
+        return desk.slot
+
+
+@dataclass
+class _Desk:
+    """What a thread draws with."""
+
+    stream: "torch.cuda.Stream | None"
+    slot: Slot | None = None
+
+    def room_for(self, largest: Room) -> Room:
+        """The room there is, or at first the largest that is still modest."""
+        if self.slot is not None and self.slot.room.rows[0] >= largest.rows[0]:
+            return self.slot.room
+        rows = tuple(min(rows, max(_FIRST_ROOM, largest.rows[0])) for rows in largest.rows)
+        return Room(rows, tuple(min(edges, _FIRST_ROOM) for edges in largest.edges))
+
+
+def check_fanouts(fanouts: Sequence[int]) -> None:
+    """Refuse what is sampled on the host alone."""
+    if not fanouts or any(not 0 < fanout <= MOST for fanout in fanouts):
+        raise PenstockError(f"A device samples fan-outs of 1 to {MOST}, not {list(fanouts)}: sample on the host.")
+
+
+def hand_over(batch: MiniBatch, stream: "torch.cuda.Stream | None") -> MiniBatch:
+    """The batch, for whoever waits for its event."""
+    if stream is not None:
+        batch.ready = stream.record_event()
+    return batch
+
+
+def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
+    """A stream beside the one that computes; None where there are none."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def on_stream(stream: "torch.cuda.Stream | None") -> Iterator[None]:
+    """Launch in the block on that stream."""
+    if stream is None:
+        yield
+    else:
+        with torch.cuda.stream(stream):
+            yield
+
+
+def _as_array(tensor: Tensor) -> Array:
+    """Vertices of a device batch are a tensor where others have an array."""
+    return tensor  # type: ignore[return-value]

@@ -1,0 +1,24 @@
+"""Tables that a GPU reads: in its own memory, in pinned host memory, or there with the hottest rows cached.
+
+`tables` has the protocol and its three mechanisms, `kernels` (Triton, imported at the first gather) what they launch;
+`placing` brings a host array to where it is read, `pinning` makes host memory the GPU can read, `hottest` says which
+rows deserve a cache. What goes where is decided elsewhere, in `penstock.plan.residence`.
+"""
+
+from penstock.store.device.hottest import by_counts, by_degree, by_device_counts
+from penstock.store.device.pinning import page_locked
+from penstock.store.device.placing import to_device, to_pinned
+from penstock.store.device.tables import CachedTable, DeviceTable, PinnedTable, ResidentTable
+
+__all__ = [
+    "CachedTable",
+    "DeviceTable",
+    "PinnedTable",
+    "ResidentTable",
+    "by_counts",
+    "by_degree",
+    "by_device_counts",
+    "page_locked",
+    "to_device",
+    "to_pinned",
+]

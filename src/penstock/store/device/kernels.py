@@ -1,0 +1,101 @@
+"""The kernel that gathers rows, in Triton. Imported where a gather is launched, never at start-up."""
+
+# mypy: disable-error-code="no-untyped-def"
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_TILE = 2048
+"""Values a program moves at a time: enough loads under way in each thread to cover the latency of the bus."""
+_WIDEST = 1024
+
+
+def launch_gather(
+    table: Tensor,
+    ids: Tensor,
+    out: Tensor,
+    count: Tensor | None,
+    cache: tuple[Tensor, Tensor, Tensor] | None = None,
+) -> None:
+    """`out[i] = table[ids[i]]`; `cache` is the hottest rows, a slot for each row of the table, and hits and reads.
+
+    Tables and `out` have two dimensions. Ids are trusted: at or beyond the table's end they are read as they are.
+    """
+    width = table.shape[1]
+    if not len(ids) or not width:
+        return
+    columns = min(triton.next_power_of_2(width), _WIDEST)
+    rows = _TILE // columns
+    hot, slots, tally = cache or (table, ids, ids)
+    gather_kernel[(triton.cdiv(len(ids), rows),)](
+        _plain(table),
+        _plain(hot),
+        slots,
+        tally,
+        ids,
+        ids if count is None else count,
+        _plain(out),
+        len(ids),
+        WIDTH=width,
+        STRIDE=out.stride(0),
+        ROWS=rows,
+        COLUMNS=columns,
+        CACHED=cache is not None,
+        COUNTED=count is not None,
+    )
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Truth values as the bytes they are: a pointer to bits has no type to convert from."""
+    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
+
+
+# The number of ids changes from launch to launch; a kernel compiled for a multiple of 16 would gain nothing.
+@triton.jit(do_not_specialize=["asked"])
+def gather_kernel(
+    table,
+    hot,
+    slots,
+    tally,
+    ids,
+    count,
+    out,
+    asked,
+    WIDTH: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    CACHED: tl.constexpr,
+    COUNTED: tl.constexpr,
+):
+    place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = place < asked
+    meant = inside
+    if COUNTED:
+        # Ids behind the count mean nothing and are not even read.
+        meant = inside & (place < tl.load(count))
+    row = tl.load(ids + place, mask=meant, other=-1).to(tl.int64)
+    cold = row >= 0
+    if CACHED:
+        slot = tl.load(slots + row, mask=cold, other=-1).to(tl.int64)
+        warm = slot >= 0
+        hits, reads = tl.sum(warm.to(tl.int64), 0), tl.sum(cold.to(tl.int64), 0)
+        which = tl.arange(0, 2)
+        tl.atomic_add(tally + which, tl.where(which == 0, hits, reads), sem="relaxed")
+        cold = cold & (slot < 0)
+    target = out + place.to(tl.int64)[:, None] * STRIDE
+    for first in tl.static_range(0, WIDTH, COLUMNS):
+        column = first + tl.arange(0, COLUMNS)[None, :]
+        real = column < WIDTH
+        values = tl.load(table + row[:, None] * WIDTH + column, mask=cold[:, None] & real, other=0)
+        if CACHED:
+            near = tl.load(hot + slot[:, None] * WIDTH + column, mask=warm[:, None] & real, other=0)
+            values = tl.where(warm[:, None], near, values)
+        if values.dtype != out.dtype.element_ty:
+            # From and to bfloat16 there is a way through float32 alone.
+            if values.dtype.is_bf16() or out.dtype.element_ty.is_bf16():
+                values = values.to(tl.float32)
+            values = values.to(out.dtype.element_ty)
+        tl.store(target + column, values, mask=inside[:, None] & real)

@@ -1,0 +1,30 @@
+"""A whole graph on a device as one block, for exact inference without a copy of it."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from penstock.nn.device.rows import TableRows
+from penstock.sampling.device.block import DeviceBlock
+from penstock.sampling.device.hops import Topology
+from penstock.store.device.tables import DeviceTable, ResidentTable
+
+
+class WholeGraph:
+    """Every vertex is a row, and reads its whole list."""
+
+    def __init__(self, topology: Topology, table: DeviceTable, in_place: bool) -> None:
+        self._table, self._in_place = table, in_place
+        indptr: Any = topology.indptr.to(torch.int32)
+        indices: Any = topology.indices
+        totals: Any = topology.indptr.diff().float()
+        self.block = DeviceBlock(indptr, indices, topology.count, None, totals)
+
+    def rows(self) -> Tensor | TableRows:
+        """Every vertex's features."""
+        every = torch.arange(self._table.shape[0], dtype=torch.int32, device=self.block.device)
+        if self._in_place and isinstance(self._table, ResidentTable):
+            return TableRows(self._table.table, every)
+        out = torch.empty(self._table.shape, dtype=torch.float32, device=self.block.device)
+        return self._table.gather(every, out)

@@ -1,0 +1,24 @@
+"""The processor that a job names."""
+
+import torch
+
+from penstock.errors import PenstockError
+
+
+def chosen_device(name: str) -> torch.device:
+    """The device of a job; `auto` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise PenstockError(f"There is no device {name!r}: use auto, cpu, cuda or cuda:<number>.") from None
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise PenstockError(f"Device {name!r} cannot be trained on: use auto, cpu, cuda or cuda:<number>.")
+    if not torch.cuda.is_available():
+        raise PenstockError(f"Device {name!r} is not there, or torch was built without CUDA: use auto or cpu.")
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise PenstockError(f"Device {name!r} is not there: this machine has {torch.cuda.device_count()} of its kind.")
+    return device

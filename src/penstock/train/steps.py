@@ -1,0 +1,111 @@
+"""Steps of training, one after the other: a batch in, the weights changed, the loss out."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol, Self
+
+import torch
+
+from penstock.nn.drop import dropping
+from penstock.pipeline.clock import Recorder, StageTime
+from penstock.pipeline.loading import Loaded, Loader
+from penstock.pipeline.schedule import Position, Schedule
+from penstock.train.session import Session
+
+
+class Step(NamedTuple):
+    """A step that is done."""
+
+    position: Position
+    examples: int
+    loss: float
+    last: bool
+    """Whether its epoch ends with it."""
+
+
+class Steps(Protocol):
+    """Iterate to do steps: what is given are those done since, in order. Between two the weights are the last one's."""
+
+    def __iter__(self) -> Iterator[list[Step]]:
+        """Do steps until the schedule ends."""
+
+    def __enter__(self) -> Self:
+        """Get ready."""
+
+    def __exit__(self, *_: object) -> None:
+        """End every thread, whatever has happened."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Around what is no part of a step: validation, checkpoints."""
+
+    def times(self) -> dict[str, StageTime]:
+        """Busy and waiting seconds of the stages so far."""
+
+
+def steps_of(
+    session: Session, schedule: Schedule, start: Position, pause: Callable[[Position], int], recorder: Recorder
+) -> Steps:
+    """The way to do steps that fits a session. `pause` says how many may be done before the loop must see them."""
+    if session.device is not None and session.device.is_captured:
+        from penstock.train.device.captured import CapturedSteps
+
+        return CapturedSteps(session, schedule, start, pause, recorder)
+    return LoadedSteps(session, schedule, start, recorder)
+
+
+class LoadedSteps:
+    """A step at a time, on batches that a pipeline makes ready."""
+
+    def __init__(self, session: Session, schedule: Schedule, start: Position, recorder: Recorder) -> None:
+        self._session = session
+        inputs, task = session.inputs, session.task
+        self._loader = Loader(
+            schedule.from_position(start),
+            session.sample,
+            inputs.carrier,
+            task.label,
+            session.job,
+            recorder,
+        )
+
+    def __iter__(self) -> Iterator[list[Step]]:
+        for loaded in self._loader:
+            loss = self._step(loaded)
+            yield [Step(loaded.position, loaded.examples, loss, loaded.planned.last)]
+
+    def __enter__(self) -> Self:
+        self._loader.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loader.close()
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Around what is no part of a step."""
+        return self._loader.aside()
+
+    def times(self) -> dict[str, StageTime]:
+        """Of the five stages."""
+        return self._loader.times()
+
+    def _step(self, loaded: Loaded) -> float:
+        session, batch = self._session, loaded.batch
+        # Dropout draws belong to the batch: the same whether the run was interrupted or not. torch's generator is for
+        # modules of the user's. (torch.manual_seed also formats a stack trace for each kind of device.)
+        key = loaded.planned.key.purpose("dropout")
+        torch.default_generator.manual_seed(int(key) & (1 << 63) - 1)
+        x = session.inputs.complete(batch)
+        session.optimiser.zero_grad(set_to_none=True)
+        with dropping(key), session.precision():
+            loss = session.task.loss(session.encode(batch, x), batch)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            return value
+        session.backward(loss)
+        if session.job.clip:
+            rows = [x[name] for name in session.inputs.tables if name in x]
+            torch.nn.utils.clip_grad_norm_([*session.learned.parameters(), *rows], session.job.clip)
+        session.optimiser.step()
+        session.inputs.learn(batch, x)
+        return value

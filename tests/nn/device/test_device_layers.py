@@ -1,0 +1,119 @@
+"""Every layer on a device's blocks: rows and all gradients as in float64 on the host."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from device_blocks import assert_equal_to_host, assert_near, padded, with_gradients
+from random_blocks import random_block, rows, typed_block
+
+from penstock.nn import DenseLayer, GATLayer, GCNLayer, GINLayer, RGCNLayer, SAGELayer, TypedDenseLayer, TypedGATLayer
+from penstock.nn.drop import dropping
+from penstock.nn.order import aggregate_first, aggregates_first
+from penstock.sampling import Block
+from penstock.sampling.device.block import device_block, on_device
+
+pytestmark = pytest.mark.gpu
+
+LAYERS = {
+    "sage": lambda: SAGELayer(6, 5),
+    "sage sum": lambda: SAGELayer(6, 5, "sum"),
+    "sage max": lambda: SAGELayer(6, 5, "max"),
+    "sage transforming first": lambda: SAGELayer(6, 5, order="transform"),
+    "gcn": lambda: GCNLayer(6, 5),
+    "gcn transforming first": lambda: GCNLayer(6, 5, order="transform"),
+    "gin": lambda: GINLayer(6, 5, train_eps=True),
+    "gat": lambda: GATLayer(6, 5, 3),
+    "gat averaged": lambda: GATLayer(6, 5, 2, concat=False, self_loop=False),
+    "gatv2": lambda: GATLayer(6, 4, 2, v2=True),
+    "dense": lambda: DenseLayer(6, 5),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("weights", [False, True])
+def test_equal_to_the_host(device, name, weights):
+    torch.manual_seed(0)
+    block, layer = random_block(12, 6, 20, weights), LAYERS[name]()
+    assert_equal_to_host(layer, block, device_block(block, device), rows(12, 6), 2e-5)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_room_to_spare(device, name):
+    torch.manual_seed(0)
+    block, layer = random_block(12, 6, 20), LAYERS[name]()
+    assert_equal_to_host(layer, block, padded(block, device), rows(16, 6), 2e-5)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_autocast_computes_in_a_narrow_type(device, name):
+    torch.manual_seed(0)
+    block, layer, x = random_block(12, 6, 20), LAYERS[name](), rows(12, 6, grad=False)
+    right = copy.deepcopy(layer).double()(block, x.double())
+    layer = layer.to(device)
+    with torch.autocast(device.type, torch.bfloat16):
+        got, grads = with_gradients(layer, device_block(block, device), x.to(device))
+    # A handful of roundings to eight bits.
+    assert_near(got, right, 0.06)
+    assert all(torch.isfinite(grad).all() for grad in grads)
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_attention_drops_what_the_host_drops(device, v2):
+    torch.manual_seed(0)
+    block, layer = random_block(12, 6, 20), GATLayer(6, 5, 3, v2=v2, dropout=0.5)
+    with dropping(11):
+        right = copy.deepcopy(layer).double()(block, rows(12, 6).double())
+    with dropping(torch.tensor([11], device=device)):
+        got = layer.to(device)(device_block(block, device), rows(12, 6).to(device))
+    assert_near(got, right, 1e-5)
+
+
+def typed_layers(block):
+    kinds = list(block.relations)
+    return [
+        RGCNLayer(6, 5, ["a", "b"], kinds),
+        RGCNLayer(6, 5, ["a", "b"], kinds, bases=2, aggregate="max"),
+        TypedGATLayer(6, 4, ["a", "b"], kinds, heads=2),
+        TypedDenseLayer(6, 5, ["a", "b"]),
+    ]
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("weights", [False, True])
+def test_typed_layers(device, number, weights):
+    torch.manual_seed(0)
+    block = typed_block(weights=weights)
+    layer, x = typed_layers(block)[number], {"a": rows(9, 6, 1), "b": rows(7, 6, 2)}
+
+    def computed(layer, block, x):
+        out = layer(block, x)
+        inputs = [*x.values(), *layer.parameters()]
+        total = sum((part * part).sum() for part in out.values())
+        return out, torch.autograd.grad(total, inputs, allow_unused=True)
+
+    exact = {name: part.detach().double().requires_grad_() for name, part in x.items()}
+    right, right_grads = computed(copy.deepcopy(layer).double(), block, exact)
+    moved = {name: part.detach().to(device).requires_grad_() for name, part in x.items()}
+    got, got_grads = computed(layer.to(device), on_device(block, device), moved)
+    for name, part in right.items():
+        assert_near(got[name], part, 1e-5)
+    for mine, correct in zip(got_grads, right_grads, strict=True):
+        if correct is None:
+            assert mine is None or not mine.any()
+        elif mine is None:
+            assert not correct.any()
+        else:
+            assert_near(mine, correct, 2e-5)
+
+
+def test_bytes_are_dearer_on_a_device(device):
+    """Where every edge is read again on the way back, the device would rather multiply."""
+    indptr = np.arange(0, 1001 * 5, 5)
+    block = Block(indptr, np.zeros(5000, np.int32), 1200)
+    x, weight = torch.empty(1200, 64, device="meta", requires_grad=True), torch.empty(56, 64, device="meta")
+    sizes = 1200, 1000, 5000, 64, 56, True
+    assert [aggregate_first(*sizes, price) for price in (10, 16)] == [True, False]
+    assert aggregates_first(block, x, weight)
+    assert not aggregates_first(device_block(block, device), x, weight)

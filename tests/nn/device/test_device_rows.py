@@ -1,0 +1,73 @@
+"""Features read where they lie: rows of a table are aggregated without a copy, to the same result."""
+
+import pytest
+import torch
+from device_blocks import assert_near, padded
+from random_blocks import random_block, rows
+
+from penstock import PenstockError
+from penstock.nn import GraphModel, SAGELayer, model_options
+from penstock.nn.aggregation import aggregate_beside, aggregate_joined
+from penstock.nn.device.rows import TableRows
+from penstock.sampling.device.block import device_block
+
+pytestmark = pytest.mark.gpu
+
+
+def table_rows(device, count=12, width=24, dtype=torch.float32, ids=torch.int64):
+    """Rows of a table larger than the batch."""
+    generator = torch.Generator().manual_seed(1)
+    chosen = torch.randperm(50, generator=generator)[:count].to(ids)
+    return TableRows(rows(50, width, grad=False).to(dtype).to(device), chosen.to(device))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("ids", [torch.int32, torch.int64])
+def test_it_is_the_matrix(device, dtype, ids):
+    given = table_rows(device, dtype=dtype, ids=ids)
+    right = given.table[given.ids.long()]
+    assert torch.equal(given.materialise(), right)
+    assert torch.equal(given.materialise(torch.float32), right.float())
+    assert given.shape == right.shape
+    assert given.dtype == dtype
+    assert not given.requires_grad
+    assert torch.equal(given.first(7).materialise(), right[:7])
+    assert torch.equal(given[:7].materialise(), right[:7])
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_aggregated_where_they_lie_in_another_type(device, reduce, weights, dtype):
+    block = random_block(12, 6, 20, weights)
+    given = table_rows(device, dtype=dtype)
+    right = aggregate_beside(block, given.materialise().cpu().double(), reduce)
+    got = aggregate_joined(device_block(block, device), given, reduce, torch.float32)
+    assert got.dtype == torch.float32
+    assert_near(got, torch.cat(right, dim=1), 1e-5)
+
+
+@pytest.mark.parametrize("order", ["aggregate", "transform"])
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+def test_sage_takes_both(device, order, reduce):
+    torch.manual_seed(0)
+    block = padded(random_block(12, 6, 20), device)
+    given, layer = table_rows(device, 16, dtype=torch.float16), SAGELayer(24, 5, reduce, order=order).to(device)
+    torch.testing.assert_close(layer(block, given), layer(block, given.materialise(torch.float32)))
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn", "gat", "mlp"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_models_take_tables(device, model, residual):
+    torch.manual_seed(0)
+    outer, inner = random_block(12, 6, 20), random_block(6, 3, 9)
+    blocks = [device_block(outer, device), device_block(inner, device)]
+    given = table_rows(device, dtype=torch.float16)
+    chosen = model_options(model=model, hidden=8, layers=2, heads=2, residual=residual, dropout=0.0)
+    net = GraphModel(chosen, 24, 3).to(device)
+    torch.testing.assert_close(net(blocks, given), net(blocks, given.materialise(torch.float32)))
+
+
+def test_blocks_of_the_host_do_not_reach_into_tables(device):
+    with pytest.raises(PenstockError, match="move the block to the device"):
+        SAGELayer(24, 5).to(device)(random_block(12, 6, 20), table_rows(device))
