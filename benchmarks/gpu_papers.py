@@ -29,8 +29,6 @@ from gpu_runs import (
 from penstock.graph.generate import recipe_named
 
 NAME = "synthetic-papers"
-FIELDS = {"topology": "topology", "features": "features_on", "cache": "cache_rows", "compute": "compute"}
-"""The job's names for what is chosen here."""
 KEPT = ("device_peak_mb", "device_predicted_mb", "peak_rss_mb", "train_loss", "limiting_stage", "placement", "notes")
 """Of the training run's JSON, what is kept beside its speed."""
 WORKING = 24 << 30
@@ -71,6 +69,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--topology", help="device, pinned or host instead of the run's own choice")
     parser.add_argument("--features", help="device, pinned or host instead of the run's own choice")
     parser.add_argument("--cache-share", default="", help="shares of all rows cached on the device, with commas")
+    parser.add_argument("--cache-by", help="degree or counts: what makes a row hot")
     parser.add_argument("--job", action="append", default=[], metavar="NAME=VALUE", help="any other field of the job")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds a run may take")
     parser.add_argument("--out", type=Path, help="write all of it as JSON")
@@ -79,13 +78,11 @@ def arguments() -> argparse.Namespace:
 
 def job(args: argparse.Namespace, folder: Path, share: float | None, vertices: int) -> dict[str, Any]:
     """The job's fields."""
-    chosen = {
-        FIELDS["compute"]: args.compute,
-        FIELDS["topology"]: args.topology,
-        FIELDS["features"]: args.features,
-        FIELDS["cache"]: None if share is None else round(share * vertices),
-    }
-    fields = {**SAGE, "graph": str(folder), "device": args.device, "epochs": args.epochs, **chosen}
+    rows = None if share is None else round(share * vertices)
+    asked = {"topology": args.topology, "features": args.features, "cache_rows": rows, "cache_by": args.cache_by}
+    placement = {name: value for name, value in asked.items() if value is not None}
+    fields = {**SAGE, "graph": str(folder), "device": args.device, "epochs": args.epochs}
+    fields |= {"compute_type": args.compute, "placement": placement or None}
     return {**fields, **given_fields(args.job)}
 
 
@@ -97,8 +94,7 @@ def shares(text: str) -> list[float | None]:
 def counted(result: dict[str, Any]) -> dict[str, Any]:
     """What the placement says in numbers: rows cached, and how often they were the ones read."""
     placement = result.get("placement") or {}
-    found = {name: placement[name] for name in ("cache_rows", "cache_hit_rate", "hit_rate") if name in placement}
-    return {**found, **{name: result[name] for name in ("cache_hit_rate", "hit_rate") if name in result}}
+    return {name: placement[name] for name in ("cache_rows", "hit_rate") if name in placement}
 
 
 def room(scale: float) -> int:

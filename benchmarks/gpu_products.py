@@ -69,7 +69,7 @@ def arguments() -> argparse.Namespace:
 
 def our_row(folder: Path, compute: str | None, number: int, batches: int, args: argparse.Namespace) -> dict[str, Any]:
     """One run of ours."""
-    fields = {**SAGE, "graph": str(folder), "device": args.device, "epochs": args.epochs, "compute": compute}
+    fields = {**SAGE, "graph": str(folder), "device": args.device, "epochs": args.epochs, "compute_type": compute}
     result = trained({**fields, **given_fields(args.job)}, args.limit)
     kept = {name: result[name] for name in KEPT if name in result}
     what = " ".join(["penstock", *([compute] if compute else []), f"run {number + 1}"])

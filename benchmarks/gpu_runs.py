@@ -77,6 +77,8 @@ def flags(fields: dict[str, Any]) -> list[str]:
             continue
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, dict):
+            words += [f"--{flag}", json.dumps(value)]
         else:
             words += [f"--{flag}", ",".join(map(str, value)) if isinstance(value, list) else str(value)]
     return words
@@ -192,7 +194,7 @@ def report(title: str, rows: list[dict[str, Any]], out: Path | None, **more: Any
     names = list(
         dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, (dict, list)))
     )
-    table = Table(*names, title=title, title_justify="left")
+    table = Table(*names, title=title, title_justify="left", box=None)
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
     Console(width=200, file=sys.stdout).print(table)

@@ -20,6 +20,7 @@ def runs():
 def test_fields_become_flags(runs):
     fields = {"batch_size": 8, "fanouts": [15, 10], "replace": True, "residual": False, "compute": None}
     assert runs.flags(fields) == ["--batch-size", "8", "--fanouts", "15,10", "--replace", "--no-residual"]
+    assert runs.flags({"placement": {"features": "pinned"}}) == ["--placement", '{"features": "pinned"}']
 
 
 def test_fields_can_be_given_as_words(runs):

@@ -1,10 +1,12 @@
 """Fifty epochs in miniature: threads, open files and buffers stay as many as they were."""
 
 import gc
+import math
 import threading
 
 from penstock.pipeline.buffers import BufferPool
 from penstock.progress import Progress
+from penstock.train import loop
 from training_graphs import community_graph, open_files, stage_threads, trained
 
 
@@ -29,6 +31,8 @@ def test_nothing_grows(tmp_path, monkeypatch):
         pools.append(self)
 
     monkeypatch.setattr(BufferPool, "__init__", noted)
+    # A line an epoch, however slow the machine is.
+    monkeypatch.setattr(loop, "_SOON", math.inf)
     graph, watch = community_graph(200), Watch()
     trained(graph, tmp_path / "warm")
     gc.collect()

@@ -12,6 +12,7 @@ from penstock.graph.arrays import Array
 from penstock.nn.derived import transposed
 from penstock.nn.device import aggregation as on_device
 from penstock.nn.device.gather import Scale
+from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
 from penstock.nn.kernels import gather_max, gather_sum, scatter_winners
 from penstock.nn.threads import column_chunks, row_chunks, run_chunks
@@ -51,9 +52,9 @@ def aggregate_beside(block: Block, x: Tensor, reduce: Reduce = "mean") -> tuple[
 
 
 def aggregate_joined(
-    block: DeviceBlock, x: Tensor | TableRows, reduce: Reduce = "mean", dtype: torch.dtype | None = None
+    block: DeviceBlock, x: Tensor | TableRows | Rectified, reduce: Reduce = "mean", dtype: torch.dtype | None = None
 ) -> Tensor:
-    """[num_dst, 2 * width]: `aggregate` (mean or sum) beside the own rows, in one pass over what a device reads.
+    """[num_dst, 2 * width + 8]: `aggregate` (mean or sum), the own rows, a one and zeros, in one pass on a device.
 
     Rows of a table are read where they lie; the result has type `dtype`.
     """
@@ -108,15 +109,15 @@ def known_totals(block: Block, rows: int) -> Array:
     return np.asarray(block.totals[:rows], np.float64)
 
 
-def check_rows(block: Block, x: Tensor | TableRows) -> None:
+def check_rows(block: Block, x: Tensor | TableRows | Rectified) -> None:
     """Refuse a matrix that a block's kernels cannot read."""
     if isinstance(block, DeviceBlock):
         if x.device != block.device:
             raise PenstockError(f"A block on {block.device} was given rows on {x.device}: keep both on one device.")
         if not x.dtype.is_floating_point:
             raise PenstockError(f"There are no kernels for {x.dtype}: convert the features to float32.")
-        _check_shape(x)
-    elif isinstance(x, TableRows) or x.device.type == "cuda":
+        check_shape(x)
+    elif isinstance(x, TableRows | Rectified) or x.device.type == "cuda":
         raise PenstockError(f"A block on the host was given rows on {x.device}: move the block to the device too.")
     else:
         check_matrix(x)
@@ -130,10 +131,11 @@ def check_matrix(x: Tensor) -> None:
         raise PenstockError(f"There are no kernels for device {x.device.type!r} yet: keep model and data on the CPU.")
     if x.dtype not in (torch.float32, torch.float64):
         raise PenstockError(f"There are no kernels for {x.dtype}: convert the features to float32.")
-    _check_shape(x)
+    check_shape(x)
 
 
-def _check_shape(x: Tensor | TableRows) -> None:
+def check_shape(x: Tensor | TableRows | Rectified) -> None:
+    """Refuse what is no matrix."""
     if x.dim() != 2:
         raise PenstockError(f"Layers take a row per vertex, but their input has shape {tuple(x.shape)}.")
 

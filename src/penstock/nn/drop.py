@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from penstock.graph.hashing import mix
-from penstock.nn.aggregation import as_rows, check_matrix, differentiable
+from penstock.nn.aggregation import as_rows, check_matrix, check_shape, differentiable
 from penstock.nn.device import drop as on_device
 from penstock.nn.device.drop import DropKey
+from penstock.nn.device.rectified import Rectified, rectified
 from penstock.nn.kernels import drop_rows, pass_where_positive
 from penstock.nn.threads import plain_chunks, run_chunks
 
@@ -62,20 +63,21 @@ def drop(x: Tensor, share: float) -> Tensor:
     """x with a share of its numbers set to zero, the others scaled up to keep the expectation."""
     if share == 0:
         return x
-    key = _next_key()
-    if not _goes_to_device(x, key):
-        check_matrix(x)
-    return differentiable(_Drop, x, share, key)
+    return differentiable(_Drop, x, share, _key_for(x))
 
 
 def relu_drop(x: Tensor, share: float) -> Tensor:
     """drop(relu(x), share), in the place of x, which must not be used afterwards."""
     if share == 0:
         return torch.relu_(x)
-    key = _next_key()
-    if not _goes_to_device(x, key):
-        check_matrix(x)
-    return differentiable(_ReluDrop, x.contiguous(), share, key)
+    return differentiable(_ReluDrop, x.contiguous(), share, _key_for(x))
+
+
+def rectify_later(x: Tensor, share: float) -> Rectified:
+    """drop(relu(x), share), carried out by whoever reads it; for rows on a device."""
+    if share == 0:
+        return rectified(x, DropKey(), _STEPS, 1.0)
+    return rectified(x, _key_for(x), _limit(share), _scale(share))
 
 
 class _Drop(torch.autograd.Function):
@@ -151,9 +153,15 @@ def _scale(share: float) -> float:
     return _STEPS / _limit(share)
 
 
-def _next_key() -> DropKey:
+def _key_for(x: Tensor) -> DropKey:
+    """The next key, for rows that can be dropped with it."""
     stream = _stream.get()
-    return DropKey(int(torch.randint(2**63 - 1, ()))) if stream is None else stream.next()
+    key = DropKey(int(torch.randint(2**63 - 1, ()))) if stream is None else stream.next()
+    if _goes_to_device(x, key):
+        check_shape(x)
+    else:
+        check_matrix(x)
+    return key
 
 
 _stream: ContextVar[DropStream | None] = ContextVar("_stream", default=None)

@@ -6,6 +6,7 @@ from typing import Literal
 from torch import Tensor
 from torch.nn import functional
 
+from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
@@ -29,7 +30,7 @@ def transform_neighbours(
     return combine(functional.linear(x, weight))
 
 
-def aggregates_first(block: Block, x: Tensor | TableRows, weight: Tensor, order: Order = "auto") -> bool:
+def aggregates_first(block: Block, x: Tensor | TableRows | Rectified, weight: Tensor, order: Order = "auto") -> bool:
     """The order as asked for, or the cheaper one."""
     if order != "auto":
         return order == "aggregate"

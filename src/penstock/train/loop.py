@@ -19,6 +19,9 @@ from penstock.train.session import Session
 from penstock.train.standing import Standing
 from penstock.train.steps import Step, Steps, steps_of
 
+_SOON = 2.0
+"""Seconds before its end in which an epoch is not told about any more: its own line follows, and stands alone."""
+
 
 class Loop:
     """Trains a session from where it stands until its epochs are over, patience ends, or someone asks to stop."""
@@ -56,6 +59,8 @@ class Loop:
                         with steps.aside():
                             if done[-1].last:
                                 self._end_epoch(steps, events)
+                            else:
+                                self._tell_midway()
                             self._after_step()
                         mark = time.perf_counter()
                         if stop() or self._stopped_early():
@@ -120,7 +125,9 @@ class Loop:
         self._stages = times
         memory = resident_mb()
         events.memory(memory)
-        self._tell(finished, val, rate, limiting(spent), memory)
+        self._last_val = val or self._last_val
+        more = f", {limiting(spent)} limits, {memory:,.0f} MB"
+        self._tell(f"epoch {finished}/{job.epochs}", standing.train_loss, rate, more)
         self._write_epoch(finished - 1, seconds, rate, val, spent, memory)
 
     def _validate(self, epoch: int) -> dict[str, float]:
@@ -160,14 +167,18 @@ class Loop:
             record["val"] = val
         self.folder.append_metrics(record)
 
-    def _tell(self, epoch: int, val: dict[str, float], rate: float, limit: str, memory: float) -> None:
-        self._last_val = val or self._last_val
+    def _tell_midway(self) -> None:
+        """In the middle of a long epoch, as often as its steps are recorded: the epoch so far."""
+        standing, batches = self.standing, self.schedule.batches
+        left = standing.epoch_elapsed / standing.batch * (batches - standing.batch)
+        if standing.step % self._record_every == 0 and left > _SOON:
+            where = f"epoch {standing.epoch + 1}/{self.session.job.epochs}, batch {standing.batch:,}/{batches:,}"
+            self._tell(where, standing.loss_sum / max(standing.examples, 1), standing.examples / standing.epoch_elapsed)
+
+    def _tell(self, where: str, loss: float, rate: float, more: str = "") -> None:
         name = self.session.task.metric.name
         metric = f", val {name} {self._last_val[name]:.4f}" if name in self._last_val else ""
-        self._progress.status(
-            f"epoch {epoch}/{self.session.job.epochs}: loss {self.standing.train_loss:.4f}{metric},"
-            f" {rate:,.0f} seeds/s, {limit} limits, {memory:,.0f} MB"
-        )
+        self._progress.status(f"{where}: loss {loss:.4f}{metric}, {rate:,.0f} seeds/s{more}")
 
     def save(self) -> None:
         """A checkpoint of this moment, between two steps."""
@@ -178,6 +189,7 @@ class Loop:
             "standing": asdict(self.standing),
             "optimiser": session.optimiser.state_dict(),
             "schedule": None if session.schedule is None else session.schedule.state_dict(),
+            "room": session.room(),
             **session.weights(),
         }
         self.checkpoints.save(self.standing.step, self.standing.best_epoch, state)

@@ -155,6 +155,7 @@ def _restore(session: Session, file: Path) -> Standing:
         raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.")
     standing = checked_standing(state["standing"], file)
     session.restore_weights(state, str(file))
+    session.restore_room(state.get("room"))
     try:
         session.optimiser.load_state_dict(state["optimiser"])
         rates_on_device(session.optimiser, session.inputs.device)

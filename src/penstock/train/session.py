@@ -105,6 +105,16 @@ class Session:
         """What a model is: its weights and the vertices' embeddings."""
         return {"learned": self.learned.state_dict(), "tables": self.inputs.state()}
 
+    def room(self) -> list[list[int]] | None:
+        """The room of captured steps, which sums round by: a run keeps it when it goes on."""
+        room = None if self.device is None else self.device.room
+        return None if room is None else [list(room.rows), list(room.edges)]
+
+    def restore_room(self, room: Any) -> None:
+        """The room from a checkpoint."""
+        if self.device is not None and self.device.room is not None and room is not None:
+            self.device.take_room(room)
+
     def restore_weights(self, state: dict[str, Any], where: str) -> None:
         """Take weights from a checkpoint."""
         try:

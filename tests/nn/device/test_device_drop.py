@@ -5,6 +5,7 @@ import pytest
 import torch
 from random_blocks import rows
 
+from penstock import PenstockError
 from penstock.graph.hashing import mix
 from penstock.nn.device.drop import DropKey, drop_rows
 from penstock.nn.drop import drop, dropping, relu_drop
@@ -97,3 +98,8 @@ def test_the_key_is_read_when_the_kernel_runs(cuda_device):
         graph.replay()
         with dropping(number):
             assert torch.equal(out.cpu(), drop(torch.ones(40, 33), 0.5))
+
+
+def test_what_is_no_matrix_is_refused(device):
+    with dropping(on(device, 1)), pytest.raises(PenstockError, match="a row per vertex"):
+        drop(torch.ones(3, device=device), 0.5)

@@ -70,6 +70,35 @@ def test_attention_drops_what_the_host_drops(device, v2):
     assert_near(got, right, 1e-5)
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_step_can_be_captured(cuda_device, name):
+    """Captured with one batch, replayed with another in the same room."""
+    torch.manual_seed(0)
+    layer, x = LAYERS[name]().to(cuda_device), rows(16, 6).detach().to(cuda_device).requires_grad_()
+    one, two = (padded(random_block(12, 6, 20, seed=seed), cuda_device) for seed in (1, 2))
+
+    def step(block):
+        block.derived.clear()
+        out = layer(block, x)[:6]
+        return [out, *torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])]
+
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            step(one)
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step(one)
+    for name_of in ("indptr", "indices", "totals"):
+        getattr(one, name_of).copy_(getattr(two, name_of))
+    with torch.no_grad():
+        x.copy_(rows(16, 6, seed=5))
+    graph.replay()
+    torch.testing.assert_close(captured, step(two))
+
+
 def typed_layers(block):
     kinds = list(block.relations)
     return [

@@ -8,10 +8,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from penstock.errors import PenstockError
-from penstock.nn.device.gather import Own, Scale, gather, gather_largest
+from penstock.nn.device.gather import Marks, Own, Scale, gather, gather_largest
 from penstock.nn.device.lists import destination_lists, listed_by_source
+from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
 from penstock.sampling.device.block import DeviceBlock
+
+BEHIND = 8
+"""Columns behind the joined rows, the first of ones: as many as keep rows of any type aligned to 16 bytes."""
 
 
 def aggregate(block: DeviceBlock, x: Tensor, reduce: str) -> Tensor:
@@ -30,14 +34,18 @@ def aggregate_beside(block: DeviceBlock, x: Tensor, reduce: str) -> tuple[Tensor
 
 
 def aggregate_joined(
-    block: DeviceBlock, x: Tensor | TableRows, reduce: str, dtype: torch.dtype | None = None
+    block: DeviceBlock, x: Tensor | TableRows | Rectified, reduce: str, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """[num_dst, 2 * width]: `aggregate` (mean or sum) and the own rows side by side, so that one product takes both."""
+    """[num_dst, 2 * width + BEHIND]: `aggregate` (mean or sum), the own rows, a one and zeros side by side.
+
+    One product then takes both and adds the bias, whose gradient comes with the weights' own.
+    """
     scale = _scale(block, reduce)
     if isinstance(x, TableRows):
         given = destination_lists(block), x.table, _weights(block), None, scale
-        return gather(*given, ids=x.ids, out_dtype=dtype, beside=True)
-    return cast(Tensor, cast(Any, _GatherJoined).apply(x, block, scale))
+        return gather(*given, ids=x.ids, out_dtype=dtype, beside=True, behind=BEHIND)
+    rows, marks = (x.rows, x.marks) if isinstance(x, Rectified) else (x, None)
+    return cast(Tensor, cast(Any, _GatherJoined).apply(rows, block, scale, marks))
 
 
 def normalised_sum(block: DeviceBlock, x: Tensor) -> Tensor:
@@ -111,17 +119,19 @@ class _GatherBeside(torch.autograd.Function):
 
 class _GatherJoined(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, block: DeviceBlock, scale: Scale | None) -> Tensor:
-        ctx.block, ctx.rows, ctx.scale = block, len(x), scale
-        return gather(destination_lists(block), x, _weights(block), write=scale, beside=True)
+    def forward(ctx: Any, x: Tensor, block: DeviceBlock, scale: Scale | None, marks: Marks | None) -> Tensor:
+        ctx.block, ctx.rows, ctx.scale, ctx.marks, ctx.width = block, len(x), scale, marks, x.shape[1]
+        lists = destination_lists(block)
+        return gather(lists, x, _weights(block), write=scale, beside=True, behind=BEHIND, read_marks=marks)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None]:
         if not ctx.needs_input_grad[0]:
-            return None, None, None
-        of_neighbours, of_own = grad.chunk(2, dim=1)
-        return _return_rows(ctx.block, ctx.rows, None, ctx.scale, Own(of_own), of_neighbours), None, None
+            return None, None, None, None
+        of_neighbours, of_own = grad[:, : ctx.width], grad[:, ctx.width : 2 * ctx.width]
+        given = ctx.block, ctx.rows, None, ctx.scale, Own(of_own), of_neighbours, ctx.marks
+        return _return_rows(*given), None, None, None
 
 
 class _Largest(torch.autograd.Function):
@@ -143,13 +153,19 @@ class _Largest(torch.autograd.Function):
 
 
 def _return_rows(
-    block: DeviceBlock, rows: int, read: Scale | None, write: Scale | None, own: Own | None, grad: Tensor
+    block: DeviceBlock,
+    rows: int,
+    read: Scale | None,
+    write: Scale | None,
+    own: Own | None,
+    grad: Tensor,
+    marks: Marks | None = None,
 ) -> Tensor:
     """The gradient of `rows` source rows: a gather along their lists, with the scales' parts exchanged."""
     if read is not None and read.values is not None and len(read.values) < rows:
         read = Scale(functional.pad(read.values, (0, rows - len(read.values))), read.divides, read.mean)
     lists = listed_by_source(block, rows)
-    return gather(lists, grad, _weights(block), write, read, own, read_lists=block.lists)
+    return gather(lists, grad, _weights(block), write, read, own, read_lists=block.lists, write_marks=marks)
 
 
 def _weights(block: DeviceBlock) -> Tensor | None:

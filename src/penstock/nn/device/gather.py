@@ -30,6 +30,14 @@ class Own:
     ids: Tensor | None = None
 
 
+@dataclass(eq=False)
+class Marks:
+    """Which numbers of a matrix count, and how often: a byte of `bits` [rows, width / 4] marks four of them."""
+
+    bits: Tensor
+    scale: float
+
+
 def gather(
     lists: Lists,
     x: Tensor,
@@ -42,30 +50,37 @@ def gather(
     winner: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     beside: bool = False,
+    behind: int = 0,
+    read_marks: Marks | None = None,
+    write_marks: Marks | None = None,
 ) -> Tensor:
     """write[i] * sum of weights[e] * read[j] * x[j] over the entries e = (j, i) of every list, + the rows' own term.
 
     `ids`: row j is x[ids[j]]. `read.mean` divides by lengths of `read_lists`. `winner`: only numbers that won count.
-    `beside`: [rows, 2 * width], behind every row x[i] itself.
+    `beside`: [rows, 2 * width + behind], behind every row x[i] itself, then a one and zeros. Of x only numbers with
+    their mark count, or of the result.
     """
     from penstock.nn.device import gather_kernels as kernels
 
     x = _straight(x)
     width = x.shape[1]
-    out = torch.empty(lists.rows, width * (1 + beside), dtype=out_dtype or x.dtype, device=x.device)
+    out = torch.empty(lists.rows, width * (1 + beside) + behind, dtype=out_dtype or x.dtype, device=x.device)
     if not out.numel():
         return out
     read, write, own_rows = read or Scale(), write or Scale(), None if own is None else _straight(own.rows)
     entries = (lists.indices, lists.edges, weights, read.values, read_lists if read.mean else None, winner, ids, x)
     sizes: dict[str, Any] = {"WIDTH": width, "X_STRIDE": x.stride(0), "READ_DIVIDES": read.divides, "CHUNK": CHUNK}
     sizes["NUMBER"] = _number(x)
+    marks = read_marks or write_marks
+    sizes["MARK_SCALE"] = 1.0 if marks is None else marks.scale
+    read_bits, write_bits = (None if each is None else each.bits for each in (read_marks, write_marks))
     partial = None
     if lists.chunks is not None:
         partial = torch.empty(len(lists.chunks), width, dtype=_sum_dtype(x), device=x.device)
         columns = _columns(width)
         grid = (len(lists.chunks), -(-width // columns))
         tile: dict[str, Any] = {"BLOCK_E": 16, "BLOCK_F": columns, "num_warps": _WARPS}
-        kernels.gather_chunks[grid](lists.chunks, *entries, partial, **sizes, **tile)
+        kernels.gather_chunks[grid](lists.chunks, *entries, read_bits, partial, **sizes, **tile)
     tile = _tile(x, lists.mean_length)
     grid = (-(-lists.rows // tile["BLOCK_R"]), -(-width // tile["BLOCK_F"]))
     terms = (None, None, None, 0) if own is None else (own.scale, own.ids, own_rows, _count(own))
@@ -75,6 +90,8 @@ def gather(
         write.values,
         *terms[:3],
         partial,
+        read_bits,
+        write_bits,
         out,
         lists.rows,
         terms[3],
@@ -82,6 +99,7 @@ def gather(
         OWN_STRIDE=0 if own_rows is None else own_rows.stride(0),
         OUT_STRIDE=out.stride(0),
         BESIDE=beside,
+        BEHIND=behind,
         WRITE_DIVIDES=write.divides,
         MEAN=write.mean,
         **tile,
@@ -112,8 +130,7 @@ def copy_rows(table: Tensor, ids: Tensor, dtype: torch.dtype) -> Tensor:
     out = torch.empty(len(ids), table.shape[1], dtype=dtype, device=table.device)
     if out.numel():
         tile = _tile(table, 1)
-        del tile["BLOCK_E"]
-        tile["BLOCK_R"] *= 2
+        tile["BLOCK_R"] *= tile.pop("BLOCK_E") // 2
         grid = (-(-len(ids) // tile["BLOCK_R"]), -(-table.shape[1] // tile["BLOCK_F"]))
         sizes = {"WIDTH": table.shape[1], "X_STRIDE": table.stride(0)}
         kernels.copy_rows[grid](ids, table, out, len(ids), **sizes, **tile)
@@ -121,20 +138,20 @@ def copy_rows(table: Tensor, ids: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _tile(x: Tensor, mean_length: float) -> dict[str, Any]:
-    """A tile in which every thread reads 16 bytes (where rows allow it) of each of a few edges of one row.
+    """A tile in which a thread reads 16 bytes at once, where rows allow it, and some 32 numbers before it adds them up.
 
-    As many edges at once as a list has, between 4 and 16: more loads under way, or fewer registers.
+    It takes as many edges of a list at once as a list has, between 4 and 16, and further rows where that is little.
     """
     width = x.shape[1]
     together = 16 // x.element_size()
     while width % together or x.stride(0) % together:
         together //= 2
     columns = _columns(width)
-    rows = max(1, min(64, _THREADS * together // columns))
     edges = 4
     while edges < mean_length and edges < 64 // max(together, 4):
         edges *= 2
-    return {"BLOCK_E": edges, "BLOCK_R": rows, "BLOCK_F": columns, "num_warps": _WARPS}
+    rows = _THREADS * together * max(1, min(4, 32 // (edges * together))) // columns
+    return {"BLOCK_E": edges, "BLOCK_R": max(1, min(64, rows)), "BLOCK_F": columns, "num_warps": _WARPS}
 
 
 def _columns(width: int) -> int:

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "own_rows"])
 def gather_rows(
     indptr,
     indices,
@@ -28,6 +28,8 @@ def gather_rows(
     own_ids,
     own,
     partial,
+    read_marks,
+    write_marks,
     out,
     rows,
     own_rows,
@@ -36,6 +38,8 @@ def gather_rows(
     OWN_STRIDE: tl.constexpr,
     OUT_STRIDE: tl.constexpr,
     BESIDE: tl.constexpr,
+    BEHIND: tl.constexpr,
+    MARK_SCALE: tl.constexpr,
     READ_DIVIDES: tl.constexpr,
     WRITE_DIVIDES: tl.constexpr,
     MEAN: tl.constexpr,
@@ -48,13 +52,22 @@ def gather_rows(
     """out[i] = own_scale[i] * own[i] + write factor of i * sum over its edges of the edge's factor * x[j].
 
     With MEAN the write factor has 1 / the list's length; `edge_rows` says what an edge's factor is. With BESIDE the
-    row x[i] is written behind out[i], whose rows are then OUT_STRIDE >= 2 * WIDTH apart.
+    row x[i] is written behind out[i], and then BEHIND numbers more, a one and zeros; rows are OUT_STRIDE apart. Numbers
+    without their mark count as zero, those with it as MARK_SCALE times themselves: of x where it is read, or of out.
     """
     i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
     live = i < rows
     start = tl.load(indptr + i, mask=live, other=0)
     stop = tl.load(indptr + i + 1, mask=live, other=0)
+    written = live[:, None] & (f < WIDTH)[None, :]
+    # Rows that stand by themselves are asked for first, and are there when the lists have been walked.
+    if own is not None:
+        mine = single_rows(own, own_ids, i, i < own_rows, f, written, OWN_STRIDE).to(NUMBER)
+    if BESIDE:
+        copied = single_rows(x, ids, i, live, f, written, X_STRIDE)
+        if read_marks is not None:
+            copied = marked(copied.to(NUMBER), read_marks, i[:, None], f[None, :], written, WIDTH, MARK_SCALE)
     # Of a long list, what lies before its first whole chunk and behind its last.
     head, tail_at, tail = stop - start, stop, tl.zeros_like(stop)
     if partial is not None:
@@ -72,8 +85,8 @@ def gather_rows(
         e = tl.where(p < head[:, None], start[:, None] + p, tail_at[:, None] + p - head[:, None])
         valid = p < (head + tail)[:, None]
         values = edge_rows(
-            e, valid, f, indices, edges, weights, read_scale, read_lists, winner, ids, x,
-            WIDTH, X_STRIDE, READ_DIVIDES, NUMBER,
+            e, valid, f, indices, edges, weights, read_scale, read_lists, winner, ids, x, read_marks,
+            WIDTH, X_STRIDE, READ_DIVIDES, MARK_SCALE, NUMBER,
         )  # fmt: skip
         total += tl.sum(values, axis=1)
         k += BLOCK_E
@@ -92,24 +105,30 @@ def gather_rows(
         total *= tl.where(length > 0, 1 / tl.maximum(length, 1), 0)[:, None]
     if write_scale is not None:
         total *= factor(write_scale, i, live, WRITE_DIVIDES, NUMBER)[:, None]
-    written = live[:, None] & (f < WIDTH)[None, :]
     if own is not None:
-        has = i < own_rows
-        at = i.to(tl.int64)
-        if own_ids is not None:
-            at = tl.load(own_ids + i, mask=has, other=0).to(tl.int64)
-        mine = tl.load((own + at * OWN_STRIDE)[:, None] + f[None, :], mask=has[:, None] & written, other=0).to(NUMBER)
         if own_scale is not None:
-            mine *= tl.load(own_scale + i, mask=has, other=0).to(NUMBER)[:, None]
+            mine *= tl.load(own_scale + i, mask=i < own_rows, other=0).to(NUMBER)[:, None]
         total += mine
+    if write_marks is not None:
+        total = marked(total, write_marks, i[:, None], f[None, :], written, WIDTH, MARK_SCALE)
     to = (out + i.to(tl.int64) * OUT_STRIDE)[:, None] + f[None, :]
     tl.store(to, total.to(out.dtype.element_ty), mask=written)
     if BESIDE:
-        at = i.to(tl.int64)
-        if ids is not None:
-            at = tl.load(ids + i, mask=live, other=0).to(tl.int64)
-        mine = tl.load((x + at * X_STRIDE)[:, None] + f[None, :], mask=written, other=0)
-        tl.store(to + WIDTH, mine.to(out.dtype.element_ty), mask=written)
+        tl.store(to + WIDTH, copied.to(out.dtype.element_ty), mask=written)
+    if BEHIND:  # noqa: SIM102 - the outer condition is the compiler's
+        if tl.program_id(1) == 0:
+            more = tl.arange(0, BEHIND)[None, :]
+            one = tl.where(more == 0, 1.0, 0.0) + tl.zeros((BLOCK_R, BEHIND), tl.float32)
+            at = (out + i.to(tl.int64) * OUT_STRIDE)[:, None] + 2 * WIDTH + more
+            tl.store(at, one.to(out.dtype.element_ty), mask=live[:, None] & (more >= 0))
+
+
+@triton.jit
+def marked(values, marks, row, f, mask, WIDTH: tl.constexpr, MARK_SCALE: tl.constexpr):
+    """MARK_SCALE * values where marked, else 0. A byte has the marks of four numbers of a row."""
+    at = marks + row.to(tl.int64) * ((WIDTH + 3) // 4) + f // 4
+    bit = (tl.load(at, mask=mask, other=0).to(tl.int32) >> (f % 4)) & 1
+    return tl.where(bit != 0, values * MARK_SCALE, 0)
 
 
 @triton.jit
@@ -123,10 +142,12 @@ def gather_chunks(
     winner,
     ids,
     x,
+    read_marks,
     partial,
     WIDTH: tl.constexpr,
     X_STRIDE: tl.constexpr,
     READ_DIVIDES: tl.constexpr,
+    MARK_SCALE: tl.constexpr,
     CHUNK: tl.constexpr,
     NUMBER: tl.constexpr,
     BLOCK_E: tl.constexpr,
@@ -140,8 +161,8 @@ def gather_chunks(
         for k in tl.static_range(0, CHUNK, BLOCK_E):
             e = c * CHUNK + k + tl.arange(0, BLOCK_E)[None, :]
             total += edge_rows(
-                e, e >= 0, f, indices, edges, weights, read_scale, read_lists, winner, ids, x,
-                WIDTH, X_STRIDE, READ_DIVIDES, NUMBER,
+                e, e >= 0, f, indices, edges, weights, read_scale, read_lists, winner, ids, x, read_marks,
+                WIDTH, X_STRIDE, READ_DIVIDES, MARK_SCALE, NUMBER,
             )  # fmt: skip
         result = tl.sum(total, axis=1)
         at = (partial + c.to(tl.int64) * WIDTH + f)[None, :]
@@ -150,8 +171,9 @@ def gather_chunks(
 
 @triton.jit
 def edge_rows(
-    e, valid, f, indices, edges, weights, read_scale, read_lists, winner, ids, x,
-    WIDTH: tl.constexpr, X_STRIDE: tl.constexpr, READ_DIVIDES: tl.constexpr, NUMBER: tl.constexpr,
+    e, valid, f, indices, edges, weights, read_scale, read_lists, winner, ids, x, read_marks,
+    WIDTH: tl.constexpr, X_STRIDE: tl.constexpr, READ_DIVIDES: tl.constexpr, MARK_SCALE: tl.constexpr,
+    NUMBER: tl.constexpr,
 ):  # fmt: skip
     """[rows, edges, columns] of the valid edges e [rows, edges]: factor * x[j], zeros elsewhere.
 
@@ -167,6 +189,8 @@ def edge_rows(
         row = tl.load(ids + j, mask=valid, other=0).to(tl.int64)
     read = valid[:, :, None] & (f < WIDTH)[None, None, :]
     values = tl.load((x + row * X_STRIDE)[:, :, None] + f[None, None, :], mask=read, other=0).to(NUMBER)
+    if read_marks is not None:
+        values = marked(values, read_marks, j[:, :, None], f[None, None, :], read, WIDTH, MARK_SCALE)
     if weights is not None:
         values *= tl.load(weights + place, mask=valid, other=0).to(NUMBER)[:, :, None]
     if read_scale is not None:
@@ -182,6 +206,15 @@ def edge_rows(
 
 
 @triton.jit
+def single_rows(x, ids, i, has, f, mask, STRIDE: tl.constexpr):
+    """[rows, columns]: x[i], or x[ids[i]]; zeros for the rows that x does not have."""
+    at = i.to(tl.int64)
+    if ids is not None:
+        at = tl.load(ids + i, mask=has, other=0).to(tl.int64)
+    return tl.load((x + at * STRIDE)[:, None] + f[None, :], mask=has[:, None] & mask, other=0)
+
+
+@triton.jit
 def factor(scale, at, mask, DIVIDES: tl.constexpr, NUMBER: tl.constexpr):
     """scale[at], or with DIVIDES one over it, zero for zero."""
     value = tl.load(scale + at, mask=mask, other=0).to(NUMBER)
@@ -190,7 +223,7 @@ def factor(scale, at, mask, DIVIDES: tl.constexpr, NUMBER: tl.constexpr):
     return value
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def gather_largest(
     indptr,
     indices,
@@ -236,14 +269,13 @@ def gather_largest(
     tl.store(winner + offset, at, mask=written)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def copy_rows(
     ids, x, out, rows, WIDTH: tl.constexpr, X_STRIDE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_F: tl.constexpr
 ):
     """out[i] = x[ids[i]], in the type of out."""
     i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
-    row = tl.load(ids + i, mask=i < rows, other=0).to(tl.int64)
     mask = (i < rows)[:, None] & (f < WIDTH)[None, :]
-    values = tl.load((x + row * X_STRIDE)[:, None] + f[None, :], mask=mask, other=0)
+    values = single_rows(x, ids, i, i < rows, f, mask, X_STRIDE)
     tl.store((out + i.to(tl.int64) * WIDTH)[:, None] + f[None, :], values.to(out.dtype.element_ty), mask=mask)

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "sources", "places"])
 def source_keys(indptr, indices, keys, rows, sources, places, BLOCK: tl.constexpr):
     """keys[e] = the source row of edge e; behind the last edge `sources`, which sorts behind all of them."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -13,7 +13,7 @@ def source_keys(indptr, indices, keys, rows, sources, places, BLOCK: tl.constexp
     tl.store(keys + e, tl.where(e < last, j, sources).to(tl.int32), mask=e < places)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "sources", "places", "row_steps", "place_steps"])
 def grouped_edges(
     indptr,
     keys,
@@ -24,8 +24,8 @@ def grouped_edges(
     rows,
     sources,
     places,
-    ROW_STEPS: tl.constexpr,
-    EDGE_STEPS: tl.constexpr,
+    row_steps,
+    place_steps,
     BLOCK: tl.constexpr,
 ):
     """Of sorted keys and the edges' order: where each source's list starts, its destinations and edges."""
@@ -34,18 +34,18 @@ def grouped_edges(
     e = tl.load(order + k, mask=inside, other=0).to(tl.int32)
     tl.store(out_edges + k, e, mask=inside)
     # The last row whose list starts at or before e; padding ends up in some row, and is read by nobody.
-    after = first_above(indptr, e, inside, rows + 1, ROW_STEPS)
+    after = first_above(indptr, e, inside, rows + 1, row_steps)
     tl.store(out_indices + k, tl.minimum(after - 1, rows - 1), mask=inside)
     listed = k <= sources
-    tl.store(out_indptr + k, first_above(keys, k - 1, listed, places, EDGE_STEPS), mask=listed)
+    tl.store(out_indptr + k, first_above(keys, k - 1, listed, places, place_steps), mask=listed)
 
 
-@triton.jit
-def chunk_rows(indptr, out, rows, chunks, CHUNK: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["rows", "chunks", "steps"])
+def chunk_rows(indptr, out, rows, chunks, steps, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
     """out[c] = the row in whose long list (more than two chunks) the c-th chunk of edges lies whole, else -1."""
     c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = c < chunks
-    row = first_above(indptr, c * CHUNK, inside, rows + 1, STEPS) - 1
+    row = first_above(indptr, c * CHUNK, inside, rows + 1, steps) - 1
     found = inside & (row >= 0) & (row < rows)
     start = tl.load(indptr + row, mask=found, other=0)
     stop = tl.load(indptr + row + 1, mask=found, other=0)
@@ -54,21 +54,23 @@ def chunk_rows(indptr, out, rows, chunks, CHUNK: tl.constexpr, STEPS: tl.constex
 
 
 @triton.jit
-def first_above(values, goal, mask, count, STEPS: tl.constexpr):
-    """The first place of `count` ascending values that is above the goal, `count` if none; 2^STEPS > count."""
+def first_above(values, goal, mask, count, steps):
+    """The first place of `count` ascending values that is above the goal, `count` if none; 2^steps > count."""
     low = tl.zeros_like(goal)
     high = low + count
-    for _ in range(STEPS):
+    step = 0
+    while step < steps:
         middle = (low + high) // 2
         open_ = low < high
         value = tl.load(values + middle, mask=mask & open_, other=0)
         above = value > goal
         high = tl.where(open_ & above, middle, high)
         low = tl.where(open_ & (value <= goal), middle + 1, low)
+        step += 1
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def count_others(indptr, indices, counts, rows, BLOCK_E: tl.constexpr, BLOCK_R: tl.constexpr):
     """counts[i] = how many of row i's sources are another row, and one for itself."""
     i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -85,7 +87,7 @@ def count_others(indptr, indices, counts, rows, BLOCK_E: tl.constexpr, BLOCK_R: 
     tl.store(counts + i, total, mask=i < rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def write_looped(
     indptr, indices, weights, ends, out_indptr, out_indices, out_weights, rows,
     BLOCK_E: tl.constexpr, BLOCK_R: tl.constexpr,

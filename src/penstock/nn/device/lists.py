@@ -92,10 +92,10 @@ def _turn_round(block: DeviceBlock, rows: int) -> SourceLists:
     made = SourceLists(
         torch.empty(rows + 1, dtype=torch.int32, device=keys.device), torch.empty_like(keys), torch.empty_like(keys)
     )
-    steps = {"ROW_STEPS": (targets + 1).bit_length(), "EDGE_STEPS": places.bit_length()}
+    sizes = targets, rows, places, (targets + 1).bit_length(), places.bit_length()
     grid = (-(-max(places, rows + 1) // _LANES),)
     outs = made.indptr, made.indices, made.edges
-    kernels.grouped_edges[grid](indptr, keys, order, *outs, targets, rows, places, **steps, BLOCK=_LANES)
+    kernels.grouped_edges[grid](indptr, keys, order, *outs, *sizes, BLOCK=_LANES)
     return made
 
 
@@ -106,7 +106,7 @@ def _chunks(indptr: Tensor, places: int) -> Tensor:
     count, rows = places // CHUNK, len(indptr) - 1
     found = torch.empty(count, dtype=torch.int32, device=indptr.device)
     steps = (rows + 1).bit_length()
-    kernels.chunk_rows[(-(-count // 128),)](indptr, found, rows, count, CHUNK=CHUNK, STEPS=steps, BLOCK=128)
+    kernels.chunk_rows[(-(-count // 128),)](indptr, found, rows, count, steps, CHUNK=CHUNK, BLOCK=128)
     return found
 
 

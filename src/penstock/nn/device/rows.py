@@ -10,7 +10,8 @@ from torch import Tensor
 class TableRows:
     """table[ids] without the copy: `table` [vertices, width] on a device, `ids` int32 or int64 [rows].
 
-    `SAGELayer` aggregates straight from the table; whoever needs a matrix makes one.
+    `SAGELayer` aggregates straight from the table; whoever needs a matrix makes one. Ids behind the batch's own, where
+    there is room for more, are read as well (by rows that nobody reads): they must be rows of the table.
     """
 
     table: Tensor

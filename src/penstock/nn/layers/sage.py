@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from penstock.nn.aggregation import Reduce, aggregate, aggregate_beside, aggregate_joined
+from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows, compute_dtype
 from penstock.nn.order import Order, aggregates_first
 from penstock.sampling.block import Block
@@ -22,16 +23,19 @@ class SAGELayer(nn.Module):
         self.neighbours = nn.Linear(width_in, width_out, bias)
         self.own = nn.Linear(width_in, width_out, bias=False)
 
-    def forward(self, block: Block, x: Tensor | TableRows) -> Tensor:
+    def forward(self, block: Block, x: Tensor | TableRows | Rectified) -> Tensor:
         """[num_dst, out] of x [num_src, in]; a device's block reads rows of a table where they lie."""
         weight, bias = self.neighbours.weight, self.neighbours.bias
         first = self.reduce == "max" or aggregates_first(block, x, weight, self.order)
         if isinstance(block, DeviceBlock) and first and self.reduce != "max":
-            # One product rather than two, of which the second would read and write all results again.
-            both = aggregate_joined(block, x, self.reduce, compute_dtype(weight))
-            return functional.linear(both, torch.cat([weight, self.own.weight], dim=1), bias)
+            # One product rather than two, of which the second would read and write all results again. The bias is a
+            # weight of ones: its gradient by itself would be one more pass over all results.
+            joined = aggregate_joined(block, x, self.reduce, compute_dtype(weight))
+            return functional.linear(joined, self._joined_weights(joined.shape[1]))
         if isinstance(x, TableRows):
             x = x.materialise(compute_dtype(weight))
+        if isinstance(x, Rectified):
+            x = x.settled()
         if first:
             neighbours, own = aggregate_beside(block, x, self.reduce)
             result = functional.linear(neighbours, weight, bias)
@@ -42,3 +46,9 @@ class SAGELayer(nn.Module):
         if result.dtype == own.dtype == weight.dtype:
             return result.addmm_(own, self.own.weight.t())
         return result + functional.linear(own, self.own.weight)
+
+    def _joined_weights(self, width: int) -> Tensor:
+        weight, bias = self.neighbours.weight, self.neighbours.bias
+        parts = [weight, self.own.weight, *([] if bias is None else [bias[:, None]])]
+        empty = width - sum(part.shape[1] for part in parts)
+        return torch.cat([*parts, weight.new_zeros(len(weight), empty)], dim=1)

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penstock.nn.drop import drop, relu_drop
+from penstock.nn.device.rectified import Rectified
+from penstock.nn.device.rows import TableRows
+from penstock.nn.drop import drop, rectify_later, relu_drop
 from penstock.nn.options import ModelOptions
 
 
@@ -22,16 +24,22 @@ class LayerEnd(nn.Module):
             self.residual = nn.Identity() if same else nn.Linear(width_in, width_out, bias=False)
         self.norm = None if last else _norm(options.norm, width_out)
 
-    def forward(self, y: Tensor, own: Tensor) -> Tensor:
-        """The layer's rows, of the convolution's and the same vertices' input."""
-        if self.residual is not None:
-            y = y + self.residual(own)
+    def forward(self, y: Tensor, own: Tensor | TableRows | None) -> Tensor:
+        """The layer's rows, of the convolution's; `own` is the input, whose first rows are the same vertices'."""
+        if self.residual is not None and own is not None:
+            y = y + self.residual(own[: len(y)])
         if self.bare:
             return y
         if self.norm is not None:
             y = self.norm(y)
         dropped = self.dropout if self.training else 0.0
         return relu_drop(y, dropped) if self.activation == "relu" else drop(functional.elu(y), dropped)
+
+    def rectify_later(self, y: Tensor) -> Rectified:
+        """The same without a residual, activation and dropout left to whoever reads the rows."""
+        if self.norm is not None:
+            y = self.norm(y)
+        return rectify_later(y, self.dropout if self.training else 0.0)
 
 
 class Join(nn.Module):

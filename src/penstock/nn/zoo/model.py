@@ -1,10 +1,12 @@
 """A model on blocks: convolutions with their ends, and the join."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from torch import Tensor, nn
 
 from penstock.errors import PenstockError
+from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows, compute_dtype
 from penstock.nn.drop import drop
 from penstock.nn.layers import DenseLayer, GATLayer, GCNLayer, GINLayer, SAGELayer
@@ -12,6 +14,7 @@ from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
 from penstock.nn.zoo.layered import LayeredModel
 from penstock.sampling.block import Block
+from penstock.sampling.device.block import DeviceBlock
 
 
 class GraphModel(LayeredModel):
@@ -34,10 +37,15 @@ class GraphModel(LayeredModel):
             x = x.materialise(compute_dtype(next(self.parameters())))
         return drop(x, share)
 
-    def layer(self, i: int, block: Block, x: Tensor | TableRows) -> Tensor:
+    def layer(self, i: int, block: Block, x: Tensor | TableRows | Rectified) -> Tensor:
         """[num_dst, width of layer i] of x [num_src, width before it]."""
-        result: Tensor = self.ends[i](self.convolutions[i](block, x), x[: block.num_dst])
+        result: Tensor = self.ends[i](self.convolutions[i](block, x), None if isinstance(x, Rectified) else x)
         return result
+
+    def _rectified_layer(self, i: int, block: Block, x: Tensor | TableRows | Rectified) -> Rectified:
+        """`layer`, the rectifier and dropout behind it left to the next layer."""
+        end = cast(LayerEnd, self.ends[i])
+        return end.rectify_later(self.convolutions[i](block, x))
 
     def join(self, outputs: list[Tensor]) -> Tensor:
         """[rows, out] of the layers' outputs for the same rows, or of the last one's where that is enough."""
@@ -47,11 +55,22 @@ class GraphModel(LayeredModel):
     def forward(self, blocks: Sequence[Block], x: Tensor | TableRows) -> Tensor:
         """[seeds, out] of a batch's blocks, outermost first, and its vertices' features."""
         check_depth(self.num_layers, len(blocks))
-        seeds, outputs, x = blocks[-1].num_dst, [], self.prepare(x)
+        seeds, outputs = blocks[-1].num_dst, list[Tensor]()
+        rows: Tensor | TableRows | Rectified = self.prepare(x)
         for i, block in enumerate(blocks):
-            x = result = self.layer(i, block, x)
+            if self._leaves_rectifying and isinstance(block, DeviceBlock) and i < len(blocks) - 1:
+                rows = self._rectified_layer(i, block, rows)
+                continue
+            rows = result = self.layer(i, block, rows)
             outputs.append(result[:seeds])
         return self.join(outputs)
+
+    @property
+    def _leaves_rectifying(self) -> bool:
+        """Whether every layer's outputs are read by the next one alone, which rectifies them on the way."""
+        options = self.options
+        reads = options.model == "sage" and options.aggregate != "max" and options.activation == "relu"
+        return reads and not options.residual and options.jump == "none"
 
 
 def check_depth(layers: int, blocks: int) -> None:

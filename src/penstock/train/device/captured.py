@@ -295,7 +295,7 @@ class _Captured:
         session.backward(loss)
         if session.job.clip:
             torch.nn.utils.clip_grad_norm_(session.learned.parameters(), session.job.clip, foreach=True)
-        optimiser.found_inf = slot.skip
+        optimiser.found_inf = slot.skip[0]
         optimiser.step()
         optimiser.found_inf = None
         supply.losses.scatter_(0, slot.number.long(), loss.detach().float().view(1))

@@ -107,6 +107,17 @@ class Placed:
         """The most that will be allocated on the device."""
         return self.residence.device_bytes
 
+    def take_room(self, room: Any) -> None:
+        """The room that a run had when it was interrupted; a document's, so it is looked at."""
+        whole = self.room is not None and isinstance(room, list) and len(room) == 2
+        if not whole or [len(part) for part in room] != [len(self.fanouts) + 1, len(self.fanouts)]:
+            raise PenstockError("The checkpoint's room for batches is not one of this job's: use another checkpoint.")
+        rows, edges = (tuple(int(size) for size in part) for part in room)
+        assert self.room is not None
+        if rows[0] != self.room.rows[0] or min(*rows, *edges) < 1:
+            raise PenstockError("The checkpoint's room for batches is not one of this job's: use another checkpoint.")
+        self.room = Room(rows, edges)
+
     def slot(self, room: Room, keys: int, place: Tensor | None = None) -> Slot:
         """Memory for a batch."""
         return Slot(self.topology, self.fanouts, room, self.device, keys, self.replace, self.totals, place=place)

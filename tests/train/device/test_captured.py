@@ -1,0 +1,185 @@
+"""Training on a GPU: the CPU's batches, its weights to rounding, and the same weights after an interruption."""
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.errors import PenstockError
+from penstock.train import running
+from penstock.train.device import choosing
+from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_device")]
+FEW = {"fanouts": [5, 3], "hidden": 16, "batch_size": 32, "epochs": 3, "evaluate_every": 0}
+
+
+def weights(run):
+    return {name: values.float() for name, values in newest_checkpoint(run)["learned"].items()}
+
+
+def assert_close(a, b, tolerance=2e-3):
+    for name, mine in weights(a).items():
+        theirs = weights(b)[name]
+        assert (mine - theirs).norm() <= tolerance * theirs.norm() + 1e-6, name
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn", "gin", "gat", "gatv2", "mlp"])
+def test_learns_what_the_cpu_learns(model, tmp_path):
+    graph, job = community_graph(400), {**FEW, "model": model, "heads": 2}
+    trained(graph, tmp_path / "cpu", **job, device="cpu")
+    ours = trained(graph, tmp_path / "gpu", **job, device="cuda")
+    one_by_one = trained(graph, tmp_path / "one", **job, device="cuda", capture=False)
+    assert ours.result["device"] == "cuda" and ours.result["placement"]["topology"] == "device"
+    assert_close(tmp_path / "gpu", tmp_path / "cpu")
+    assert_close(tmp_path / "one", tmp_path / "cpu")
+    for run in (ours, one_by_one):
+        assert run.result["batches_per_second"] > 0 and run.result["device_peak_mb"] > 0
+        assert abs(run.test["accuracy"] - ours.test["accuracy"]) < 0.05
+
+
+def test_the_same_bits_twice(tmp_path):
+    graph = community_graph(400)
+    for name in ("a", "b"):
+        trained(graph, tmp_path / name, **FEW, device="cuda")
+    assert_same_state(newest_checkpoint(tmp_path / "a"), newest_checkpoint(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_a_resumed_run_ends_with_the_weights_of_one_that_was_not_interrupted(capture, tmp_path, monkeypatch):
+    graph, job = community_graph(400), {**FEW, "capture": capture, "checkpoint_steps": 5, "schedule": "StepLR"}
+    job["schedule_options"] = {"step_size": 1, "gamma": 0.7}
+    trained(graph, tmp_path / "whole", **job, device="cuda")
+    monkeypatch.setattr(running, "polite_interrupt", lambda: After(3))
+    trained(graph, tmp_path / "cut", **job, device="cuda")
+    monkeypatch.undo()
+    running.resume_run(tmp_path / "cut", graph)
+    whole, cut = newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "cut")
+    assert_same_state(whole["learned"], cut["learned"])
+    assert_same_state(whole["optimiser"], cut["optimiser"])
+
+
+class After:
+    """Stands for an interrupt that is heard at the n-th question."""
+
+    def __init__(self, questions):
+        self.left = questions
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return False
+
+    def __call__(self):
+        self.left -= 1
+        return self.left <= 0
+
+
+def test_a_batch_that_lacks_room_is_learned_from_all_the_same(tmp_path, monkeypatch):
+    from penstock.sampling.device.room import Room
+    from penstock.train.device import placed
+
+    graph = community_graph(400)
+    trained(graph, tmp_path / "roomy", **FEW, device="cuda")
+    monkeypatch.setattr(placed, "presampled_room", lambda *_: Room((32, 96, 200), (128, 256)))
+    trained(graph, tmp_path / "tight", **FEW, device="cuda")
+    assert_close(tmp_path / "tight", tmp_path / "roomy", 1e-4)
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        {"features": "pinned"},
+        {"features": "pinned", "cache_rows": 150},
+        {"features": "pinned", "cache_rows": 150, "cache_by": "degree"},
+        {"features": "host"},
+        {"topology": "pinned"},
+        {"topology": "host"},
+        {"topology": "pinned", "features": "pinned"},
+    ],
+)
+def test_where_things_live_changes_nothing_that_is_learned(placement, tmp_path):
+    graph = community_graph(400)
+    trained(graph, tmp_path / "device", **FEW, device="cuda")
+    run = trained(graph, tmp_path / "other", **FEW, device="cuda", placement=placement)
+    for name, where in placement.items():
+        if name != "cache_by":
+            assert run.result["placement"][name] == where
+    if "cache_rows" in placement:
+        assert 0 < run.result["placement"]["hit_rate"] < 1
+    assert_close(tmp_path / "other", tmp_path / "device", 1e-4)
+
+
+@pytest.mark.parametrize("compute", ["tf32", "bfloat16", "float16"])
+@pytest.mark.parametrize("capture", [True, False])
+def test_coarser_types_learn_too(compute, capture, tmp_path):
+    graph, job = community_graph(400), {**FEW, "epochs": 6, "evaluate_every": 1, "capture": capture}
+    exact = trained(graph, tmp_path / "exact", **job, device="cuda")
+    run = trained(graph, tmp_path / "coarse", **job, device="cuda", compute_type=compute, feature_type="float16")
+    assert abs(run.result["train_loss"] - exact.result["train_loss"]) < 0.1
+    assert abs(run.val["accuracy"] - exact.val["accuracy"]) < 0.1
+
+
+@pytest.mark.parametrize("sample_on", ["host", "device", "hybrid"])
+def test_who_draws_changes_nothing(sample_on, tmp_path):
+    graph, job = community_graph(400), {**FEW, "sample_threads": 2, "capture": False}
+    trained(graph, tmp_path / "a", **job, device="cuda")
+    trained(graph, tmp_path / "b", **job, device="cuda", sample_on=sample_on)
+    assert_same_state(newest_checkpoint(tmp_path / "a")["learned"], newest_checkpoint(tmp_path / "b")["learned"])
+
+
+@pytest.mark.parametrize("model", ["rgcn", "gat", "sage"])
+def test_graphs_of_several_types(model, tmp_path):
+    job = {**FEW, "model": model, "heads": 2}
+    trained(typed_graph(), tmp_path / "cpu", **job, device="cpu")
+    run = trained(typed_graph(), tmp_path / "gpu", **job, device="cuda")
+    assert run.result["placement"]["topology"] == "host"
+    assert_close(tmp_path / "gpu", tmp_path / "cpu", 1e-2)
+
+
+@pytest.mark.parametrize("sampler", ["labor", "ladies", "saint-walk", "cluster"])
+def test_samplers_of_the_host(sampler, tmp_path):
+    job = {**FEW, "sampler": sampler, "layer_sizes": [64, 64], "saint_size": 40, "clusters": 8}
+    trained(community_graph(400), tmp_path / "cpu", **job, device="cpu")
+    trained(community_graph(400), tmp_path / "gpu", **job, device="cuda")
+    assert_close(tmp_path / "gpu", tmp_path / "cpu", 1e-2)
+
+
+def test_links_and_learnable_rows(tmp_path):
+    job = {**FEW, "task": "link-prediction"}
+    graph = community_graph(300, features=False)
+    trained(graph, tmp_path / "cpu", **job, device="cpu")
+    trained(graph, tmp_path / "gpu", **job, device="cuda")
+    assert_close(tmp_path / "gpu", tmp_path / "cpu", 1e-2)
+
+
+def test_multi_label_numbers_and_a_last_batch_that_is_small(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, labels in (
+        ("several", (rng.random((400, 3)) < 0.4).astype(np.float32)),
+        ("number", rng.normal(size=400).astype(np.float32)),
+    ):
+        job = {**FEW, "batch_size": 50, "label": "t", "task": "auto" if name == "several" else "node-regression"}
+        graph = community_graph(400, fields={"t": labels})
+        trained(graph, tmp_path / name / "cpu", **job, device="cpu")
+        trained(graph, tmp_path / name / "gpu", **job, device="cuda")
+        assert_close(tmp_path / name / "gpu", tmp_path / name / "cpu", 5e-3)
+
+
+def test_too_large_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (1 << 20, 1 << 20))
+    with pytest.raises(PenstockError, match=r"batch_size|fan-out"):
+        trained(community_graph(400), tmp_path / "run", **FEW, device="cuda")
+    assert not (tmp_path / "run").exists()
+
+
+def test_reasons_are_given():
+    from penstock.train.job import make_job
+
+    job = make_job({"fanouts": [40, 2], "weight": "w", "optimiser": "RMSprop", "norm": "batch", "capture": False})
+
+    class Task:
+        name = "node-classification"
+
+    reasons = choosing.against_capture(job, community_graph(), Task(), False, True)
+    assert len(reasons) == 7
