@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.plan import NoRoomError, Sizes, Wanted, decide_residence
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
@@ -43,3 +45,26 @@ def test_links_between_pages_exist():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_sentences_on_the_devices_page_are_those_that_are_said():
+    page = " ".join((ROOT / "docs" / "devices.md").read_text().split())
+
+    def sizes(free):
+        return Sizes(
+            13_800_000_000, 28_430_000_000, 256, 111_059_956, 2_100_000_000, free, free + 5 * 10**8, 120 * 10**9
+        )
+
+    large, middle, small = (sizes(gigabytes * 10**9) for gigabytes in (150, 42, 1))
+    said = [sentence for each in (large, middle) for sentence in decide_residence(each, Wanted(share=0.92)).why]
+    for each, wanted in (
+        (middle, Wanted("device", "device", None, 0.92)),
+        (middle, Wanted("device", "pinned", 100_000_000, 0.92)),
+        (small, Wanted(share=0.92)),
+    ):
+        with pytest.raises(NoRoomError) as refusal:
+            decide_residence(each, wanted)
+        said.append(str(refusal.value))
+    assert len(said) == 8
+    for sentence in said:
+        assert sentence in page

@@ -321,12 +321,12 @@ def test_a_damaged_checkpoint(harm, graph, tmp_path, refused, answered):
 
 
 def test_interrupts_are_told_apart_from_failures(graph, tmp_path, monkeypatch, capsys):
-    from penstock.train.loop import Loop
+    from penstock.train.steps import LoadedSteps
 
     def impatient(self, loaded):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Loop, "_step", impatient)
+    monkeypatch.setattr(LoadedSteps, "_step", impatient)
     code, out, err = command(monkeypatch, capsys, "train", "--graph", graph, "--run", tmp_path / "run", *FEW)
     assert (code, out) == (130, "")
     assert f"go on with `penstock train --resume {tmp_path / 'run'}`" in err

@@ -62,7 +62,8 @@ def first_problem(error: ValidationError) -> str:
     """The first complaint of a validation, with the place it concerns."""
     problem = error.errors()[0]
     place = ".".join(str(part) for part in problem["loc"])
-    return f"{place}: {problem['msg']}" if place else str(problem["msg"])
+    said = str(problem["msg"]).removeprefix("Value error, ")
+    return f"{place}: {said}" if place else said
 
 
 def _check_form(raw: Any, path: Path, form: str, version: int) -> None:

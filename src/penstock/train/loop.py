@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -67,7 +68,9 @@ class Loop:
                             break
                     return steps.times()
             finally:
-                events.close()
+                # A full disk is one way to come here: it must not hide what happened.
+                with suppress(OSError):
+                    events.close()
 
     def _pause(self, position: Position) -> int:
         """Steps that may be done from a position on before the loop must see the weights."""

@@ -46,6 +46,12 @@ def make_optimiser(
     return optimiser
 
 
+def keep_ways(optimiser: torch.optim.Optimizer, state: Any) -> None:
+    """Let a stored state be carried out as this optimiser is, whatever processor the state comes from."""
+    for own, stored in zip(optimiser.param_groups, state["param_groups"], strict=False):
+        stored.update({name: own[name] for name in ("fused", "capturable", "foreach") if name in own})
+
+
 def rates_on_device(optimiser: torch.optim.Optimizer, device: torch.device) -> None:
     """Rates as numbers on a GPU, if the optimiser's steps can be captured; after a checkpoint was read, again."""
     for group in optimiser.param_groups:

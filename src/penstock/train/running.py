@@ -22,7 +22,7 @@ from penstock.train.checks import check_job
 from penstock.train.facts import device_facts, run_facts
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.loop import Loop
-from penstock.train.optimisers import rates_on_device
+from penstock.train.optimisers import keep_ways, rates_on_device
 from penstock.train.run_folder import JOB, RunFolder
 from penstock.train.session import Session, make_session
 from penstock.train.standing import Standing, checked_standing
@@ -157,6 +157,7 @@ def _restore(session: Session, file: Path) -> Standing:
     session.restore_weights(state, str(file))
     session.restore_room(state.get("room"))
     try:
+        keep_ways(session.optimiser, state["optimiser"])
         session.optimiser.load_state_dict(state["optimiser"])
         rates_on_device(session.optimiser, session.inputs.device)
         if session.schedule is not None:

@@ -95,6 +95,8 @@ class LoadedSteps:
         # modules of the user's. (torch.manual_seed also formats a stack trace for each kind of device.)
         key = loaded.planned.key.purpose("dropout")
         torch.default_generator.manual_seed(int(key) & (1 << 63) - 1)
+        if session.device is not None:
+            torch.cuda.manual_seed(int(key) & (1 << 63) - 1)
         x = session.inputs.complete(batch)
         session.optimiser.zero_grad(set_to_none=True)
         with dropping(key), session.precision():

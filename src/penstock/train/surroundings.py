@@ -11,6 +11,7 @@ import torch
 from penstock.graph.blocks import default_threads
 from penstock.memory import freed_memory_kept
 from penstock.train.job import Job
+from penstock.train.processor import chosen_device
 
 
 @contextmanager
@@ -20,7 +21,8 @@ def own_settings(job: Job) -> Iterator[None]:
     torch.set_num_threads(job.threads or default_threads())
     torch.backends.cuda.matmul.allow_tf32 = job.compute_type == "tf32"
     try:
-        with torch.random.fork_rng(devices=[]), freed_memory_kept():
+        gpus = [device] if (device := chosen_device(job.device)).type == "cuda" else []
+        with torch.random.fork_rng(devices=gpus), freed_memory_kept():
             yield
     finally:
         torch.set_num_threads(before)

@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from penstock.errors import PenstockError
-from penstock.nn.device.gather import Marks, Own, Scale, gather, gather_largest
+from penstock.nn.device.gather import Kept, Own, Scale, gather, gather_largest
 from penstock.nn.device.lists import destination_lists, listed_by_source
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
@@ -43,9 +43,9 @@ def aggregate_joined(
     scale = _scale(block, reduce)
     if isinstance(x, TableRows):
         given = destination_lists(block), x.table, _weights(block), None, scale
-        return gather(*given, ids=x.ids, out_dtype=dtype, beside=True, behind=BEHIND)
-    rows, marks = (x.rows, x.marks) if isinstance(x, Rectified) else (x, None)
-    return cast(Tensor, cast(Any, _GatherJoined).apply(rows, block, scale, marks))
+        return gather(*given, ids=x.ids, out_dtype=dtype, beside=True, behind=BEHIND, direct=x.direct)
+    rows, kept = (x.rows, x.kept) if isinstance(x, Rectified) else (x, None)
+    return cast(Tensor, cast(Any, _GatherJoined).apply(rows, block, scale, kept))
 
 
 def normalised_sum(block: DeviceBlock, x: Tensor) -> Tensor:
@@ -119,10 +119,9 @@ class _GatherBeside(torch.autograd.Function):
 
 class _GatherJoined(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, block: DeviceBlock, scale: Scale | None, marks: Marks | None) -> Tensor:
-        ctx.block, ctx.rows, ctx.scale, ctx.marks, ctx.width = block, len(x), scale, marks, x.shape[1]
-        lists = destination_lists(block)
-        return gather(lists, x, _weights(block), write=scale, beside=True, behind=BEHIND, read_marks=marks)
+    def forward(ctx: Any, x: Tensor, block: DeviceBlock, scale: Scale | None, kept: Kept | None) -> Tensor:
+        ctx.block, ctx.rows, ctx.scale, ctx.kept, ctx.width = block, len(x), scale, kept, x.shape[1]
+        return gather(destination_lists(block), x, _weights(block), write=scale, beside=True, behind=BEHIND)
 
     @staticmethod
     @once_differentiable
@@ -130,7 +129,7 @@ class _GatherJoined(torch.autograd.Function):
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         of_neighbours, of_own = grad[:, : ctx.width], grad[:, ctx.width : 2 * ctx.width]
-        given = ctx.block, ctx.rows, None, ctx.scale, Own(of_own), of_neighbours, ctx.marks
+        given = ctx.block, ctx.rows, None, ctx.scale, Own(of_own), of_neighbours, ctx.kept
         return _return_rows(*given), None, None, None
 
 
@@ -159,13 +158,13 @@ def _return_rows(
     write: Scale | None,
     own: Own | None,
     grad: Tensor,
-    marks: Marks | None = None,
+    kept: Kept | None = None,
 ) -> Tensor:
     """The gradient of `rows` source rows: a gather along their lists, with the scales' parts exchanged."""
     if read is not None and read.values is not None and len(read.values) < rows:
         read = Scale(functional.pad(read.values, (0, rows - len(read.values))), read.divides, read.mean)
     lists = listed_by_source(block, rows)
-    return gather(lists, grad, _weights(block), write, read, own, read_lists=block.lists, write_marks=marks)
+    return gather(lists, grad, _weights(block), write, read, own, read_lists=block.lists, kept=kept)
 
 
 def _weights(block: DeviceBlock) -> Tensor | None:

@@ -40,28 +40,6 @@ def drop_rows(x: Tensor, key: DropKey, limit: int, scale: float, rectify: bool, 
     kernels.drop_rows[(-(-words // _WORDS),)](*given, **sizes)
 
 
-def mark_rows(x: Tensor, key: DropKey, limit: int, bits: Tensor) -> None:
-    """Mark what `drop_rows` with `rectify` would keep."""
-    from penstock.nn.device import drop_kernels as kernels
-
-    words = bits.numel()
-    if words:
-        halves = _signed(key.number & 0xFFFFFFFF), _signed(key.number >> 32)
-        given = x, key.tensor, key.call, *halves, bits, words
-        kernels.mark_rows[(-(-words // _WORDS),)](*given, LIMIT=limit, WIDTH=x.shape[1], BLOCK=_WORDS)
-
-
-def apply_marks(x: Tensor, bits: Tensor, scale: float) -> Tensor:
-    """scale * x where marked, else 0."""
-    from penstock.nn.device import drop_kernels as kernels
-
-    out = torch.empty_like(x)
-    if out.numel():
-        sizes = {"WIDTH": x.shape[1], "SCALE": scale, "BLOCK": 1024}
-        kernels.apply_marks[(-(-out.numel() // 1024),)](x, bits, out, out.numel(), **sizes)
-    return out
-
-
 def pass_where_positive(y: Tensor, grad: Tensor, scale: float) -> Tensor:
     """scale * grad where y > 0, else 0."""
     from penstock.nn.device import drop_kernels as kernels

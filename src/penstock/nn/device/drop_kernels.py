@@ -54,54 +54,6 @@ def drop_rows(
     tl.store(out + offset, result.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["call", "low", "high", "words"])
-def mark_rows(
-    x,
-    key,
-    call,
-    low,
-    high,
-    marks,
-    words,
-    LIMIT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """A mark for every number that is positive and kept, four to a byte: `drop_rows` with RECTIFIES, put off."""
-    DRAWS: tl.constexpr = (WIDTH + 3) // 4
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.arange(0, 4)[None, :]
-    f = 4 * (place % DRAWS)[:, None] + column
-    inside = (place < words)[:, None] & (f < WIDTH)
-    kept = tl.load(x + (place // DRAWS)[:, None] * WIDTH + f, mask=inside, other=0) > 0
-    if LIMIT < 65536:
-        if key is not None:
-            stream = tl.load(key).to(tl.uint64, bitcast=True)
-            named = mix(stream + (call + 1).to(tl.uint64) * _STEP)
-        else:
-            named = (high.to(tl.uint32, bitcast=True).to(tl.uint64) << 32) | low.to(tl.uint32, bitcast=True).to(
-                tl.uint64
-            )
-        bits = mix(named + place.to(tl.uint64) * _STEP)
-        draws = (bits[:, None] >> (16 * column).to(tl.uint64)) & 0xFFFF
-        kept = kept & (draws.to(tl.int32) < LIMIT)
-    byte = tl.sum(kept.to(tl.int32) << column, axis=1)
-    tl.store(marks + place, byte.to(tl.uint8), mask=place < words)
-
-
-@triton.jit
-def apply_marks(x, marks, out, numbers, WIDTH: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr):
-    """out = SCALE * x where marked, else 0."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < numbers
-    row, f = at // WIDTH, at % WIDTH
-    bit = (
-        tl.load(marks + row * ((WIDTH + 3) // 4) + f // 4, mask=inside, other=0).to(tl.int32) >> (f % 4).to(tl.int32)
-    ) & 1
-    value = tl.load(x + at, mask=inside, other=0)
-    tl.store(out + at, tl.where(bit != 0, value * SCALE, 0).to(out.dtype.element_ty), mask=inside)
-
-
 @triton.jit
 def pass_where_positive(y, grad, out, numbers, SCALE: tl.constexpr, NUMBER: tl.constexpr, BLOCK: tl.constexpr):
     """out = SCALE * grad where y > 0, else 0."""

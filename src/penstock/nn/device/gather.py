@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.nn.device.lists import CHUNK, Lists
+from penstock.nn.device.lists import Lists
+from penstock.sampling.device.block import CHUNK
 
 _WARPS = 4
 _THREADS = 32 * _WARPS
@@ -31,10 +32,10 @@ class Own:
 
 
 @dataclass(eq=False)
-class Marks:
-    """Which numbers of a matrix count, and how often: a byte of `bits` [rows, width / 4] marks four of them."""
+class Kept:
+    """Numbers of a result that count, `scale` times: those where `positive` is. The others are zero."""
 
-    bits: Tensor
+    positive: Tensor
     scale: float
 
 
@@ -51,14 +52,14 @@ def gather(
     out_dtype: torch.dtype | None = None,
     beside: bool = False,
     behind: int = 0,
-    read_marks: Marks | None = None,
-    write_marks: Marks | None = None,
+    kept: Kept | None = None,
+    direct: bool = False,
 ) -> Tensor:
     """write[i] * sum of weights[e] * read[j] * x[j] over the entries e = (j, i) of every list, + the rows' own term.
 
     `ids`: row j is x[ids[j]]. `read.mean` divides by lengths of `read_lists`. `winner`: only numbers that won count.
-    `beside`: [rows, 2 * width + behind], behind every row x[i] itself, then a one and zeros. Of x only numbers with
-    their mark count, or of the result.
+    `beside`: [rows, 2 * width + behind], behind every row x[i] itself, then a one and zeros. `kept` says which numbers
+    of the result are. `direct`: the lists name rows of x, and `ids` only the rows' own.
     """
     from penstock.nn.device import gather_kernels as kernels
 
@@ -71,16 +72,14 @@ def gather(
     entries = (lists.indices, lists.edges, weights, read.values, read_lists if read.mean else None, winner, ids, x)
     sizes: dict[str, Any] = {"WIDTH": width, "X_STRIDE": x.stride(0), "READ_DIVIDES": read.divides, "CHUNK": CHUNK}
     sizes["NUMBER"] = _number(x)
-    marks = read_marks or write_marks
-    sizes["MARK_SCALE"] = 1.0 if marks is None else marks.scale
-    read_bits, write_bits = (None if each is None else each.bits for each in (read_marks, write_marks))
+    sizes["DIRECT"] = direct
     partial = None
     if lists.chunks is not None:
         partial = torch.empty(len(lists.chunks), width, dtype=_sum_dtype(x), device=x.device)
         columns = _columns(width)
         grid = (len(lists.chunks), -(-width // columns))
         tile: dict[str, Any] = {"BLOCK_E": 16, "BLOCK_F": columns, "num_warps": _WARPS}
-        kernels.gather_chunks[grid](lists.chunks, *entries, read_bits, partial, **sizes, **tile)
+        kernels.gather_chunks[grid](lists.chunks, *entries, partial, **sizes, **tile)
     tile = _tile(x, lists.mean_length)
     grid = (-(-lists.rows // tile["BLOCK_R"]), -(-width // tile["BLOCK_F"]))
     terms = (None, None, None, 0) if own is None else (own.scale, own.ids, own_rows, _count(own))
@@ -90,8 +89,7 @@ def gather(
         write.values,
         *terms[:3],
         partial,
-        read_bits,
-        write_bits,
+        None if kept is None else kept.positive,
         out,
         lists.rows,
         terms[3],
@@ -100,6 +98,7 @@ def gather(
         OUT_STRIDE=out.stride(0),
         BESIDE=beside,
         BEHIND=behind,
+        KEPT_SCALE=1.0 if kept is None else kept.scale,
         WRITE_DIVIDES=write.divides,
         MEAN=write.mean,
         **tile,

@@ -28,8 +28,7 @@ def gather_rows(
     own_ids,
     own,
     partial,
-    read_marks,
-    write_marks,
+    positive,
     out,
     rows,
     own_rows,
@@ -39,7 +38,8 @@ def gather_rows(
     OUT_STRIDE: tl.constexpr,
     BESIDE: tl.constexpr,
     BEHIND: tl.constexpr,
-    MARK_SCALE: tl.constexpr,
+    KEPT_SCALE: tl.constexpr,
+    DIRECT: tl.constexpr,
     READ_DIVIDES: tl.constexpr,
     WRITE_DIVIDES: tl.constexpr,
     MEAN: tl.constexpr,
@@ -52,8 +52,9 @@ def gather_rows(
     """out[i] = own_scale[i] * own[i] + write factor of i * sum over its edges of the edge's factor * x[j].
 
     With MEAN the write factor has 1 / the list's length; `edge_rows` says what an edge's factor is. With BESIDE the
-    row x[i] is written behind out[i], and then BEHIND numbers more, a one and zeros; rows are OUT_STRIDE apart. Numbers
-    without their mark count as zero, those with it as MARK_SCALE times themselves: of x where it is read, or of out.
+    row x[i] is written behind out[i], and then BEHIND numbers more, a one and zeros; rows are OUT_STRIDE apart. Where
+    `positive` is not, out is zero, and KEPT_SCALE times itself elsewhere. DIRECT: the lists' entries are rows of x, and
+    `ids` only say which are the rows' own.
     """
     i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
@@ -66,8 +67,6 @@ def gather_rows(
         mine = single_rows(own, own_ids, i, i < own_rows, f, written, OWN_STRIDE).to(NUMBER)
     if BESIDE:
         copied = single_rows(x, ids, i, live, f, written, X_STRIDE)
-        if read_marks is not None:
-            copied = marked(copied.to(NUMBER), read_marks, i[:, None], f[None, :], written, WIDTH, MARK_SCALE)
     # Of a long list, what lies before its first whole chunk and behind its last.
     head, tail_at, tail = stop - start, stop, tl.zeros_like(stop)
     if partial is not None:
@@ -85,8 +84,8 @@ def gather_rows(
         e = tl.where(p < head[:, None], start[:, None] + p, tail_at[:, None] + p - head[:, None])
         valid = p < (head + tail)[:, None]
         values = edge_rows(
-            e, valid, f, indices, edges, weights, read_scale, read_lists, winner, ids, x, read_marks,
-            WIDTH, X_STRIDE, READ_DIVIDES, MARK_SCALE, NUMBER,
+            e, valid, f, indices, edges, weights, read_scale, read_lists, winner, ids, x,
+            WIDTH, X_STRIDE, DIRECT, READ_DIVIDES, NUMBER,
         )  # fmt: skip
         total += tl.sum(values, axis=1)
         k += BLOCK_E
@@ -109,8 +108,9 @@ def gather_rows(
         if own_scale is not None:
             mine *= tl.load(own_scale + i, mask=i < own_rows, other=0).to(NUMBER)[:, None]
         total += mine
-    if write_marks is not None:
-        total = marked(total, write_marks, i[:, None], f[None, :], written, WIDTH, MARK_SCALE)
+    if positive is not None:
+        kept = tl.load((positive + i.to(tl.int64) * WIDTH)[:, None] + f[None, :], mask=written, other=0) > 0
+        total = tl.where(kept, total * KEPT_SCALE, 0)
     to = (out + i.to(tl.int64) * OUT_STRIDE)[:, None] + f[None, :]
     tl.store(to, total.to(out.dtype.element_ty), mask=written)
     if BESIDE:
@@ -124,14 +124,6 @@ def gather_rows(
 
 
 @triton.jit
-def marked(values, marks, row, f, mask, WIDTH: tl.constexpr, MARK_SCALE: tl.constexpr):
-    """MARK_SCALE * values where marked, else 0. A byte has the marks of four numbers of a row."""
-    at = marks + row.to(tl.int64) * ((WIDTH + 3) // 4) + f // 4
-    bit = (tl.load(at, mask=mask, other=0).to(tl.int32) >> (f % 4)) & 1
-    return tl.where(bit != 0, values * MARK_SCALE, 0)
-
-
-@triton.jit
 def gather_chunks(
     chunk_rows,
     indices,
@@ -142,12 +134,11 @@ def gather_chunks(
     winner,
     ids,
     x,
-    read_marks,
     partial,
     WIDTH: tl.constexpr,
     X_STRIDE: tl.constexpr,
+    DIRECT: tl.constexpr,
     READ_DIVIDES: tl.constexpr,
-    MARK_SCALE: tl.constexpr,
     CHUNK: tl.constexpr,
     NUMBER: tl.constexpr,
     BLOCK_E: tl.constexpr,
@@ -161,8 +152,8 @@ def gather_chunks(
         for k in tl.static_range(0, CHUNK, BLOCK_E):
             e = c * CHUNK + k + tl.arange(0, BLOCK_E)[None, :]
             total += edge_rows(
-                e, e >= 0, f, indices, edges, weights, read_scale, read_lists, winner, ids, x, read_marks,
-                WIDTH, X_STRIDE, READ_DIVIDES, MARK_SCALE, NUMBER,
+                e, e >= 0, f, indices, edges, weights, read_scale, read_lists, winner, ids, x,
+                WIDTH, X_STRIDE, DIRECT, READ_DIVIDES, NUMBER,
             )  # fmt: skip
         result = tl.sum(total, axis=1)
         at = (partial + c.to(tl.int64) * WIDTH + f)[None, :]
@@ -171,8 +162,8 @@ def gather_chunks(
 
 @triton.jit
 def edge_rows(
-    e, valid, f, indices, edges, weights, read_scale, read_lists, winner, ids, x, read_marks,
-    WIDTH: tl.constexpr, X_STRIDE: tl.constexpr, READ_DIVIDES: tl.constexpr, MARK_SCALE: tl.constexpr,
+    e, valid, f, indices, edges, weights, read_scale, read_lists, winner, ids, x,
+    WIDTH: tl.constexpr, X_STRIDE: tl.constexpr, DIRECT: tl.constexpr, READ_DIVIDES: tl.constexpr,
     NUMBER: tl.constexpr,
 ):  # fmt: skip
     """[rows, edges, columns] of the valid edges e [rows, edges]: factor * x[j], zeros elsewhere.
@@ -185,12 +176,10 @@ def edge_rows(
     if edges is not None:
         place = tl.load(edges + e, mask=valid, other=0)
     row = j.to(tl.int64)
-    if ids is not None:
+    if ids is not None and not DIRECT:
         row = tl.load(ids + j, mask=valid, other=0).to(tl.int64)
     read = valid[:, :, None] & (f < WIDTH)[None, None, :]
     values = tl.load((x + row * X_STRIDE)[:, :, None] + f[None, None, :], mask=read, other=0).to(NUMBER)
-    if read_marks is not None:
-        values = marked(values, read_marks, j[:, :, None], f[None, None, :], read, WIDTH, MARK_SCALE)
     if weights is not None:
         values *= tl.load(weights + place, mask=valid, other=0).to(NUMBER)[:, :, None]
     if read_scale is not None:

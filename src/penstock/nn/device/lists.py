@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.sampling.device.block import DeviceBlock, SourceLists
+from penstock.sampling.device.block import CHUNK, DeviceBlock, SourceLists
 
-CHUNK = 32
-"""Edges of a chunk: lists longer than two are summed chunk by chunk. Short ones are done before that pays."""
 _LANES = 256
 """Searches of one program."""
 

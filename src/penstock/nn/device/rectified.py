@@ -1,7 +1,6 @@
-"""Rows whose rectifier and dropout are still to be carried out: whoever reads them does, and on the way back too.
+"""Rows behind a rectifier and dropout whose gradient is still to pass them: whoever returns it lets it pass on the way.
 
-Carried out on its own, each would be a pass over the largest matrix of a batch. What is made instead are marks, a byte
-for four numbers.
+On its own that would be a pass over the largest matrix of a batch, there and back.
 """
 
 from dataclasses import dataclass
@@ -11,20 +10,28 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from penstock.nn.device.drop import DropKey, apply_marks, mark_rows
-from penstock.nn.device.gather import Marks
+from penstock.nn.device.drop import DropKey, drop_rows, pass_where_positive
+from penstock.nn.device.gather import Kept
 
 
 @dataclass(eq=False)
 class Rectified:
-    """drop(relu(rows)): `marks` say which numbers are left. SAGE reads it as it is; `settled` is for the others."""
+    """drop(relu(z)) as `rows`, connected to z as if nothing were between them; what was kept is positive.
+
+    `SAGELayer` knows, and returns what belongs to z. For all others there is `settled`.
+    """
 
     rows: Tensor
-    marks: Marks
+    scale: float
+
+    @property
+    def kept(self) -> Kept:
+        """Which numbers of a gradient pass."""
+        return Kept(self.rows.detach(), self.scale)
 
     def settled(self) -> Tensor:
-        """As a matrix of its own."""
-        return cast(Tensor, cast(Any, _Settled).apply(self.rows, self.marks))
+        """The rows, connected as they should be."""
+        return cast(Tensor, cast(Any, _Settled).apply(self.rows, self.scale))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -54,20 +61,34 @@ class Rectified:
         return 2
 
 
-def rectified(rows: Tensor, key: DropKey, limit: int, scale: float) -> Rectified:
-    """`rows` with the rectifier and dropout marked. A `limit` of 65536 drops nothing."""
-    bits = torch.empty(len(rows), -(-rows.shape[1] // 4), dtype=torch.uint8, device=rows.device)
-    mark_rows(rows.detach().contiguous(), key, limit, bits)
-    return Rectified(rows.contiguous(), Marks(bits, scale))
+def rectified(z: Tensor, key: DropKey, limit: int, scale: float) -> Rectified:
+    """drop(relu(z)) in the place of z, which must not be used afterwards. A `limit` of 65536 drops nothing."""
+    return Rectified(cast(Tensor, cast(Any, _InPlace).apply(z.contiguous(), key, limit, scale)), scale)
+
+
+class _InPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, key: DropKey, limit: int, scale: float) -> Tensor:
+        ctx.mark_dirty(z)
+        drop_rows(z.detach(), key, limit, scale, True, z.detach())
+        return z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """It has passed already."""
+        return grad, None, None, None
 
 
 class _Settled(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, marks: Marks) -> Tensor:
-        ctx.marks = marks
-        return apply_marks(rows.detach().contiguous(), marks.bits, marks.scale)
+    def forward(ctx: Any, rows: Tensor, scale: float) -> Tensor:
+        ctx.scale = scale
+        ctx.save_for_backward(rows)
+        return rows.view_as(rows)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return apply_marks(grad.contiguous(), ctx.marks.bits, ctx.marks.scale), None
+        (rows,) = ctx.saved_tensors
+        return pass_where_positive(rows, grad.contiguous(), ctx.scale), None

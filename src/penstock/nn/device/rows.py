@@ -5,27 +5,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from penstock.errors import PenstockError
+
 
 @dataclass(eq=False)
 class TableRows:
     """table[ids] without the copy: `table` [vertices, width] on a device, `ids` int32 or int64 [rows].
 
     `SAGELayer` aggregates straight from the table; whoever needs a matrix makes one. Ids behind the batch's own, where
-    there is room for more, are read as well (by rows that nobody reads): they must be rows of the table.
+    there is room for more, are read as well (by rows that nobody reads): they must be rows of the table. `direct`: the
+    block's lists name rows of the table, as its sampler gave neighbours no rows of their own, and `ids` are the
+    destinations'.
     """
 
     table: Tensor
     ids: Tensor
+    direct: bool = False
 
     def materialise(self, dtype: torch.dtype | None = None) -> Tensor:
         """[rows, width], in the table's type or another."""
         from penstock.nn.device.gather import copy_rows
 
+        if self.direct:
+            raise PenstockError("The batch's neighbours have no rows of their own: they cannot be copied to a matrix.")
         return copy_rows(self.table, self.ids, dtype or self.table.dtype)
-
-    def first(self, count: int) -> "TableRows":
-        """The first `count` rows."""
-        return TableRows(self.table, self.ids[:count])
 
     def __getitem__(self, rows: slice) -> "TableRows":
         return TableRows(self.table, self.ids[rows])

@@ -26,7 +26,8 @@ class SAGELayer(nn.Module):
     def forward(self, block: Block, x: Tensor | TableRows | Rectified) -> Tensor:
         """[num_dst, out] of x [num_src, in]; a device's block reads rows of a table where they lie."""
         weight, bias = self.neighbours.weight, self.neighbours.bias
-        first = self.reduce == "max" or aggregates_first(block, x, weight, self.order)
+        in_table = isinstance(x, TableRows) and x.direct
+        first = self.reduce == "max" or in_table or aggregates_first(block, x, weight, self.order)
         if isinstance(block, DeviceBlock) and first and self.reduce != "max":
             # One product rather than two, of which the second would read and write all results again. The bias is a
             # weight of ones: its gradient by itself would be one more pass over all results.

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from penstock.sampling.block import Block, TypedBlock
 
+CHUNK = 32
+"""Edges of a chunk: lists longer than two are summed chunk by chunk. Short ones are done before that pays."""
+
 
 @dataclass(eq=False)
 class SourceLists:

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from penstock.sampling.device import kernels
-from penstock.sampling.device.block import DeviceBlock
+from penstock.sampling.device.block import CHUNK, DeviceBlock, SourceLists
 from penstock.sampling.device.room import Room
 
 _EDGES = 1024
 _FEWEST = 32
 _CELLS = 1024
-"""Edges, rows and draws that a program handles."""
+_ORDERED = 256
+"""Edges, rows and draws that a program handles, and lists that it puts in order."""
 
 
 class Topology:
@@ -61,9 +62,17 @@ class Slot:
         totals: bool = False,
         edges: bool = False,
         place: Tensor | None = None,
+        numbers_last: bool = True,
+        turns: bool = False,
     ) -> None:
-        """`place` may be shared by slots that are filled one after the other on one stream."""
+        """`place` may be shared by slots that are filled one after the other on one stream.
+
+        Without `numbers_last` the last hop's neighbours get no rows: `indices` of its block are vertices, for a layer
+        that reads their features where they lie. With `turns` the other blocks come with their lists read from the
+        sources, along which gradients go back.
+        """
         self._topology, self._fanouts, self.room, self._replace = topology, list(fanouts), room, replace
+        self._numbers_last, self._turns = numbers_last, turns
 
         def empty(size: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(max(1, size), dtype=dtype, device=device)
@@ -82,6 +91,11 @@ class Slot:
         self._sources = [empty(max(room.edges[place::2], default=1)) for place in (0, 1)]
         self._row_sums = [empty(_blocks(rows, _rows_of(f))) for rows, f in zip(room.rows, self._fanouts, strict=False)]
         self._edge_sums = empty(max(_blocks(size, _EDGES) for size in room.edges))
+        self._is_new = empty(max(room.edges), torch.int8)
+        self._turned = [
+            Turned(rows, size, device) if turns else None
+            for rows, size in zip(room.rows[1:-1], room.edges[:-1], strict=True)
+        ]
         self.totals = empty(room.rows[-1], torch.float32) if totals else None
         self._keeps_positions = edges
 
@@ -96,20 +110,28 @@ class Slot:
         for hop in range(hops):
             self._count(hop)
             self._draw(hop)
-            self._number(hop)
-        self._count(hops)
+            if self._is_numbered(hop):
+                self._number(hop)
+        if self._numbers_last:
+            self._count(hops)
+        for hop, turned in enumerate(self._turned):
+            if turned is not None:
+                turned.fill(self._indices[hop], self.edge_counts[hop:])
+        last = hops if self._numbers_last else hops - 1
         if self.totals is not None:
             kernels.list_lengths[(_blocks(room.rows[-1], _EDGES),)](
-                self._topology.indptr, self.vertices, self.known[hops:], self.totals, room.rows[-1], B=_EDGES
+                self._topology.indptr, self.vertices, self.known[last:], self.totals, room.rows[-1], B=_EDGES
             )
         kernels.finish[(_blocks(room.rows[-1], _EDGES),)](
-            self.vertices, self.known[hops:], self.place, self.needed, self._rooms, epoch.cursor, self.number,
+            self.vertices, self.known[last:], self.place, self.needed, self._rooms, epoch.cursor, self.number,
             epoch.failed_at, self.skip, SIZES=2 * hops, B=_EDGES,
         )  # fmt: skip
 
     def blocks(self) -> list[DeviceBlock]:
         """The batch's blocks with all their room, outermost first. They change with the next draw."""
-        rows, edges = self.room.rows, self.room.edges
+        rows, edges = list(self.room.rows), self.room.edges
+        if not self._numbers_last:
+            rows[-1] = rows[-2]
         hops = reversed(range(len(self._fanouts)))
         return [self._block(hop, rows[hop], rows[hop + 1], edges[hop], False) for hop in hops]
 
@@ -132,8 +154,19 @@ class Slot:
             None,
             None if self.totals is None else cut(self.totals, num_src),
             cut(self._positions[hop], edges) if self._keeps_positions else None,
-            {"longest": self._fanouts[hop]},
+            self._derived(hop),
         )
+
+    def _derived(self, hop: int) -> dict[str, Any]:
+        """What the sampler knows of a block beforehand."""
+        known: dict[str, Any] = {"longest": self._fanouts[hop]}
+        turned = self._turned[hop] if hop < len(self._turned) else None
+        if turned is not None:
+            known |= {"sources": turned.lists, "source_chunks": turned.chunks}
+        return known
+
+    def _is_numbered(self, hop: int) -> bool:
+        return self._numbers_last or hop < len(self._fanouts) - 1
 
     def _count(self, hop: int) -> None:
         """The edges of this hop, and beside it the rows of the last hop's."""
@@ -143,33 +176,70 @@ class Slot:
         count_programs = _blocks(self.room.rows[hop], rows) if counts else 0
         look_programs = _blocks(self.room.edges[hop - 1], _EDGES) if looks_up else 0
         last = max(hop - 1, 0)
+        turned = self._turned[last] if looks_up and last < len(self._turned) else None
         kernels.count_and_look_up[(count_programs + look_programs,)](
             self._topology.indptr, self.vertices, self.known[hop:], self._row_sums[hop if counts else 0],
             self._sources[last % 2], self.edge_counts[last:], self.place, self._indices[last],
+            None if turned is None else turned.readers, None if turned is None else turned.slots,
             self.room.rows[hop], count_programs, FANOUT=fanout, REPLACE=self._replace,
-            COUNTS=counts, LOOKS_UP=looks_up, ROWS=rows, B=_EDGES,
+            COUNTS=counts, LOOKS_UP=looks_up, TURNS=turned is not None, ROWS=rows, B=_EDGES,
         )  # fmt: skip
 
     def _draw(self, hop: int) -> None:
         fanout, rows_room = self._fanouts[hop], self.room.rows[hop]
         rows = _rows_of(fanout)
         programs = _blocks(rows_room, rows)
+        turned = self._turned[hop] if hop < len(self._turned) else None
+        drawn = self._sources[hop % 2] if self._is_numbered(hop) else self._indices[hop]
         kernels.draw[(programs,)](
             self._topology.indptr, self._topology.indices, self.vertices, self.known[hop:], self._row_sums[hop],
-            self.keys[hop:], self._indptrs[hop], self._sources[hop % 2], self.edge_counts[hop:], self._positions[hop],
-            self.place, self.needed[2 * hop :], rows_room, self.room.edges[hop],
-            FANOUT=fanout, COLUMNS=_power(fanout), REPLACE=self._replace, KEEPS_POSITIONS=self._keeps_positions,
+            self.keys[hop:], self._indptrs[hop], drawn, self.edge_counts[hop:], self._positions[hop],
+            None if turned is None else turned.targets, self.place, self.needed[2 * hop :], rows_room,
+            self.room.edges[hop], FANOUT=fanout, COLUMNS=_power(fanout), REPLACE=self._replace,
+            KEEPS_POSITIONS=self._keeps_positions, KEEPS_TARGETS=turned is not None, NUMBERS=self._is_numbered(hop),
             BLOCKS=_power(programs), ROWS=rows,
         )  # fmt: skip
 
     def _number(self, hop: int) -> None:
         programs = _blocks(self.room.edges[hop], _EDGES)
-        read = self._sources[hop % 2], self.edge_counts[hop:], self.place, self._edge_sums
+        read = self._sources[hop % 2], self.edge_counts[hop:], self.place, self._edge_sums, self._is_new
         kernels.count_new[(programs,)](*read, B=_EDGES)
         kernels.number_new[(programs,)](
             *read, self.vertices, self.known[hop:], self.known[hop + 1 :], self.needed[2 * hop + 1 :],
             self.room.rows[hop + 1], BLOCKS=_power(programs), B=_EDGES,
         )  # fmt: skip
+
+
+class Turned:
+    """A block's lists read from its sources, made without a sort: counted, placed, and each put in order."""
+
+    def __init__(self, rows: int, edges: int, device: torch.device) -> None:
+        def empty(size: int) -> Tensor:
+            return torch.zeros(max(1, size), dtype=torch.int32, device=device)
+
+        self._rows, self._edges = rows, edges
+        self.readers, self.slots, self.targets = empty(rows), empty(edges), empty(edges)
+        self._unordered, self._sums = empty(edges), empty(_blocks(rows, _EDGES))
+        self.lists = SourceLists(empty(rows + 1), empty(edges), empty(edges))
+        self.chunks = empty(edges // CHUNK) if edges > 2 * CHUNK else None
+        self._chunks = empty(1) if self.chunks is None else self.chunks
+
+    def fill(self, indices: Tensor, edges: Tensor) -> None:
+        """Of edges that have taken their slots."""
+        rows, lists = self._rows, self.lists
+        programs = _blocks(rows, _EDGES)
+        kernels.count_readers[(programs,)](self.readers, self._sums, rows, B=_EDGES)
+        if self.chunks is not None:
+            self.chunks.fill_(-1)
+        kernels.bound_readers[(programs,)](
+            self.readers, self._sums, lists.indptr, self._chunks, rows, CHUNK=CHUNK, BLOCKS=_power(programs), B=_EDGES
+        )
+        kernels.place_readers[(_blocks(self._edges, _EDGES),)](
+            indices, self.slots, lists.indptr, edges, self._unordered, B=_EDGES
+        )
+        kernels.order_readers[(_blocks(rows, _ORDERED),)](
+            lists.indptr, self._unordered, self.targets, lists.edges, lists.indices, rows, B=_ORDERED, E=4
+        )
 
 
 def fresh_place(vertices: int, device: torch.device) -> Tensor:

@@ -66,18 +66,22 @@ def count_and_look_up(
     edges,
     place,
     indices,
+    readers,
+    slots,
     room,
     count_programs,
     FANOUT: tl.constexpr,
     REPLACE: tl.constexpr,
     COUNTS: tl.constexpr,
     LOOKS_UP: tl.constexpr,
+    TURNS: tl.constexpr,
     ROWS: tl.constexpr,
     B: tl.constexpr,
 ):
     """Two passes side by side: the edges that this hop's rows draw, summed a program; and the rows of the last hop's.
 
-    `known` is this hop's number of rows, `edges` the last hop's number of edges, `room` its room for rows.
+    `known` is this hop's number of rows, `edges` the last hop's number of edges, `room` its room for rows. With TURNS
+    every row also counts its `readers`, and an edge takes a slot among them, in no order yet.
     """
     program = tl.program_id(0)
     if COUNTS:  # noqa: SIM102 - the outer condition is the compiler's
@@ -94,7 +98,10 @@ def count_and_look_up(
             v = tl.load(sources + e, mask=held, other=0)
             row = tl.load(place + v, mask=held, other=0)
             # A vertex that found no room has no row; its batch is drawn again, but until then must not read wildly.
-            tl.store(indices + e, tl.where(row < room, row, 0), mask=held)
+            row = tl.where(row < room, row, 0)
+            tl.store(indices + e, row, mask=held)
+            if TURNS:
+                tl.store(slots + e, tl.atomic_add(readers + row, 1, mask=held, sem="relaxed"), mask=held)
 
 
 @triton.jit
@@ -117,6 +124,7 @@ def draw(
     sources,
     edges,
     positions,
+    targets,
     place,
     needed,
     rows_room,
@@ -125,10 +133,12 @@ def draw(
     COLUMNS: tl.constexpr,
     REPLACE: tl.constexpr,
     KEEPS_POSITIONS: tl.constexpr,
+    KEEPS_TARGETS: tl.constexpr,
+    NUMBERS: tl.constexpr,
     BLOCKS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Draw for every row, fetch the neighbours, and let each reach for its place; the lists' bounds on the way.
+    """Draw for every row, fetch the neighbours, and with NUMBERS let each reach for its place; the lists' bounds too.
 
     Draws are those of `penstock.sampling.kernels.choose`: a hash of the hop's key, the vertex and the draw's number.
     """
@@ -158,7 +168,10 @@ def draw(
     tl.store(sources + out, neighbour, mask=real)
     if KEEPS_POSITIONS:
         tl.store(positions + out, position, mask=real)
-    tl.atomic_min(place + neighbour, UNNUMBERED + out, mask=real, sem="relaxed")
+    if KEEPS_TARGETS:
+        tl.store(targets + out, tl.broadcast_to(rows[:, None], (ROWS, COLUMNS)), mask=real)
+    if NUMBERS:
+        tl.atomic_min(place + neighbour, UNNUMBERED + out, mask=real, sem="relaxed")
 
 
 @triton.jit
@@ -184,26 +197,38 @@ def _choose(
 
 
 @triton.jit
-def count_new(sources, edges, place, sums, B: tl.constexpr):
-    """The edges that were first to reach a vertex without a row, summed a program."""
+def count_new(sources, edges, place, sums, is_new, B: tl.constexpr):
+    """The edges that were first to reach a vertex without a row: noted, and summed a program."""
     program = tl.program_id(0)
     e = program * B + tl.arange(0, B)
     held = e < tl.load(edges)
     v = tl.load(sources + e, mask=held, other=0)
     is_first = held & (tl.load(place + v, mask=held, other=0) == UNNUMBERED + e)
+    tl.store(is_new + e, is_first.to(tl.int8), mask=held)
     tl.store(sums + program, tl.sum(is_first.to(tl.int32), axis=0))
 
 
 @triton.jit
 def number_new(
-    sources, edges, place, sums, vertices, known, known_after, needed, room, BLOCKS: tl.constexpr, B: tl.constexpr
+    sources,
+    edges,
+    place,
+    sums,
+    is_new,
+    vertices,
+    known,
+    known_after,
+    needed,
+    room,
+    BLOCKS: tl.constexpr,
+    B: tl.constexpr,
 ):
     """Rows for the new vertices, behind those known, in the order of the edges that reached them."""
     program = tl.program_id(0)
     e = program * B + tl.arange(0, B)
     held = e < tl.load(edges)
-    v = tl.load(sources + e, mask=held, other=0)
-    is_first = held & (tl.load(place + v, mask=held, other=0) == UNNUMBERED + e)
+    is_first = tl.load(is_new + e, mask=held, other=0) != 0
+    v = tl.load(sources + e, mask=is_first, other=0)
     counted = is_first.to(tl.int32)
     before = tl.load(known) + _sum_before(sums, program, BLOCKS)
     row = before + tl.cumsum(counted, axis=0) - counted
@@ -239,6 +264,73 @@ def finish(
         tl.store(skip, tl.where(failed <= this, 1.0, 0.0))
         tl.store(number, this)
         tl.store(cursor, this + 1)
+
+
+@triton.jit
+def count_readers(readers, sums, rows, B: tl.constexpr):
+    """The readers of a program's rows, summed."""
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(sums + tl.program_id(0), tl.sum(tl.load(readers + i, mask=i < rows, other=0), axis=0))
+
+
+@triton.jit
+def bound_readers(readers, sums, indptr, chunks, rows, CHUNK: tl.constexpr, BLOCKS: tl.constexpr, B: tl.constexpr):
+    """Where each row's readers lie. A long list's whole chunks learn whose they are; the counts become zero again."""
+    program = tl.program_id(0)
+    i = program * B + tl.arange(0, B)
+    count = tl.load(readers + i, mask=i < rows, other=0)
+    behind = _sum_before(sums, program, BLOCKS) + tl.cumsum(count, axis=0)
+    tl.store(indptr + i + 1, behind, mask=i < rows)
+    tl.store(readers + i, tl.zeros_like(count), mask=i < rows)
+    if program == 0:
+        tl.store(indptr, 0)
+    start = behind - count
+    long = count > 2 * CHUNK
+    first = (start + CHUNK - 1) // CHUNK
+    whole = tl.where(long, behind // CHUNK - first, 0)
+    k = 0
+    most = tl.max(whole, axis=0)
+    while k < most:
+        tl.store(chunks + first + k, i, mask=k < whole)
+        k += 1
+
+
+@triton.jit
+def place_readers(indices, slots, indptr, edges, unordered, B: tl.constexpr):
+    """Every edge into its slot behind its source."""
+    e = tl.program_id(0) * B + tl.arange(0, B)
+    held = e < tl.load(edges)
+    row = tl.load(indices + e, mask=held, other=0)
+    at = tl.load(indptr + row, mask=held, other=0) + tl.load(slots + e, mask=held, other=0)
+    tl.store(unordered + at, e, mask=held)
+
+
+@triton.jit
+def order_readers(indptr, unordered, targets, out_edges, out_targets, rows, B: tl.constexpr, E: tl.constexpr):
+    """Every list in the order of its edges: slots were taken as they came, and sums must not depend on that.
+
+    An entry's rank is the number of smaller ones. Lists are short, mostly of one entry; a long one is compared piece by
+    piece.
+    """
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    start = tl.load(indptr + i, mask=i < rows, other=0)
+    length = tl.load(indptr + i + 1, mask=i < rows, other=0) - start
+    longest = tl.max(length, axis=0)
+    piece = tl.arange(0, E)[None, :]
+    k = 0
+    while k < longest:
+        mine = k + piece < length[:, None]
+        edge = tl.load(unordered + start[:, None] + k + piece, mask=mine, other=0)
+        rank = tl.zeros((B, E), tl.int32)
+        other = 0
+        while other < longest:
+            value = tl.load(unordered + start + other, mask=other < length, other=FREE)
+            rank += (value[:, None] < edge).to(tl.int32)
+            other += 1
+        at = start[:, None] + rank
+        tl.store(out_edges + at, edge, mask=mine)
+        tl.store(out_targets + at, tl.load(targets + edge, mask=mine, other=0), mask=mine)
+        k += E
 
 
 @triton.jit

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _ROUND = 64
-_SLACK = 0.02
-_SPREADS = 6.0
+_SLACK = 0.004
+_SPREADS = 5.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def largest_room(batch_size: int, fanouts: Sequence[int], vertices: int) -> Room
 def room_for(samples: Sequence[Sequence[int]], batch_size: int, largest: Room) -> Room:
     """Room for batches like some that were drawn (each in the order of `sizes`).
 
-    Sizes are sums over many vertices and so nearly normal: the mean and six standard deviations, and a little more as
+    Sizes are sums over many vertices and so nearly normal: the mean and five standard deviations, and a little more as
     the deviation is itself measured from few batches.
     """
     sizes = []

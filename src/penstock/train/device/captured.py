@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from penstock.graph.hashing import key_of
-from penstock.nn.device.lists import source_lists
 from penstock.nn.device.rows import TableRows
 from penstock.nn.drop import dropping
 from penstock.pipeline.clock import Recorder, StageTime
@@ -30,6 +29,9 @@ from penstock.train.device.placed import Placed
 from penstock.train.session import Session
 from penstock.train.steps import Step
 
+_FIRST_BURST = 16
+_BURST_SECONDS = 1.0
+"""Steps done at first before the loop hears of them, and later as many as take about a second."""
 _WARM_UPS = 3
 """Steps before the capture: kernels compile, libraries allocate what they keep."""
 
@@ -53,6 +55,7 @@ class CapturedSteps:
         self._drawing = _stream(self._placed.device)
         self._slots: list[_Captured] = []
         self._drawn = 0
+        self._most = _FIRST_BURST
 
     def __enter__(self) -> Self:
         self._supply.fill(self._position)
@@ -66,7 +69,10 @@ class CapturedSteps:
     def __iter__(self) -> Iterator[list[Step]]:
         epochs = self._schedule.epochs
         while epochs is None or self._position.epoch < epochs:
-            yield self._burst(self._pause(self._position))
+            began, many = time.perf_counter(), min(self._pause(self._position), self._most)
+            yield self._burst(many)
+            # Whoever asks to stop is heard between two bursts.
+            self._most = max(1, int(_BURST_SECONDS * many / (time.perf_counter() - began)))
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -272,11 +278,6 @@ class _Captured:
             supply.labels, slot.number, supply.epoch.items, size, batch.labels, batch.seed_weights,
             WIDTH=width, COLUMNS=columns, B=rows,
         )  # fmt: skip
-        for block in self._blocks:
-            block.derived = kept(block.derived, "longest")
-        for block in self._blocks[1:]:
-            # Gradients go back along these; the first layer's input needs none.
-            source_lists(block, block.num_src)
         if not isinstance(self._rows, TableRows):
             supply.placed.table.gather(slot.vertices, self._rows, slot.known[-1:])
 

@@ -35,7 +35,9 @@ class DeviceOptions(StrictDocument):
     compute_type: Literal["float32", "tf32", "bfloat16", "float16"] = Field(
         "float32", description="type of matrix products; tf32 and the 16-bit ones round more and are faster"
     )
-    device_share: float = Field(0.92, gt=0, le=1, description="part of the device's free memory that may be used")
+    device_share: float = Field(
+        0.92, gt=0, le=1, description="part of the device's memory that may be full, by this run and others"
+    )
     capture: bool = Field(True, description="capture a step once and replay it, where the job allows it")
 
     @field_validator("placement", mode="before")

@@ -47,6 +47,8 @@ def place(session: "Session", training: bool, progress: Progress = SILENT) -> "P
     torch.cuda.reset_peak_memory_stats(inputs.device)
     fanouts = [fanout for fanout in job.fanouts if isinstance(fanout, int)]
     on_host = against_sampling(job, graph, task)
+    if training and on_host and job.sample_on in ("device", "hybrid"):
+        raise PenstockError(f"sample_on {job.sample_on} cannot be: {', '.join(on_host)}. Set it to auto or host.")
     if not training or job.sample_on == "host":
         on_host = [*on_host, "sample_on is host" if training else "nothing is trained"]
     zoo = getattr(session.model, "layerwise", False)
@@ -67,8 +69,11 @@ def place(session: "Session", training: bool, progress: Progress = SILENT) -> "P
         progress.note(sentence)
     if training:
         _put(placed, job, graph, inputs.fields, schedule, progress)
-    if training and residence.topology != "host":
-        placed.sample = drawing_on_device(placed, job, task)
+    if schedule is not None and residence.topology != "host":
+        placed.sample, who = drawing_on_device(placed, job, task, schedule)
+        if who and not placed.is_captured:
+            placed.why.append(who)
+            progress.note(who)
     inputs.carrier = DeviceCarrier(
         inputs.device, inputs.store, inputs.fields, placed.tables, working.row_type, inputs.scale
     )
@@ -120,13 +125,17 @@ class Placed:
 
     def slot(self, room: Room, keys: int, place: Tensor | None = None) -> Slot:
         """Memory for a batch."""
-        return Slot(self.topology, self.fanouts, room, self.device, keys, self.replace, self.totals, place=place)
+        in_place = self.reads_in_place and isinstance(self.table, ResidentTable)
+        return Slot(
+            self.topology, self.fanouts, room, self.device, keys, self.replace, self.totals,
+            place=place, numbers_last=not in_place, turns=True,
+        )  # fmt: skip
 
     def static_rows(self, slot: Slot) -> Tensor | TableRows:
         """Where a captured batch finds its features: in their table, or in a copy at a fixed place."""
         table = self.table
         if self.reads_in_place and isinstance(table, ResidentTable):
-            return TableRows(table.table, slot.vertices)
+            return TableRows(table.table, slot.vertices[: slot.room.rows[-2]], direct=True)
         return torch.zeros((len(slot.vertices), *table.shape[1:]), dtype=self.working.row_type, device=self.device)
 
     def whole_graph(self, graph: Graph, job: Job) -> WholeGraph | None:
@@ -215,10 +224,16 @@ def _decided(
     edges = next(iter(graph.edges.values()), None)
     topology = 0 if drawn_on_host or edges is None else edges.indptr.nbytes + edges.indices.nbytes
     rows = sum(len(table) for table in tables)
+    cache = wish.cache_rows
+    if not graph.is_homogeneous:
+        # A cache would have to be shared out among the types.
+        if cache:
+            raise PenstockError("cache_rows is for graphs with one node and edge type: leave it out of `placement`.")
+        cache = 0
     row = max(1, sum(sizes) // max(rows, 1))
     return decide_residence(
         Sizes(topology, sum(sizes), row, rows, working.bytes, free, total, available_mb() << 20),
-        Wanted("host" if drawn_on_host else wish.topology, wish.features, wish.cache_rows, job.device_share),
+        Wanted("host" if drawn_on_host else wish.topology, wish.features, cache, job.device_share),
     )
 
 
@@ -243,7 +258,7 @@ def _put(
             placed.tables[name] = ResidentTable(to_device(array, device, dtype, progress=progress))
             continue
         pinned = to_pinned(array, device, dtype, progress=progress)
-        if residence.cache_rows and len(fields) == 1:
+        if residence.cache_rows:
             hottest = _hottest(placed, job, graph, schedule, residence.cache_rows)
             placed.tables[name] = CachedTable(pinned, hottest, device)
             placed.cached_rows = len(hottest)
