@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
-from penstock.sampling.block import Block, TypedBatch, TypedBlock, merge_edges
+from penstock.nn.device.merged import merged_edges, merged_relations
+from penstock.sampling.block import Block, TypedBlock
 
 
 def adapt(
@@ -45,15 +46,15 @@ class Adapted(nn.Module):
         if self.typed:
             return self._typed(cast(Sequence[TypedBlock], blocks), {name: _own(rows) for name, rows in x.items()})
         plain = cast(Sequence[Block], blocks)
-        result = self.module(_own(x), torch.from_numpy(merge_edges(plain)))
+        result = self.module(_own(x), merged_edges(plain))
         if not isinstance(result, Tensor):
             raise PenstockError(f"The module gave {type(result).__name__} where forward(x, edge_index) gives a tensor.")
         return result[: plain[-1].num_dst]
 
     def _typed(self, blocks: Sequence[TypedBlock], x: dict[str, Tensor]) -> dict[str, Tensor]:
-        merged = TypedBatch({}, {}, list(blocks)).merged_edges()
-        edges = {kind: torch.empty(2, 0, dtype=torch.int64) for kind in self.edge_types}
-        edges |= {kind: torch.from_numpy(pairs) for kind, pairs in merged.items()}
+        device = next(iter(x.values())).device
+        edges = {kind: torch.empty(2, 0, dtype=torch.int64, device=device) for kind in self.edge_types}
+        edges |= merged_relations(blocks)
         result = self.module(x, edges)
         if not isinstance(result, dict):
             raise PenstockError(f"The module gave {type(result).__name__} where tensors by node type are needed.")

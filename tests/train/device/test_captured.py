@@ -6,6 +6,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.train import running
+from penstock.train import session as session_module
 from penstock.train.device import choosing
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
 
@@ -137,12 +138,61 @@ def test_graphs_of_several_types(model, tmp_path):
     assert_close(tmp_path / "gpu", tmp_path / "cpu", 1e-2)
 
 
-@pytest.mark.parametrize("sampler", ["labor", "ladies", "saint-walk", "cluster"])
+@pytest.mark.parametrize("sampler", ["labor", "ladies", "saint-walk"])
 def test_samplers_of_the_host(sampler, tmp_path):
-    job = {**FEW, "sampler": sampler, "layer_sizes": [64, 64], "saint_size": 40, "clusters": 8}
+    job = {**FEW, "sampler": sampler, "layer_sizes": [64, 64], "saint_size": 40}
     trained(community_graph(400), tmp_path / "cpu", **job, device="cpu")
     trained(community_graph(400), tmp_path / "gpu", **job, device="cuda")
     assert_close(tmp_path / "gpu", tmp_path / "cpu", 1e-2)
+
+
+class Foreign(torch.nn.Module):
+    """A module that knows nothing of Penstock and draws from torch's generator."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(4, 16), torch.nn.Linear(16, 4)
+
+    def forward(self, x, edge_index):
+        x = torch.nn.functional.dropout(self.first(x).relu(), 0.2, self.training)
+        return self.last(x.index_add(0, edge_index[1], x[edge_index[0]]))
+
+
+def test_a_module_of_the_users(tmp_path, monkeypatch):
+    graph, job = community_graph(400), {**FEW, "checkpoint_steps": 4}
+    for name in ("whole", "cut"):
+        torch.manual_seed(1)
+        if name == "cut":
+            monkeypatch.setattr(running, "polite_interrupt", lambda: After(6))
+        trained(graph, tmp_path / name, model=Foreign(), **job, device="cuda")
+    monkeypatch.undo()
+    running.resume_run(tmp_path / "cut", graph, Foreign())
+    for name, values in weights(tmp_path / "whole").items():
+        torch.testing.assert_close(values, weights(tmp_path / "cut")[name], rtol=1e-3, atol=1e-4)
+
+
+def test_edges_with_classes(tmp_path):
+    graph = community_graph(300)
+    (edges,) = graph.edges.values()
+    edges.fields["y"] = (edges.indices % 3).astype(np.int64)
+    job = {**FEW, "task": "edge-classification", "evaluate_every": 1}
+    trained(graph, tmp_path / "cpu", **job, device="cpu")
+    trained(graph, tmp_path / "gpu", **job, device="cuda")
+    assert_close(tmp_path / "gpu", tmp_path / "cpu", 1e-2)
+
+
+def test_a_gpus_run_goes_on_on_the_cpu_and_back(tmp_path, monkeypatch):
+    graph = community_graph(400)
+    run = tmp_path / "run"
+    monkeypatch.setattr(running, "polite_interrupt", lambda: After(1))
+    trained(graph, run, **FEW)
+    for device in ("cpu", "cuda"):
+        monkeypatch.setattr(session_module, "chosen_device", lambda _, name=device: torch.device(name))
+        if device == "cuda":
+            monkeypatch.setattr(running, "polite_interrupt", lambda: After(10**9))
+        running.resume_run(run, graph)
+    trained(graph, tmp_path / "whole", **FEW)
+    assert_close(run, tmp_path / "whole")
 
 
 def test_links_and_learnable_rows(tmp_path):
