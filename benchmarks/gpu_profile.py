@@ -1,7 +1,7 @@
 """Where does the time of a captured step go, kernel by kernel, and how far is it from the bytes and flops it must move?
 
-Draws and learns batches of a graph on a GPU, each by itself, under torch's profiler. The floor of a row is the larger of
-its bytes over the device's copy rate and its flops over its rate of matrix products, both measured here first.
+Draws and learns batches of a graph on a GPU, each by itself, under torch's profiler. The floor of a row is the larger
+of its bytes over the device's copy rate and its flops over its rate of matrix products, both measured here first.
 Run: python benchmarks/gpu_profile.py --graph FOLDER [--compute tf32] [--out profile.json]
 """
 

@@ -52,7 +52,7 @@ class Adapted(nn.Module):
         return result[: plain[-1].num_dst]
 
     def _typed(self, blocks: Sequence[TypedBlock], x: dict[str, Tensor]) -> dict[str, Tensor]:
-        device = next(iter(x.values())).device
+        device = next(iter(x.values())).device if x else None
         edges = {kind: torch.empty(2, 0, dtype=torch.int64, device=device) for kind in self.edge_types}
         edges |= merged_relations(blocks)
         result = self.module(x, edges)

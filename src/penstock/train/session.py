@@ -107,12 +107,12 @@ class Session:
 
     def room(self) -> list[list[int]] | None:
         """The room of captured steps, which sums round by: a run keeps it when it goes on."""
-        room = None if self.device is None else self.device.room
+        room = self.device.room if self.device is not None and self.device.is_captured else None
         return None if room is None else [list(room.rows), list(room.edges)]
 
     def restore_room(self, room: Any) -> None:
         """The room from a checkpoint."""
-        if self.device is not None and self.device.room is not None and room is not None:
+        if self.device is not None and self.device.is_captured and room is not None:
             self.device.take_room(room)
 
     def restore_weights(self, state: dict[str, Any], where: str) -> None:

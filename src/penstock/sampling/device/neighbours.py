@@ -38,13 +38,15 @@ class DeviceNeighbourSampler:
         replace: bool = False,
         totals: bool = False,
         edges: bool = False,
+        room: Room | None = None,
     ) -> None:
+        """`room`: what most batches need, where that is known; it grows when one needs more."""
         check_fanouts(fanouts)
         if topology.count >= 1 << 31:
             raise PenstockError(f"A device samples up to 2^31 vertices, not {topology.count:,}: sample on the host.")
         self.fanouts, self.node_type, self._topology, self._device = list(fanouts), node_type, topology, device
         self._options = {"replace": replace, "totals": totals, "edges": edges}
-        self._desks: PerThread[_Desk] = PerThread(lambda: _Desk(side_stream(device)))
+        self._desks: PerThread[_Desk] = PerThread(lambda: _Desk(side_stream(device), room))
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
         """The batch of some different seeds, the same as the CPU's; waits for the device once."""
@@ -88,12 +90,14 @@ class _Desk:
     """What a thread draws with."""
 
     stream: "torch.cuda.Stream | None"
+    first: Room | None = None
     slot: Slot | None = None
 
     def room_for(self, largest: Room) -> Room:
-        """The room there is, or at first the largest that is still modest."""
-        if self.slot is not None and self.slot.room.rows[0] >= largest.rows[0]:
-            return self.slot.room
+        """The room there is, or at first what was given, or the largest that is still modest."""
+        room = self.first if self.slot is None else self.slot.room
+        if room is not None and room.rows[0] >= largest.rows[0]:
+            return room
         rows = tuple(min(rows, max(_FIRST_ROOM, largest.rows[0])) for rows in largest.rows)
         return Room(rows, tuple(min(edges, _FIRST_ROOM) for edges in largest.edges))
 

@@ -24,7 +24,7 @@ def drawing_on_device(placed: "Placed", job: Job, task: Task, schedule: Schedule
     """How a job's batches are drawn when the lists are where a device reads them; and why, where that was measured."""
     node_type = getattr(task, "node_type", "node")
     sampler = DeviceNeighbourSampler(
-        placed.topology, placed.fanouts, placed.device, node_type, placed.replace, placed.totals
+        placed.topology, placed.fanouts, placed.device, node_type, placed.replace, placed.totals, room=placed.room
     )
 
     def on_device(planned: Planned) -> Batch:

@@ -12,7 +12,6 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.memory import available_mb
 from penstock.nn.device.rows import TableRows
-from penstock.nn.options import ModelOptions
 from penstock.pipeline.device import DeviceCarrier
 from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned, Schedule
@@ -27,6 +26,7 @@ from penstock.store.device.tables import CachedTable, DeviceTable, PinnedTable, 
 from penstock.train.device.choosing import against_capture, against_sampling, presampled_room
 from penstock.train.device.drawing import drawing_on_device
 from penstock.train.device.memory import Working, captured_working, loaded_working
+from penstock.train.device.trial import NOTHING, StepMemory, tried_steps
 from penstock.train.device.whole import WholeGraph
 from penstock.train.job import Job
 
@@ -54,16 +54,15 @@ def place(session: "Session", training: bool, progress: Progress = SILENT) -> "P
     zoo = getattr(session.model, "layerwise", False)
     uncaptured = [*against_capture(job, graph, task, zoo, bool(inputs.tables)), *([] if training else on_host)]
     schedule = Schedule(task.items, task.batch_size, job.seed) if training else None
-    room = presampled_room(job, graph, schedule) if schedule is not None and not uncaptured else None
-    in_place = room is not None and job.model == "sage" and job.aggregate != "max" and _in_place(job)
-    working = _working(session, room, in_place)
-    residence = _decided(job, graph, inputs.fields, working, on_host, inputs.device)
-    if room is not None and "host" in (residence.topology, residence.features):
-        # What the host must do for every batch cannot be captured.
-        room, uncaptured = None, ["the host draws batches or copies features"]
-    placed = Placed(
-        inputs.device, residence, working, fanouts, job.replace, job.needs_totals, room is not None, room, in_place
-    )
+    room = None if schedule is None or on_host else presampled_room(job, graph, schedule)
+    step = tried_steps(session, _row_type(job)) if training else NOTHING
+    in_place = not uncaptured and job.model == "sage" and job.aggregate != "max" and _in_place(job)
+    working, residence = _fitting(session, step, room, not uncaptured, in_place, on_host)
+    captured = not uncaptured and "host" not in (residence.topology, residence.features)
+    if not uncaptured and not captured:
+        uncaptured = ["the host draws batches or copies features for each"]
+    in_place = in_place and captured and residence.features == "device"
+    placed = Placed(inputs.device, residence, working, fanouts, job.replace, job.needs_totals, captured, room, in_place)
     placed.why = [*residence.why, *_why_steps(placed, on_host, uncaptured)]
     for sentence in placed.why if training else []:
         progress.note(sentence)
@@ -161,33 +160,32 @@ class Placed:
         return facts
 
 
-def _working(session: "Session", room: Room | None, in_place: bool) -> Working:
-    job, inputs = session.job, session.inputs
-    parameters = sum(p.numel() for p in session.learned.parameters())
-    row_type = TYPES.get(job.compute_type, torch.float32)
-    vertices = session.graph.num_nodes
-    width = max(inputs.widths.values())
-    if room is None:
-        # A few batches under way, each as wide as the input and what the layers make of it.
-        batches = 4 * task_rows(session) * (width + 2 * job.hidden) * 4
-        return loaded_working(vertices, batches, parameters, row_type)
-    widths = [width, *[job.hidden] * (len(room.edges) - 1), session.task.out]
-    items = len(session.task.items)
+def _fitting(
+    session: "Session", step: StepMemory, room: Room | None, captured: bool, in_place: bool, on_host: list[str]
+) -> tuple[Working, Residence]:
+    """The working memory and the places that go together: what is read in place lies on the device, what is captured
+    is nowhere on the host."""
+    job, inputs, graph = session.job, session.inputs, session.graph
+    parameters, row_type = sum(p.numel() for p in session.learned.parameters()), _row_type(job)
     task: Any = session.task
-    label = task.labels_of(session.task.items[:1])
-    return captured_working(
-        ModelOptions(**{name: getattr(job, name) for name in ModelOptions.model_fields if name != "layers"}),
-        widths, room, vertices, items, label.nbytes, parameters, row_type, in_place, row_type.itemsize,
-    )  # fmt: skip
+    label = task.labels_of(task.items[:1]).nbytes if captured else 0
+    ways = [(True, True)] * in_place + [(True, False)] * captured + [(False, False)]
+    for is_captured, reads_in_place in ways:
+        if is_captured and room is not None:
+            given = max(inputs.widths.values()), graph.num_nodes, len(task.items), label, parameters, row_type
+            working = captured_working(step, room, *given, reads_in_place)
+        else:
+            working = loaded_working(step, room, graph.num_nodes, job.transfer_depth + 1, parameters, row_type)
+        residence = _decided(job, graph, inputs.fields, working, on_host, inputs.device)
+        on_the_host = "host" in (residence.topology, residence.features)
+        if (not reads_in_place or residence.features == "device") and not (is_captured and on_the_host):
+            break
+    return working, residence
 
 
-def task_rows(session: "Session") -> int:
-    """Vertices that a batch reaches at most, or a share of the graph that is no more."""
-    rows = session.task.batch_size
-    for fanout in session.job.fanouts:
-        most = sum(fanout.values()) if isinstance(fanout, dict) else fanout
-        rows *= 1 + (most if most > 0 else 32)
-    return min(rows, session.graph.num_nodes)
+def _row_type(job: Job) -> torch.dtype:
+    """The type in which features reach the model."""
+    return TYPES.get(job.compute_type, torch.float32)
 
 
 def _in_place(job: Job) -> bool:

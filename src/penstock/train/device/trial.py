@@ -1,0 +1,120 @@
+"""What a step keeps in a device's memory, learned from two small ones before anything is placed.
+
+Nothing is known of a model's inside, but what it keeps grows with the rows and edges of its batch: a half and a quarter
+of a batch are computed, forward and back, and the line through both is followed to a whole one. The model is left as it
+was found.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from penstock.errors import PenstockError
+from penstock.pipeline.device import DeviceCarrier
+from penstock.pipeline.loading import Batch
+from penstock.pipeline.schedule import Schedule
+from penstock.sampling.block import TypedBlock
+from penstock.sampling.device.room import Room
+from penstock.train.session import Session
+
+_SMALLEST = 4
+"""Seeds of a trial at least."""
+
+
+class Load(NamedTuple):
+    """The size of a batch: numbers of its inputs, and rows and edges that its layers compute and read."""
+
+    inputs: int
+    rows: int
+    edges: int
+
+
+class StepMemory(NamedTuple):
+    """Bytes of a step beside its inputs: a fixed part, and so many a row."""
+
+    fixed: float
+    a_row: float
+    whole: Load
+    """What a whole batch is expected to be, by twice the half."""
+
+    def of(self, load: Load) -> int:
+        """Bytes of a step on a batch of that size."""
+        return max(0, round(self.fixed + self.a_row * _weighed(load)))
+
+
+NOTHING = StepMemory(0.0, 0.0, Load(0, 0, 0))
+"""Where nothing is trained."""
+
+
+def tried_steps(session: Session, row_type: torch.dtype) -> StepMemory:
+    """Compute two small batches and look at what they took."""
+    device, size = session.inputs.device, session.task.batch_size
+    inputs = session.inputs
+    carrier = DeviceCarrier(device, inputs.store, inputs.fields, {}, row_type, inputs.scale)
+    points = []
+    for seeds in sorted({max(_SMALLEST, size // 4), max(_SMALLEST, size // 2)}):
+        torch.cuda.synchronize(device)
+        points.append(_tried(session, carrier, seeds))
+    (small, little), (large, much) = points[0], points[-1]
+    a_row = (much - little) / max(1.0, _weighed(large) - _weighed(small)) if len(points) > 1 else 0.0
+    fixed = little - a_row * _weighed(small)
+    factor = size / max(_SMALLEST, size // 2)
+    whole = Load(*(round(factor * amount) for amount in large))
+    return StepMemory(max(0.0, fixed), max(0.0, a_row), whole)
+
+
+def room_load(room: Room, width: int) -> Load:
+    """A batch that fills a room."""
+    return Load(room.rows[-1] * width, sum(room.rows[:-1]), sum(room.edges))
+
+
+def _tried(session: Session, carrier: DeviceCarrier, seeds: int) -> tuple[Load, float]:
+    planned = next(Schedule(session.task.items, seeds, session.job.seed).from_position())
+    batch = session.task.sample(planned)
+    carrier.gather(batch)
+    session.task.label(batch)
+    device = session.inputs.device
+    with torch.random.fork_rng(devices=[device]), _left_alone(session):
+        carrier.transfer(batch)
+        carrier.arrive(batch)
+        x = session.inputs.complete(batch)
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        try:
+            with session.precision():
+                loss = session.task.loss(session.encode(batch, x), batch)
+            session.backward(loss)
+        except torch.OutOfMemoryError:
+            raise PenstockError(
+                f"Not even {seeds:,} seeds fit {device}: lower batch_size, fanouts or hidden, or free device memory."
+            ) from None
+        torch.cuda.synchronize(device)
+        peak = torch.cuda.max_memory_allocated(device)
+    return _load(batch, x), float(peak - before)
+
+
+@contextmanager
+def _left_alone(session: Session) -> Iterator[None]:
+    """Weights, running figures and gradients afterwards as before."""
+    before = {name: values.clone() for name, values in session.learned.state_dict().items()}
+    try:
+        yield
+    finally:
+        session.learned.load_state_dict(before)
+        session.optimiser.zero_grad(set_to_none=True)
+
+
+def _load(batch: Batch, x: dict[str, Any]) -> Load:
+    rows = edges = 0
+    for block in batch.blocks:
+        parts = list(block.relations.values()) if isinstance(block, TypedBlock) else [block]
+        rows += sum(part.num_dst for part in parts)
+        edges += sum(part.num_edges for part in parts)
+    return Load(sum(values.numel() for values in x.values()), rows, edges)
+
+
+def _weighed(load: Load) -> float:
+    return load.rows + load.edges / 8
