@@ -48,6 +48,8 @@ class DeviceCarrier:
                 name = f"{node_type}/{self._fields[node_type]}"
                 table = self._store.table(name)
                 if isinstance(ids, Tensor):
+                    if batch.ready is not None:
+                        batch.ready.synchronize()
                     ids = ids.cpu().numpy()
                 rows, buffer = self._pool.take((len(ids), *table.shape[1:]), table.dtype)
                 buffers.append(buffer)

@@ -96,7 +96,7 @@ class Inference:
             if model.needs_all_outputs or number == layers - 1:
                 for name, rows in wanted.items():
                     if len(rows):
-                        kept[name].append(fetch(name, rows))
+                        kept[name].append(fetch(name, rows).to(self._inputs.device))
         progress.finish()
         if hidden:
             return {name: (kept[name] or [fetch(name, rows)])[-1] for name, rows in wanted.items() if len(rows)}
@@ -108,10 +108,10 @@ class Inference:
         """Every vertex's outputs, layer after layer, on the device that holds the graph."""
         model: Any = self._model
         ((name, rows),) = wanted.items()
+        if not layers:
+            return {name: self._prepared(name, rows)}
         places = torch.from_numpy(rows).to(self._inputs.device)
         outputs, x = [], model.prepare(self._whole.rows())
-        if not layers:
-            return {name: self._inputs.pull(name, rows)}
         progress.start("exact inference", layers, "layers")
         for number in range(layers):
             x = model.layer(number, self._whole.block, x)

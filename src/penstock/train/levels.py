@@ -23,7 +23,7 @@ class Level:
         """Take the outputs of a chunk."""
         if chunk.node_type not in self.values:
             self.values[chunk.node_type] = self._room((len(self.rows[chunk.node_type]), out.shape[1]))
-        self.values[chunk.node_type][chunk.start : chunk.start + len(out)] = out.cpu().numpy()
+        self.values[chunk.node_type][chunk.start : chunk.start + len(out)] = out.float().cpu().numpy()
 
     def fetch(self, node_type: str, ids: Array) -> torch.Tensor:
         """The outputs of some vertices, all of which have been computed."""

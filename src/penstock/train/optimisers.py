@@ -39,11 +39,21 @@ def make_optimiser(
     }
     try:
         optimiser: torch.optim.Optimizer = chosen(list(parameters), **options)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise PenstockError(f"Optimiser {job.optimiser} does not take {options}: {error}.") from None
     if device is not None:
         rates_on_device(optimiser, device)
     return optimiser
+
+
+def prepare_skipping(optimiser: torch.optim.Optimizer) -> None:
+    """What a first step would make and a step that is left out does not: SGD's momentum, as it is before any step."""
+    if isinstance(optimiser, torch.optim.SGD):
+        for group in optimiser.param_groups:
+            for parameter in group["params"] if group["momentum"] else ():
+                state = optimiser.state[parameter]
+                if state.get("momentum_buffer") is None:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def keep_ways(optimiser: torch.optim.Optimizer, state: Any) -> None:

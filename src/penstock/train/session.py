@@ -1,6 +1,7 @@
 """A job made ready to run: graph opened, task, model and optimiser built and tried on a few seeds. Nothing written."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,14 +65,21 @@ class Session:
         dtype = torch.bfloat16 if self.job.compute_type == "bfloat16" else torch.float16
         return torch.autocast(self.inputs.device.type, dtype, cache_enabled=False)
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Gradients of the loss. In float16 they are computed larger, lest the small ones vanish, and then divided."""
+    def backward(self, loss: torch.Tensor, skip: torch.Tensor | None = None) -> torch.Tensor | None:
+        """Gradients of the loss; returns `skip`, a number on the device that is 1 where a step must be left out.
+
+        In float16 gradients are computed larger, lest the small ones vanish, and then divided; a step in which one has
+        become infinite is left out.
+        """
         if self.job.compute_type != "float16" or self.inputs.device.type == "cpu":
             loss.backward()  # type: ignore[no-untyped-call]
-            return
+            return skip
         (loss * _ENLARGED).backward()  # type: ignore[no-untyped-call]
         gradients = [p.grad for p in self.learned.parameters() if p.grad is not None]
-        torch._foreach_mul_(gradients, 1 / _ENLARGED)
+        skip = torch.zeros(1, device=loss.device) if skip is None else skip.clone()
+        smaller = torch.full((1,), 1 / _ENLARGED, device=loss.device)
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, skip, smaller)
+        return skip
 
     def encode(self, batch: Batch, x: dict[str, torch.Tensor]) -> Any:
         """The model's outputs for a batch's seeds."""
@@ -84,7 +92,7 @@ class Session:
         followed = followed_relations(self.graph, job.fanouts, hops)
         reach = Reach(self.graph, followed, job.weight, clock_for(job, self.graph))
         target = getattr(self.task, "node_type", None)
-        whole = None if self.device is None else self.device.whole_graph(self.graph, job)
+        whole = None if self.device is None else self.device.whole_graph(self.graph, job, self.inputs.scale)
         return Inference(self.model, self.inputs, reach, job.inference_mb, target, self.folder, whole, self.precision)
 
     def label_facts(self) -> dict[str, Any]:
@@ -139,7 +147,8 @@ def make_session(
     `taught` is what a run has learned from: the session is then for using its model, and the graph may lack labels.
     """
     graph = open_data(job) if graph is None else prepared(graph, job)
-    device = chosen_device(job.device)
+    # Who only uses a model may do so on any machine.
+    device = chosen_device(job.device if taught is None or job.device == "cpu" else "auto")
     if not graph.edges:
         if job.model != "mlp" or module is not None:
             raise PenstockError("The graph has no edges, so there are no neighbours to learn from: use model mlp.")
@@ -190,12 +199,18 @@ def _try(session: Session, with_loss: bool) -> None:
     carrier.transfer(batch)
     carrier.arrive(batch)
     x = session.inputs.complete(batch)
+    with model_at_fault(), torch.no_grad(), evaluating(session.model), session.precision():
+        out = session.encode(batch, x)
+        if with_loss:
+            session.task.loss(out, batch)
+
+
+@contextmanager
+def model_at_fault() -> Iterator[None]:
+    """What fails in it is the model: a sentence says so."""
     try:
-        with torch.no_grad(), evaluating(session.model), session.precision():
-            out = session.encode(batch, x)
-            if with_loss:
-                session.task.loss(out, batch)
-    except PenstockError:
+        yield
+    except (PenstockError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         what = " ".join(str(error).split())[:300]

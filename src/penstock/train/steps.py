@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 import torch
 
@@ -104,10 +104,11 @@ class LoadedSteps:
         value = float(loss.detach())
         if not math.isfinite(value):
             return value
-        session.backward(loss)
+        skip = session.backward(loss)
         if session.job.clip:
             rows = [x[name] for name in session.inputs.tables if name in x]
             torch.nn.utils.clip_grad_norm_([*session.learned.parameters(), *rows], session.job.clip)
+        cast(Any, session.optimiser).found_inf = None if skip is None else skip[0]
         session.optimiser.step()
         session.inputs.learn(batch, x)
         return value

@@ -238,8 +238,12 @@ class Turned:
             indices, self.slots, lists.indptr, edges, self._unordered, B=_EDGES
         )
         kernels.order_readers[(_blocks(rows, _ORDERED),)](
-            lists.indptr, self._unordered, self.targets, lists.edges, lists.indices, rows, B=_ORDERED, E=4
+            lists.indptr, self._unordered, self.targets, lists.edges, lists.indices, rows, LONG=CHUNK, B=_ORDERED, E=4
         )
+        kernels.order_long_lists[(_blocks(self._edges, _ORDERED),)](
+            lists.indptr, indices, self._unordered, self.targets, edges, lists.edges, lists.indices,
+            LONG=CHUNK, B=_ORDERED,
+        )  # fmt: skip
 
 
 def fresh_place(vertices: int, device: torch.device) -> Tensor:

@@ -306,15 +306,18 @@ def place_readers(indices, slots, indptr, edges, unordered, B: tl.constexpr):
 
 
 @triton.jit
-def order_readers(indptr, unordered, targets, out_edges, out_targets, rows, B: tl.constexpr, E: tl.constexpr):
+def order_readers(
+    indptr, unordered, targets, out_edges, out_targets, rows, LONG: tl.constexpr, B: tl.constexpr, E: tl.constexpr
+):
     """Every list in the order of its edges: slots were taken as they came, and sums must not depend on that.
 
-    An entry's rank is the number of smaller ones. Lists are short, mostly of one entry; a long one is compared piece by
-    piece.
+    An entry's rank is the number of smaller ones. Lists are short, mostly of one entry; those longer than LONG are left
+    to `order_long_lists`.
     """
     i = tl.program_id(0) * B + tl.arange(0, B)
     start = tl.load(indptr + i, mask=i < rows, other=0)
     length = tl.load(indptr + i + 1, mask=i < rows, other=0) - start
+    length = tl.where(length > LONG, 0, length)
     longest = tl.max(length, axis=0)
     piece = tl.arange(0, E)[None, :]
     k = 0
@@ -331,6 +334,29 @@ def order_readers(indptr, unordered, targets, out_edges, out_targets, rows, B: t
         tl.store(out_edges + at, edge, mask=mine)
         tl.store(out_targets + at, tl.load(targets + edge, mask=mine, other=0), mask=mine)
         k += E
+
+
+@triton.jit
+def order_long_lists(
+    indptr, indices, unordered, targets, edges, out_edges, out_targets, LONG: tl.constexpr, B: tl.constexpr
+):
+    """The same for long lists, entry by entry: the programs of one list share the comparisons."""
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    held = at < tl.load(edges)
+    edge = tl.load(unordered + at, mask=held, other=0)
+    row = tl.load(indices + edge, mask=held, other=0)
+    start = tl.load(indptr + row, mask=held, other=0)
+    length = tl.load(indptr + row + 1, mask=held, other=0) - start
+    length = tl.where(length > LONG, length, 0)
+    rank = tl.zeros((B,), tl.int32)
+    other = 0
+    longest = tl.max(length, axis=0)
+    while other < longest:
+        value = tl.load(unordered + start + other, mask=other < length, other=FREE)
+        rank += (value < edge).to(tl.int32)
+        other += 1
+    tl.store(out_edges + start + rank, edge, mask=length > 0)
+    tl.store(out_targets + start + rank, tl.load(targets + edge, mask=length > 0, other=0), mask=length > 0)
 
 
 @triton.jit

@@ -26,6 +26,7 @@ from penstock.sampling.device.order import batch_keys, shuffled
 from penstock.sampling.device.room import Room, largest_room
 from penstock.train.device.kernels import take_labels
 from penstock.train.device.placed import Placed
+from penstock.train.optimisers import prepare_skipping
 from penstock.train.session import Session
 from penstock.train.steps import Step
 
@@ -58,6 +59,7 @@ class CapturedSteps:
         self._most = _FIRST_BURST
 
     def __enter__(self) -> Self:
+        prepare_skipping(self._session.optimiser)
         self._supply.fill(self._position)
         self._capture()
         return self
@@ -65,6 +67,8 @@ class CapturedSteps:
     def __exit__(self, *_: object) -> None:
         torch.cuda.synchronize(self._placed.device)
         self._slots.clear()
+        # Gradients lie in the captured steps' memory.
+        self._session.optimiser.zero_grad(set_to_none=True)
 
     def __iter__(self) -> Iterator[list[Step]]:
         epochs = self._schedule.epochs
@@ -88,7 +92,7 @@ class CapturedSteps:
         done: list[Step] = []
         batch = first
         while batch < first + many:
-            begun = time.perf_counter()
+            begun = self._clock.start(torch.cuda.current_stream(self._placed.device))
             for number in range(batch, first + many):
                 self._learn(number)
             losses, failed = self._supply.look(batch, first + many)
@@ -141,15 +145,15 @@ class CapturedSteps:
             made = _Captured(self._session, self._supply, self._placed.room, place, self._drawing, pool)
             place, pool = made.slot.place, made.learn.pool()
             self._slots.append(made)
+        # A warm-up whose batch lacked room has left vertices behind.
+        self._slots[0].slot.place.fill_(NEVER)
         self._supply.restart(batch)
         self._drawn = batch
 
     def _enlarge(self, failed: int) -> None:
         """More room for a batch, and go on from it."""
         torch.cuda.synchronize(self._placed.device)
-        self._placed.room = self._supply.room_of(self._placed.room, failed)
-        for slot in self._slots:
-            slot.slot.place.fill_(NEVER)
+        self._placed.room = self._supply.room_of(self._placed.room, failed, self._slots[0].slot.place)
         self._position = Position(self._position.epoch, failed)
         self._capture()
 
@@ -199,13 +203,13 @@ class _Supply:
         losses: list[float] = self._seen_losses[first : min(last, failed)].tolist()
         return losses, failed if failed < last else None
 
-    def room_of(self, room: Room | None, batch: int) -> Room:
+    def room_of(self, room: Room | None, batch: int, place: Tensor) -> Room:
         """Room that holds a batch, found by drawing it."""
         assert room is not None
         placed = self.placed
         largest = largest_room(self._schedule.batch_size, placed.fanouts, placed.topology.count)
         while True:
-            slot = placed.slot(room, len(self.purposes))
+            slot = placed.slot(room, len(self.purposes), place.fill_(NEVER))
             self.restart(batch)
             slot.draw(self.epoch)
             needed: list[int] = slot.needed.tolist()
@@ -293,10 +297,10 @@ class _Captured:
             x = session.inputs.scale(x.clone())
         with dropping(slot.keys[-1:]), session.precision():
             loss = session.task.loss(session.model(self._batch.blocks, x), self._batch)
-        session.backward(loss)
+        skip = session.backward(loss, slot.skip)
         if session.job.clip:
             torch.nn.utils.clip_grad_norm_(session.learned.parameters(), session.job.clip, foreach=True)
-        optimiser.found_inf = slot.skip[0]
+        optimiser.found_inf = None if skip is None else skip[0]
         optimiser.step()
         optimiser.found_inf = None
         supply.losses.scatter_(0, slot.number.long(), loss.detach().float().view(1))
@@ -323,6 +327,13 @@ class _Clock:
         self._pending: list[tuple[str, int, torch.cuda.Event, torch.cuda.Event]] = []
         self._busy = {"sample": 0.0, "compute": 0.0}
         self._wait = {"sample": 0.0, "compute": 0.0}
+        self._zero = _event(True)
+
+    def start(self, stream: torch.cuda.Stream) -> float:
+        """A burst begins; at this moment, which the device notes too."""
+        self._zero = _event(True)
+        self._zero.record(stream)
+        return time.perf_counter()
 
     def around(self, stage: str, number: int, stream: torch.cuda.Stream, launch: Callable[[], None]) -> None:
         """Launch between two events."""
@@ -333,17 +344,15 @@ class _Clock:
         self._pending.append((stage, number, before, after))
 
     def read(self, begun: float, epoch: int) -> None:
-        """Add up what has ended; the first event of a burst was at about `begun`."""
+        """Add up what has ended of a burst that began at `begun`."""
         spent = time.perf_counter() - begun
         busy = dict.fromkeys(self._busy, 0.0)
         rest = []
-        zero = self._pending[0][2] if self._pending else None
         for stage, number, before, after in self._pending:
             if not cast(Any, after).query():
                 rest.append((stage, number, before, after))
                 continue
-            assert zero is not None
-            start, end = zero.elapsed_time(before) / 1e3, zero.elapsed_time(after) / 1e3
+            start, end = self._zero.elapsed_time(before) / 1e3, self._zero.elapsed_time(after) / 1e3
             busy[stage] += end - start
             self._recorder(stage, 0, begun + start, begun + end, Step(Position(epoch, number), 0, 0.0, False))
         self._pending = rest

@@ -10,6 +10,7 @@ from penstock.train.tasks import Task
 MOST_FANOUT = 32
 _PRESAMPLED = 16
 """Batches from which the room of all others is concluded."""
+_MOVING = ("OneCycleLR", "CyclicLR")
 _FUSED = ("Adam", "AdamW", "SGD")
 """Optimisers that can be told on the device to leave a step out."""
 
@@ -45,8 +46,12 @@ def against_capture(job: Job, graph: Graph, task: Task, zoo_model: bool, learnab
         reasons.append("vertex embeddings are learned on the host")
     if job.norm == "batch":
         reasons.append("batch normalisation would see the room that a batch leaves empty")
-    if job.optimiser not in _FUSED:
-        reasons.append(f"optimiser {job.optimiser} cannot leave out a step on the device")
+    if job.optimiser not in _FUSED or not job.optimiser_options.get("fused", True):
+        reasons.append(f"optimiser {job.optimiser} as it is set cannot leave out a step on the device")
+    if job.optimiser_options.get("dampening"):
+        reasons.append("a dampened momentum's first step is unlike the others")
+    if job.schedule in _MOVING and job.schedule_options.get("cycle_momentum", True):
+        reasons.append(f"schedule {job.schedule} changes the momentum, which a captured step has in it")
     return reasons
 
 

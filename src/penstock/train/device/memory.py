@@ -50,9 +50,15 @@ def captured_working(
 
 
 def loaded_working(
-    step: StepMemory, room: Room | None, vertices: int, ahead: int, parameters: int, row_type: torch.dtype
+    step: StepMemory,
+    room: Room | None,
+    vertices: int,
+    ahead: int,
+    parameters: int,
+    row_type: torch.dtype,
+    threads: int = 1,
 ) -> Working:
-    """Of steps on batches that a pipeline brings, so many of them `ahead`; with a sampler that has `room`, if any."""
+    """Of steps on batches that a pipeline brings, so many `ahead`; with a sampler a thread where there is `room`."""
     load = step.whole
     parts = {
         "batches": (1 + ahead) * (load.inputs * row_type.itemsize + _EDGE_BYTES * (load.edges + load.rows)),
@@ -61,7 +67,7 @@ def loaded_working(
         "libraries": _LIBRARIES,
     }
     if room is not None:
-        parts |= {"numbering": 4 * vertices, "slots": _slot_bytes(room)}
+        parts |= {"numbering": threads * 4 * vertices, "slots": threads * _slot_bytes(room)}
     return Working(sum(parts.values()), row_type, parts)
 
 
@@ -70,4 +76,4 @@ def _slot_bytes(room: Room) -> int:
     rows, edges = sum(room.rows[:-1]), sum(room.edges)
     scratch = 4 * (max(room.edges[0::2]) + max(room.edges[1::2], default=0)) + max(room.edges)
     turned = sum(8 * held + 20 * size for held, size in zip(room.rows[1:-1], room.edges[:-1], strict=True))
-    return 4 * room.rows[-1] + 4 * rows + 4 * edges + scratch + turned
+    return 8 * room.rows[-1] + 4 * rows + 4 * edges + scratch + turned

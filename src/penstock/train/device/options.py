@@ -22,9 +22,7 @@ class Placement(StrictDocument):
 class DeviceOptions(StrictDocument):
     """The processor that computes, and what it keeps in its own memory. None of it is heard on the CPU."""
 
-    device: str = Field(
-        "auto", description="where the model is trained: auto (a GPU if there is one), cpu, cuda, cuda:1"
-    )
+    device: str = Field("auto", description="where the model is trained: auto (a GPU if there is one), cpu or cuda")
     placement: str | dict[str, Any] = Field(
         "auto", description="auto, or any of {topology, features, cache_rows, cache_by} (docs/devices.md)"
     )

@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.memory import available_mb
 from penstock.nn.device.rows import TableRows
+from penstock.pipeline.carrying import Scale
 from penstock.pipeline.device import DeviceCarrier
 from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned, Schedule
@@ -57,7 +58,11 @@ def place(session: "Session", training: bool, progress: Progress = SILENT) -> "P
     room = None if schedule is None or on_host else presampled_room(job, graph, schedule)
     step = tried_steps(session, _row_type(job)) if training else NOTHING
     in_place = not uncaptured and job.model == "sage" and job.aggregate != "max" and _in_place(job)
-    working, residence = _fitting(session, step, room, not uncaptured, in_place, on_host)
+    if training:
+        working, residence = _fitting(session, step, room, not uncaptured, in_place, on_host)
+    else:
+        working = loaded_working(step, None, graph.num_nodes, 1, 0, _row_type(job))
+        residence = Residence("host", "host", 0, working.bytes, 0, [])
     captured = not uncaptured and "host" not in (residence.topology, residence.features)
     if not uncaptured and not captured:
         uncaptured = ["the host draws batches or copies features for each"]
@@ -137,7 +142,7 @@ class Placed:
             return TableRows(table.table, slot.vertices[: slot.room.rows[-2]], direct=True)
         return torch.zeros((len(slot.vertices), *table.shape[1:]), dtype=self.working.row_type, device=self.device)
 
-    def whole_graph(self, graph: Graph, job: Job) -> WholeGraph | None:
+    def whole_graph(self, graph: Graph, job: Job, scale: Scale | None) -> WholeGraph | None:
         """The graph as one block for exact inference, where the device has room for every vertex's outputs."""
         if not isinstance(self.topology, Topology) or self.residence.topology != "device" or len(self.tables) != 1:
             return None
@@ -146,7 +151,7 @@ class Placed:
         width = max(job.hidden, self.table.shape[1])
         if len(self.topology.indices) >= 1 << 31 or 6 * 4 * width * graph.num_nodes > free // 2:
             return None
-        return WholeGraph(self.topology, self.table, self.reads_in_place)
+        return WholeGraph(self.topology, self.table, self.reads_in_place, scale)
 
     def facts(self) -> dict[str, Any]:
         """What a result says of it."""
@@ -175,7 +180,9 @@ def _fitting(
             given = max(inputs.widths.values()), graph.num_nodes, len(task.items), label, parameters, row_type
             working = captured_working(step, room, *given, reads_in_place)
         else:
-            working = loaded_working(step, room, graph.num_nodes, job.transfer_depth + 1, parameters, row_type)
+            working = loaded_working(
+                step, room, graph.num_nodes, job.transfer_depth + 1, parameters, row_type, job.sample_threads
+            )
         residence = _decided(job, graph, inputs.fields, working, on_host, inputs.device)
         on_the_host = "host" in (residence.topology, residence.features)
         if (not reads_in_place or residence.features == "device") and not (is_captured and on_the_host):
@@ -190,7 +197,8 @@ def _row_type(job: Job) -> torch.dtype:
 
 def _in_place(job: Job) -> bool:
     """Whether the first layer may read features in their table: as they are, and from the device's own memory."""
-    return job.input_dropout == 0 and job.scale_features == "none" and job.placed.features in ("auto", "device")
+    as_stored = job.input_dropout == 0 and job.scale_features == "none" and not job.residual
+    return as_stored and job.placed.features in ("auto", "device")
 
 
 def _why_steps(placed: Placed, on_host: list[str], uncaptured: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Schedule
 from penstock.sampling.block import TypedBlock
 from penstock.sampling.device.room import Room
-from penstock.train.session import Session
+from penstock.train.session import Session, model_at_fault
 
 _SMALLEST = 4
 """Seeds of a trial at least."""
@@ -53,16 +53,19 @@ def tried_steps(session: Session, row_type: torch.dtype) -> StepMemory:
     device, size = session.inputs.device, session.task.batch_size
     inputs = session.inputs
     carrier = DeviceCarrier(device, inputs.store, inputs.fields, {}, row_type, inputs.scale)
-    points = []
-    for seeds in sorted({max(_SMALLEST, size // 4), max(_SMALLEST, size // 2)}):
-        torch.cuda.synchronize(device)
-        points.append(_tried(session, carrier, seeds))
-    (small, little), (large, much) = points[0], points[-1]
-    a_row = (much - little) / max(1.0, _weighed(large) - _weighed(small)) if len(points) > 1 else 0.0
-    fixed = little - a_row * _weighed(small)
-    factor = size / max(_SMALLEST, size // 2)
-    whole = Load(*(round(factor * amount) for amount in large))
-    return StepMemory(max(0.0, fixed), max(0.0, a_row), whole)
+    sizes = sorted({max(_SMALLEST, min(size, len(session.task.items)) // part) for part in (4, 2)})
+    # Libraries allocate what they keep when they are first used.
+    _tried(session, carrier, sizes[0])
+    tried = [_tried(session, carrier, seeds) for seeds in sizes]
+    (small, little), (large, much) = tried[0], tried[-1]
+    grown = _weighed(large) - _weighed(small)
+    if grown > 0.1 * _weighed(large) and much > little:
+        a_row = (much - little) / grown
+        fixed = max(0.0, little - a_row * _weighed(small))
+    else:
+        a_row, fixed = much / max(1.0, _weighed(large)), 0.0
+    factor = min(size, len(session.task.items)) / sizes[-1]
+    return StepMemory(fixed, a_row, Load(*(round(factor * amount) for amount in large)))
 
 
 def room_load(room: Room, width: int) -> Load:
@@ -84,9 +87,10 @@ def _tried(session: Session, carrier: DeviceCarrier, seeds: int) -> tuple[Load, 
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         try:
-            with session.precision():
-                loss = session.task.loss(session.encode(batch, x), batch)
-            session.backward(loss)
+            with model_at_fault():
+                with session.precision():
+                    loss = session.task.loss(session.encode(batch, x), batch)
+                session.backward(loss)
         except torch.OutOfMemoryError:
             raise PenstockError(
                 f"Not even {seeds:,} seeds fit {device}: lower batch_size, fanouts or hidden, or free device memory."

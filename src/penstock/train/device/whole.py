@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from penstock.nn.device.rows import TableRows
+from penstock.pipeline.carrying import Scale
 from penstock.sampling.device.block import DeviceBlock
 from penstock.sampling.device.hops import Topology
 from penstock.store.device.tables import DeviceTable, ResidentTable
@@ -14,8 +15,8 @@ from penstock.store.device.tables import DeviceTable, ResidentTable
 class WholeGraph:
     """Every vertex is a row, and reads its whole list."""
 
-    def __init__(self, topology: Topology, table: DeviceTable, in_place: bool) -> None:
-        self._table, self._in_place = table, in_place
+    def __init__(self, topology: Topology, table: DeviceTable, in_place: bool, scale: Scale | None) -> None:
+        self._table, self._in_place, self._scale = table, in_place, scale
         indptr: Any = topology.indptr.to(torch.int32)
         indices: Any = topology.indices
         totals: Any = topology.indptr.diff().float()
@@ -27,4 +28,5 @@ class WholeGraph:
         if self._in_place and isinstance(self._table, ResidentTable):
             return TableRows(self._table.table, every)
         out = torch.empty(self._table.shape, dtype=torch.float32, device=self.block.device)
-        return self._table.gather(every, out)
+        rows = self._table.gather(every, out)
+        return rows if self._scale is None else self._scale(rows)

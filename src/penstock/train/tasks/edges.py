@@ -68,7 +68,7 @@ class EdgeTask:
         names = dict.fromkeys((self.metric.name, *_REPORTED))
         found = {}
         for split, some in positions.items():
-            logits = np.concatenate([part.float().cpu().numpy() for _, _, part in self._classified(rows, some)])
+            logits = np.concatenate([part.numpy() for _, _, part in self._classified(rows, some)])
             found[split] = {name: METRICS[name].compute(logits, self._data.labels[some]) for name in names}
         return found
 

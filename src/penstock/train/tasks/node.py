@@ -58,8 +58,8 @@ class NodeTask:
             return out.sum()
         if batch.seed_weights is None:
             return self._losses(out, batch.labels).mean()
-        weights = torch.as_tensor(batch.seed_weights).to(out.device, out.dtype)
         losses = self._losses(out, batch.labels)
+        weights = torch.as_tensor(batch.seed_weights).to(losses.device, losses.dtype)
         return (losses.flatten(1).mean(1) if losses.dim() > 1 else losses).mul(weights).sum()
 
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
