@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy import DATA, RECIPES, Recipe, as_published
-from gpu_runs import compared, given_fields, in_a_process, made, report, tell
+from gpu_runs import compared, end_children_when_ended, given_fields, in_a_process, made, report, tell
 from penstock.api import train
 from penstock.graph.blocks import default_threads
 from penstock.train.data import open_data
@@ -28,6 +28,7 @@ DEVICES = ("cpu", "cuda")
 
 
 def main() -> None:
+    end_children_when_ended()
     args = arguments()
     if args.one is not None:
         measure(args)

@@ -16,6 +16,7 @@ from typing import Any
 from gpu_runs import (
     SAGE,
     batches_an_epoch,
+    end_children_when_ended,
     folder_bytes,
     folder_with_room,
     given_fields,
@@ -36,6 +37,7 @@ WORKING = 24 << 30
 
 
 def main() -> None:
+    end_children_when_ended()
     args = arguments()
     folder = args.graph or folder_with_room(f"penstock-papers-{args.scale:g}", room(args.scale), WORKING)
     graph = made(NAME, folder, args.scale, symmetric=True, dtype="float16")

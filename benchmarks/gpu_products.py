@@ -15,6 +15,7 @@ from typing import Any
 from gpu_runs import (
     SAGE,
     batches_an_epoch,
+    end_children_when_ended,
     folder_bytes,
     folder_with_room,
     given_fields,
@@ -34,6 +35,7 @@ KEPT = ("device", "placement", "device_peak_mb", "device_predicted_mb", "train_l
 
 
 def main() -> None:
+    end_children_when_ended()
     args = arguments()
     folder = args.graph or folder_with_room(f"penstock-products-{args.scale:g}", room(args.scale))
     graph = made(NAME, folder, args.scale)

@@ -96,7 +96,8 @@ def test_a_step_can_be_captured(cuda_device, name):
     with torch.no_grad():
         x.copy_(rows(16, 6, seed=5))
     graph.replay()
-    torch.testing.assert_close(captured, step(two))
+    # Products may be summed in another order while a graph is captured.
+    torch.testing.assert_close(captured, step(two), rtol=1e-5, atol=1e-4)
 
 
 def typed_layers(block):

@@ -8,7 +8,10 @@ from penstock.sampling.device.room import Room
 from penstock.train.device.trial import StepMemory, room_load
 
 _LIBRARIES = 32 << 20
-"""What a matrix library keeps for a stream that it works on."""
+"""What a matrix library keeps for a stream that it works on,"""
+_STREAMS = 6
+"""and how often: for the trial's stream, those of two warm-ups and the one that captures, some with two libraries. That
+is what was missing in the memory of captured steps on an H200, whatever the graph."""
 _ITEM_BYTES = 60
 """An item of an epoch: its name, number and label, before and after the shuffle, and the sort's own memory."""
 _EDGE_BYTES = 4
@@ -42,7 +45,7 @@ def captured_working(
         "epoch": items * (_ITEM_BYTES + 2 * label_bytes),
         "weights": 4 * 3 * parameters,
         "step": step.of(room_load(room, width)),
-        "libraries": 2 * _LIBRARIES,
+        "libraries": _STREAMS * _LIBRARIES,
     }
     if not in_place:
         parts["inputs"] = 2 * room.rows[-1] * width * row_type.itemsize

@@ -19,9 +19,6 @@ from penstock.sampling.block import TypedBlock
 from penstock.sampling.device.room import Room
 from penstock.train.session import Session, model_at_fault
 
-_SMALLEST = 4
-"""Seeds of a trial at least."""
-
 
 class Load(NamedTuple):
     """The size of a batch: numbers of its inputs, and rows and edges that its layers compute and read."""
@@ -53,7 +50,7 @@ def tried_steps(session: Session, row_type: torch.dtype) -> StepMemory:
     device, size = session.inputs.device, session.task.batch_size
     inputs = session.inputs
     carrier = DeviceCarrier(device, inputs.store, inputs.fields, {}, row_type, inputs.scale)
-    sizes = sorted({max(_SMALLEST, min(size, len(session.task.items)) // part) for part in (4, 2)})
+    sizes = sorted({max(1, min(size, len(session.task.items)) // part) for part in (4, 2)})
     # Libraries allocate what they keep when they are first used.
     _tried(session, carrier, sizes[0])
     tried = [_tried(session, carrier, seeds) for seeds in sizes]
