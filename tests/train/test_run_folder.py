@@ -1,12 +1,16 @@
 """run.json is checked when a run is opened: what is wrong with it is a sentence, not a traceback later."""
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from penstock import PenstockError
 from penstock.api import Run
 from penstock.train.run_folder import FORMAT, STATES, VERSION, RunFolder
+from training_graphs import community_graph, facts_of, trained
 
 FACTS = {"format": FORMAT, "version": VERSION, "state": "finished", "started": "2025-01-01", "graph": {}, "result": {}}
 
@@ -59,3 +63,31 @@ def test_brackets_without_end_are_refused(tmp_path):
     (tmp_path / "run.json").write_text("[" * 100_000)
     with pytest.raises(PenstockError, match="cannot be read"):
         RunFolder.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "run.json"])
+def test_a_start_on_a_full_disk_leaves_nothing(name, tmp_path, monkeypatch):
+    write = Path.write_text
+
+    def full(path, *given, **more):
+        if name in path.name:
+            write(path, "")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, *given, **more)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(PenstockError, match=rf"Could not write .*{name}: No space left on device\. Free space"):
+        trained(community_graph(), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_metrics_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch):
+    def full(folder, record):
+        monkeypatch.undo()
+        (folder.path / "metrics.jsonl").mkdir()
+        folder.append_metrics(record)
+
+    monkeypatch.setattr(RunFolder, "append_metrics", full)
+    with pytest.raises(PenstockError, match=r"Could not write .*metrics\.jsonl: .*--resume"):
+        trained(community_graph(), tmp_path / "run")
+    assert facts_of(tmp_path / "run")["state"] == "failed"

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all."""
+"""Folders and documents that appear whole or not at all."""
 
 import json
 import shutil
@@ -35,6 +35,19 @@ def new_folder(target: Path, force: bool = False) -> Iterator[Path]:
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write or replace a document; where the disk is full, the one before stays and nothing else is left."""
+    temporary = path.with_name(f".{path.name}.writing-{token_hex(4)}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise PenstockError(
+            f"Could not write {path}: {error.strerror or error}. Free space, then try again."
+        ) from error
 
 
 def check_target(target: Path, force: bool) -> None:

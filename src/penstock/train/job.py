@@ -2,13 +2,13 @@
 
 from difflib import get_close_matches
 from pathlib import Path
-from secrets import token_hex
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
 from penstock.errors import PenstockError
+from penstock.graph.atomic import write_whole
 from penstock.graph.documents import StrictDocument, first_problem, read_yaml
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
@@ -99,6 +99,4 @@ def read_job(path: Path, changes: dict[str, Any] | None = None) -> Job:
 
 def write_job(job: Job, path: Path) -> None:
     """Every field, so that a later release with other defaults runs the same."""
-    temporary = path.with_name(f".{path.name}.writing-{token_hex(4)}")
-    temporary.write_text(yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False, width=120), encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False, width=120))

@@ -7,11 +7,10 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, TextIO
 
 from penstock.errors import PenstockError
-from penstock.graph.atomic import check_target
+from penstock.graph.atomic import check_target, write_whole
 from penstock.graph.documents import read_yaml
 from penstock.train.job import Job, make_job, write_job
 
@@ -47,7 +46,11 @@ class RunFolder:
         folder = cls(path)
         (path / "checkpoints").mkdir(parents=True)
         folder._hold()
-        write_job(job, path / JOB)
+        try:
+            write_job(job, path / JOB)
+        except BaseException:
+            folder.discard()
+            raise
         return folder
 
     @classmethod
@@ -83,14 +86,18 @@ class RunFolder:
     def write_facts(self, **changes: Any) -> None:
         """Replace some of run.json's fields."""
         self.facts = {"format": FORMAT, "version": VERSION, **self.facts, **changes}
-        temporary = self.path / f".{RUN}.writing-{token_hex(4)}"
-        temporary.write_text(json.dumps(self.facts, indent=1) + "\n")
-        temporary.replace(self.path / RUN)
+        write_whole(self.path / RUN, json.dumps(self.facts, indent=1) + "\n")
 
     def append_metrics(self, record: dict[str, Any]) -> None:
         """One more line of metrics.jsonl."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        try:
+            with (self.path / METRICS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise PenstockError(
+                f"Could not write {self.path / METRICS}: {error.strerror or error}. Free space, then go on with"
+                f" `penstock train --resume {self.path}`."
+            ) from error
 
     def forget_metrics_after(self, step: int) -> None:
         """Drop what was recorded after a checkpoint that the run goes on from: it will happen again."""
@@ -98,9 +105,7 @@ class RunFolder:
         if not path.exists():
             return
         kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
-        temporary = path.with_name(f".{METRICS}.writing-{token_hex(4)}")
-        temporary.write_text("".join(f"{line}\n" for line in kept))
-        temporary.replace(path)
+        write_whole(path, "".join(f"{line}\n" for line in kept))
 
     def log(self, text: str) -> None:
         """A line for whoever looks for the cause of something."""
@@ -110,6 +115,11 @@ class RunFolder:
     def log_error(self, error: BaseException) -> None:
         """The whole traceback, with its causes."""
         self.log("".join(traceback.format_exception(error)).rstrip())
+
+    def discard(self) -> None:
+        """Remove a folder in which nothing has happened yet."""
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def close(self) -> None:
         """Let another process have the folder."""

@@ -50,9 +50,12 @@ def start_run(
         model = type(module).__name__ if module is not None and not _options_of(module) else job.model
         folder = RunFolder.create(job, f"{session.graph.name}-{model}".replace("/", "-"), force)
         session.folder = folder.path
-        folder.write_facts(
-            state="running", message="", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), model=model, **run_facts(session)
-        )
+        started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        try:
+            folder.write_facts(state="running", message="", started=started, model=model, **run_facts(session))
+        except BaseException:
+            folder.discard()
+            raise
         return _run(session, folder, Standing(), progress)
 
 
@@ -212,7 +215,7 @@ def _record_failure(folder: RunFolder, cause: BaseException, error: BaseExceptio
         folder.log_error(error)
     interrupted = isinstance(cause, KeyboardInterrupt)
     message = "Interrupted." if interrupted else " ".join(str(cause).split()) or type(cause).__name__
-    with suppress(OSError):
+    with suppress(OSError, PenstockError):
         folder.write_facts(state="interrupted" if interrupted else "failed", message=message)
 
 
