@@ -8,24 +8,23 @@ nor are those behind it, until the host has seen it, made more room and captured
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self, cast
+from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.graph.hashing import key_of
 from penstock.nn.device.rows import TableRows
 from penstock.nn.drop import dropping
 from penstock.pipeline.clock import Recorder, StageTime
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import DeviceBlock
-from penstock.sampling.device.hops import NEVER, Epoch, Slot
-from penstock.sampling.device.order import batch_keys, shuffled
-from penstock.sampling.device.room import Room, largest_room
+from penstock.sampling.device.hops import NEVER, Slot
+from penstock.sampling.device.room import Room
 from penstock.train.device.kernels import take_labels
-from penstock.train.device.placed import Placed
+from penstock.train.device.launches import Lane, Moment, Recorded, rest, warm_up
+from penstock.train.device.stopwatch import Stopwatch
+from penstock.train.device.supply import Supply
 from penstock.train.optimisers import prepare_skipping
 from penstock.train.session import Session
 from penstock.train.steps import Step
@@ -51,9 +50,10 @@ class CapturedSteps:
         assert session.device is not None and session.device.room is not None
         self._session, self._schedule, self._pause = session, schedule, pause
         self._position, self._placed = start, session.device
-        self._clock = _Clock(recorder)
-        self._supply = _Supply(session, schedule, self._placed)
-        self._drawing = _stream(self._placed.device)
+        device = self._placed.device
+        self._clock = Stopwatch(device, recorder)
+        self._supply = Supply(session.task, schedule, self._placed)
+        self._computing, self._drawing = Lane.computing(device), Lane.beside(device)
         self._slots: list[_Captured] = []
         self._drawn = 0
         self._most = _FIRST_BURST
@@ -65,7 +65,7 @@ class CapturedSteps:
         return self
 
     def __exit__(self, *_: object) -> None:
-        torch.cuda.synchronize(self._placed.device)
+        rest(self._placed.device)
         self._slots.clear()
         # Gradients lie in the captured steps' memory.
         self._session.optimiser.zero_grad(set_to_none=True)
@@ -92,11 +92,11 @@ class CapturedSteps:
         done: list[Step] = []
         batch = first
         while batch < first + many:
-            begun = self._clock.start(torch.cuda.current_stream(self._placed.device))
+            self._clock.start(self._computing)
             for number in range(batch, first + many):
-                self._learn(number)
+                self._learn(epoch, number)
             losses, failed = self._supply.look(batch, first + many)
-            self._clock.read(begun, epoch)
+            self._clock.read()
             done += [self._step(epoch, batch + place, loss) for place, loss in enumerate(losses)]
             batch += len(losses)
             if failed is not None:
@@ -114,36 +114,36 @@ class CapturedSteps:
         examples = len(self._schedule.items) - batch * size if last else size
         return Step(Position(epoch, batch), examples, loss, last)
 
-    def _learn(self, number: int) -> None:
+    def _learn(self, epoch: int, number: int) -> None:
         """Launch the step of a batch and, beside it, the drawing of the next."""
-        self._draw_up_to(number)
-        slot, computing = self._slots[number % 2], torch.cuda.current_stream(self._placed.device)
-        computing.wait_event(slot.drawn)
-        self._clock.around("compute", number, computing, slot.learn.replay)
-        slot.free.record(computing)
+        self._draw_up_to(epoch, number)
+        slot = self._slots[number % 2]
+        self._computing.wait(slot.drawn)
+        self._clock.around("compute", Position(epoch, number), self._computing, slot.learn.replay)
+        slot.free.mark(self._computing)
         if number + 1 < self._schedule.batches:
-            self._draw_up_to(number + 1)
+            self._draw_up_to(epoch, number + 1)
 
-    def _draw_up_to(self, number: int) -> None:
+    def _draw_up_to(self, epoch: int, number: int) -> None:
         while self._drawn <= number:
             slot = self._slots[self._drawn % 2]
-            with torch.cuda.stream(self._drawing):
-                self._drawing.wait_event(slot.free)
-                self._clock.around("sample", self._drawn, self._drawing, slot.draw.replay)
-                slot.drawn.record(self._drawing)
+            with self._drawing.entered():
+                self._drawing.wait(slot.free)
+                self._clock.around("sample", Position(epoch, self._drawn), self._drawing, slot.draw.replay)
+                slot.drawn.mark(self._drawing)
             self._drawn += 1
 
     def _capture(self) -> None:
         """Slots for the room there is, and their launches recorded. Nothing is learned by the warm-up."""
         place = self._slots[0].slot.place if self._slots else None
         self._slots.clear()
-        torch.cuda.synchronize(self._placed.device)
+        rest(self._placed.device)
         assert self._placed.room is not None
         batch = self._position.batch
         pool = None
         for _ in range(2):
             made = _Captured(self._session, self._supply, self._placed.room, place, self._drawing, pool)
-            place, pool = made.slot.place, made.learn.pool()
+            place, pool = made.slot.place, made.learn.pool
             self._slots.append(made)
         # A warm-up whose batch lacked room has left vertices behind.
         self._slots[0].slot.place.fill_(NEVER)
@@ -152,70 +152,10 @@ class CapturedSteps:
 
     def _enlarge(self, failed: int) -> None:
         """More room for a batch, and go on from it."""
-        torch.cuda.synchronize(self._placed.device)
+        rest(self._placed.device)
         self._placed.room = self._supply.room_of(self._placed.room, failed, self._slots[0].slot.place)
         self._position = Position(self._position.epoch, failed)
         self._capture()
-
-
-class _Supply:
-    """What batches are made from: the epoch's order, keys and labels, at fixed places; and the losses that come out."""
-
-    def __init__(self, session: Session, schedule: Schedule, placed: Placed) -> None:
-        self.session, self._schedule, self.placed = session, schedule, placed
-        device, task = placed.device, cast(Any, session.task)
-        self.purposes = [*(str(hop) for hop in range(len(placed.fanouts))), "dropout"]
-        self.epoch = Epoch(len(schedule.items), schedule.batch_size, len(self.purposes), device)
-        names = np.ascontiguousarray(schedule.names, np.int64)
-        self._names = torch.from_numpy(names).to(device)
-        self._items = torch.from_numpy(np.ascontiguousarray(schedule.items, np.int32)).to(device)
-        self._of_items = torch.from_numpy(task.labels_of(schedule.items)).to(device)
-        self.labels = torch.zeros_like(self._of_items)
-        self.losses = torch.zeros(schedule.batches, dtype=torch.float32, device=device)
-        self._seen_losses = torch.zeros(schedule.batches, dtype=torch.float32, pin_memory=True)
-        self._seen_failure = torch.zeros(1, dtype=torch.int32, pin_memory=True)
-
-    def fill(self, position: Position) -> None:
-        """Make an epoch ready from one of its batches on."""
-        epochs = self._schedule.epochs
-        if epochs is not None and position.epoch >= epochs:
-            return
-        seed = self._schedule.seed
-        order = shuffled(self._names, key_of(seed, f"{position.epoch}/order"))
-        torch.index_select(self._items, 0, order, out=self.epoch.order)
-        torch.index_select(self._of_items, 0, order, out=self.labels)
-        keys = batch_keys(seed, position.epoch, self._schedule.batches, self.purposes)
-        self.epoch.keys.copy_(torch.from_numpy(keys))
-        self.restart(position.batch)
-
-    def restart(self, batch: int) -> None:
-        """The next batch drawn is this one."""
-        self.epoch.cursor.fill_(batch)
-        self.epoch.failed_at.fill_(NEVER)
-        torch.cuda.synchronize(self.placed.device)
-
-    def look(self, first: int, last: int) -> tuple[list[float], int | None]:
-        """Losses of the batches [first, last) that were learned from, and the first that lacked room."""
-        self._seen_losses[first:last].copy_(self.losses[first:last], non_blocking=True)
-        self._seen_failure.copy_(self.epoch.failed_at, non_blocking=True)
-        torch.cuda.current_stream(self.placed.device).synchronize()
-        failed = int(self._seen_failure)
-        losses: list[float] = self._seen_losses[first : min(last, failed)].tolist()
-        return losses, failed if failed < last else None
-
-    def room_of(self, room: Room | None, batch: int, place: Tensor) -> Room:
-        """Room that holds a batch, found by drawing it."""
-        assert room is not None
-        placed = self.placed
-        largest = largest_room(self._schedule.batch_size, placed.fanouts, placed.topology.count)
-        while True:
-            slot = placed.slot(room, len(self.purposes), place.fill_(NEVER))
-            self.restart(batch)
-            slot.draw(self.epoch)
-            needed: list[int] = slot.needed.tolist()
-            if all(need <= held for need, held in zip(needed, room.sizes, strict=True)):
-                return room
-            room = room.enlarged(needed, largest)
 
 
 class _Captured:
@@ -224,25 +164,24 @@ class _Captured:
     def __init__(
         self,
         session: Session,
-        supply: _Supply,
+        supply: Supply,
         room: Room,
         place: Tensor | None,
-        drawing: torch.cuda.Stream,
+        drawing: Lane,
         pool: Any,
     ) -> None:
         self._session, self._supply, placed = session, supply, supply.placed
         self._blocks: list[DeviceBlock] = []
         self.slot: Slot = placed.slot(room, len(supply.purposes), place)
         self._batch = self._make_batch()
-        self.drawn, self.free = _event(), _event()
-        self.free.record()
+        device = placed.device
+        self.drawn, self.free = Moment(device), Moment(device)
+        self.free.mark(Lane.computing(device))
+        # As if all batches had lacked room: nothing is learned by the warm-up.
         supply.epoch.failed_at.fill_(-1)
-        self._warm_up()
-        self.draw, self.learn = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.draw, stream=drawing):
-            self._draw()
-        with torch.cuda.graph(self.learn, pool=pool):
-            self._learn()
+        warm_up(self._both, device, _WARM_UPS)
+        self.draw = Recorded(self._draw, device, drawing)
+        self.learn = Recorded(self._learn, device, pool=pool)
 
     def _make_batch(self) -> MiniBatch:
         supply, slot = self._supply, self.slot
@@ -260,16 +199,10 @@ class _Captured:
         self._rows = supply.placed.static_rows(slot)
         return batch
 
-    def _warm_up(self) -> None:
-        side = _stream(self.slot.vertices.device)
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UPS):
-                self._supply.epoch.cursor.zero_()
-                self._draw()
-                self._learn()
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
+    def _both(self) -> None:
+        self._supply.epoch.cursor.zero_()
+        self._draw()
+        self._learn()
 
     def _draw(self) -> None:
         supply, slot, batch = self._supply, self.slot, self._batch
@@ -306,60 +239,6 @@ class _Captured:
         supply.losses.scatter_(0, slot.number.long(), loss.detach().float().view(1))
 
 
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def _event(timed: bool = False) -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
-
-
 def kept(derived: dict[str, Any], *names: str) -> dict[str, Any]:
     """Of what was derived from a block, some."""
     return {name: made for name, made in derived.items() if name in names}
-
-
-class _Clock:
-    """When the device drew and learned, read from its own events when it is at rest."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._pending: list[tuple[str, int, torch.cuda.Event, torch.cuda.Event]] = []
-        self._busy = {"sample": 0.0, "compute": 0.0}
-        self._wait = {"sample": 0.0, "compute": 0.0}
-        self._zero = _event(True)
-
-    def start(self, stream: torch.cuda.Stream) -> float:
-        """A burst begins; at this moment, which the device notes too."""
-        self._zero = _event(True)
-        self._zero.record(stream)
-        return time.perf_counter()
-
-    def around(self, stage: str, number: int, stream: torch.cuda.Stream, launch: Callable[[], None]) -> None:
-        """Launch between two events."""
-        before, after = _event(True), _event(True)
-        before.record(stream)
-        launch()
-        after.record(stream)
-        self._pending.append((stage, number, before, after))
-
-    def read(self, begun: float, epoch: int) -> None:
-        """Add up what has ended of a burst that began at `begun`."""
-        spent = time.perf_counter() - begun
-        busy = dict.fromkeys(self._busy, 0.0)
-        rest = []
-        for stage, number, before, after in self._pending:
-            if not cast(Any, after).query():
-                rest.append((stage, number, before, after))
-                continue
-            start, end = self._zero.elapsed_time(before) / 1e3, self._zero.elapsed_time(after) / 1e3
-            busy[stage] += end - start
-            self._recorder(stage, 0, begun + start, begun + end, Step(Position(epoch, number), 0, 0.0, False))
-        self._pending = rest
-        for stage, seconds in busy.items():
-            self._busy[stage] += seconds
-            self._wait[stage] += max(0.0, spent - seconds)
-
-    def times(self) -> dict[str, StageTime]:
-        """Seconds so far."""
-        return {stage: StageTime(self._busy[stage], self._wait[stage], 1, 1) for stage in self._busy}

@@ -1,0 +1,115 @@
+"""Launches on a device: lanes beside each other, moments on them, and work recorded once and replayed.
+
+On the host, where kernels run in an interpreter, there is one lane, everything happens at once, and to replay is to do
+again.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+
+class Lane:
+    """A stream: what is launched on it happens in order."""
+
+    def __init__(self, stream: "torch.cuda.Stream | None") -> None:
+        self.stream = stream
+
+    @classmethod
+    def computing(cls, device: torch.device) -> "Lane":
+        """The one that computes."""
+        return cls(torch.cuda.current_stream(device) if device.type == "cuda" else None)
+
+    @classmethod
+    def beside(cls, device: torch.device) -> "Lane":
+        """One of its own."""
+        return cls(torch.cuda.Stream(device) if device.type == "cuda" else None)  # type: ignore[no-untyped-call]
+
+    def entered(self) -> AbstractContextManager[Any]:
+        """What is launched in it goes here."""
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    def wait(self, moment: "Moment") -> None:
+        """What is launched from now on waits for a moment of another lane."""
+        if self.stream is not None:
+            self.stream.wait_event(moment.event)
+
+    def settle(self) -> None:
+        """Wait until everything launched here is done."""
+        if self.stream is not None:
+            self.stream.synchronize()
+
+
+class Moment:
+    """A point on a lane that others wait for; with `timed`, also to measure from."""
+
+    def __init__(self, device: torch.device, timed: bool = False) -> None:
+        self.event: Any = None
+        if device.type == "cuda":
+            self.event = torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+        self._at = 0.0
+
+    def mark(self, lane: Lane) -> None:
+        """It is behind everything launched on a lane so far."""
+        self._at = time.perf_counter()
+        if self.event is not None:
+            self.event.record(lane.stream)
+
+    def has_passed(self) -> bool:
+        """Whether the lane has come to it."""
+        return self.event is None or bool(self.event.query())
+
+    def seconds_to(self, later: "Moment") -> float:
+        """Between two moments that have passed, as the device counts."""
+        if self.event is None:
+            return later._at - self._at
+        return float(self.event.elapsed_time(later.event)) / 1e3
+
+
+class Recorded:
+    """Launches recorded once; `pool` lets recordings that are never replayed together share their memory."""
+
+    def __init__(
+        self, work: Callable[[], None], device: torch.device, lane: Lane | None = None, pool: Any = None
+    ) -> None:
+        self._work = work
+        self._graph = torch.cuda.CUDAGraph() if device.type == "cuda" else None
+        if self._graph is not None:
+            with torch.cuda.graph(self._graph, pool=pool, stream=None if lane is None else lane.stream):
+                work()
+
+    @property
+    def pool(self) -> Any:
+        """Where its memory is from."""
+        return None if self._graph is None else self._graph.pool()
+
+    def replay(self) -> None:
+        """Launch it all again, on the lane entered."""
+        if self._graph is None:
+            self._work()
+        else:
+            self._graph.replay()
+
+
+def warm_up(work: Callable[[], None], device: torch.device, times: int) -> None:
+    """Do something some times before it is recorded: kernels compile, libraries allocate what they keep."""
+    if device.type != "cuda":
+        work()
+        return
+    side, computing = Lane.beside(device).stream, torch.cuda.current_stream(device)
+    assert side is not None
+    side.wait_stream(computing)
+    with torch.cuda.stream(side):
+        for _ in range(times):
+            work()
+    computing.wait_stream(side)
+    rest(device)
+
+
+def rest(device: torch.device) -> None:
+    """Wait until the device has nothing left to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

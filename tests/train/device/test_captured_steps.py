@@ -1,0 +1,152 @@
+"""Captured steps, replayed by an interpreter where there is no GPU: bursts, room, skipping, epochs, interruptions."""
+
+import importlib.util
+
+import pytest
+import torch
+
+from penstock.pipeline.schedule import Position, Schedule
+from penstock.plan import Residence
+from penstock.train.job import make_job
+from penstock.train.session import make_session
+from penstock.train.steps import LoadedSteps
+from training_graphs import community_graph
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU itself is tested in test_captured"),
+]
+FEW = {"fanouts": [3, 2], "hidden": 8, "batch_size": 16, "epochs": 2, "device": "cpu", "threads": 1, "dropout": 0.3}
+HOST = torch.device("cpu")
+
+
+def session_of(graph, room=None, in_place=True, **fields):
+    """A session whose device is the host, where kernels are interpreted."""
+    from penstock.sampling.device.hops import Topology
+    from penstock.store.device.tables import ResidentTable
+    from penstock.train.device.choosing import presampled_room
+    from penstock.train.device.memory import Working
+    from penstock.train.device.placed import Placed
+
+    session = made_session(graph, **fields)
+    job = session.job
+    (edges,) = graph.edges.values()
+    schedule = Schedule(session.task.items, job.batch_size, job.seed)
+    placed = Placed(
+        HOST, Residence("device", "device", 0, 0, 0, []), Working(0, torch.float32, {}), job.fanouts, False,
+        job.needs_totals, True, room or presampled_room(job, graph, schedule), in_place,
+    )  # fmt: skip
+    placed.topology = Topology(torch.from_numpy(edges.indptr), torch.from_numpy(edges.indices))
+    placed.tables = {"node": ResidentTable(torch.from_numpy(graph.nodes["node"].fields["x"]))}
+    session.device = placed
+    return session
+
+
+def made_session(graph, optimiser="Adam", **fields):
+    """With an optimiser that can be told to leave a step out."""
+    session = make_session(make_job({**FEW, **fields}), graph)
+    kinds = {"Adam": {}, "SGD": {"momentum": 0.9}}
+    made = getattr(torch.optim, optimiser)
+    session.optimiser = made(session.learned.parameters(), lr=0.01, fused=True, **kinds[optimiser])
+    return session
+
+
+START = Position(0, 0)
+
+
+def learned(session, pause=3, start=START, steps=None):
+    """Train; returns the steps done and the weights."""
+    from penstock.train.device.captured import CapturedSteps
+
+    schedule, done, told = schedule_of(session), [], []
+
+    def often(position):
+        return min(pause, schedule.batches - position.batch)
+
+    with CapturedSteps(session, schedule, start, often, lambda *work: told.append(work)) as all_steps:
+        for some in all_steps:
+            done += some
+            if steps is not None and len(done) >= steps:
+                break
+        assert set(all_steps.times()) == {"sample", "compute"}
+    assert {item.position for *_, item in told} >= {step.position for step in done}
+    return done, weights(session)
+
+
+def loaded(session):
+    """The same by the pipeline, on the host."""
+    done = []
+    with LoadedSteps(session, schedule_of(session), Position(0, 0), lambda *_: None) as steps:
+        for some in steps:
+            done += some
+    return done, weights(session)
+
+
+def schedule_of(session):
+    return Schedule(session.task.items, session.task.batch_size, session.job.seed, session.job.epochs)
+
+
+def weights(session):
+    return {name: values.clone() for name, values in session.learned.state_dict().items()}
+
+
+def assert_same(a, b, **close):
+    assert [(s.position, s.examples, s.last) for s in a[0]] == [(s.position, s.examples, s.last) for s in b[0]]
+    losses = (torch.tensor([step.loss for step in done]) for done, _ in (a, b))
+    torch.testing.assert_close(*losses, **close)
+    for name, values in a[1].items():
+        torch.testing.assert_close(values, b[1][name], **close)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return community_graph(120)
+
+
+@pytest.mark.parametrize("optimiser", ["Adam", "SGD"])
+@pytest.mark.parametrize("fields", [{}, {"model": "gcn"}, {"clip": 0.5, "model": "gin"}])
+def test_they_learn_what_the_pipeline_learns(graph, optimiser, fields):
+    right = loaded(made_session(graph, optimiser, **fields))
+    in_place = "model" not in fields
+    assert_same(learned(session_of(graph, None, in_place, optimiser=optimiser, **fields)), right, rtol=1e-3, atol=1e-4)
+
+
+def test_a_batch_that_lacks_room_is_drawn_again_and_nothing_is_learned_twice(graph):
+    from penstock.sampling.device.room import Room
+
+    roomy = learned(session_of(graph))
+    for room in (Room((16, 20, 40), (16, 30)), Room((16, 61, 110), (48, 96))):
+        tight = session_of(graph, room)
+        assert_same(learned(tight), roomy, rtol=1e-5, atol=1e-6)
+        assert tight.device.room.holds(room) and tight.device.room != room
+
+
+@pytest.mark.parametrize("pause", [1, 2, 100])
+def test_bursts_change_nothing(graph, pause):
+    assert_same(learned(session_of(graph), pause), learned(session_of(graph), 3), rtol=0, atol=0)
+
+
+def test_they_go_on_from_anywhere(graph):
+    whole = learned(session_of(graph))
+    session = session_of(graph)
+    first, _ = learned(session, steps=4)
+    epoch, batch = first[-1].position
+    start = Position(epoch + 1, 0) if first[-1].last else Position(epoch, batch + 1)
+    rest, last = learned(session, start=start)
+    assert_same(([*first, *rest], last), whole, rtol=0, atol=0)
+
+
+def test_a_warm_up_leaves_no_trace(graph):
+    from penstock.train.device.captured import CapturedSteps
+
+    for optimiser in ("Adam", "SGD"):
+        session = session_of(graph, optimiser=optimiser)
+        before = weights(session)
+        with CapturedSteps(session, schedule_of(session), Position(0, 0), lambda _: 1, lambda *_: None):
+            pass
+        for name, values in weights(session).items():
+            assert torch.equal(values, before[name])
+        for state in session.optimiser.state.values():
+            assert all(not values.any() for values in state.values())
+        assert all(parameter.grad is None for parameter in session.learned.parameters())
