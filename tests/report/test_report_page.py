@@ -263,3 +263,35 @@ def test_the_command(tmp_path, monkeypatch):
     failed = CliRunner().invoke(app, [str(folder), "--open"])
     assert opened == [page.as_uri()]
     assert "open" in str(failed.exception)
+
+
+def test_a_gpus_run_says_what_lay_where_and_what_was_foretold(tmp_path):
+    folder = write_run(tmp_path / "run")
+    facts = json.loads((folder / "run.json").read_text())
+    assert "foretold" not in page_of(folder).text
+    facts["machine"]["gpu"] = "NVIDIA H200"
+    facts["result"] |= {
+        "device": "cuda",
+        "placement": {
+            "topology": "device",
+            "features": "pinned",
+            "cache_rows": 1234567,
+            "hit_rate": 0.645,
+            "why": ["As <asked>."],
+        },
+        "batches_per_second": 1013.2,
+        "device_peak_mb": 2201.1,
+        "device_predicted_mb": 2154.5,
+    }
+    (folder / "run.json").write_text(json.dumps(facts))
+    text = page_of(folder).text
+    for words in (
+        "NVIDIA H200",
+        "topology device",
+        "features pinned",
+        "1,234,567, 64% of reads",
+        "1,013",
+        "-2.1%",
+        "As <asked>.",
+    ):
+        assert words in text, words

@@ -56,10 +56,32 @@ def machine_card(run: Run) -> str:
     if not run.machine:
         return ""
     memory = number(run.machine.get("memory_mb"))
-    rows = [(key, _text(value)) for key, value in run.machine.items() if key != "memory_mb" or memory is None]
+    shown = {key: value for key, value in run.machine.items() if value is not None}
+    rows = [(key, _text(value)) for key, value in shown.items() if key != "memory_mb" or memory is None]
     if memory is not None:
         rows.insert(min(2, len(rows)), ("memory", mebibytes(memory)))
     return card("Machine", _pairs(rows))
+
+
+def device_card(run: Run) -> str:
+    """What lay where while a GPU trained, how fast it was, and its memory beside what was foretold."""
+    peak, foretold = number(run.result.get("device_peak_mb")), number(run.result.get("device_predicted_mb"))
+    if peak is None:
+        return ""
+    placement = mapping(run.result.get("placement"))
+    placed = (name for name in ("topology", "features") if name in placement)
+    rows: list[tuple[str, str]] = [(name, _text(placement[name])) for name in placed]
+    cached, hits = whole(placement.get("cache_rows")), number(placement.get("hit_rate"))
+    if cached:
+        rows.append(("rows cached", f"{cached:,}" + (f", {hits:.0%} of reads" if hits is not None else "")))
+    if (rate := number(run.result.get("batches_per_second"))) is not None:
+        rows.append(("batches a second", f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"))
+    rows.append(("memory at most", mebibytes(peak)))
+    if foretold:
+        rows.append(("as foretold", f"{mebibytes(foretold)} ({foretold / peak - 1:+.1%})"))
+    why = placement.get("why")
+    said = " ".join(str(sentence) for sentence in why) if isinstance(why, list) else ""
+    return card("Device", _pairs(rows), escape(_text(run.result.get("device"))), foot=escape(cut(said, 3 * _LONGEST)))
 
 
 def notes_card(run: Run) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.report.curves import epoch_seconds_card, loss_card, memory_card, validation_card
-from penstock.report.facts import graph_card, machine_card, notes_card, settings_card
+from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card
 from penstock.report.headline import headline, run_title
 from penstock.report.run_folder import Run, read_run
 from penstock.report.script import SCRIPT
@@ -52,6 +52,7 @@ def render(run: Run, defaults: Mapping[str, Any] | None = None) -> str:
         notes_card(run),
         settings_card(run, defaults),
         graph_card(run),
+        device_card(run),
         machine_card(run),
     ]
     written = f"{datetime.now():%d %B %Y, %H:%M}".lstrip("0")

@@ -162,6 +162,7 @@ class Placed:
         }
         if self.cached_rows and isinstance(self.table, CachedTable):
             facts["hit_rate"] = round(self.table.hit_rate(), 4)
+        facts["why"] = self.why
         return facts
 
 
