@@ -76,7 +76,7 @@ def _tried(session: Session, carrier: DeviceCarrier, seeds: int) -> tuple[Load, 
     carrier.gather(batch)
     session.task.label(batch)
     device = session.inputs.device
-    with torch.random.fork_rng(devices=[device]), _left_alone(session):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), _left_alone(session):
         carrier.transfer(batch)
         carrier.arrive(batch)
         x = session.inputs.complete(batch)

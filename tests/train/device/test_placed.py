@@ -1,0 +1,200 @@
+"""What is put where, and that training from there is training: with a device's memory made up, kernels interpreted."""
+
+import importlib.util
+import threading
+
+import pytest
+import torch
+
+from penstock.errors import PenstockError
+from penstock.pipeline.schedule import Position, Schedule
+from penstock.progress import Progress
+from penstock.train.job import make_job
+from penstock.train.session import make_session
+from penstock.train.steps import LoadedSteps
+from training_graphs import community_graph, typed_graph
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU itself is tested in test_captured"),
+]
+FEW = {"fanouts": [3, 2], "hidden": 8, "batch_size": 16, "epochs": 1, "device": "cpu", "threads": 1}
+PLENTY = 1 << 40
+
+
+class Notes(Progress):
+    """Keeps what a run says."""
+
+    def __init__(self):
+        super().__init__()
+        self.said = []
+
+    def note(self, text):
+        self.said.append(text)
+
+
+@pytest.fixture
+def device_memory(monkeypatch):
+    """A device of which a test says how much is free; a step takes a kilobyte a row."""
+    free = [PLENTY]
+    for name, value in {
+        "mem_get_info": lambda *_: (free[0], free[0]),
+        "memory_reserved": lambda *_: 0,
+        "memory_allocated": lambda *_: 0,
+        "max_memory_allocated": lambda *_: 1 << 20,
+        "reset_peak_memory_stats": lambda *_: None,
+        "synchronize": lambda *_: None,
+        "manual_seed": lambda *_: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    _one_at_a_time(monkeypatch)
+    return free
+
+
+def _one_at_a_time(monkeypatch):
+    """The interpreter is not made for launches from several threads at once, as a pipeline's are."""
+    from triton.runtime import interpreter
+
+    lock, launch = threading.RLock(), interpreter.GridExecutor.__call__
+
+    def locked(self, *given, **more):
+        with lock:
+            return launch(self, *given, **more)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", locked)
+
+
+def placed_session(graph, notes=None, **fields):
+    """A session of the host's whose graph is placed as if the host were a device."""
+    from penstock.train.device.placed import place
+
+    session = make_session(make_job({**FEW, **fields}), graph)
+    session.optimiser = torch.optim.Adam(session.learned.parameters(), lr=0.01, fused=True)
+    before = {name: values.clone() for name, values in session.learned.state_dict().items()}
+    session.device = place(session, True, notes or Progress())
+    for name, values in session.learned.state_dict().items():
+        assert torch.equal(values, before[name]), "the trial has changed the model"
+    return session
+
+
+def trained(session):
+    """One epoch, by whatever way fits; returns the weights."""
+    from penstock.train.device.captured import CapturedSteps
+
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, 1)
+    steps = (
+        CapturedSteps(session, schedule, Position(0, 0), lambda p: schedule.batches - p.batch, lambda *_: None)
+        if session.device is not None and session.device.is_captured
+        else LoadedSteps(session, schedule, Position(0, 0), lambda *_: None)
+    )
+    with steps:
+        done = [step for some in steps for step in some]
+    assert len(done) == schedule.batches
+    return {name: values.clone() for name, values in session.learned.state_dict().items()}
+
+
+def plain(graph, **fields):
+    """The same by the host."""
+    session = make_session(make_job({**FEW, **fields}), graph)
+    session.optimiser = torch.optim.Adam(session.learned.parameters(), lr=0.01, fused=True)
+    return trained(session)
+
+
+def assert_close(a, b):
+    for name, values in a.items():
+        torch.testing.assert_close(values, b[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("placement", "captured"),
+    [
+        ("auto", True),
+        ({"features": "pinned"}, True),
+        ({"features": "pinned", "cache_rows": 40}, True),
+        ({"features": "pinned", "cache_rows": 40, "cache_by": "degree"}, True),
+        ({"features": "host"}, False),
+        ({"topology": "host"}, False),
+        ({"topology": "pinned", "features": "pinned"}, True),
+    ],
+)
+def test_wherever_things_lie_the_same_is_learned(device_memory, placement, captured):
+    graph, notes = community_graph(120), Notes()
+    session = placed_session(graph, notes, placement=placement)
+    assert session.device.is_captured == captured
+    facts = session.device.facts()
+    for name, where in ({} if placement == "auto" else placement).items():
+        if name != "cache_by":
+            assert facts[name] == where
+    assert (facts["topology"], facts["features"]) == ("device", "device") or placement != "auto"
+    assert notes.said and notes.said == facts["why"]
+    assert_close(trained(session), plain(graph))
+    if facts["cache_rows"]:
+        assert 0 < session.device.facts()["hit_rate"] <= 1
+
+
+def test_too_little_memory_moves_things_out_and_then_is_refused(device_memory):
+    graph = community_graph(120)
+    roomy = placed_session(graph)
+    working = roomy.device.working.bytes
+    features = graph.nodes["node"].fields["x"].nbytes
+    device_memory[0] = int((working + sum(array.nbytes for array in _lists(graph)) + features // 2) / 0.92)
+    session = placed_session(graph)
+    facts = session.device.facts()
+    assert "pinned" in (facts["topology"], facts["features"])
+    assert_close(trained(session), plain(graph))
+    device_memory[0] = working // 2
+    with pytest.raises(PenstockError, match="batch_size"):
+        placed_session(graph)
+
+
+def _lists(graph):
+    (edges,) = graph.edges.values()
+    return edges.indptr, edges.indices
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"fanouts": [40, 2]}, "beyond 32"),
+        ({"capture": False}, "capture is off"),
+        ({"sampler": "labor"}, "sampler labor"),
+        ({"sample_on": "host"}, "sample_on is host"),
+        ({"optimiser_options": {"fused": False}}, "leave out a step"),
+    ],
+)
+def test_what_is_not_captured_says_why_and_learns_the_same(device_memory, fields, said):
+    graph, notes = community_graph(120), Notes()
+    session = placed_session(graph, notes, **fields)
+    assert not session.device.is_captured
+    assert any(said in sentence for sentence in notes.said)
+    assert_close(trained(session), plain(graph, **fields))
+
+
+def test_batch_normalisation_is_not_captured(device_memory):
+    notes = Notes()
+    session = placed_session(community_graph(120), notes, norm="batch")
+    # A bias before it has no gradient but rounding, which Adam makes as large as any: weights cannot be compared.
+    trained(session)
+    assert not session.device.is_captured and any("batch normalisation" in sentence for sentence in notes.said)
+
+
+def test_hybrid_drawing_is_measured_or_forced(device_memory):
+    graph = community_graph(120)
+    for fields in ({"sample_on": "hybrid"}, {"capture": False}):
+        notes = Notes()
+        session = placed_session(graph, notes, sample_threads=2, **fields)
+        assert_close(trained(session), plain(graph))
+        assert "sample_on" in fields or any("a batch takes the device" in sentence for sentence in notes.said)
+
+
+def test_graphs_of_several_types_keep_their_lists_on_the_host(device_memory):
+    session = placed_session(typed_graph(), model="rgcn")
+    assert session.device.facts()["topology"] == "host"
+    assert_close(trained(session), plain(typed_graph(), model="rgcn"))
+    with pytest.raises(PenstockError, match="cache_rows is for graphs with one"):
+        placed_session(typed_graph(), placement={"features": "pinned", "cache_rows": 3})
+    with pytest.raises(PenstockError, match="leave out topology"):
+        placed_session(typed_graph(), placement={"topology": "device"})
+    with pytest.raises(PenstockError, match="sample_on device cannot be"):
+        placed_session(typed_graph(), sample_on="device")
