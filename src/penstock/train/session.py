@@ -162,7 +162,7 @@ def make_session(
     optimiser = make_optimiser(learned.parameters(), job, device)
     session = Session(job, graph, inputs, task, model, learned, optimiser, make_schedule(optimiser, job))
     if device.type == "cuda":
-        from penstock.train.device.placed import place
+        from penstock.train.device.placing import place
 
         session.device = place(session, taught is None, progress)
     _try(session, with_loss=taught is None)

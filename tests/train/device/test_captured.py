@@ -78,11 +78,11 @@ class After:
 
 def test_a_batch_that_lacks_room_is_learned_from_all_the_same(tmp_path, monkeypatch):
     from penstock.sampling.device.room import Room
-    from penstock.train.device import placed
+    from penstock.train.device import deciding
 
     graph = community_graph(400)
     trained(graph, tmp_path / "roomy", **FEW, device="cuda")
-    monkeypatch.setattr(placed, "presampled_room", lambda *_: Room((32, 96, 200), (128, 256)))
+    monkeypatch.setattr(deciding, "presampled_room", lambda *_: Room((32, 96, 200), (128, 256)))
     trained(graph, tmp_path / "tight", **FEW, device="cuda")
     assert_close(tmp_path / "tight", tmp_path / "roomy", 1e-4)
 

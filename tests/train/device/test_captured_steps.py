@@ -26,6 +26,7 @@ def session_of(graph, room=None, in_place=True, **fields):
     from penstock.sampling.device.hops import Topology
     from penstock.store.device.tables import ResidentTable
     from penstock.train.device.choosing import presampled_room
+    from penstock.train.device.deciding import Decision
     from penstock.train.device.memory import Working
     from penstock.train.device.placed import Placed
 
@@ -33,10 +34,10 @@ def session_of(graph, room=None, in_place=True, **fields):
     job = session.job
     (edges,) = graph.edges.values()
     schedule = Schedule(session.task.items, job.batch_size, job.seed)
-    placed = Placed(
-        HOST, Residence("device", "device", 0, 0, 0, []), Working(0, torch.float32, {}), job.fanouts, False,
-        job.needs_totals, True, room or presampled_room(job, graph, schedule), in_place,
-    )  # fmt: skip
+    room = room or presampled_room(job, graph, schedule)
+    residence = Residence("device", "device", 0, 0, 0, [])
+    decision = Decision(residence, Working(0, torch.float32, {}), room, True, in_place, [])
+    placed = Placed(HOST, decision, job.fanouts, False, job.needs_totals, room, [])
     placed.topology = Topology(torch.from_numpy(edges.indptr), torch.from_numpy(edges.indices))
     placed.tables = {"node": ResidentTable(torch.from_numpy(graph.nodes["node"].fields["x"]))}
     session.device = placed

@@ -67,7 +67,7 @@ def _one_at_a_time(monkeypatch):
 
 def placed_session(graph, notes=None, **fields):
     """A session of the host's whose graph is placed as if the host were a device."""
-    from penstock.train.device.placed import place
+    from penstock.train.device.placing import place
 
     session = make_session(make_job({**FEW, **fields}), graph)
     session.optimiser = torch.optim.Adam(session.learned.parameters(), lr=0.01, fused=True)
@@ -136,7 +136,7 @@ def test_wherever_things_lie_the_same_is_learned(device_memory, placement, captu
 def test_too_little_memory_moves_things_out_and_then_is_refused(device_memory):
     graph = community_graph(120)
     roomy = placed_session(graph)
-    working = roomy.device.working.bytes
+    working = roomy.device.decision.working.bytes
     features = graph.nodes["node"].fields["x"].nbytes
     device_memory[0] = int((working + sum(array.nbytes for array in _lists(graph)) + features // 2) / 0.92)
     session = placed_session(graph)

@@ -5,7 +5,7 @@
 rows deserve a cache. What goes where is decided elsewhere, in `penstock.plan.residence`.
 """
 
-from penstock.store.device.hottest import by_counts, by_degree, by_device_counts
+from penstock.store.device.hottest import by_counts, by_device_counts
 from penstock.store.device.pinning import page_locked
 from penstock.store.device.placing import to_device, to_pinned
 from penstock.store.device.tables import CachedTable, DeviceTable, PinnedTable, ResidentTable
@@ -16,7 +16,6 @@ __all__ = [
     "PinnedTable",
     "ResidentTable",
     "by_counts",
-    "by_degree",
     "by_device_counts",
     "page_locked",
     "to_device",

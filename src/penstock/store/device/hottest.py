@@ -10,17 +10,8 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 
 
-def by_degree(indptr: Array, rows: int) -> Array:
-    """The `rows` vertices with the longest lists, int64.
-
-    A vertex is read as often as it stands in others' lists. In a graph with both directions of its edges that is its
-    own list's length; for another graph, count how often each vertex stands in `indices` and use `by_counts`.
-    """
-    return by_counts(np.diff(indptr), rows)
-
-
 def by_counts(counts: Array, rows: int) -> Array:
-    """The `rows` vertices with the highest counts, int64: of reads in a presampling pass, or of places in lists."""
+    """The `rows` vertices with the highest counts, int64: of reads in a presampling pass, or of lists they are in."""
     rows = max(0, min(rows, len(counts)))
     if not rows:
         return np.empty(0, np.int64)
