@@ -21,15 +21,7 @@ class HostCarrier:
 
     def gather(self, batch: Batch) -> list[Array]:
         """Copy the rows of the batch's vertices."""
-        buffers = []
-        for node_type, ids in batch.inputs.items():
-            if node_type in self._fields:
-                name = f"{node_type}/{self._fields[node_type]}"
-                table = self._store.table(name)
-                rows, buffer = self._pool.take((len(ids), *table.shape[1:]), table.dtype)
-                buffers.append(buffer)
-                batch.features[node_type] = self._store.pull(name, ids, out=rows)
-        return buffers
+        return gather_fields(batch, batch.inputs, self._store, self._fields, self._pool)
 
     def transfer(self, batch: Batch) -> None:
         """Make tensors of what was gathered."""
@@ -45,6 +37,21 @@ class HostCarrier:
     def give_back(self, buffer: Array) -> None:
         """Lend the buffer to another batch."""
         self._pool.give(buffer)
+
+
+def gather_fields(
+    batch: Batch, vertices: dict[str, Array], store: LocalStore, fields: dict[str, str], pool: BufferPool
+) -> list[Array]:
+    """Rows of the host's fields into buffers of the pool, by node type; returns the buffers."""
+    buffers = []
+    for node_type, ids in vertices.items():
+        if node_type in fields:
+            name = f"{node_type}/{fields[node_type]}"
+            table = store.table(name)
+            rows, buffer = pool.take((len(ids), *table.shape[1:]), table.dtype)
+            buffers.append(buffer)
+            batch.features[node_type] = store.pull(name, ids, out=rows)
+    return buffers
 
 
 def as_tensors(values: Any) -> Any:

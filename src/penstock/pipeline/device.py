@@ -8,7 +8,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.pipeline.buffers import BufferPool
-from penstock.pipeline.carrying import Scale
+from penstock.pipeline.carrying import Scale, gather_fields
 from penstock.pipeline.loading import Batch
 from penstock.sampling.block import TypedBlock
 from penstock.sampling.device.block import DeviceBlock, on_device
@@ -41,20 +41,13 @@ class DeviceCarrier:
 
     def gather(self, batch: Batch) -> list[Array]:
         """Copy the rows that the host reads into page-locked buffers."""
-        buffers = []
-        given: dict[str, Any] = dict(batch.inputs)
-        for node_type, ids in given.items():
-            if node_type in self._fields:
-                name = f"{node_type}/{self._fields[node_type]}"
-                table = self._store.table(name)
-                if isinstance(ids, Tensor):
-                    if batch.ready is not None:
-                        batch.ready.synchronize()
-                    ids = ids.cpu().numpy()
-                rows, buffer = self._pool.take((len(ids), *table.shape[1:]), table.dtype)
-                buffers.append(buffer)
-                batch.features[node_type] = self._store.pull(name, ids, out=rows)
-        return buffers
+        if not self._fields:
+            return []
+        vertices: dict[str, Any] = dict(batch.inputs)
+        if batch.ready is not None:
+            batch.ready.synchronize()
+        vertices = {name: ids.cpu().numpy() if isinstance(ids, Tensor) else ids for name, ids in vertices.items()}
+        return gather_fields(batch, vertices, self._store, self._fields, self._pool)
 
     def transfer(self, batch: Batch) -> None:
         """Start the copies and the device's own gathers; `arrive` waits for them."""

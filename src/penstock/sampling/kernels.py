@@ -18,7 +18,7 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 _S32 = np.uint64(32)
 _GROUP = 128
 """Rows whose lists' bounds are read ahead: they stay in the first-level cache."""
-_SCANNED = 32
+SCANNED = 32
 """Up to this fan-out a repeated draw is found by looking through those already made."""
 
 
@@ -88,7 +88,7 @@ def choose(key: np.uint64, start: int, degree: int, fanout: int, replace: bool, 
             bits = mix(key + np.uint64(j + 1) * _STEP) >> _S32
             positions[used + j] = start + int((bits * np.uint64(degree)) >> _S32)
         return fanout
-    if fanout <= _SCANNED:
+    if fanout <= SCANNED:
         # Floyd: draw below a growing bound; a repeat takes the newest position instead.
         for j in range(fanout):
             newest = degree - fanout + j

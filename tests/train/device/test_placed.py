@@ -198,3 +198,14 @@ def test_graphs_of_several_types_keep_their_lists_on_the_host(device_memory):
         placed_session(typed_graph(), placement={"topology": "device"})
     with pytest.raises(PenstockError, match="sample_on device cannot be"):
         placed_session(typed_graph(), sample_on="device")
+
+
+@pytest.mark.parametrize(
+    "room", [None, 3, [[16, 20]], [[16, 20, 30], [8]], [[8, 20, 30], [8, 8]], [[16, 0, 1], [1, 1]]]
+)
+def test_a_room_that_is_no_jobs_is_refused(device_memory, room):
+    session = placed_session(community_graph(120))
+    with pytest.raises(PenstockError, match="use another checkpoint"):
+        session.device.take_room(room)
+    session.device.take_room([[16, 70, 130], [60, 170]])
+    assert session.device.room.edges == (60, 170)

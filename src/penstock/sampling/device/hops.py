@@ -72,7 +72,7 @@ class Slot:
         sources, along which gradients go back.
         """
         self._topology, self._fanouts, self.room, self._replace = topology, list(fanouts), room, replace
-        self._numbers_last, self._turns = numbers_last, turns
+        self._numbers_last = numbers_last
 
         def empty(size: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(max(1, size), dtype=dtype, device=device)

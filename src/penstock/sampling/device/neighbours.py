@@ -13,12 +13,11 @@ from penstock.graph.arrays import Array
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.hops import Epoch, Slot, Topology
 from penstock.sampling.device.room import Room, largest_room
+from penstock.sampling.kernels import SCANNED
 from penstock.sampling.key import BatchKey
 from penstock.sampling.lists import check_seeds
 from penstock.sampling.relabel import PerThread
 
-MOST = 32
-"""The largest fan-out: beyond it the CPU's draws pass through whole lists, one entry after the other."""
 _FIRST_ROOM = 1 << 22
 """Rows and edges a hop that a sampler starts with at most; it grows when a batch lacks room."""
 
@@ -67,7 +66,10 @@ class DeviceNeighbourSampler:
                 epoch.cursor.zero_()
             blocks: list[Block] = [*slot.copied_blocks(len(seeds), sizes)]
             vertices = slot.vertices[: sizes[-1]].clone()
-        return hand_over(MiniBatch(seeds, _as_array(vertices), blocks, node_type=self.node_type, key=key), desk.stream)
+        batch = MiniBatch(seeds, _as_array(vertices), blocks, node_type=self.node_type, key=key)
+        if desk.stream is not None:
+            batch.ready = desk.stream.record_event()
+        return batch
 
     def _epoch(self, seeds: Array, key: BatchKey) -> Epoch:
         epoch = Epoch(len(seeds), max(1, len(seeds)), len(self.fanouts), self._device)
@@ -103,16 +105,9 @@ class _Desk:
 
 
 def check_fanouts(fanouts: Sequence[int]) -> None:
-    """Refuse what is sampled on the host alone."""
-    if not fanouts or any(not 0 < fanout <= MOST for fanout in fanouts):
-        raise PenstockError(f"A device samples fan-outs of 1 to {MOST}, not {list(fanouts)}: sample on the host.")
-
-
-def hand_over(batch: MiniBatch, stream: "torch.cuda.Stream | None") -> MiniBatch:
-    """The batch, for whoever waits for its event."""
-    if stream is not None:
-        batch.ready = stream.record_event()
-    return batch
+    """Refuse what is sampled on the host alone: beyond `SCANNED` its draws pass through whole lists, entry by entry."""
+    if not fanouts or any(not 0 < fanout <= SCANNED for fanout in fanouts):
+        raise PenstockError(f"A device samples fan-outs of 1 to {SCANNED}, not {list(fanouts)}: sample on the host.")
 
 
 def side_stream(device: torch.device) -> "torch.cuda.Stream | None":

@@ -4,10 +4,10 @@ from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import Schedule
 from penstock.sampling import NeighbourSampler
 from penstock.sampling.device.room import Room, largest_room, room_for
+from penstock.sampling.kernels import SCANNED
 from penstock.train.job import Job
 from penstock.train.tasks import Task
 
-MOST_FANOUT = 32
 _PRESAMPLED = 16
 """Batches from which the room of all others is concluded."""
 _MOVING = ("OneCycleLR", "CyclicLR")
@@ -26,8 +26,8 @@ def against_sampling(job: Job, graph: Graph, task: Task) -> list[str]:
         reasons.append("draws by weight or time are the host's")
     if task.name not in ("node-classification", "node-regression"):
         reasons.append(f"{task.name} draws its batches on the host")
-    if any(not isinstance(fanout, int) or not 0 < fanout <= MOST_FANOUT for fanout in job.fanouts):
-        reasons.append(f"fan-outs beyond {MOST_FANOUT} are the host's")
+    if any(not isinstance(fanout, int) or not 0 < fanout <= SCANNED for fanout in job.fanouts):
+        reasons.append(f"fan-outs beyond {SCANNED} are the host's")
     if graph.num_nodes >= 1 << 31:
         reasons.append("the graph has 2^31 vertices or more")
     return reasons

@@ -6,10 +6,12 @@ again.
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+
+from penstock.sampling.device.neighbours import on_stream, side_stream
 
 
 class Lane:
@@ -26,11 +28,11 @@ class Lane:
     @classmethod
     def beside(cls, device: torch.device) -> "Lane":
         """One of its own."""
-        return cls(torch.cuda.Stream(device) if device.type == "cuda" else None)  # type: ignore[no-untyped-call]
+        return cls(side_stream(device))
 
     def entered(self) -> AbstractContextManager[Any]:
         """What is launched in it goes here."""
-        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+        return on_stream(self.stream)
 
     def wait(self, moment: "Moment") -> None:
         """What is launched from now on waits for a moment of another lane."""

@@ -56,12 +56,13 @@ class Placed:
 
     def take_room(self, room: Any) -> None:
         """The room that a run had when it was interrupted; a document's, so it is looked at."""
-        whole = self.room is not None and isinstance(room, list) and len(room) == 2
-        if not whole or [len(part) for part in room] != [len(self.fanouts) + 1, len(self.fanouts)]:
-            raise PenstockError("The checkpoint's room for batches is not one of this job's: use another checkpoint.")
-        rows, edges = (tuple(int(size) for size in part) for part in room)
         assert self.room is not None
-        if rows[0] != self.room.rows[0] or min(*rows, *edges) < 1:
+        try:
+            rows, edges = (tuple(int(size) for size in part) for part in room)
+        except (TypeError, ValueError):
+            rows, edges = (), ()
+        fits = (len(rows), len(edges)) == (len(self.fanouts) + 1, len(self.fanouts))
+        if not fits or rows[0] != self.room.rows[0] or min(*rows, *edges) < 1:
             raise PenstockError("The checkpoint's room for batches is not one of this job's: use another checkpoint.")
         self.room = Room(rows, edges)
 
