@@ -80,7 +80,8 @@ def test_a_step_can_be_captured(cuda_device, name):
     def step(block):
         block.derived.clear()
         out = layer(block, x)[:6]
-        return [out, *torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])]
+        gradients = torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])
+        return [out.detach(), *gradients]
 
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())

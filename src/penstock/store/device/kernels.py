@@ -17,11 +17,13 @@ def launch_gather(
     ids: Tensor,
     out: Tensor,
     count: Tensor | None,
+    order: Tensor | None = None,
     cache: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> None:
     """`out[i] = table[ids[i]]`; `cache` is the hottest rows, a slot for each row of the table, and hits and reads.
 
-    Tables and `out` have two dimensions. Ids are trusted: at or beyond the table's end they are read as they are.
+    `order` is the numbers i, int64, in the order in which they are to be read; without it, as they come. Tables and
+    `out` have two dimensions. Ids are trusted: at or beyond the table's end they are read as they are.
     """
     width = table.shape[1]
     if not len(ids) or not width:
@@ -36,6 +38,7 @@ def launch_gather(
         tally,
         ids,
         ids if count is None else count,
+        order,
         _plain(out),
         len(ids),
         WIDTH=width,
@@ -61,6 +64,7 @@ def gather_kernel(
     tally,
     ids,
     count,
+    order,
     out,
     asked,
     WIDTH: tl.constexpr,
@@ -72,6 +76,8 @@ def gather_kernel(
 ):
     place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = place < asked
+    if order is not None:
+        place = tl.load(order + place, mask=inside, other=0)
     meant = inside
     if COUNTED:
         # Ids behind the count mean nothing and are not even read.
