@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from random_blocks import rows
+from random_blocks import random_block, rows
 from torch.autograd import gradcheck
 
 from penstock import PenstockError
 from penstock.nn.device.drop import DropKey
-from penstock.nn.drop import _Drop, drop, relu_drop
+from penstock.nn.drop import _Drop, drop, drop_edges, dropping, relu_drop
 from penstock.nn.threads import plain_chunks
+from penstock.sampling import Block
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
@@ -72,6 +73,77 @@ def test_the_same_on_any_number_of_threads():
         torch.set_num_threads(before)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("width", [1, 4, 33])
+def test_a_vertex_loses_the_same_numbers_in_any_row(width):
+    rng = np.random.default_rng(width)
+    names, order = rng.permutation(10**6)[:500], rng.permutation(500)[:300]
+    x = rows(500, width, grad=False)
+    with dropping(7, names):
+        whole = drop(x, 0.4), relu_drop(x * 1, 0.3)
+    for dtype in (np.int32, np.int64):
+        with dropping(7, names[order].astype(dtype)):
+            part = drop(x[order], 0.4), relu_drop(x[order] * 1, 0.3)
+        for mine, theirs in zip(part, whole, strict=True):
+            assert torch.equal(mine, theirs[order])
+
+
+def test_without_names_a_row_is_named_by_its_place():
+    ones, names = torch.ones(40, 10), np.arange(40)[::-1]
+    with dropping(7):
+        right = drop(ones, 0.5)
+    with dropping(7, np.arange(40)):
+        assert torch.equal(drop(ones, 0.5), right)
+    with dropping(7, names):
+        assert torch.equal(drop(ones, 0.5), right.flip(0))
+    with dropping(7, names[1:]):  # rows of something else than the batch's vertices
+        assert torch.equal(drop(ones, 0.5), right)
+
+
+def test_vertices_are_dropped_independently():
+    names = np.arange(4000) * 1000 + 17
+    with dropping(3, names):
+        kept = (drop(torch.ones(4000, 100), 0.5) > 0).double() - 0.5
+    deviation = 0.5 / np.sqrt(kept.numel())
+    assert abs(float(kept.mean())) < 5 * deviation
+    assert abs(float((kept[1:] * kept[:-1]).mean())) < 5 * 0.25 / np.sqrt(kept[1:].numel())
+    assert abs(float((kept[:, 4:] * kept[:, :-4]).mean())) < 5 * 0.25 / np.sqrt(kept[:, 4:].numel())
+
+
+def test_gradients_by_name():
+    x, names = rows(7, 5, dtype=torch.float64), torch.tensor([4, 900, 3, 3, 2**50, 0, 1])
+    assert gradcheck(lambda x: _Drop.apply(x, 0.4, DropKey(3, names=names)), (x,))
+
+
+def test_an_edge_is_named_by_its_ends():
+    block, names = random_block(9, 5, 30), np.random.default_rng(1).permutation(10**6)[:9]
+    edges = list(zip(block.destinations(), block.indices, strict=True))
+    with dropping(7, names):
+        kept = drop_edges(block, torch.ones(30, 6), 0.5)
+    by_ends = {}
+    for edge, row in zip(edges, kept, strict=True):
+        assert torch.equal(by_ends.setdefault(edge, row), row)
+    assert len({tuple(row.tolist()) for row in by_ends.values()}) > len(by_ends) // 2
+    # The same vertices in other rows: destinations 4 ... 0, sources behind them turned round too.
+    order = np.concatenate([np.arange(5)[::-1], np.arange(5, 9)[::-1]])
+    place = np.argsort(order)
+    lists = [place[block.indices[block.indptr[i] : block.indptr[i + 1]]] for i in order[:5]]
+    turned = Block(np.cumsum([0, *map(len, lists)]), np.concatenate(lists), 9)
+    with dropping(7, names[order]):
+        again = drop_edges(turned, torch.ones(30, 6), 0.5)
+    for i, j, row in zip(order[turned.destinations()], order[turned.indices], again, strict=True):
+        assert torch.equal(row, by_ends[i, j])
+
+
+def test_edges_without_names_go_by_their_place():
+    block = random_block(9, 5, 30)
+    for names in (None, np.arange(8)):
+        with dropping(7, names):
+            got = drop_edges(block, torch.ones(30, 6), 0.5)
+        with dropping(7):
+            assert torch.equal(got, drop(torch.ones(30, 6), 0.5))
+    assert drop_edges(block, got, 0.0) is got
 
 
 def test_what_cannot_be_dropped_is_refused():

@@ -47,6 +47,10 @@ def partition_command(
     Example: penstock partition data/arxiv --parts 4 --compare
     """
     names = tuple(name.strip() for name in balance.split(",") if name.strip())
+    if parts == 1 and trainers == 1:
+        raise PenstockError(
+            "--parts 1 cuts nothing: use the graph folder as it is, ask for more parts, or add --trainers."
+        )
     how = Cut(parts, trainers, method, refine, names, tolerance, seed, passes)
     if compare:
         if out is not None:

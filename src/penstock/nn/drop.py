@@ -1,8 +1,10 @@
-"""Dropout, alone or behind a rectifier, in one pass. Which numbers are dropped is a hash of a key and their place.
+"""Dropout, alone or behind a rectifier, in one pass. What is dropped is a hash of a key, a row's name and the column.
 
-torch's own draws a number at a time from a generator and takes longer than the aggregation. Under `dropping(key)` the
-calls' keys are a stream of that key's, which names the batch; else they come from torch's generator, so that a seed
-repeats a run. The result depends neither on threads nor on the device.
+torch's own draws a number at a time from a generator and takes longer than the aggregation. Under `dropping(key,
+names)` the calls' keys are a stream of that key's, which names the batch, and a row's name is its vertex's number: the
+vertex loses the same numbers whichever part of the batch it is computed in. Without names a row is named by its place,
+and outside keys come from torch's generator, so that a seed repeats a run. The result depends neither on threads nor on
+the device.
 """
 
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from penstock.graph.arrays import Array
 from penstock.graph.hashing import mix
 from penstock.nn.aggregation import as_rows, check_matrix, check_shape, differentiable
 from penstock.nn.device import drop as on_device
@@ -23,6 +26,8 @@ from penstock.nn.device.drop import DropKey
 from penstock.nn.device.rectified import Rectified, rectified
 from penstock.nn.kernels import drop_rows, pass_where_positive
 from penstock.nn.threads import plain_chunks, run_chunks
+from penstock.sampling.block import Block
+from penstock.sampling.device.block import DeviceBlock
 
 _STEPS = 1 << 16
 """Shares are kept to this precision."""
@@ -34,24 +39,50 @@ class DropStream:
     """The keys of one forward pass: its n-th call draws with mix(key + (n + 1) * step).
 
     `key` is a number, or on a device an int64 tensor with its bits, read when a kernel runs: a captured graph draws
-    anew for every batch.
+    anew for every batch. So are `names`, integers: row i of any layer is the vertex names[i].
     """
 
     key: int | Tensor
+    names: Tensor | None = None
     calls: int = 0
 
-    def next(self) -> DropKey:
-        """The next call's."""
+    def next(self, names: Tensor | None) -> DropKey:
+        """The next call's, for rows of these names."""
         call, self.calls = self.calls, self.calls + 1
         if isinstance(self.key, Tensor):
-            return DropKey(tensor=self.key, call=call)
-        return DropKey(int(mix(np.uint64((self.key + (call + 1) * _STEP) % (1 << 64)))))
+            return DropKey(tensor=self.key, call=call, names=names)
+        return DropKey(int(mix(np.uint64((self.key + (call + 1) * _STEP) % (1 << 64)))), names=names)
+
+    def names_of(self, x: Tensor) -> Tensor | None:
+        """Names of x's rows, where x is; None where they are more than the vertices, and so something else."""
+        if self.names is None or len(x) > len(self.names):
+            return None
+        return self._names_at(self.names, x.device)
+
+    def edge_names(self, block: Block) -> Tensor | None:
+        """Names of a block's edges, made of both ends': destination * 2^32 + source, modulo 2^64."""
+        if self.names is None or max(block.num_src, block.num_dst) > len(self.names):
+            return None
+        if isinstance(block, DeviceBlock):
+            return on_device.name_edges(block, self._names_at(self.names, block.device))
+        names = self._names_at(self.names, torch.device("cpu")).numpy().astype(np.int64, copy=False)
+        return torch.from_numpy((names[block.destinations()] << 32) + names[block.indices])
+
+    def _names_at(self, names: Tensor, device: torch.device) -> Tensor:
+        if names.device != device:
+            names = self.names = names.to(device)
+        return names
 
 
 @contextmanager
-def dropping(key: int | np.uint64 | Tensor) -> Iterator[DropStream]:
-    """Within it, what is dropped depends on the key and the number of the call alone."""
-    stream = DropStream(key if isinstance(key, Tensor) else int(key))
+def dropping(key: int | np.uint64 | Tensor, names: Array | Tensor | None = None) -> Iterator[DropStream]:
+    """Within it, what is dropped depends on the key, the number of the call, the row's name and the column alone.
+
+    `names[i]` is the original number of the vertex in row i of every layer (integers; a layer's rows are the first of
+    the batch's), or None to name rows by their place. A vertex that a batch holds more than once, as one sampled by
+    time may, loses the same numbers in each of its rows.
+    """
+    stream = DropStream(key if isinstance(key, Tensor) else int(key), _as_tensor(names))
     token = _stream.set(stream)
     try:
         yield stream
@@ -64,6 +95,13 @@ def drop(x: Tensor, share: float) -> Tensor:
     if share == 0:
         return x
     return differentiable(_Drop, x, share, _key_for(x))
+
+
+def drop_edges(block: Block, x: Tensor, share: float) -> Tensor:
+    """`drop` for a row per edge of a block, as attention has. Edges between the same two vertices are dropped alike."""
+    if share == 0:
+        return x
+    return differentiable(_Drop, x, share, _key_for(x, block))
 
 
 def relu_drop(x: Tensor, share: float) -> Tensor:
@@ -133,9 +171,10 @@ def _drop_into(x: Tensor, result: Tensor, share: float, key: DropKey, rectify: b
         return
     rows, out = x.numpy(), result.numpy()
     scale, number = rows.dtype.type(_scale(share)), np.uint64(key.number)
+    names = _PLACES if key.names is None else key.names.numpy()
 
     def work(_: int, first: int, last: int) -> None:
-        drop_rows(rows, number, limit, scale, rectify, out, first, last)
+        drop_rows(rows, names, number, limit, scale, rectify, out, first, last)
 
     run_chunks(work, plain_chunks(*rows.shape))
 
@@ -153,10 +192,13 @@ def _scale(share: float) -> float:
     return _STEPS / _limit(share)
 
 
-def _key_for(x: Tensor) -> DropKey:
-    """The next key, for rows that can be dropped with it."""
+def _key_for(x: Tensor, block: Block | None = None) -> DropKey:
+    """The next key, for rows that can be dropped with it: of vertices, or of a block's edges."""
     stream = _stream.get()
-    key = DropKey(int(torch.randint(2**63 - 1, ()))) if stream is None else stream.next()
+    if stream is None:
+        key = DropKey(int(torch.randint(2**63 - 1, ())))
+    else:
+        key = stream.next(stream.names_of(x) if block is None else stream.edge_names(block))
     if _goes_to_device(x, key):
         check_shape(x)
     else:
@@ -164,4 +206,12 @@ def _key_for(x: Tensor) -> DropKey:
     return key
 
 
+def _as_tensor(names: Array | Tensor | None) -> Tensor | None:
+    """Names as a tensor; on the host in one type, so that one kernel is compiled."""
+    if names is None or isinstance(names, Tensor):
+        return names
+    return torch.from_numpy(np.array(names, np.int64))
+
+
+_PLACES = np.empty(0, np.int64)
 _stream: ContextVar[DropStream | None] = ContextVar("_stream", default=None)

@@ -143,11 +143,12 @@ def cut_evenly(indptr: Array, chunks: int) -> Array:
 
 @njit(nogil=True, cache=True)
 def drop_rows(
-    x: Array, key: np.uint64, limit: int, scale: float, rectify: bool, out: Array, first: int, last: int
+    x: Array, names: Array, key: np.uint64, limit: int, scale: float, rectify: bool, out: Array, first: int, last: int
 ) -> None:
     """out = scale * x where a number's 16 random bits are below `limit`, else 0; with `rectify`, of max(x, 0).
 
-    Bits are a hash of the key and the number's place, drawn a row at a time so that both loops vectorise.
+    Bits are a hash of the key, the row's name (an int64, its place where there are no `names`) and the column, drawn a
+    row at a time so that both loops vectorise.
     """
     width = x.shape[1]
     draws = (width + 3) // 4
@@ -155,9 +156,10 @@ def drop_rows(
     bits = words.view(np.uint16)
     zero = x.dtype.type(0)
     for i in range(first, last):
-        place = np.uint64(i) * np.uint64(draws)
+        name = np.uint64(names[i]) if len(names) > 0 else np.uint64(i)
+        start = name * np.uint64(draws)
         for k in range(draws):
-            words[k] = mix(key + (place + np.uint64(k)) * _STEP)
+            words[k] = mix(key + (start + np.uint64(k)) * _STEP)
         for f in range(width):
             value = x[i, f]
             if rectify:

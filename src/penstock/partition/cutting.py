@@ -127,10 +127,6 @@ def write_partition(assigned: Assigned, how: Cut, trainer: Array, folder: Path, 
 def _check(graph: Graph, how: Cut) -> None:
     if how.parts < 1 or how.trainers < 1:
         raise PenstockError("--parts and --trainers must be at least 1.")
-    if how.parts == 1 and how.trainers == 1:
-        raise PenstockError(
-            "--parts 1 cuts nothing: use the graph folder as it is, ask for more parts, or add --trainers."
-        )
     if how.parts * how.trainers > graph.num_nodes:
         wanted = f"{how.parts} parts" + (f" x {how.trainers} trainers" if how.trainers > 1 else "")
         raise PenstockError(

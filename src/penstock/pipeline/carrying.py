@@ -8,7 +8,7 @@ import torch
 from penstock.graph.arrays import Array
 from penstock.pipeline.buffers import BufferPool
 from penstock.pipeline.loading import Batch
-from penstock.store.local import LocalStore
+from penstock.store.local import Store
 
 Scale = Callable[[torch.Tensor], torch.Tensor]
 
@@ -16,7 +16,7 @@ Scale = Callable[[torch.Tensor], torch.Tensor]
 class HostCarrier:
     """`fields` names the stored features of each node type that has any; `scale` changes gathered rows in place."""
 
-    def __init__(self, store: LocalStore, fields: dict[str, str], scale: Scale | None = None) -> None:
+    def __init__(self, store: Store, fields: dict[str, str], scale: Scale | None = None) -> None:
         self._store, self._fields, self._scale, self._pool = store, fields, scale, BufferPool()
 
     def gather(self, batch: Batch) -> list[Array]:
@@ -40,15 +40,14 @@ class HostCarrier:
 
 
 def gather_fields(
-    batch: Batch, vertices: dict[str, Array], store: LocalStore, fields: dict[str, str], pool: BufferPool
+    batch: Batch, vertices: dict[str, Array], store: Store, fields: dict[str, str], pool: BufferPool
 ) -> list[Array]:
     """Rows of the host's fields into buffers of the pool, by node type; returns the buffers."""
     buffers = []
     for node_type, ids in vertices.items():
         if node_type in fields:
             name = f"{node_type}/{fields[node_type]}"
-            table = store.table(name)
-            rows, buffer = pool.take((len(ids), *table.shape[1:]), table.dtype)
+            rows, buffer = pool.take((len(ids), *store.row_shape(name)), store.dtype(name))
             buffers.append(buffer)
             batch.features[node_type] = store.pull(name, ids, out=rows)
     return buffers

@@ -15,7 +15,7 @@ from penstock.sampling.device.block import DeviceBlock, on_device
 from penstock.sampling.device.neighbours import on_stream, side_stream
 from penstock.sampling.relabel import PerThread
 from penstock.store.device.tables import DeviceTable
-from penstock.store.local import LocalStore
+from penstock.store.local import Store
 
 
 class DeviceCarrier:
@@ -28,7 +28,7 @@ class DeviceCarrier:
     def __init__(
         self,
         device: torch.device,
-        store: LocalStore,
+        store: Store,
         fields: dict[str, str],
         tables: dict[str, DeviceTable],
         dtype: torch.dtype = torch.float32,

@@ -29,6 +29,8 @@ class Planned(NamedTuple):
     seeds: Array
     last: bool
     """Whether its epoch ends with it."""
+    whole: int | None = None
+    """How many seeds the batch has where these are one worker's share of them."""
 
     @property
     def position(self) -> Position:

@@ -73,8 +73,9 @@ class MiniBatch:
 
     `vertices` start with the seeds; block i reads the first `blocks[i].num_src` and writes the first
     `blocks[i].num_dst`. `seed_weights`, where the sampler draws seeds unevenly, multiply the seeds' losses.
-    `features` are by node type; `links` is what a task on edges adds. On a device arrays are tensors, and `ready` is
-    the event after which they are there.
+    `features` are by node type; `links` is what a task on edges adds. `names` are the original numbers of `vertices`
+    where the graph was cut; None: they are their own names. On a device arrays are tensors, and `ready` is the event
+    after which they are there.
     """
 
     seeds: Array
@@ -87,11 +88,17 @@ class MiniBatch:
     node_type: str = "node"
     key: BatchKey | None = None
     ready: Any = None
+    names: Array | None = None
 
     @property
     def num_edges(self) -> int:
         """Sampled edges of all layers."""
         return sum(block.num_edges for block in self.blocks)
+
+    @property
+    def row_names(self) -> Array:
+        """Original numbers of the vertices in every layer's rows, however the graph was cut."""
+        return self.vertices if self.names is None else self.names
 
     @property
     def inputs(self) -> dict[str, Array]:
@@ -138,6 +145,11 @@ class TypedBatch:
     def num_edges(self) -> int:
         """Sampled edges of all layers and relations."""
         return sum(block.num_edges for block in self.blocks)
+
+    @property
+    def row_names(self) -> None:
+        """Rows of several types have no numbering in common: they go by their place."""
+        return None
 
     @property
     def inputs(self) -> dict[str, Array]:

@@ -1,12 +1,21 @@
-"""The in-neighbour lists of one relation and how to draw from them: what every neighbour sampler shares."""
+"""The in-neighbour lists of one relation and how to draw from them: what every neighbour sampler shares.
 
-from typing import NamedTuple
+Samplers draw from any `ListSource`. `Lists` is one relation of a graph that is here; `sampling.parts` has one for a
+graph whose parts are held by other tasks.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet
+from penstock.graph.schema import EdgeType
 from penstock.sampling.admissible import Conditions, draw_admissible, redraw_excluded, total_admissible, total_whole
 from penstock.sampling.block import Block
 from penstock.sampling.exclusion import NOTHING, Exclusion, rows_excluded
@@ -27,6 +36,52 @@ class Readers(NamedTuple):
     trees: Array = _NONE
     limits: Array = _NONE
     exclusion: Exclusion = NOTHING
+
+
+class Drawn(NamedTuple):
+    """What readers drew: row i has the sources behind `indptr[i]`. It belongs to whoever asked for it.
+
+    `positions` are the edges' places in the graph's lists, where asked for; `weights` estimate (see `Block`).
+    """
+
+    indptr: Array
+    sources: Array
+    positions: Array | None = None
+    weights: Array | None = None
+
+
+class ListSource(Protocol):
+    """Lists of one relation that readers draw from, wherever they are. What is started goes on until it is waited for.
+
+    Several draws may be under way at once; `readers.vertices` must not change meanwhile.
+    """
+
+    weighted: bool
+    """Whether edges are drawn in proportion to a field."""
+
+    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], Drawn]:
+        """Ask for one hop's draws, with positions if `edges`; the answer waits for them."""
+
+    def start_totals(self, readers: Readers) -> Callable[[], Array]:
+        """Ask for the number, or the weight, of the edges that each reader may draw, as float32."""
+
+
+@dataclass(frozen=True)
+class Readable:
+    """A graph as samplers see it: vertices by type, lists by relation in stored order.
+
+    `names`, where the graph was renumbered, are the original numbers of the vertices of every type.
+    """
+
+    counts: Mapping[str, int]
+    relations: Mapping[EdgeType, ListSource]
+    names: Mapping[str, Array] | None = None
+
+
+def numbered(drawn: Drawn, sources: Rows) -> Block:
+    """The block of one hop of one relation: what was drawn, numbered among the sources."""
+    rows = sources.number(drawn.sources, drawn.indptr)
+    return Block(drawn.indptr, rows, sources.known, drawn.weights, edges=drawn.positions)
 
 
 class Lists:
@@ -54,9 +109,17 @@ class Lists:
             self._conditions = self._conditions._replace(**clock._asdict())
         self._plain = weight is None and clock is None
 
-    def block(self, readers: Readers, sources: Rows, key: np.uint64, fanout: int, edges: bool) -> Block:
-        """One hop of one relation: draw for the readers and number what is drawn among the sources."""
-        most = count_edges(self._indptr, readers.vertices, fanout, self.replace)
+    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], Drawn]:
+        """Draws when waited for: they are then still in the cache when they are numbered."""
+        return partial(self.draw, readers, key, fanout, edges)
+
+    def start_totals(self, readers: Readers) -> Callable[[], Array]:
+        """Counted when waited for."""
+        return partial(self.totals, readers)
+
+    def draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Drawn:
+        """One hop's draws for the readers."""
+        most = self.most(readers.vertices, fanout)
         indptr, drawn = np.empty(len(readers.vertices) + 1, np.int64), np.empty(most, self._indices.dtype)
         free, weights = self._plain and not readers.exclusion, None
         positions = np.empty(most, np.int64) if edges else _scratch.get().holding(most)
@@ -66,8 +129,17 @@ class Lists:
             positions, weights = self._draw_admissible(readers, key, fanout, indptr, positions)
             drawn = drawn[: len(positions)]
         fetch(self._indices, positions, drawn)
-        rows = sources.number(drawn, indptr)
-        return Block(indptr, rows, sources.known, weights, edges=positions if edges else None)
+        return Drawn(indptr, drawn, positions if edges else None, weights)
+
+    def most(self, vertices: Array, fanout: int) -> int:
+        """Edges that a draw for some vertices has at most."""
+        return int(count_edges(self._indptr, vertices, fanout, self.replace))
+
+    def replacing(self, replace: bool) -> "Lists":
+        """The same lists, drawn with or without replacement."""
+        other = copy.copy(self)
+        other.replace = replace
+        return other
 
     def totals(self, readers: Readers) -> Array:
         """The number, or the weight, of the edges that each reader may draw, as float32."""

@@ -1,6 +1,7 @@
 """Neighbour sampling: a fixed number of in-neighbours per vertex and hop."""
 
 from collections.abc import Sequence
+from typing import Self
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -10,9 +11,9 @@ from penstock.graph.schema import edge_key
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.key import BatchKey
-from penstock.sampling.lists import Lists, Readers, check_seeds
+from penstock.sampling.lists import Lists, Readable, Readers, check_seeds, numbered
 from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
-from penstock.sampling.temporal import TreeRows, clock_of
+from penstock.sampling.temporal import Clock, TreeRows, clock_of
 
 ALL = -1
 """As a fan-out: every neighbour."""
@@ -42,15 +43,35 @@ class NeighbourSampler:
         relabel: str = "auto",
     ) -> None:
         _check_graph(graph, time)
-        if not fanouts or any(fanout == 0 or fanout < ALL for fanout in fanouts):
-            raise PenstockError(f"Fan-outs {list(fanouts)} cannot be sampled: give positive numbers, or -1 for all.")
+        _check_fanouts(fanouts)
+        ((node_type, nodes),), ((edge_type, edge_set),) = graph.nodes.items(), graph.edges.items()
+        clock = None if time is None else clock_of(graph, time)
+        lists = Lists(edge_set, edge_key(edge_type), original, replace, weight, clock)
+        names = None if original is None else {node_type: original}
+        readable = Readable({node_type: nodes.count}, {edge_type: lists}, names)
+        self._set_up(readable, fanouts, totals, edges, clock, relabel)
+
+    @classmethod
+    def over(cls, readable: Readable, fanouts: Sequence[int], totals: bool = False, relabel: str = "auto") -> Self:
+        """A sampler of lists wherever they are; whether they weigh or repeat is theirs to say."""
+        if len(readable.counts) != 1 or len(readable.relations) != 1:
+            raise PenstockError(
+                "NeighbourSampler samples graphs with one node type and one edge type: use TypedNeighbourSampler."
+            )
+        _check_fanouts(fanouts)
+        sampler = cls.__new__(cls)
+        sampler._set_up(readable, fanouts, totals, False, None, relabel)
+        return sampler
+
+    def _set_up(
+        self, readable: Readable, fanouts: Sequence[int], totals: bool, edges: bool, clock: Clock | None, relabel: str
+    ) -> None:
         check_way(relabel)
-        self.fanouts, self.totals, self.edges = list(fanouts), totals or weight is not None, edges
-        ((self.node_type, nodes),), ((edge_type, lists),) = graph.nodes.items(), graph.edges.items()
-        self._count = count = nodes.count
-        self._clock = None if time is None else clock_of(graph, time)
-        self._lists = Lists(lists, edge_key(edge_type), original, replace, weight, self._clock)
-        self._rows: PerThread[Rows] = PerThread(lambda: TreeRows(count) if time else rows_for(count, relabel))
+        ((self.node_type, count),), (lists,) = readable.counts.items(), readable.relations.values()
+        self.fanouts, self.totals, self.edges = list(fanouts), totals or lists.weighted, edges
+        self._count, self._lists, self._clock = count, lists, clock
+        self._names = None if readable.names is None else readable.names[self.node_type]
+        self._rows: PerThread[Rows] = PerThread(lambda: TreeRows(count) if clock else rows_for(count, relabel))
 
     def sample(
         self, seeds: Array, key: BatchKey, *, exclude: Array | None = None, times: Array | None = None
@@ -68,15 +89,17 @@ class NeighbourSampler:
         try:
             for hop, fanout in enumerate(self.fanouts):
                 readers = _readers(rows, limits, exclusion)
-                blocks.append(self._lists.block(readers, rows, key.hop(hop), fanout, self.edges))
+                drawn = self._lists.start_draw(readers, key.hop(hop), fanout, self.edges)()
+                blocks.append(numbered(drawn, rows))
             if self.totals:
-                totals = self._lists.totals(_readers(rows, limits, exclusion))
+                totals = self._lists.start_totals(_readers(rows, limits, exclusion))()
                 for block in blocks:
                     block.totals = totals[: block.num_src]
             vertices = rows.vertices[: rows.known].copy()
         finally:
             rows.forget()
-        return MiniBatch(seeds, vertices, blocks[::-1], node_type=self.node_type, key=key)
+        names = None if self._names is None else self._names[vertices]
+        return MiniBatch(seeds, vertices, blocks[::-1], node_type=self.node_type, key=key, names=names)
 
     def _limits(self, times: Array | None, seeds: int) -> Array | None:
         if self._clock is not None:
@@ -94,6 +117,11 @@ def _readers(rows: Rows, limits: Array | None, exclusion: Exclusion = NOTHING) -
     assert isinstance(rows, TreeRows)
     trees = rows.trees[: rows.known]
     return Readers(vertices, trees, limits[trees], exclusion)
+
+
+def _check_fanouts(fanouts: Sequence[int]) -> None:
+    if not fanouts or any(fanout == 0 or fanout < ALL for fanout in fanouts):
+        raise PenstockError(f"Fan-outs {list(fanouts)} cannot be sampled: give positive numbers, or -1 for all.")
 
 
 def _check_graph(graph: Graph, time: str | None) -> None:

@@ -1,6 +1,7 @@
 """Neighbour sampling on heterogeneous graphs: a fan-out for every relation and hop."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -10,7 +11,7 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import Block, TypedBatch, TypedBlock
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.key import BatchKey
-from penstock.sampling.lists import Lists, Readers, check_seeds
+from penstock.sampling.lists import Lists, Readable, Readers, check_seeds, numbered
 from penstock.sampling.neighbours import ALL
 from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
 
@@ -40,17 +41,40 @@ class TypedNeighbourSampler:
     ) -> None:
         if graph.is_part:
             raise PenstockError(f"Graph {graph.name!r} is a part of a larger one: sample the whole.")
+        hops, names = _hops(graph.edges, fanouts), original or {}
         check_way(relabel)
-        self.fanouts = [_by_relation(graph, fanout) for fanout in fanouts]
-        if not self.fanouts:
-            raise PenstockError("There are no fan-outs to sample: give one for every hop.")
-        self.totals, self.edges = totals or weight is not None, edges
-        self._graph, names = graph, original or {}
-        self._counts = counts = {name: nodes.count for name, nodes in graph.nodes.items()}
-        followed = [kind for kind in graph.edges if any(kind in hop for hop in self.fanouts)]
-        self._lists = {
-            kind: Lists(graph.edges[kind], edge_key(kind), names.get(kind[2]), replace, weight) for kind in followed
+        relations = {
+            kind: Lists(graph.edges[kind], edge_key(kind), names.get(kind[2]), replace, weight)
+            for kind in _followed(graph.edges, hops)
         }
+        counts = {name: nodes.count for name, nodes in graph.nodes.items()}
+        self._edge_types = list(graph.edges)
+        self._set_up(Readable(counts, relations), hops, totals, edges, relabel)
+
+    @classmethod
+    def over(
+        cls,
+        readable: Readable,
+        fanouts: Sequence[int | Mapping[Relation, int]],
+        totals: bool = False,
+        relabel: str = "auto",
+    ) -> Self:
+        """A sampler of lists wherever they are; whether they weigh or repeat is theirs to say."""
+        check_way(relabel)
+        hops = _hops(readable.relations, fanouts)
+        followed = {kind: readable.relations[kind] for kind in _followed(readable.relations, hops)}
+        sampler = cls.__new__(cls)
+        sampler._edge_types = list(readable.relations)
+        sampler._set_up(Readable(readable.counts, followed), hops, totals, False, relabel)
+        return sampler
+
+    def _set_up(
+        self, readable: Readable, hops: list[dict[EdgeType, int]], totals: bool, edges: bool, relabel: str
+    ) -> None:
+        self._counts, self._lists = dict(readable.counts), dict(readable.relations)
+        self.fanouts, self.edges = hops, edges
+        self.totals = totals or any(lists.weighted for lists in self._lists.values())
+        counts = self._counts
         self._rows: PerThread[dict[str, Rows]] = PerThread(
             lambda: {name: rows_for(count, relabel) for name, count in counts.items()}
         )
@@ -79,15 +103,15 @@ class TypedNeighbourSampler:
 
     def _hop(self, rows: dict[str, Rows], hop: int, key: BatchKey, exclusions: dict[EdgeType, Exclusion]) -> TypedBlock:
         num_dst = {name: these.known for name, these in rows.items()}
-        relations: dict[EdgeType, Block] = {}
-        for kind, lists in self._lists.items():
-            source, _, destination = kind
-            if kind not in self.fanouts[hop]:
-                continue
-            vertices = rows[destination].vertices[: num_dst[destination]]
+        # All relations are asked for at once: where lists are with other tasks, they draw beside each other.
+        drawing = {}
+        for kind, fanout in self._in_order(self.fanouts[hop]):
+            vertices = rows[kind[2]].vertices[: num_dst[kind[2]]]
             readers = Readers(vertices, exclusion=exclusions.get(kind, NOTHING))
-            relation_key = key.hop(hop, edge_key(kind))
-            block = lists.block(readers, rows[source], relation_key, self.fanouts[hop][kind], self.edges)
+            drawing[kind] = self._lists[kind].start_draw(readers, key.hop(hop, edge_key(kind)), fanout, self.edges)
+        relations: dict[EdgeType, Block] = {}
+        for kind, drawn in drawing.items():
+            block = numbered(drawn(), rows[kind[0]])
             if block.num_edges:
                 relations[kind] = block
         num_src = {name: these.known for name, these in rows.items()}
@@ -98,15 +122,20 @@ class TypedNeighbourSampler:
     def _fill_totals(
         self, rows: dict[str, Rows], blocks: list[TypedBlock], exclusions: dict[EdgeType, Exclusion]
     ) -> None:
+        counting = {}
         for kind, lists in self._lists.items():
             there = [block for block in blocks if kind in block.relations]
-            if not there:
-                continue
-            last = kind[2]
-            vertices = rows[last].vertices[: there[-1].num_src[last]]
-            totals = lists.totals(Readers(vertices, exclusion=exclusions.get(kind, NOTHING)))
+            if there:
+                vertices = rows[kind[2]].vertices[: there[-1].num_src[kind[2]]]
+                readers = Readers(vertices, exclusion=exclusions.get(kind, NOTHING))
+                counting[kind] = there, lists.start_totals(readers)
+        for kind, (there, counted) in counting.items():
+            totals = counted()
             for block in there:
-                block.relations[kind].totals = totals[: block.num_src[last]]
+                block.relations[kind].totals = totals[: block.num_src[kind[2]]]
+
+    def _in_order(self, fanouts: Mapping[EdgeType, int]) -> list[tuple[EdgeType, int]]:
+        return [(kind, fanouts[kind]) for kind in self._lists if kind in fanouts]
 
     def _checked(self, seeds: Mapping[str, Array]) -> dict[str, Array]:
         for name in seeds:
@@ -122,28 +151,46 @@ class TypedNeighbourSampler:
     def _exclusions(self, exclude: Mapping[Relation, Array]) -> dict[EdgeType, Exclusion]:
         found = {}
         for relation, pairs in exclude.items():
-            source, _, destination = kind = edge_type_named(self._graph, relation)
+            source, _, destination = kind = edge_type_among(self._edge_types, relation)
             found[kind] = exclusion_of(pairs, self._counts[source], self._counts[destination])
         return found
 
 
 def edge_type_named(graph: Graph, relation: Relation) -> EdgeType:
     """The edge type that a key or the type itself names."""
-    for kind in graph.edges:
+    return edge_type_among(list(graph.edges), relation)
+
+
+def edge_type_among(edge_types: Sequence[EdgeType], relation: Relation) -> EdgeType:
+    """The one of some edge types that a key or the type itself names."""
+    for kind in edge_types:
         if relation in (kind, edge_key(kind)):
             return kind
     named = relation if isinstance(relation, str) else edge_key(relation)
-    raise PenstockError(f"There is no relation {named!r}: the graph has {', '.join(map(edge_key, graph.edges))}.")
+    raise PenstockError(f"There is no relation {named!r}: the graph has {', '.join(map(edge_key, edge_types))}.")
 
 
-def _by_relation(graph: Graph, fanout: int | Mapping[Relation, int]) -> dict[EdgeType, int]:
+def _hops(edge_types: Iterable[EdgeType], fanouts: Sequence[int | Mapping[Relation, int]]) -> list[dict[EdgeType, int]]:
+    """Fan-outs of every hop by the relations that it follows."""
+    edge_types = list(edge_types)
+    if not fanouts:
+        raise PenstockError("There are no fan-outs to sample: give one for every hop.")
+    return [_by_relation(edge_types, fanout) for fanout in fanouts]
+
+
+def _by_relation(edge_types: list[EdgeType], fanout: int | Mapping[Relation, int]) -> dict[EdgeType, int]:
     """One hop's fan-outs of the relations that it follows."""
     if isinstance(fanout, Mapping):
-        found = {edge_type_named(graph, relation): number for relation, number in fanout.items()}
+        found = {edge_type_among(edge_types, relation): number for relation, number in fanout.items()}
     else:
-        found = dict.fromkeys(graph.edges, fanout)
+        found = dict.fromkeys(edge_types, fanout)
     if any(number < ALL for number in found.values()) or not any(found.values()):
         raise PenstockError(
             f"Fan-out {fanout} cannot be sampled: give positive numbers, -1 for all or, in part, 0 for none."
         )
     return {kind: number for kind, number in found.items() if number}
+
+
+def _followed(edge_types: Iterable[EdgeType], hops: list[dict[EdgeType, int]]) -> list[EdgeType]:
+    """Relations that some hop follows, in stored order."""
+    return [kind for kind in edge_types if any(kind in hop for hop in hops)]

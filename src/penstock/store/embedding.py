@@ -7,10 +7,12 @@ from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.hashing import key_of, unit_draws
+from penstock.graph.hashing import draw, key_of, unit
 from penstock.store.rows import gather_rows
 
 Optimiser = Literal["adam", "adagrad"]
+MOMENTS = {"adam": 2, "adagrad": 1}
+"""How many numbers an optimiser keeps beside each number it learns."""
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-8
 _ADAGRAD_EPSILON = 1e-10
 
@@ -18,20 +20,28 @@ _ADAGRAD_EPSILON = 1e-10
 class EmbeddingTable:
     """`count` rows of `width` float32, drawn uniformly within 1/sqrt(width) of zero from a hash of (seed, name, row).
 
+    `names` are the rows' numbers in that hash, where they are not 0, 1, 2...: in a cut graph the original ones, so that
+    a vertex begins with the same row however the graph is cut.
+
     `push` takes gradients of different rows and applies one step: Adam with moments kept per row and the bias
     correction of the table's own step count (torch's SparseAdam), or Adagrad.
     """
 
-    def __init__(self, name: str, count: int, width: int, optimiser: Optimiser, rate: float, seed: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        width: int,
+        optimiser: Optimiser,
+        rate: float,
+        seed: int,
+        names: Array | None = None,
+    ) -> None:
+        check_optimiser(optimiser)
         self.name, self.optimiser, self.rate, self.steps = name, optimiser, rate, 0
-        draws = np.empty(count * width)
-        unit_draws(key_of(seed, f"embedding/{name}"), 0, draws)
-        bound = 1 / np.sqrt(width)
-        self.rows: Array = ((2 * draws - 1) * bound).astype(np.float32).reshape(count, width)
-        moments = {"adam": 2, "adagrad": 1}
-        if optimiser not in moments:
-            raise PenstockError(f"Embeddings cannot be trained with {optimiser!r}: choose adam or adagrad.")
-        self.moments = [np.zeros_like(self.rows) for _ in range(moments[optimiser])]
+        self.rows: Array = np.empty((count, width), np.float32)
+        draw_rows(name, seed, names, self.rows)
+        self.moments = [np.zeros_like(self.rows) for _ in range(MOMENTS[optimiser])]
 
     def pull(self, ids: Array, out: Array | None = None) -> Array:
         """A copy of some rows."""
@@ -42,12 +52,7 @@ class EmbeddingTable:
         if gradients.shape != (len(ids), self.rows.shape[1]):
             raise PenstockError(f"Gradients of shape {gradients.shape} do not fit {len(ids)} rows of {self.name!r}.")
         self.steps += 1
-        gradients = np.ascontiguousarray(gradients, np.float32)
-        if self.optimiser == "adam":
-            correction = np.sqrt(1 - _BETA_2**self.steps) / (1 - _BETA_1**self.steps)
-            _adam(self.rows, self.moments[0], self.moments[1], ids, gradients, np.float32(self.rate * correction))
-        else:
-            _adagrad(self.rows, self.moments[0], ids, gradients, np.float32(self.rate))
+        learn_rows(self.optimiser, self.rate, self.steps, [self.rows, *self.moments], ids, gradients)
 
     def state(self) -> dict[str, Array | int]:
         """Everything a checkpoint must hold, not copied."""
@@ -68,6 +73,40 @@ class EmbeddingTable:
         if missing := {"steps", *names} - set(state):
             raise PenstockError(f"The checkpoint lacks {sorted(missing)} of the embeddings of {self.name!r}.")
         return [state[name] for name in names]
+
+
+def check_optimiser(optimiser: str) -> None:
+    """Refuse one that embeddings are not trained with."""
+    if optimiser not in MOMENTS:
+        raise PenstockError(f"Embeddings cannot be trained with {optimiser!r}: choose adam or adagrad.")
+
+
+def draw_rows(name: str, seed: int, names: Array | None, out: Array) -> None:
+    """Fill `out` with the rows that the vertices `names` (None: 0, 1, 2...) of a table begin with."""
+    if names is None:
+        names = np.arange(len(out))
+    if len(names) != len(out):
+        raise PenstockError(f"There are {len(names):,} names for {len(out):,} rows of {name!r}.")
+    if out.size:
+        _draw(key_of(seed, f"embedding/{name}"), names, 1 / np.sqrt(out.shape[1]), out)
+
+
+def learn_rows(optimiser: Optimiser, rate: float, steps: int, table: list[Array], ids: Array, gradients: Array) -> None:
+    """The `steps`-th optimiser step of a table (rows, then moments) on the rows `ids`, all different."""
+    gradients = np.ascontiguousarray(gradients, np.float32)
+    if optimiser == "adam":
+        correction = np.sqrt(1 - _BETA_2**steps) / (1 - _BETA_1**steps)
+        _adam(table[0], table[1], table[2], ids, gradients, np.float32(rate * correction))
+    else:
+        _adagrad(table[0], table[1], ids, gradients, np.float32(rate))
+
+
+@njit(nogil=True, cache=True)
+def _draw(key: np.uint64, names: Array, bound: float, out: Array) -> None:
+    width = out.shape[1]
+    for i in range(len(names)):
+        for k in range(width):
+            out[i, k] = np.float32((2 * unit(draw(key, np.uint64(names[i] * width + k))) - 1) * bound)
 
 
 @njit(nogil=True, cache=True)

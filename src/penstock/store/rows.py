@@ -1,40 +1,106 @@
 """Kernels that move rows: many short copies without the interpreter's lock."""
 
+import math
+
 import numpy as np
 from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 
+Span = tuple[int, int]
+"""[first, last) columns of a field."""
 
-def gather_rows(table: Array, ids: Array, out: Array | None = None) -> Array:
-    """`table[ids]`, into `out` where given; ids outside the table are refused."""
+
+def gather_rows(table: Array, ids: Array, out: Array | None = None, span: Span | None = None) -> Array:
+    """`table[ids]`, or some columns of it, into `out` where given; ids outside the table are refused."""
+    shape = (len(ids), *(table.shape[1:] if span is None else (span[1] - span[0],)))
     if out is None:
-        out = np.empty((len(ids), *table.shape[1:]), table.dtype)
-    elif out.shape != (len(ids), *table.shape[1:]) or out.dtype != table.dtype:
-        raise PenstockError(f"Rows of {table.dtype} {table.shape[1:]} do not fit a buffer of {out.dtype} {out.shape}.")
-    if len(ids) and not _gather(_words(table), ids, _words(out)):
-        raise PenstockError(f"A row asked for is outside 0..{len(table) - 1}.")
+        out = np.empty(shape, table.dtype)
+    elif out.shape != shape or out.dtype != table.dtype:
+        raise PenstockError(f"Rows of {table.dtype} {shape[1:]} do not fit a buffer of {out.dtype} {out.shape}.")
+    if out.size and not _gather(*_words(table, out, span), ids):
+        raise outside(table)
+    if not out.size:
+        check_rows(table, ids)
     return out
 
 
-def _words(table: Array) -> Array:
-    """The rows as whole machine words: one compiled kernel for every type, and copies that vectorise."""
-    flat = table.reshape(len(table), -1)
-    if not flat.flags.c_contiguous:
+def place_rows(table: Array, ids: Array, places: Array, out: Array, span: Span | None = None) -> None:
+    """`out[places] = table[ids]`, without anything between; `places` are trusted, ids outside the table refused."""
+    if out.size and len(ids) and not _place(*_words(table, out, span), ids, places):
+        raise outside(table)
+
+
+def spread_rows(values: Array, places: Array, out: Array) -> None:
+    """`out[places] = values`, both of the same rows; `places` are trusted."""
+    if values.size:
+        words, _, rows = _words(values, out, None)
+        _spread(words, rows, places)
+
+
+def check_rows(table: Array, ids: Array) -> None:
+    """Refuse row numbers outside the table."""
+    if len(ids) and (ids.min() < 0 or ids.max() >= len(table)):
+        raise outside(table)
+
+
+def span_of(columns: slice | None, row_shape: tuple[int, ...]) -> Span | None:
+    """Columns as [first, last), of a field with so shaped rows; None: all of them."""
+    if columns is None:
+        return None
+    if len(row_shape) != 1:
+        raise PenstockError(f"Columns can be chosen of rows of numbers, not of rows of shape {row_shape}.")
+    first, last, step = columns.indices(row_shape[0])
+    if step != 1:
+        raise PenstockError(f"Columns are taken one after the other, not in steps of {step}: leave the step out.")
+    return first, max(first, last)
+
+
+def outside(table: Array) -> PenstockError:
+    """What to say of a row number that is none."""
+    return PenstockError(f"A row asked for is outside 0..{len(table) - 1}.")
+
+
+def _words(table: Array, out: Array, span: Span | None) -> tuple[Array, int, Array]:
+    """Rows as whole machine words, and the word at which each begins: one compiled kernel for every type, and copies
+    that vectorise."""
+    row = math.prod(table.shape[1:])
+    first, last = (0, row) if span is None else span
+    if not (table.flags.c_contiguous and out.flags.c_contiguous):
         raise PenstockError("A table whose rows do not lie one after the other cannot be gathered from: copy it.")
-    size = flat.shape[1] * flat.itemsize
-    word = next(word for word in (np.uint64, np.uint32, np.uint8) if size % np.dtype(word).itemsize == 0)
-    return flat.view(word) if flat.shape[1] else flat.view(np.uint8)
+    size = table.itemsize
+    common = math.gcd(row * size, first * size, (last - first) * size)
+    word = next(word for word in (np.uint64, np.uint32, np.uint8) if common % np.dtype(word).itemsize == 0)
+    flat = [each.reshape(len(each), width).view(word) for each, width in ((table, row), (out, last - first))]
+    return flat[0], first * size // np.dtype(word).itemsize, flat[1]
 
 
 @njit(nogil=True, cache=True)
-def _gather(table: Array, ids: Array, out: Array) -> bool:
-    width = table.shape[1]
+def _gather(table: Array, first: int, out: Array, ids: Array) -> bool:
     for i in range(len(ids)):
         row = ids[i]
         if row < 0 or row >= table.shape[0]:
             return False
-        for k in range(width):
-            out[i, k] = table[row, k]
+        for k in range(out.shape[1]):
+            out[i, k] = table[row, first + k]
     return True
+
+
+@njit(nogil=True, cache=True)
+def _place(table: Array, first: int, out: Array, ids: Array, places: Array) -> bool:
+    for i in range(len(ids)):
+        row, place = ids[i], places[i]
+        if row < 0 or row >= table.shape[0]:
+            return False
+        for k in range(out.shape[1]):
+            out[place, k] = table[row, first + k]
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _spread(values: Array, out: Array, places: Array) -> None:
+    for i in range(len(places)):
+        place = places[i]
+        for k in range(out.shape[1]):
+            out[place, k] = values[i, k]

@@ -11,7 +11,7 @@ from penstock.graph.graph import Graph
 from penstock.pipeline.carrying import HostCarrier
 from penstock.pipeline.loading import Batch, Carrier
 from penstock.store.embedding import EmbeddingTable
-from penstock.store.local import LocalStore
+from penstock.store.local import LocalStore, Store
 from penstock.train.data import DataOptions
 from penstock.train.job import Job
 
@@ -26,7 +26,8 @@ class Inputs:
     """
 
     def __init__(self, graph: Graph, job: Job, device: torch.device = CPU) -> None:
-        self.store, self.device = LocalStore.of_graph(graph), device
+        self.store: Store = LocalStore.of_graph(graph)
+        self.device = device
         having = _types_with_features(graph, job)
         self.fields = {name: job.features for name in graph.nodes if name in having}
         self.tables = {
@@ -35,7 +36,7 @@ class Inputs:
             if name not in having
         }
         self._field, self._repeats = job.features, job.time is not None
-        self.scale = _divide_by_sum if job.scale_features == "rows" else None
+        self.scale = divide_by_sum if job.scale_features == "rows" else None
         self.widths = {name: self._width(graph, name, job) for name in graph.nodes}
         self.carrier: Carrier = HostCarrier(self.store, self.fields, self.scale)
         self.placed_tables: dict[str, Any] = {}
@@ -136,7 +137,7 @@ def _summed(ids: Array, gradients: Array) -> tuple[Array, Array]:
     return different, total
 
 
-def _divide_by_sum(x: torch.Tensor) -> torch.Tensor:
+def divide_by_sum(x: torch.Tensor) -> torch.Tensor:
     """In place: gathered rows are copies, and wide ones take longer to write anew than to gather."""
     total = x.sum(1, keepdim=True)
     return x.div_(total.masked_fill_(total == 0, 1.0))

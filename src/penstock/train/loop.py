@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from penstock.errors import PenstockError
@@ -12,10 +11,9 @@ from penstock.memory import resident_mb
 from penstock.pipeline.clock import StageTime, limiting
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.progress import Progress
-from penstock.train.checkpoints import Checkpoints
-from penstock.train.events import EventLog
 from penstock.train.optimisers import step_schedule
-from penstock.train.run_folder import EVENTS, RunFolder
+from penstock.train.records import Events, FolderRecords, Records
+from penstock.train.run_folder import RunFolder
 from penstock.train.session import Session
 from penstock.train.standing import Standing
 from penstock.train.steps import Step, Steps, steps_of
@@ -27,13 +25,18 @@ _SOON = 2.0
 class Loop:
     """Trains a session from where it stands until its epochs are over, patience ends, or someone asks to stop."""
 
-    def __init__(self, session: Session, folder: RunFolder, standing: Standing, progress: Progress) -> None:
+    def __init__(
+        self,
+        session: Session,
+        folder: RunFolder,
+        standing: Standing,
+        progress: Progress,
+        records: Records | None = None,
+    ) -> None:
         self.session, self.folder, self.standing, self._progress = session, folder, standing, progress
         job, task = session.job, session.task
         self.schedule = Schedule(task.items, task.batch_size, job.seed, job.epochs)
-        self.checkpoints = Checkpoints(
-            folder.checkpoints, job.checkpoint_steps, job.checkpoint_minutes, job.keep_checkpoints
-        )
+        self.records: Records = FolderRecords(folder, job) if records is None else records
         self._began = time.perf_counter() - standing.elapsed
         self._last_val: dict[str, float] = {}
         self._stages: dict[str, StageTime] = {}
@@ -46,12 +49,18 @@ class Loop:
             return {}
         if standing.step == 0:
             self.save()
-        events = EventLog(self.folder.path / EVENTS, job.trace_batches, self.schedule.batches, self._began)
+        events = self.records.events(self.schedule.batches, self._began)
         start = Position(standing.epoch, standing.batch)
         total = job.epochs * self.schedule.batches
         with self._progress.step("training", total - standing.step, "batches"):
             try:
                 with steps_of(self.session, self.schedule, start, self._pause, events.record) as steps:
+                    if standing.ending:
+                        with steps.aside():
+                            self._end_epoch(steps, events)
+                            self._after_step()
+                        if self._stopped_early():
+                            return steps.times()
                     mark = time.perf_counter()
                     for done in steps:
                         for step in done:
@@ -94,35 +103,38 @@ class Loop:
         standing.examples += done.examples
         standing.all_examples += done.examples
         standing.epoch, standing.batch = (epoch + 1, 0) if done.last else (epoch, batch + 1)
+        standing.ending = done.last
         self._progress.advance(1)
         if standing.step % self._record_every == 0:
             record = {"kind": "step", "epoch": epoch, "step": standing.step, "time": self._now(), "loss": done.loss}
-            self.folder.append_metrics(record)
+            self.records.append_metrics(record)
 
     def _after_step(self) -> None:
         self.standing.elapsed = self._now()
-        if self.checkpoints.due(self.standing.step):
+        if self.records.due(self.standing.step):
             self.save()
 
-    def _end_epoch(self, steps: Steps, events: EventLog) -> None:
+    def _end_epoch(self, steps: Steps, events: Events) -> None:
         """Validate, let the schedule step, remember the best, decide whether to go on."""
         session, standing, job = self.session, self.standing, self.session.job
-        seconds = standing.epoch_elapsed
-        standing.epoch_seconds.append(round(seconds, 4))
-        standing.train_loss = standing.loss_sum / max(standing.examples, 1)
-        rate = standing.examples / seconds
-        standing.loss_sum, standing.examples, standing.epoch_elapsed = 0.0, 0, 0.0
         finished = standing.epoch
         last = finished == job.epochs
         regular = job.evaluate_every > 0 and finished % job.evaluate_every == 0
-        val = {}
-        if regular or (job.evaluate_every > 0 and last):
-            val = self._validate(finished)
+        judged = regular or (job.evaluate_every > 0 and last)
+        # A validation may be broken off and done again: until it is over nothing changes.
+        val = self._validate(finished) if judged else {}
+        seconds = standing.epoch_elapsed
+        standing.epoch_seconds.append(round(seconds, 4))
+        standing.train_loss = standing.loss_sum / max(standing.examples, 1)
+        rate = standing.examples / max(seconds, 1e-9)
+        standing.loss_sum, standing.examples, standing.epoch_elapsed = 0.0, 0, 0.0
+        if judged:
             self._judge(val, finished, regular)
         # A validation only because the run ends steers nothing: with more epochs it would not have been.
         value = val.get(session.task.metric.name) if regular else None
         step_schedule(session.schedule, value, session.task.metric.better)
         standing.done = last or bool(job.patience and standing.without_gain >= job.patience)
+        standing.ending = False
         times = steps.times()
         spent = {name: times[name].since(self._stages[name]) if self._stages else times[name] for name in times}
         self._stages = times
@@ -147,7 +159,7 @@ class Loop:
             return
         if standing.best_value is None or metric.is_better(value, standing.best_value):
             standing.best_value, standing.best_epoch, standing.without_gain = value, epoch, 0
-            self.checkpoints.save_best(epoch, self.session.weights())
+            self.records.save_best(epoch, self.session.weights())
         elif regular:
             standing.without_gain += 1
 
@@ -168,7 +180,7 @@ class Loop:
         }
         if val:
             record["val"] = val
-        self.folder.append_metrics(record)
+        self.records.append_metrics(record)
 
     def _tell_midway(self) -> None:
         """In the middle of a long epoch, as often as its steps are recorded: the epoch so far."""
@@ -185,17 +197,14 @@ class Loop:
 
     def save(self) -> None:
         """A checkpoint of this moment, between two steps."""
+        if not self.records.kept:
+            return
         session = self.session
         if not session.is_finite():
             raise PenstockError(self._diverged(f"The weights are no numbers any more after step {self.standing.step}"))
-        state = {
-            "standing": asdict(self.standing),
-            "optimiser": session.optimiser.state_dict(),
-            "schedule": None if session.schedule is None else session.schedule.state_dict(),
-            "room": session.room(),
-            **session.weights(),
-        }
-        self.checkpoints.save(self.standing.step, self.standing.best_epoch, state)
+        if session.together is not None:
+            session.together.gather_optimiser(session)
+        self.records.save(self.standing.step, self.standing.best_epoch, session.state(self.standing))
 
     def _diverged(self, what: str) -> str:
         return (

@@ -40,11 +40,11 @@ def start_run(
 ) -> RunFolder:
     """Train a job from its beginning. Everything is built and tried before the run folder is made."""
     # How sums are rounded depends on the threads that compute: resumed elsewhere, the run keeps its number.
-    fixed = {"threads": job.threads or default_threads(), "graph": _resolved(job.graph)}
+    fixed = {"threads": job.threads or default_threads(), "graph": resolved(job.graph)}
     job = job.model_copy(update={**fixed, **_options_of(module)})
     with own_settings(job):
         session = make_session(job, graph, module, progress=progress)
-        check_job(job, session.task, _has_validation(session.task))
+        check_job(job, session.task, has_validation(session.task))
         if session.inputs.note:
             progress.note(session.inputs.note)
         model = type(module).__name__ if module is not None and not _options_of(module) else job.model
@@ -76,9 +76,9 @@ def resume_run(
             session = make_session(job, graph, module, progress=progress)
             session.folder = folder.path
             _check_same_graph(session, folder)
-            check_job(job, session.task, _has_validation(session.task))
+            check_job(job, session.task, has_validation(session.task))
             file = newest(folder.checkpoints)
-            standing = _restore(session, file)
+            standing = restore(session, file)
             if epochs is not None:
                 _change_epochs(standing, epochs)
                 write_job(job, folder.path / JOB)
@@ -103,10 +103,11 @@ def _run(session: Session, folder: RunFolder, standing: Standing, progress: Prog
             times = loop.run(asked)
             if not standing.done:
                 loop.save()
-                folder.write_facts(state="interrupted", message=_where(standing), result=_result(loop, times))
+                folder.write_facts(state="interrupted", message=_where(standing), result=result_of(loop, times))
                 return folder
             loop.save()
-            result = _finish(loop, times, progress)
+            best = read_best(folder.checkpoints) if standing.best_epoch >= 0 else None
+            result = finish(loop, times, best, progress)
             early = standing.epoch < session.job.epochs
             folder.write_facts(state="stopped-early" if early else "finished", result=result)
             return folder
@@ -118,18 +119,24 @@ def _run(session: Session, folder: RunFolder, standing: Standing, progress: Prog
         folder.close()
 
 
-def _finish(loop: Loop, times: dict[str, StageTime], progress: Progress) -> dict[str, Any]:
-    """The result, with the best model's metrics. The weights of the last step stay in the newest checkpoint."""
+def finish(
+    loop: Loop, times: dict[str, StageTime], best: dict[str, Any] | None, progress: Progress
+) -> dict[str, Any]:
+    """The result, with the metrics of the best model, whose weights are taken where there is one.
+
+    The weights of the last step stay in the newest checkpoint.
+    """
     session = loop.session
-    if loop.standing.best_epoch >= 0:
-        session.restore_weights(read_best(loop.folder.checkpoints), str(loop.folder.checkpoints))
+    if best is not None:
+        session.restore_weights(best, str(loop.folder.checkpoints))
     scores = {}
     if session.job.evaluate_every >= 0:
         scores = session.task.evaluate(session.inference(), ["val", "test"], progress)
-    return {**_result(loop, times), "val": scores.get("val", {}), "test": scores.get("test", {})}
+    return {**result_of(loop, times), "val": scores.get("val", {}), "test": scores.get("test", {})}
 
 
-def _result(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
+def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
+    """What a run has come to so far."""
     standing = loop.standing
     stages = {
         name: {"busy_s": round(t.busy, 3), "wait_s": round(t.wait, 3), "threads": t.threads, "depth": t.depth}
@@ -152,8 +159,13 @@ def _result(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
     }
 
 
-def _restore(session: Session, file: Path) -> Standing:
-    state = read_state(file)
+def restore(session: Session, file: Path) -> Standing:
+    """Take the place of a checkpoint."""
+    return take_state(session, read_state(file), file)
+
+
+def take_state(session: Session, state: dict[str, Any], file: Path) -> Standing:
+    """Take the place of a state; `file` names it in errors."""
     if not {"standing", "optimiser", "schedule", "learned", "tables"} <= set(state):
         raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.")
     standing = checked_standing(state["standing"], file)
@@ -170,7 +182,8 @@ def _restore(session: Session, file: Path) -> Standing:
     return standing
 
 
-def _has_validation(task: Task) -> bool:
+def has_validation(task: Task) -> bool:
+    """Whether there is anything to validate with."""
     try:
         return len(task.items_of("val")) > 0
     except PenstockError:
@@ -194,7 +207,7 @@ def _change_epochs(standing: Standing, epochs: int) -> None:
     standing.done = standing.epoch == epochs
 
 
-def _resolved(name: str) -> str:
+def resolved(name: str) -> str:
     """A path that can be opened from any folder; names of data sets stay as they are."""
     return str(Path(name).resolve()) if Path(name).exists() else name
 

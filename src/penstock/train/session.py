@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,12 @@ from penstock.train.optimisers import make_optimiser, make_schedule
 from penstock.train.processor import chosen_device
 from penstock.train.reach import Reach, followed_relations
 from penstock.train.samplers import clock_for, layers_of
+from penstock.train.standing import Standing
 from penstock.train.tasks import Task, make_task
 
 if TYPE_CHECKING:
     from penstock.train.device.placed import Placed
+    from penstock.train.together import Together
 
 _ENLARGED = 1024.0
 _TRIED = 4
@@ -49,6 +51,8 @@ class Session:
     schedule: LRScheduler | None
     device: "Placed | None" = None
     """What lies where, if a GPU trains."""
+    together: "Together | None" = None
+    """The workers that share the run, if there are several."""
     folder: Path | None = None
     """Where inference may keep what does not fit memory; the system's temporary folder if None."""
 
@@ -87,6 +91,9 @@ class Session:
 
     def inference(self) -> Inference:
         """Exact outputs with the weights of this moment."""
+        if self.together is not None:
+            found: Inference = self.together.inference(self)
+            return found
         job, hops = self.job, layers_of(self.job)
         # Samplers without fan-outs are for graphs of one relation, which is always followed.
         followed = followed_relations(self.graph, job.fanouts, hops)
@@ -108,6 +115,16 @@ class Session:
         """Whether no weight has become infinite or NaN."""
         own = all(bool(values.isfinite().all()) for values in self.learned.state_dict().values())
         return own and all(bool(np.isfinite(table.rows).all()) for table in self.inputs.tables.values())
+
+    def state(self, standing: Standing) -> dict[str, Any]:
+        """Everything that a run needs to go on from this moment, not copied."""
+        return {
+            "standing": asdict(standing),
+            "optimiser": self.optimiser.state_dict(),
+            "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "room": self.room(),
+            **self.weights(),
+        }
 
     def weights(self) -> dict[str, Any]:
         """What a model is: its weights and the vertices' embeddings."""
@@ -156,17 +173,24 @@ def make_session(
     torch.manual_seed(job.seed)
     inputs = Inputs(graph, job, device)
     task, graph = make_task(taught.task if taught else choose_task(graph, job), graph, job, taught)
-    model = _make_model(job, graph, inputs, task, module)
-    parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
-    learned = torch.nn.ModuleDict(parts).to(device)
-    optimiser = make_optimiser(learned.parameters(), job, device)
-    session = Session(job, graph, inputs, task, model, learned, optimiser, make_schedule(optimiser, job))
+    session = assembled(job, graph, inputs, task, module)
     if device.type == "cuda":
         from penstock.train.device.placing import place
 
         session.device = place(session, taught is None, progress)
-    _try(session, with_loss=taught is None)
+    try_out(session, with_loss=taught is None)
     return session
+
+
+def assembled(
+    job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None = None
+) -> Session:
+    """A session of its parts: the model is built or adapted, with its optimiser and schedule."""
+    model = _make_model(job, graph, inputs, task, module)
+    parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
+    learned = torch.nn.ModuleDict(parts).to(inputs.device)
+    optimiser = make_optimiser(learned.parameters(), job, inputs.device)
+    return Session(job, graph, inputs, task, model, learned, optimiser, make_schedule(optimiser, job))
 
 
 def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None) -> torch.nn.Module:
@@ -186,7 +210,7 @@ def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torc
     return build_model(options, inputs.widths, task.out, list(graph.edges), getattr(task, "node_type", None))
 
 
-def _try(session: Session, with_loss: bool) -> None:
+def try_out(session: Session, with_loss: bool) -> None:
     """One small batch through the model and the loss: what does not fit shows before anything is written."""
     if not with_loss and len(session.task.items) == 0:
         return

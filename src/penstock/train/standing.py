@@ -28,6 +28,8 @@ class Standing:
     elapsed: float = 0.0
     epoch_seconds: list[float] = field(default_factory=list)
     all_examples: int = 0
+    ending: bool = False
+    """Whether an epoch's last step is done and its end is not: validation, the schedule, the record."""
     done: bool = False
     """Whether the last epoch has ended, by number or by patience."""
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -32,21 +32,19 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 """By the version a member says it has."""
 
 
-def write_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write nested dicts and lists of tensors, arrays and plain values; the file takes its name when it is whole."""
-    arrays: dict[str, Array] = {}
-    tree = _encode(state, arrays)
+def write_state(path: Path, state: Mapping[str, Any], durable: bool = True) -> None:
+    """Write nested dicts and lists of tensors, arrays and plain values; the file takes its name when it is whole.
+
+    One that is not `durable` outlives the process, but perhaps not the machine.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.writing-{token_hex(4)}")
     try:
         with temporary.open("wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-                for name, array in arrays.items():
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        npy.write_array(member, array, allow_pickle=False)
-                archive.writestr(_DOCUMENT, json.dumps({"format": _FORMAT, "version": _VERSION, "state": tree}))
+            pack_state(file, state)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -55,18 +53,38 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
 def read_state(path: Path) -> dict[str, Any]:
     """What `write_state` wrote, checked against its checksums; tensors come back as tensors."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            unread = _members(archive, path.stat().st_size)
-            document = json.loads(archive.read(_DOCUMENT))
-            if document.get("format") != _FORMAT or document.get("version") != _VERSION:
-                raise PenstockError(f"{path} is no state file of this release: use the release that wrote it.")
-            decoded = _decode(document["state"], archive, unread)
+        with path.open("rb") as file:
+            return unpack_state(file, path.stat().st_size, str(path))
     except FileNotFoundError:
         raise PenstockError(f"{path} does not exist: name a run that has checkpoints.") from None
+    except OSError as error:
+        raise PenstockError(f"{path} cannot be read ({error}): check the disk it is on.") from None
+
+
+def pack_state(file: BinaryIO, state: Mapping[str, Any]) -> None:
+    """Write a state to an open file."""
+    arrays: dict[str, Array] = {}
+    tree = _encode(state, arrays)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                npy.write_array(member, array, allow_pickle=False)
+        archive.writestr(_DOCUMENT, json.dumps({"format": _FORMAT, "version": _VERSION, "state": tree}))
+
+
+def unpack_state(file: BinaryIO, size: int, where: str) -> dict[str, Any]:
+    """Read a state from an open file of `size` bytes; `where` names it in errors."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            unread = _members(archive, size)
+            document = json.loads(archive.read(_DOCUMENT))
+            if document.get("format") != _FORMAT or document.get("version") != _VERSION:
+                raise PenstockError(f"{where} is no state file of this release: use the release that wrote it.")
+            decoded = _decode(document["state"], archive, unread)
     except _DAMAGE as error:
-        raise PenstockError(f"{path} is damaged ({error}): remove it to go on from the checkpoint before it.") from None
+        raise PenstockError(f"{where} is damaged ({error}): remove it to go on from the one before it.") from None
     if not isinstance(decoded, dict):
-        raise PenstockError(f"{path} is damaged (it holds no mapping): remove it to go on from the one before it.")
+        raise PenstockError(f"{where} is damaged (it holds no mapping): remove it to go on from the one before it.")
     return decoded
 
 

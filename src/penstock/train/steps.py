@@ -59,9 +59,10 @@ class LoadedSteps:
 
     def __init__(self, session: Session, schedule: Schedule, start: Position, recorder: Recorder) -> None:
         self._session = session
-        inputs, task = session.inputs, session.task
+        inputs, task, together = session.inputs, session.task, session.together
+        planned = schedule.from_position(start)
         self._loader = Loader(
-            schedule.from_position(start),
+            planned if together is None else map(together.share, planned),
             session.sample,
             inputs.carrier,
             task.label,
@@ -72,7 +73,8 @@ class LoadedSteps:
     def __iter__(self) -> Iterator[list[Step]]:
         for loaded in self._loader:
             loss = self._step(loaded)
-            yield [Step(loaded.position, loaded.examples, loss, loaded.planned.last)]
+            examples = loaded.examples if loaded.planned.whole is None else loaded.planned.whole
+            yield [Step(loaded.position, examples, loss, loaded.planned.last)]
 
     def __enter__(self) -> Self:
         self._loader.__enter__()
@@ -99,8 +101,10 @@ class LoadedSteps:
             torch.cuda.manual_seed(int(key) & (1 << 63) - 1)
         x = session.inputs.complete(batch)
         session.optimiser.zero_grad(set_to_none=True)
-        with dropping(key), session.precision():
+        with dropping(key, batch.row_names), session.precision():
             loss = session.task.loss(session.encode(batch, x), batch)
+        if session.together is not None:
+            return self._step_together(loaded, x, loss)
         value = float(loss.detach())
         if not math.isfinite(value):
             return value
@@ -112,3 +116,13 @@ class LoadedSteps:
         session.optimiser.step()
         session.inputs.learn(batch, x)
         return value
+
+    def _step_together(self, loaded: Loaded, x: dict[str, torch.Tensor], loss: torch.Tensor) -> float:
+        """The step of a batch that several workers share: the mean over its seeds is the sum of their parts."""
+        session, planned = self._session, loaded.planned
+        assert session.together is not None and planned.whole is not None
+        part = loss * (loaded.examples / planned.whole)
+        session.backward(part)
+        # Gradients of learnable rows first: once the workers agree, all of them have been handed in.
+        session.inputs.learn(loaded.batch, x)
+        return session.together.agree(session, float(part.detach()))

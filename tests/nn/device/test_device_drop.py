@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from random_blocks import rows
+from device_blocks import padded
+from random_blocks import random_block, rows
 
 from penstock import PenstockError
 from penstock.graph.hashing import mix
 from penstock.nn.device.drop import DropKey, drop_rows
-from penstock.nn.drop import drop, dropping, relu_drop
+from penstock.nn.drop import drop, drop_edges, dropping, rectify_later, relu_drop
 from penstock.nn.kernels import drop_rows as drop_on_host
+from penstock.sampling.device.block import device_block
 
 pytestmark = pytest.mark.gpu
 
@@ -33,10 +35,50 @@ def test_the_host_s_bits(device, width, dtype):
     assert torch.equal(got[1].cpu(), right[1])
 
 
+@pytest.mark.parametrize("width", [1, 3, 16, 33, 100])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_the_host_s_bits_by_name(device, width, dtype):
+    """Rows in more than one program's words, names as large as their type takes, more of them than rows."""
+    names = np.random.default_rng(width).integers(0, np.iinfo(dtype).max, 150, dtype, endpoint=True)
+    names[:3] = 0, np.iinfo(dtype).max, names[3]
+    x, there = rows(140, width, grad=False), torch.from_numpy(names).to(device)
+    with dropping(KEY, names):
+        right = drop(x, 0.4), relu_drop(x * 1, 0.3), relu_drop(x * 1, 0.2)
+    with dropping(on(device, KEY), there):
+        moved = x.to(device)
+        got = drop(moved, 0.4), relu_drop(moved * 1, 0.3), rectify_later(moved * 1, 0.2).rows
+    for mine, host_s in zip(got, right, strict=True):
+        assert torch.equal(mine.cpu(), host_s)
+    assert torch.equal(right[0][2] == 0, right[0][3] == 0)
+
+
+def test_names_of_the_host_follow_the_rows(device):
+    names, x = np.array([9, 2**40, 4], np.int64), rows(3, 20, grad=False)
+    with dropping(KEY, names):
+        right = drop(x, 0.5), drop(x, 0.5)
+    with dropping(KEY, names):
+        got = drop(x.to(device), 0.5), drop(x.to(device), 0.5)
+    for mine, host_s in zip(got, right, strict=True):
+        assert torch.equal(mine.cpu(), host_s)
+
+
+@pytest.mark.parametrize("edges", [0, 20, 700])
+@pytest.mark.parametrize("room", [False, True])
+def test_edges_have_the_host_s_names(device, edges, room):
+    block, names = random_block(12, 6, edges), np.arange(16, dtype=np.int64) * 2**33 + 5
+    ours = padded(block, device) if room else device_block(block, device)
+    ones = torch.ones(ours.num_edges, 5, device=device)
+    with dropping(KEY, names):
+        right = drop_edges(block, torch.ones(edges, 5), 0.4)
+    with dropping(on(device, KEY), torch.from_numpy(names).to(device)):
+        got = drop_edges(ours, ones, 0.4)
+    assert torch.equal(got[:edges].cpu(), right)
+
+
 @pytest.mark.parametrize("key", [0, 7, 2**31, 2**63, 2**64 - 1])
 def test_any_number_is_a_key(device, key):
     x, right = rows(9, 7, grad=False), np.empty((9, 7), np.float32)
-    drop_on_host(x.numpy(), np.uint64(key), 30000, np.float32(2), False, right, 0, 9)
+    drop_on_host(x.numpy(), np.empty(0, np.int64), np.uint64(key), 30000, np.float32(2), False, right, 0, 9)
     got = torch.empty(9, 7, device=device)
     drop_rows(x.to(device), DropKey(key), 30000, 2.0, False, got)
     np.testing.assert_array_equal(got.cpu(), right)
@@ -53,7 +95,7 @@ def test_calls_are_counted_and_streams_nest():
     assert not torch.equal(first, second)
     right = np.empty((6, 50), np.float32)
     key = np.uint64(mix(np.uint64((5 + 2 * 0x9E3779B97F4A7C15) % 2**64)))
-    drop_on_host(ones.numpy(), key, 1 << 15, np.float32(2), False, right, 0, 6)
+    drop_on_host(ones.numpy(), np.empty(0, np.int64), key, 1 << 15, np.float32(2), False, right, 0, 6)
     np.testing.assert_array_equal(second, right)
 
 

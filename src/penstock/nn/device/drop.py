@@ -6,17 +6,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from penstock.sampling.device.block import DeviceBlock
+
 _WORDS = 512
 """Random words of one program, four numbers each."""
+_SEARCHES = 256
+"""Edges whose destination one program looks for."""
 
 
 @dataclass(frozen=True)
 class DropKey:
-    """Names the draws of one call: `number`, or where there is a `tensor`, the `call`-th of the stream it names."""
+    """Names the draws of one call: `number`, or where there is a `tensor`, the `call`-th of the stream it names.
+
+    `names[i]` (int32 or int64, where the rows are) names row i; without them its place does.
+    """
 
     number: int = 0
     tensor: Tensor | None = None
     call: int = 0
+    names: Tensor | None = None
 
 
 def drop_rows(x: Tensor, key: DropKey, limit: int, scale: float, rectify: bool, out: Tensor) -> None:
@@ -28,7 +36,7 @@ def drop_rows(x: Tensor, key: DropKey, limit: int, scale: float, rectify: bool, 
     if not words:
         return
     halves = _signed(key.number & 0xFFFFFFFF), _signed(key.number >> 32)
-    given = x, key.tensor, key.call, *halves, out, words
+    given = x, key.names, key.tensor, key.call, *halves, out, words
     sizes = {
         "LIMIT": limit,
         "SCALE": scale,
@@ -38,6 +46,19 @@ def drop_rows(x: Tensor, key: DropKey, limit: int, scale: float, rectify: bool, 
         "BLOCK": _WORDS,
     }
     kernels.drop_rows[(-(-words // _WORDS),)](*given, **sizes)
+
+
+def name_edges(block: DeviceBlock, names: Tensor) -> Tensor:
+    """[room for edges] int64: the name of an edge's destination * 2^32 + that of its source; 0 behind the last edge."""
+    from penstock.nn.device import drop_kernels as kernels
+
+    places = block.num_edges
+    out = torch.empty(places, dtype=torch.int64, device=names.device)
+    if places:
+        sizes = block.num_dst, places, (block.num_dst + 1).bit_length()
+        grid = (-(-places // _SEARCHES),)
+        kernels.name_edges[grid](block.lists, block.indices, names, out, *sizes, BLOCK=_SEARCHES)
+    return out
 
 
 def pass_where_positive(y: Tensor, grad: Tensor, scale: float) -> Tensor:

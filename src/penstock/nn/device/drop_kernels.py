@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from penstock.nn.device.list_kernels import first_above
 from penstock.sampling.device.kernels import mix
 
 _STEP = tl.constexpr(0x9E3779B97F4A7C15)
@@ -11,6 +12,7 @@ _STEP = tl.constexpr(0x9E3779B97F4A7C15)
 @triton.jit(do_not_specialize=["call", "low", "high", "words"])
 def drop_rows(
     x,
+    names,
     key,
     call,
     low,
@@ -27,16 +29,22 @@ def drop_rows(
     """out = SCALE * x where a number's 16 random bits are below LIMIT, else 0; with RECTIFIES, of max(x, 0).
 
     Four numbers of a row share a word. The words' key is the `call`-th of the stream whose key is in memory, or else
-    the two halves given.
+    the two halves given; a word is named by its row's name, or without `names` its row's place, and its place in it.
     """
     DRAWS: tl.constexpr = (WIDTH + 3) // 4
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    lane = tl.arange(0, BLOCK)
+    place = first + lane
+    # One division of 64 bits a program; the lanes' are of 32.
+    behind = (first % DRAWS).to(tl.int32) + lane
+    row, k = first // DRAWS + behind // DRAWS, behind % DRAWS
     if key is not None:
         stream = tl.load(key).to(tl.uint64, bitcast=True)
         named = mix(stream + (call + 1).to(tl.uint64) * _STEP)
     else:
         named = (high.to(tl.uint32, bitcast=True).to(tl.uint64) << 32) | low.to(tl.uint32, bitcast=True).to(tl.uint64)
-    bits = mix(named + place.to(tl.uint64) * _STEP)
+    name = row if names is None else tl.load(names + row, mask=place < words, other=0).to(tl.int64)
+    bits = mix(named + (name * DRAWS + k).to(tl.uint64) * _STEP)
     column = tl.arange(0, 4)[None, :]
     draws = (bits[:, None] >> (16 * column).to(tl.uint64)) & 0xFFFF
     kept = draws.to(tl.int32) < LIMIT
@@ -44,14 +52,26 @@ def drop_rows(
         offset = 4 * place[:, None] + column
         inside = (place < words)[:, None] & (column >= 0)
     else:
-        f = 4 * (place % DRAWS)[:, None] + column
-        offset = (place // DRAWS)[:, None] * WIDTH + f
+        f = 4 * k[:, None] + column
+        offset = row[:, None] * WIDTH + f
         inside = (place < words)[:, None] & (f < WIDTH)
     value = tl.load(x + offset, mask=inside, other=0).to(NUMBER)
     if RECTIFIES:
         value = tl.maximum(value, 0)
     result = tl.where(kept, value * tl.full((1, 1), SCALE, NUMBER), 0)
     tl.store(out + offset, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows", "places", "steps"])
+def name_edges(indptr, indices, names, out, rows, places, steps, BLOCK: tl.constexpr):
+    """out[e] = the name of edge e's destination * 2^32 + that of its source; 0 behind the last edge."""
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = e < tl.load(indptr + rows)
+    i = first_above(indptr, e, inside, rows + 1, steps) - 1
+    j = tl.load(indices + e, mask=inside, other=0)
+    target = tl.load(names + i, mask=inside, other=0).to(tl.int64)
+    source = tl.load(names + j, mask=inside, other=0).to(tl.int64)
+    tl.store(out + e, (target << 32) + source, mask=e < places)
 
 
 @triton.jit

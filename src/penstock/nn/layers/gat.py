@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from penstock.errors import PenstockError
 from penstock.nn.attention import attend, attend_jointly
 from penstock.nn.derived import with_self_loops
-from penstock.nn.drop import drop
+from penstock.nn.drop import drop_edges
 from penstock.sampling.block import Block
 
 
@@ -55,7 +55,7 @@ class GATLayer(nn.Module):
         targets = values[: block.num_dst] if self.target is None else self.target(own)
         kept = None
         if self.training and self.dropout > 0:
-            kept = drop(torch.ones(lists.num_edges, self.heads, device=x.device), self.dropout)
+            kept = drop_edges(lists, torch.ones(lists.num_edges, self.heads, device=x.device), self.dropout)
         if self.score_target is None:
             result = attend_jointly(lists, values, targets, self.score_source, self.slope, kept)
         else:

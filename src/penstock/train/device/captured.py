@@ -228,7 +228,7 @@ class _Captured:
         x = self._rows
         if session.inputs.scale is not None and isinstance(x, Tensor):
             x = session.inputs.scale(x.clone())
-        with dropping(slot.keys[-1:]), session.precision():
+        with dropping(slot.keys[-1:], self._batch.row_names), session.precision():
             loss = session.task.loss(session.model(self._batch.blocks, x), self._batch)
         skip = session.backward(loss, slot.skip)
         if session.job.clip:

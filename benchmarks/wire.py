@@ -1,0 +1,162 @@
+"""How fast do arrays travel between two processes of one machine, against a plain socket?
+
+The same bytes, in parts of 1 MiB, over loopback: a bare TCP socket that reads into one buffer again and again, the wire
+with `token` (authenticated, in the clear) and with `curve` (encrypted). The ways take turns, so that all of them meet
+the same machine; medians are shown. Both processes keep freed memory, as tasks of a run do. Also the time of a call
+that carries nothing.
+Run: python benchmarks/wire.py [--mib 512] [--repeats 5] [--json]
+"""
+
+import argparse
+import json
+import socket
+import statistics
+import time
+from collections.abc import Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from penstock.wire import Channel, Credentials, Message, Post, WireOptions, keep_freed_memory, make_credentials
+
+PART = 1 << 20
+BUFFERS = 16
+CALLS = 300
+WAYS = ("socket", "token", "curve")
+
+
+def main() -> None:
+    arguments = _arguments()
+    keep_freed_memory()
+    rows = measure(arguments.mib, arguments.repeats)
+    if arguments.json:
+        print(json.dumps({"mib": arguments.mib, "part_bytes": PART, "rows": rows}))
+    else:
+        _print(rows, arguments.mib)
+
+
+def measure(mib: int, repeats: int) -> list[dict[str, Any]]:
+    """One row a way: GB/s, the share of the plain socket's, and microseconds of an empty call."""
+    context, found = get_context("spawn"), {way: list[float]() for way in WAYS}
+    empty: dict[str, float] = {}
+    run = make_credentials(["client", "server"])
+    near, far = context.Pipe()
+    server = context.Process(target=serve, args=(far, run["server"].to_json()), daemon=True)
+    server.start()
+    addresses: dict[str, Any] = near.recv()
+    try:
+        for _ in range(repeats + 1):
+            for way in WAYS:
+                if way == "socket":
+                    found[way].append(over_socket(addresses[way], mib))
+                else:
+                    rate, empty[way] = over_wire(run["client"], way, addresses[way], mib)
+                    found[way].append(rate)
+    finally:
+        near.send("end")
+        server.join()
+    # The first round warms up.
+    rates = {way: statistics.median(values[1:]) for way, values in found.items()}
+    return [
+        {
+            "way": way,
+            "gb_per_s": round(rates[way], 3),
+            "of_socket": round(rates[way] / rates["socket"], 3),
+            "call_us": round(empty[way], 1) if way in empty else None,
+        }
+        for way in WAYS
+    ]
+
+
+def over_socket(address: tuple[str, int], mib: int) -> float:
+    """GB/s of a bare socket."""
+    buffer = memoryview(bytearray(PART))
+    with socket.create_connection(address) as connection:
+        began = time.perf_counter()
+        connection.sendall(mib.to_bytes(8, "little"))
+        for _ in range(mib):
+            got = 0
+            while got < PART:
+                got += connection.recv_into(buffer[got:])
+        return mib * PART / (time.perf_counter() - began) / 1e9
+
+
+def over_wire(credentials: Credentials, way: str, address: str, mib: int) -> tuple[float, float]:
+    """(GB/s, microseconds of an empty call)."""
+    with Post(credentials, options=WireOptions.model_validate({"security": way})) as post:
+        post.meet("server", address)
+        channel = post.channel("server")
+        empty_call(channel)
+        began = time.perf_counter()
+        got = sum(part.arrays[0].nbytes for part in channel.start(Message("parts", {"mib": mib})).parts())
+        seconds = time.perf_counter() - began
+        if got != mib * PART:
+            raise SystemExit(f"{got:,} bytes arrived where {mib * PART:,} were asked for.")
+        return got / seconds / 1e9, 1e6 * statistics.median(empty_call(channel) for _ in range(CALLS))
+
+
+def empty_call(channel: Channel) -> float:
+    """Seconds."""
+    began = time.perf_counter()
+    channel.call(Message("empty"))
+    return time.perf_counter() - began
+
+
+def serve(pipe: Connection, credentials: str) -> None:
+    """The other process: all three ways at once, until told to end."""
+    keep_freed_memory()
+    buffers = [np.full(PART, number, np.uint8) for number in range(BUFFERS)]
+
+    def parts(message: Message, sender: str) -> Iterator[Message]:
+        for number in range(message.body["mib"]):
+            yield Message("part", arrays=(buffers[number % BUFFERS],))
+
+    own, posts = Credentials.from_json(credentials), {}
+    for way in WAYS[1:]:
+        posts[way] = Post(own, options=WireOptions.model_validate({"security": way}))
+        posts[way].serve("parts", parts)
+        posts[way].serve("empty", lambda message, sender: Message("empty"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.05)
+        pipe.send({"socket": listener.getsockname(), **{way: post.address for way, post in posts.items()}})
+        while not pipe.poll(0):
+            send_plainly(listener, buffers)
+    for post in posts.values():
+        post.close()
+
+
+def send_plainly(listener: socket.socket, buffers: list[np.ndarray[Any, Any]]) -> None:
+    """Serve one connection of the bare kind, if there is one."""
+    try:
+        connection, _ = listener.accept()
+    except TimeoutError:
+        return
+    with connection:
+        connection.setblocking(True)
+        mib = int.from_bytes(connection.recv(8), "little")
+        for number in range(mib):
+            connection.sendall(buffers[number % BUFFERS])
+
+
+def _print(rows: list[dict[str, Any]], mib: int) -> None:
+    table = Table("way", "GB/s", "of the socket", "empty call", title=f"{mib} MiB in parts of 1 MiB, loopback")
+    for row in rows:
+        call = "" if row["call_us"] is None else f"{row['call_us']:.0f} µs"
+        table.add_row(row["way"], f"{row['gb_per_s']:.2f}", f"{row['of_socket']:.0%}", call)
+    Console().print(table)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mib", type=int, default=512, help="how much travels at a time")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""The controller: starts every task, hears whether it lives, starts it again when it dies, and ends the run."""
+
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.cluster.launch import Handle, Launcher
+from penstock.cluster.layout import CONTROLLER, Layout, TaskSpec
+from penstock.cluster.meeting import Meeting
+from penstock.cluster.setup import Setup
+from penstock.errors import PenstockError
+from penstock.progress import Progress
+from penstock.wire import Credentials, Message, Post, make_credentials
+
+_LOOK = 0.02
+"""Seconds between two looks at the tasks."""
+_LEAVING = 10.0
+"""Seconds that tasks have to end once the run is over."""
+_FINISHED = 0
+
+
+@dataclass(eq=False)
+class Task:
+    """A task as the controller knows it."""
+
+    spec: TaskSpec
+    handle: Handle | None = None
+    incarnation: int = -1
+    address: str = ""
+    ready: bool = False
+    """Whether others may ask it something."""
+    heard: float = 0.0
+    """When it last gave a sign, by the monotonic clock."""
+    peak_mb: float = 0.0
+    counts: dict[int, dict[str, int]] = field(default_factory=dict)
+    """What it has counted, by incarnation."""
+    lost_at: float | None = None
+    ended: bool = False
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+        return max(0, self.incarnation)
+
+    def facts(self) -> dict[str, Any]:
+        """As a result shows it."""
+        spec = self.spec
+        return {
+            "id": spec.id,
+            "kind": spec.kind,
+            "machine": spec.machine,
+            "restarts": self.restarts,
+            "peak_rss_mb": self.peak_mb,
+        }
+
+
+@dataclass
+class Outcome:
+    """How a run ended."""
+
+    state: str
+    result: dict[str, Any]
+    facts: dict[str, Any]
+    tasks: list[dict[str, Any]]
+    recoveries: list[dict[str, Any]]
+    bytes_received: int
+    bytes_minimum: int
+
+
+class Controller:
+    """Carries out a layout. `template` is what every task is told beside its own name."""
+
+    def __init__(self, template: Setup, launcher: Launcher, progress: Progress) -> None:
+        self._template, self._launcher, self._progress = template, launcher, progress
+        self._layout: Layout = template.layout
+        self._failure = template.cluster.failure
+        self.tasks = {spec.id: Task(spec) for spec in self._layout.tasks}
+        self.recoveries: list[dict[str, Any]] = []
+        self._heard: queue.SimpleQueue[tuple[str, Message]] = queue.SimpleQueue()
+        self._credentials = make_credentials([CONTROLLER, *self.tasks])
+        self._meeting = Meeting(self._layout.world)
+        self._facts: dict[str, Any] = {}
+        self._result: dict[str, Any] | None = None
+        self._asked = False
+        self._began = time.monotonic()
+
+    def run(self, stop: Callable[[], bool], started: Callable[[dict[str, Any]], None]) -> Outcome:
+        """Start everything and see it through. `started` hears the first worker's facts of the run."""
+        own: Credentials = self._credentials[CONTROLLER]
+        with Post(own, self._interface(), self._template.cluster.wire, handler_threads=4) as post:
+            self._post = post
+            self._serve()
+            try:
+                for task in self.tasks.values():
+                    self._start(task)
+                while not self._over():
+                    self._hear_all(started)
+                    self._look_after_tasks()
+                    if stop() and not self._asked:
+                        self._asked = True
+                        self._tell_all(ask_to_stop=True)
+                    time.sleep(_LOOK)
+                self._hear_all(started)
+                self._dismiss()
+            finally:
+                self._end_all()
+        assert self._result is not None
+        return Outcome(
+            self._result.pop("state"),
+            self._result,
+            self._facts,
+            [task.facts() for task in self.tasks.values()],
+            self.recoveries,
+            self._counted("received"),
+            self._counted("minimum"),
+        )
+
+    def _counted(self, what: str) -> int:
+        return sum(counts.get(what, 0) for task in self.tasks.values() for counts in task.counts.values())
+
+    def _interface(self) -> str:
+        """Where the first machine's tasks listen, the controller listens too."""
+        return self._template.cluster.machines[0].address
+
+    def _over(self) -> bool:
+        return self._result is not None and all(
+            task.ended for task in self.tasks.values() if task.spec.kind == "worker"
+        )
+
+    def _serve(self) -> None:
+        """Answers that need no thought are given by the wire's threads; the rest waits for the controller's own."""
+        for kind, handler in self._meeting.handlers().items():
+            self._post.serve(kind, handler)
+        self._post.serve("here", self._here)
+        self._post.serve("beat", self._beat)
+        for kind in ("progress", "facts", "result", "failed"):
+            self._post.serve(kind, self._queue)
+
+    def _queue(self, message: Message, sender: str) -> Message:
+        self._heard.put((sender, message))
+        return Message("heard")
+
+    def _here(self, message: Message, sender: str) -> Message:
+        task = self.tasks[sender]
+        if message.body.get("incarnation") == task.incarnation:
+            task.address, task.heard = str(message.body["address"]), time.monotonic()
+            task.ready = bool(message.body["ready"])
+            self._heard.put((sender, message))
+        return Message("roster", self._addresses())
+
+    def _addresses(self) -> dict[str, str]:
+        return {name: task.address for name, task in self.tasks.items() if task.ready}
+
+    def _beat(self, message: Message, sender: str) -> Message:
+        task = self.tasks[sender]
+        if message.body.get("incarnation") == task.incarnation:
+            task.heard = time.monotonic()
+            task.peak_mb = max(task.peak_mb, float(message.body.get("peak_mb", 0)))
+            task.counts[task.incarnation] = dict(message.body.get("counts", {}))
+        return Message("heard")
+
+    def _hear_all(self, started: Callable[[dict[str, Any]], None]) -> None:
+        while not self._heard.empty():
+            sender, message = self._heard.get()
+            body = message.body
+            if message.kind == "here":
+                self._welcome(self.tasks[sender])
+            elif message.kind == "progress":
+                _forward(self._progress, body)
+            elif message.kind == "facts" and not self._facts:
+                self._facts = body
+                started(body)
+            elif message.kind == "result":
+                self._result = body
+            elif message.kind == "failed":
+                raise PenstockError(str(body.get("message", "A task failed.")))
+
+    def _welcome(self, task: Task) -> None:
+        """A task is there: the others must know where."""
+        if not task.ready:
+            return
+        if task.lost_at is not None:
+            away = time.monotonic() - task.lost_at
+            self.recoveries[-1 - self._later(task)]["seconds"] = round(away, 3)
+            task.lost_at = None
+        self._tell_all(addresses={task.spec.id: task.address})
+
+    def _later(self, task: Task) -> int:
+        """How many recoveries were begun after this task's last."""
+        names = [each["task"] for each in reversed(self.recoveries)]
+        return names.index(task.spec.id)
+
+    def _start(self, task: Task) -> None:
+        task.incarnation += 1
+        task.address, task.ready, task.heard, task.ended = "", False, time.monotonic(), False
+        setup = self._template.model_copy(
+            update={
+                "task": task.spec,
+                "incarnation": task.incarnation,
+                "credentials": self._credentials[task.spec.id].to_json(),
+                "controller": self._post.address,
+                "addresses": self._addresses(),
+            }
+        )
+        task.handle = self._launcher.start(setup)
+
+    def _look_after_tasks(self) -> None:
+        for task in self.tasks.values():
+            if task.ended or task.handle is None:
+                continue
+            status = task.handle.poll()
+            if status is None and time.monotonic() - task.heard > self._failure.patience:
+                task.handle.kill()
+                self._lose(task, f"silent for {self._failure.patience:g} s")
+            elif status is not None:
+                # What it said last comes before what became of it.
+                if not self._heard.empty():
+                    return
+                self._ended(task, status)
+
+    def _ended(self, task: Task, status: int) -> None:
+        if status == _FINISHED and task.spec.kind == "worker":
+            task.ended = True
+            return
+        self._lose(task, f"signal {-status}" if status < 0 else f"exit status {status}")
+
+    def _lose(self, task: Task, cause: str) -> None:
+        spec = task.spec
+        if task.restarts >= self._failure.restarts:
+            raise PenstockError(
+                f"Task {spec.id} on {spec.machine} died {task.restarts + 1} times (last: {cause}): the run stopped."
+                f" Its log is {self._template.run}/logs/{spec.id}.log; go on with"
+                f" `penstock train --resume {self._template.run}`."
+            )
+        at = round(time.monotonic() - self._began, 3)
+        self.recoveries.append({"task": spec.id, "cause": cause, "at": at, "seconds": None})
+        self._progress.note(f"{spec.id} was lost ({cause}) and is started again.")
+        task.lost_at = time.monotonic()
+        # With a store its made fields are lost: what the workers were computing from them is computed again.
+        over = self._meeting.lose(spec.rank if spec.kind == "worker" else None)
+        self._start(task)
+        self._tell_all(over=over)
+
+    def _tell_all(self, **body: Any) -> None:
+        """To whoever is there; nobody waits for those who are not."""
+        for task in self.tasks.values():
+            if task.address and not task.ended:
+                channel = self._post.channel(task.spec.id, "orders")
+                self._post.meet(task.spec.id, task.address)
+                channel.start(Message("tell", body), self._failure.patience)
+
+    def _dismiss(self) -> None:
+        self._tell_all(stop=True)
+        end = time.monotonic() + _LEAVING
+        running = [task for task in self.tasks.values() if not task.ended]
+        while running and time.monotonic() < end:
+            running = [task for task in running if task.handle is not None and task.handle.poll() is None]
+            time.sleep(_LOOK)
+
+    def _end_all(self) -> None:
+        for task in self.tasks.values():
+            if task.handle is not None and task.handle.poll() is None:
+                task.handle.kill()
+        self._launcher.close()
+
+
+def _forward(progress: Progress, body: dict[str, Any]) -> None:
+    """A worker's progress, shown by whoever watches the run."""
+    what, text, amount = body.get("what"), str(body.get("text", "")), int(body.get("amount", 0))
+    if what == "start":
+        progress.start(text, amount, str(body.get("unit", "")))
+    elif what == "advance":
+        progress.advance(amount)
+    elif what == "finish":
+        progress.finish()
+    elif what == "status":
+        progress.status(text)
+    elif what == "note":
+        progress.note(text)

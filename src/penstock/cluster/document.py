@@ -1,0 +1,88 @@
+"""The cluster file: which machines there are, and how a run is spread over them. The job does not change."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from penstock.errors import PenstockError
+from penstock.graph.documents import StrictDocument, first_problem, read_yaml
+from penstock.wire import WireOptions
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,40}$")]
+_SHORT = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
+
+
+class Machine(StrictDocument):
+    """One machine. What is not said is not limited."""
+
+    name: Name
+    address: str = Field(
+        default="127.0.0.1", description="where the other machines reach it; its tasks listen there alone"
+    )
+    workers: int = Field(default=1, ge=0, le=256, description="processes that train")
+    speed: float = Field(
+        default=1.0, gt=0, description="how fast its workers are beside others': their share of every batch"
+    )
+    cores: int | None = Field(default=None, ge=1)
+    memory_gb: float | None = Field(default=None, gt=0)
+    gpus: int = Field(default=0, ge=0)
+    nic_gbps: float | None = Field(default=None, gt=0)
+    rack: str | None = None
+
+
+class FailureOptions(StrictDocument):
+    """What is done about tasks that die."""
+
+    restarts: int = Field(default=5, ge=0, description="how often one task is started again before the run gives up")
+    patience: float = Field(default=60.0, gt=0, description="seconds a task may be silent before it counts as dead")
+
+
+class ClusterDocument(StrictDocument):
+    """The whole of a cluster file."""
+
+    machines: list[Machine] = Field(min_length=1, max_length=1024)
+    partition: str | None = Field(
+        default=None, description="a folder with the graph cut into parts; cut at the start if none"
+    )
+    method: str = Field(default="metis", description="how it is cut then")
+    launcher: Literal["local"] = Field(default="local", description="who starts the tasks")
+    samplers: int = Field(default=0, ge=0, le=16, description="sampling processes a worker; 0: it samples by itself")
+    reduce: Literal["all-reduce", "servers"] = Field(
+        default="all-reduce", description="how gradients are summed: among the workers, or by parameter servers"
+    )
+    servers: int = Field(default=1, ge=1, le=64, description="parameter servers, if they sum")
+    wire_type: Literal["stored", "float16", "int8"] = Field(default="stored", description="how features travel")
+    failure: FailureOptions = FailureOptions()
+    wire: WireOptions = WireOptions()
+
+    @model_validator(mode="after")
+    def _check(self) -> "ClusterDocument":
+        names = [machine.name for machine in self.machines]
+        if len(set(names)) < len(names):
+            raise ValueError("two machines have the same name")
+        if not self.workers:
+            raise ValueError("no machine has a worker")
+        return self
+
+    @property
+    def workers(self) -> int:
+        """All of them."""
+        return sum(machine.workers for machine in self.machines)
+
+
+def read_cluster(text: str) -> ClusterDocument:
+    """The cluster in a file, or `MxW`: M machines with W workers each, all of them this host."""
+    short = _SHORT.fullmatch(text)
+    if short and not Path(text).exists():
+        machines, workers = map(int, short.groups())
+        return ClusterDocument(machines=[Machine(name=f"m{i}", workers=workers) for i in range(machines)])
+    fields: dict[Any, Any] = read_yaml(Path(text), "a cluster file, or say 2x2 for two machines of two workers here")
+    try:
+        cluster = ClusterDocument.model_validate(fields)
+    except ValidationError as error:
+        raise PenstockError(f"{text}: {first_problem(error)}.") from None
+    if cluster.partition is not None and not Path(cluster.partition).is_absolute():
+        cluster.partition = str((Path(text).parent / cluster.partition).resolve())
+    return cluster

@@ -1,0 +1,81 @@
+"""What workers ask of the controller to train together: rounds, barriers, and a board that all can read."""
+
+import threading
+
+import numpy as np
+
+from penstock.cluster.rounds import Barriers, Rounds
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.wire import Message
+from penstock.wire.serving import Handler
+
+
+class Meeting:
+    """Handlers for the wire. Who is not a worker is refused."""
+
+    def __init__(self, world: int) -> None:
+        self._world, self._rounds, self._barriers, self._board = world, Rounds(world), Barriers(world), Board()
+
+    def handlers(self) -> dict[str, Handler]:
+        """By the kind of request."""
+        return {"join": self._join, "barrier": self._barrier, "write": self._write, "read": self._read}
+
+    def lose(self, rank: int | None) -> int:
+        """A worker, or something that all need, is gone; returns the number of the round that is over."""
+        return self._rounds.lose(rank)
+
+    def _join(self, message: Message, sender: str) -> Message:
+        body = message.body
+        formed = self._rounds.join(_rank(sender), int(body["step"]), int(body["after"]))
+        if formed is None:
+            return Message("wait")
+        return Message("round", {"generation": formed.generation, "source": formed.source, "step": formed.step})
+
+    def _barrier(self, message: Message, sender: str) -> Message:
+        generation, name = int(message.body["generation"]), str(message.body["name"])
+        if not self._rounds.holds(generation):
+            return Message("over")
+        return Message("go" if self._barriers.arrive(name, _rank(sender), generation) else "wait")
+
+    def _write(self, message: Message, sender: str) -> Message:
+        _rank(sender)
+        self._board.write(int(message.body["generation"]), str(message.body["key"]), message.arrays[0])
+        return Message("written")
+
+    def _read(self, message: Message, sender: str) -> Message:
+        _rank(sender)
+        generation = int(message.body["generation"])
+        if not self._rounds.holds(generation):
+            return Message("over")
+        found = self._board.read(generation, str(message.body["key"]))
+        return Message("wait") if found is None else Message("found", arrays=(found,))
+
+
+class Board:
+    """Short values by name, of the newest round alone: where a process group's members find each other."""
+
+    def __init__(self) -> None:
+        self._lock, self._generation = threading.Lock(), -1
+        self._values: dict[str, Array] = {}
+
+    def write(self, generation: int, key: str, value: Array) -> None:
+        """Set a value; of an older round: nobody would read it."""
+        with self._lock:
+            if generation > self._generation:
+                self._generation, self._values = generation, {}
+            if generation == self._generation:
+                # What came over the wire is a view of the message.
+                self._values[key] = np.array(value, np.uint8)
+
+    def read(self, generation: int, key: str) -> Array | None:
+        """A value, if it was written in this round."""
+        with self._lock:
+            return self._values.get(key) if generation == self._generation else None
+
+
+def _rank(sender: str) -> int:
+    kind, _, rank = sender.partition("-")
+    if kind != "worker" or not rank.isdigit():
+        raise PenstockError(f"{sender} is no worker, and only workers meet.")
+    return int(rank)

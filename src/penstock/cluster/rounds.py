@@ -1,0 +1,71 @@
+"""Rounds: the workers meet, agree on where the run stands, and train together until one of them is lost."""
+
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Round:
+    """A meeting that all workers came to. Those behind `step` take the state of worker `source`."""
+
+    generation: int
+    source: int
+    step: int
+
+
+class Rounds:
+    """Keeps the meetings of `world` workers. A worker that asks again, or is lost, ends the round under way."""
+
+    def __init__(self, world: int) -> None:
+        self._world, self._lock = world, threading.Lock()
+        self._generation = 0
+        self._formed: Round | None = None
+        self._waiting: dict[int, int] = {}
+
+    def join(self, rank: int, step: int, after: int) -> Round | None:
+        """The round after the one numbered `after`, once all are here; None: ask again soon.
+
+        `step` is how many steps the worker has done.
+        """
+        with self._lock:
+            if self._formed is not None and self._formed.generation > after:
+                return self._formed
+            self._formed = None
+            self._waiting[rank] = step
+            if len(self._waiting) == self._world:
+                source = max(self._waiting, key=lambda rank: (self._waiting[rank], -rank))
+                self._generation += 1
+                self._formed = Round(self._generation, source, self._waiting[source])
+                self._waiting = {}
+            return self._formed
+
+    def lose(self, rank: int | None) -> int:
+        """A worker is gone, or (None) what they share: those of the round, whose number is returned, meet again."""
+        with self._lock:
+            self._formed = None
+            if rank is not None:
+                self._waiting.pop(rank, None)
+            return self._generation
+
+    def holds(self, generation: int) -> bool:
+        """Whether a round is still that of all workers."""
+        with self._lock:
+            return self._formed is not None and self._formed.generation == generation
+
+
+class Barriers:
+    """Workers of one round wait for each other at named places."""
+
+    def __init__(self, world: int) -> None:
+        self._world, self._lock = world, threading.Lock()
+        self._here: dict[str, set[int]] = {}
+        self._generation = -1
+
+    def arrive(self, name: str, rank: int, generation: int) -> bool:
+        """Whether all have come; else ask again."""
+        with self._lock:
+            if generation > self._generation:
+                self._here, self._generation = {}, generation
+            here = self._here.setdefault(name, set())
+            here.add(rank)
+            return len(here) == self._world

@@ -1,0 +1,136 @@
+"""A run on several machines, from a job and a cluster to a run folder."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from penstock.cluster.controller import Controller, Outcome
+from penstock.cluster.document import ClusterDocument, read_cluster
+from penstock.cluster.launch import make_launcher
+from penstock.cluster.layout import lay_out
+from penstock.cluster.setup import Setup
+from penstock.errors import PenstockError
+from penstock.graph.atomic import write_whole
+from penstock.graph.blocks import default_threads
+from penstock.graph.documents import first_problem
+from penstock.partition import Cut, cut, open_partition
+from penstock.progress import SILENT, Progress
+from penstock.train.data import open_data
+from penstock.train.job import Job, write_job
+from penstock.train.run_folder import JOB, RunFolder
+from penstock.train.running import resolved
+from penstock.train.surroundings import polite_interrupt
+
+CLUSTER, PARTS = "cluster.json", "parts"
+
+
+def start_cluster_run(job: Job, cluster_name: str, force: bool = False, progress: Progress = SILENT) -> RunFolder:
+    """Train a job on a cluster from its beginning."""
+    cluster = read_cluster(cluster_name)
+    threads = job.threads or max(1, default_threads() // max(machine.workers for machine in cluster.machines))
+    job = job.model_copy(update={"threads": threads, "graph": resolved(job.graph)})
+    if cluster.partition is not None:
+        cluster.partition = str(Path(cluster.partition).resolve())
+        open_partition(cluster.partition)
+    graph = None if cluster.partition is not None else open_data(job)
+    name = Path(cluster.partition).name if graph is None else graph.name  # type: ignore[arg-type]
+    folder = RunFolder.create(job, f"{name}-{job.model}".replace("/", "-"), force)
+    try:
+        if graph is not None:
+            cut(graph, _how(cluster), folder.path / PARTS, progress=progress)
+            cluster.partition = str((folder.path / PARTS).resolve())
+        write_whole(folder.path / CLUSTER, cluster.model_dump_json(indent=1) + "\n")
+        started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        folder.write_facts(state="running", message="", started=started, model=job.model)
+    except BaseException:
+        folder.discard()
+        raise
+    return _run(job, cluster, folder, progress, fresh=True)
+
+
+def _how(cluster: ClusterDocument) -> Cut:
+    """A part a machine, and in it a range of numbers a worker."""
+    parts = len(cluster.machines)
+    trainers = max(machine.workers for machine in cluster.machines)
+    return Cut(parts, trainers, cluster.method if parts > 1 else "chunk")
+
+
+def resume_cluster_run(path: Path, epochs: int | None = None, progress: Progress = SILENT) -> RunFolder:
+    """Go on from a run's newest checkpoint, on the cluster it was trained on."""
+    folder = RunFolder.open(path, writing=True)
+    job = folder.job()
+    if epochs is not None:
+        job = job.model_copy(update={"epochs": epochs})
+        write_job(job, path / JOB)
+    folder.write_facts(state="running", message="")
+    return _run(job, cluster_of(path), folder, progress, fresh=False)
+
+
+def cluster_of(path: Path) -> ClusterDocument:
+    """The cluster of a run."""
+    from pydantic import ValidationError
+
+    try:
+        return ClusterDocument.model_validate_json((path / CLUSTER).read_text())
+    except (OSError, ValueError) as error:
+        what = first_problem(error) if isinstance(error, ValidationError) else error
+        raise PenstockError(f"{path / CLUSTER} cannot be read ({what}): start the run anew.") from None
+
+
+def is_cluster_run(path: Path) -> bool:
+    """Whether a run was trained on a cluster."""
+    return (path / CLUSTER).exists()
+
+
+def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress, fresh: bool) -> RunFolder:
+    assert cluster.partition is not None
+    layout = lay_out(cluster, open_partition(cluster.partition).parts)
+    template = Setup(
+        task=layout.tasks[0],
+        incarnation=0,
+        credentials="",
+        controller="",
+        run=str(folder.path.resolve()),
+        partition=cluster.partition,
+        job=job.model_dump(mode="json"),
+        cluster=cluster,
+        layout=layout,
+        addresses={},
+    )
+    controller = Controller(template, make_launcher(cluster.launcher, folder.path), progress)
+    known: dict[str, Any] = {}
+
+    def started(facts: dict[str, Any]) -> None:
+        known.update(facts)
+        folder.write_facts(**facts)
+
+    try:
+        with polite_interrupt() as asked:
+            outcome = controller.run(asked, started)
+        folder.write_facts(state=outcome.state, message="", result=_result(outcome))
+        return folder
+    except BaseException as error:
+        _fail(folder, error, fresh and not known)
+        raise
+    finally:
+        folder.close()
+
+
+def _result(outcome: Outcome) -> dict[str, Any]:
+    return {
+        **outcome.result,
+        "tasks": outcome.tasks,
+        "bytes_received": outcome.bytes_received,
+        "bytes_minimum": outcome.bytes_minimum,
+        "recoveries": outcome.recoveries,
+    }
+
+
+def _fail(folder: RunFolder, error: BaseException, nothing_happened: bool) -> None:
+    """What refused a run before its first step leaves nothing behind."""
+    if nothing_happened and isinstance(error, PenstockError):
+        folder.discard()
+        return
+    interrupted = isinstance(error, KeyboardInterrupt)
+    folder.log_error(error)
+    folder.write_facts(state="interrupted" if interrupted else "failed", message=" ".join(str(error).split()))

@@ -1,0 +1,14 @@
+"""The processes of a run, a file a kind."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+from penstock.cluster.setup import Setup
+
+
+def run_task(setup: Setup) -> int:
+    """Take part in a run until it is over; returns the exit status."""
+    # A store needs none of what a worker imports.
+    kind = setup.task.kind
+    run: Callable[[Setup], int] = getattr(import_module(f"penstock.cluster.tasks.{kind}"), f"run_{kind}")
+    return run(setup)

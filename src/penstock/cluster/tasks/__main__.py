@@ -1,0 +1,43 @@
+"""A process of a run. Its setup comes on standard input, which closes when whoever started it is gone."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+
+from penstock.cluster.setup import read_setup
+from penstock.cluster.tasks import run_task
+from penstock.errors import PenstockError
+
+_ORPHANED, _REFUSED = 75, 2
+
+
+def main() -> int:
+    """The exit status: 0, 2 with a sentence for what the user must mend, 1 for what nobody expected."""
+    # A terminal's Ctrl-C is for the controller, which asks its tasks to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    line = sys.stdin.readline()
+    threading.Thread(target=_end_with_starter, name="starter", daemon=True).start()
+    try:
+        return run_task(read_setup(line))
+    except PenstockError as error:
+        logging.error("%s", error)
+        return _REFUSED
+    except Exception:
+        logging.exception("The task failed.")
+        return 1
+
+
+def _end_with_starter() -> None:
+    sys.stdin.read()
+    os._exit(_ORPHANED)
+
+
+if __name__ == "__main__":
+    sys.stdout.flush()
+    status = main()
+    sys.stderr.flush()
+    # Threads of libraries may still wait for peers that are gone.
+    os._exit(status)

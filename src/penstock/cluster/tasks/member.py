@@ -1,0 +1,95 @@
+"""A task's side of the run: its end of the wire, where the others are, and a sign of life every second."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from penstock.cluster.layout import CONTROLLER
+from penstock.cluster.setup import Setup
+from penstock.errors import PenstockError
+from penstock.memory import peak_mb
+from penstock.wire import Credentials, Message, Post
+
+_BEAT = 0.5
+"""Seconds between signs of life."""
+
+
+class Member:
+    """Close it, or use it as a context."""
+
+    def __init__(self, setup: Setup, handler_threads: int = 2) -> None:
+        self.setup = setup
+        self.post = Post(
+            Credentials.from_json(setup.credentials), setup.task.address, setup.cluster.wire, handler_threads
+        )
+        self.stopped = threading.Event()
+        """Set when the controller says that the run is over, or has been silent too long."""
+        self.asked = threading.Event()
+        """Set when the run should stop at the next step."""
+        self.round = 0
+        """The newest round that the controller has said is over; see `cluster.rounds`."""
+        self.counts: Callable[[], dict[str, int]] = dict
+        """What this task has counted so far, told with its signs of life."""
+        self.post.serve("tell", self._hear)
+        self.post.meet(CONTROLLER, setup.controller)
+        for name, address in setup.addresses.items():
+            self.post.meet(name, address)
+        self._control = self.post.channel(CONTROLLER, "control")
+        self._beats = threading.Thread(target=self._beat, name="beats", daemon=True)
+
+    def __enter__(self) -> "Member":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def announce(self, ready: bool = True) -> None:
+        """Learn where the others are; if `ready` for requests, let them know where this one is."""
+        body = {"address": self.post.address, "ready": ready, "incarnation": self.setup.incarnation}
+        for name, address in self.ask("here", **body).body.items():
+            if name != self.setup.task.id:
+                self.post.meet(name, str(address))
+        if not self._beats.is_alive():
+            self._beats.start()
+
+    def ask(self, kind: str, **body: Any) -> Message:
+        """Something of the controller."""
+        return self._control.call(Message(kind, body), self.setup.cluster.failure.patience)
+
+    def close(self) -> None:
+        """Leave the run."""
+        self.stopped.set()
+        if self._beats.is_alive():
+            self._beats.join()
+        self.post.close()
+
+    def _hear(self, message: Message, sender: str) -> Message:
+        if sender != CONTROLLER:
+            raise PenstockError(f"{sender} gives no orders: the controller does.")
+        for name, address in message.body.get("addresses", {}).items():
+            if name != self.setup.task.id:
+                self.post.meet(str(name), str(address))
+        self.round = max(self.round, int(message.body.get("over", 0)))
+        if message.body.get("ask_to_stop"):
+            self.asked.set()
+        if message.body.get("stop"):
+            self.stopped.set()
+        return Message("heard")
+
+    def _beat(self) -> None:
+        while not self.stopped.wait(_BEAT):
+            try:
+                self._give_sign()
+            except PenstockError:
+                # Whoever started the run is gone or cut off: nobody would take what this task still does.
+                self.stopped.set()
+
+    def _give_sign(self) -> None:
+        told = {"peak_mb": round(peak_mb(), 1), "incarnation": self.setup.incarnation, "counts": self.counts()}
+        self.ask("beat", **told)
+
+    def leave(self) -> None:
+        """Say goodbye, if someone is there to hear it."""
+        with suppress(PenstockError):
+            self._give_sign()

@@ -1,0 +1,21 @@
+"""The sampler: draws whole batches for a worker, asking the owners of the lists."""
+
+from penstock.cluster.setup import Setup
+from penstock.cluster.tasks.member import Member
+from penstock.cluster.worker.cut_graph import Parts
+from penstock.cluster.worker.drawing import SAMPLER, job_sampler
+from penstock.sampling.parts import serve_batches
+from penstock.train.job import make_job
+
+_THREADS = 2
+
+
+def run_sampler(setup: Setup) -> int:
+    """Serve until the run is over."""
+    with Member(setup, _THREADS) as member:
+        member.announce(ready=False)
+        sampler = job_sampler(Parts(member), make_job(setup.job, "The run's job"))
+        serve_batches(member.post, {SAMPLER: sampler})
+        member.announce()
+        member.stopped.wait()
+    return 0

@@ -1,0 +1,60 @@
+"""The parameter server: sums gradients and steps."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from penstock.cluster.server.shard import Shard
+from penstock.cluster.setup import Setup
+from penstock.cluster.tasks.member import Member
+from penstock.graph.arrays import Array
+from penstock.train.job import make_job
+from penstock.wire import Message
+
+_PATIENCE = 0.25
+"""Seconds that a worker is kept waiting for weights before it is told to ask again."""
+
+
+def run_server(setup: Setup) -> int:
+    """Serve until the run is over."""
+    torch.set_num_threads(1)
+    folder = Path(setup.run) / "servers"
+    folder.mkdir(exist_ok=True)
+    shard = Shard(make_job(setup.job), setup.layout.world, folder / f"{setup.task.id}.state")
+    with Member(setup, setup.layout.world + 2) as member:
+        _serve(member, shard)
+        member.announce()
+        member.stopped.wait()
+    return 0
+
+
+def _serve(member: Member, shard: Shard) -> None:
+    def begin(message: Message, sender: str) -> Message:
+        body, (weights, *values) = message.body, message.arrays
+        state = {str(name): _tensor(value) for name, value in zip(body["names"], values, strict=True)}
+        shard.begin(int(body["step"]), _tensor(weights), state, bool(body["again"]))
+        return Message("begun")
+
+    def gradients(message: Message, sender: str) -> Message:
+        body, rank = message.body, int(sender.removeprefix("worker-"))
+        shard.give(int(body["step"]), rank, float(body["rate"]), _tensor(message.arrays[0]), int(body["more"]))
+        return Message("taken")
+
+    def weights(message: Message, sender: str) -> Message:
+        found = shard.after(int(message.body["step"]), _PATIENCE)
+        if found is None:
+            return Message("wait")
+        return Message("weights", arrays=tuple(value.numpy().copy() for value in found))
+
+    def optimiser(message: Message, sender: str) -> Message:
+        state = shard.state()
+        return Message("optimiser", {"names": list(state)}, tuple(value.numpy().copy() for value in state.values()))
+
+    for kind, handler in {"begin": begin, "gradients": gradients, "weights": weights, "optimiser": optimiser}.items():
+        member.post.serve(kind, handler)
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    """A copy: what came over the wire is a view of the message."""
+    return torch.from_numpy(np.array(array))

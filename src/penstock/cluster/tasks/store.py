@@ -1,0 +1,66 @@
+"""The store: a machine's parts, held for whoever asks for their rows and lists."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.cluster.setup import Setup
+from penstock.cluster.tasks.member import Member
+from penstock.errors import PenstockError
+from penstock.graph.graph import Graph
+from penstock.partition import open_partition
+from penstock.sampling.parts import OwnedPart, serve_lists
+from penstock.store.parts import StoreService
+from penstock.wire import Message
+
+_THREADS = 4
+
+
+def run_store(setup: Setup) -> int:
+    """Serve until the run is over."""
+    partition = open_partition(Path(setup.partition))
+    graphs = {part: partition.part(part) for part in setup.task.parts}
+    with Member(setup, _THREADS) as member:
+        StoreService(member.post, graphs, folder=Path(setup.run))
+        serve_lists(member.post, {part: OwnedPart.of(partition, part) for part in graphs})
+        serve_descriptions(member, graphs)
+        member.announce()
+        member.stopped.wait()
+    return 0
+
+
+def serve_descriptions(member: Member, graphs: dict[int, Graph]) -> None:
+    """Answer "part" and "splits"."""
+
+    def part_of(message: Message) -> Graph:
+        part = message.body.get("part")
+        if part not in graphs:
+            raise PenstockError(f"{member.setup.task.id} does not hold part {part!r}: ask who does.")
+        return graphs[part]
+
+    def describe(message: Message, sender: str) -> Message:
+        return Message("part", described(part_of(message), str(message.body.get("label"))))
+
+    def splits(message: Message, sender: str) -> Message:
+        nodes = part_of(message).nodes.get(str(message.body.get("node_type")))
+        if nodes is None:
+            raise PenstockError(f"There are no vertices of type {message.body.get('node_type')!r}.")
+        # Inside a part rows count from its first.
+        rows = tuple(np.asarray(rows, np.int64) + nodes.first for rows in nodes.splits.values())
+        return Message("splits", {"names": list(nodes.splits)}, rows)
+
+    member.post.serve("part", describe)
+    member.post.serve("splits", splits)
+
+
+def described(graph: Graph, label: str) -> dict[str, Any]:
+    """What a part holds, in plain values; of the fields' words only those of the labels, as others may be many."""
+    nodes = {
+        name: {"count": nodes.count, "fields": list(nodes.fields), "words": nodes.categories.get(label)}
+        for name, nodes in graph.nodes.items()
+    }
+    edges = [
+        {"type": list(kind), "count": edges.count, "fields": list(edges.fields)} for kind, edges in graph.edges.items()
+    ]
+    return {"nodes": nodes, "edges": edges, "bytes": graph.nbytes}

@@ -1,0 +1,160 @@
+"""The worker: trains its share of every batch together with the others, and meets them again when one is lost."""
+
+import copy
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock.cluster.setup import Setup
+from penstock.cluster.tasks.member import Member
+from penstock.cluster.worker.cut_graph import Parts
+from penstock.cluster.worker.reducing import AllReduce
+from penstock.cluster.worker.served import Servers
+from penstock.cluster.worker.session import make_parted_session
+from penstock.cluster.worker.states import name_of, serve_state, state_of
+from penstock.cluster.worker.telling import ToldProgress
+from penstock.cluster.worker.together import Team, progress_of
+from penstock.errors import PenstockError
+from penstock.memory import forget_peak
+from penstock.pipeline.flow import StageError
+from penstock.progress import SILENT
+from penstock.train.checkpoints import newest, read_best
+from penstock.train.checks import check_job
+from penstock.train.facts import run_facts
+from penstock.train.job import make_job
+from penstock.train.loop import Loop
+from penstock.train.records import FolderRecords, NoRecords, Records
+from penstock.train.run_folder import RunFolder
+from penstock.train.running import finish, has_validation, restore, result_of, take_state
+from penstock.train.session import Session
+from penstock.train.standing import Standing
+from penstock.train.surroundings import own_settings
+from penstock.train.together import RegroupError
+
+
+def run_worker(setup: Setup) -> int:
+    """Train until the run is over."""
+    with Member(setup) as member:
+        job = make_job(setup.job, "The run's job")
+        try:
+            with own_settings(job):
+                Worker(member, job).run()
+            return 0
+        except BaseException as error:
+            cause = error.__cause__ if isinstance(error, StageError) and error.__cause__ else error
+            logging.error("The worker failed.", exc_info=error)
+            if isinstance(cause, PenstockError) and not member.stopped.is_set():
+                member.ask("failed", message=str(cause))
+            raise cause from error
+        finally:
+            member.leave()
+
+
+class Worker:
+    """One of the run's workers. The first writes the run folder."""
+
+    def __init__(self, member: Member, job: Any) -> None:
+        self._member, self._setup = member, member.setup
+        self._parts = Parts(member)
+        member.counts = self._counts
+        member.announce()
+        self._session, split = make_parted_session(self._parts, job)
+        self._team = self._session.together = Team(member, self._parts, split)
+        check_job(job, self._session.task, has_validation(self._session.task))
+        self._first = self._team.rank == 0
+        self._standing, self._from_file = Standing(), True
+        self._folder = RunFolder(Path(self._setup.run))
+        self._records: Records = FolderRecords(self._folder, job) if self._first else NoRecords()
+        self._session.folder = self._folder.path
+        self._progress = ToldProgress(member) if self._first else SILENT
+        serve_state(member, "state", lambda: self._session.state(self._standing))
+        if self._first:
+            serve_state(member, "best", lambda: read_best(self._folder.checkpoints))
+            self._go_on_from_file()
+            member.ask("facts", **run_facts(self._session))
+
+    def run(self) -> None:
+        """Rounds, until one ends with the run."""
+        forget_peak()
+        while True:
+            try:
+                self._catch_up()
+                self._train()
+                return
+            except RegroupError as error:
+                logging.info("Another worker was lost (%s): meeting again.", error)
+            except StageError as error:
+                if not isinstance(error.__cause__, RegroupError):
+                    raise
+            finally:
+                if self._team.reduction is not None:
+                    self._team.reduction.close()
+
+    def _counts(self) -> dict[str, int]:
+        traffic = self._parts.store.traffic().values()
+        return {"received": sum(t.bytes for t in traffic), "minimum": sum(t.minimum for t in traffic)}
+
+    def _go_on_from_file(self) -> None:
+        """The newest checkpoint, if there is one: a survivor that is further is preferred to it."""
+        if any(self._folder.checkpoints.glob("step-*.ckpt")):
+            self._standing = restore(self._session, newest(self._folder.checkpoints))
+
+    def _catch_up(self) -> None:
+        """Meet the others; whoever is behind the furthest takes its state."""
+        own = progress_of(self._standing)
+        formed = self._team.meet(own)
+        if own < formed.step:
+            state = state_of(self._member, formed.source)
+            self._standing = take_state(self._session, state, name_of(formed.source))
+        if self._first:
+            self._folder.forget_metrics_after(self._standing.step)
+        if self._setup.cluster.reduce == "all-reduce":
+            self._team.reduction = AllReduce(self._member, self._session, formed.generation)
+        else:
+            # Servers know the last step, unless all workers have gone back to a checkpoint or begin.
+            again = formed.source == 0 and self._from_file
+            step = self._standing.step
+            self._team.reduction = Servers(self._member, self._session, formed.generation, step, again)
+            # Gradients come when the servers have weights.
+            self._team.barrier("begun")
+        self._from_file = False
+
+    def _train(self) -> None:
+        session, standing = self._session, self._standing
+        loop = Loop(session, self._folder, standing, self._progress, self._records)
+        times = loop.run(self._team.stopping)
+        loop.save()
+        if not standing.done:
+            self._tell_result("interrupted", result_of(loop, times))
+            return
+        with _last_weights_kept(session):
+            result = finish(loop, times, self._best(), self._progress)
+        early = standing.epoch < session.job.epochs
+        self._tell_result("stopped-early" if early else "finished", result)
+
+    def _best(self) -> dict[str, Any] | None:
+        """The best model's weights: the first worker has them in its folder, the others ask it."""
+        if self._standing.best_epoch < 0:
+            return None
+        # The first worker has written its last checkpoint when it comes here.
+        self._team.barrier("best")
+        if self._first:
+            return read_best(self._folder.checkpoints)
+        return state_of(self._member, 0, "best")
+
+    def _tell_result(self, state: str, result: dict[str, Any]) -> None:
+        if self._first:
+            self._member.ask("result", state=state, **result)
+
+
+@contextmanager
+def _last_weights_kept(session: Session) -> Iterator[None]:
+    """If the end is broken off, the weights are again those of the last step: it will be done again."""
+    weights = copy.deepcopy(session.weights())
+    try:
+        yield
+    except BaseException:
+        session.restore_weights(weights, "the last step")
+        raise

@@ -1,0 +1,128 @@
+"""A cut graph as a worker sees it: vertices by the numbers they had before the cut, lists and features elsewhere."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.cluster.tasks.member import Member
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.graph import SPLITS, EdgeSet, Graph, NodeSet
+from penstock.graph.schema import EdgeType
+from penstock.partition import Partition, open_partition
+from penstock.sampling.parts import OwnedPart
+from penstock.store.local import LocalStore
+from penstock.store.parts import PartedStore
+from penstock.wire import Channel, Message
+
+_COLUMN = 1 << 22
+"""Rows of a column that are read at a time."""
+
+
+@dataclass(eq=False)
+class RemoteEdges(EdgeSet):
+    """A relation whose lists are at the parts' owners: its size, and the names of its fields."""
+
+    total: int = 0
+    field_names: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Edges in all parts."""
+        return self.total
+
+
+class CutGraph(Graph):
+    """What a session asks of a graph. Labels are read when it is opened; nothing else is."""
+
+    def __init__(self, nodes: Mapping[str, NodeSet], edges: Mapping[EdgeType, EdgeSet], name: str, size: int) -> None:
+        # Not the parent's: its checks read the lists, which are not here.
+        self.nodes, self.edges = dict(nodes), dict(edges)
+        self.name, self.path, self.origin, self._size = name, None, {}, size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts' arrays."""
+        return self._size
+
+
+class Parts:
+    """The parts of a run's graph as one of its tasks reaches them: mapped where they are here, else asked for."""
+
+    def __init__(self, member: Member, mapped: bool = True) -> None:
+        setup = member.setup
+        self.member, self.partition = member, open_partition(Path(setup.partition))
+        here = setup.task.parts if mapped else []
+        self.graphs: dict[int, Graph] = {part: self.partition.part(part) for part in here}
+        self.owned = {part: OwnedPart.of(self.partition, part) for part in here}
+        local = {part: LocalStore.of_graph(graph) for part, graph in self.graphs.items()}
+        features = self._channels("features", 1)
+        self.store = PartedStore(self.partition.book, local, features, setup.cluster.wire_type)
+        self.lists = self._channels("lists", 0)
+        """The way to a part's lists: draws go first, as rows cannot be asked for before they are known."""
+
+    def _channels(self, flow: str, priority: int) -> Any:
+        post, owners = self.member.post, self.member.setup.layout.owners
+
+        def channel(part: int) -> Channel:
+            return post.channel(owners[part], flow, priority)
+
+        return channel
+
+    def describe(self, label: str) -> list[dict[str, Any]]:
+        """What every part holds, in order."""
+        calls = [
+            self.member.post.channel(owner, "lists", 0).start(Message("part", {"part": part, "label": label}))
+            for part, owner in enumerate(self.member.setup.layout.owners)
+        ]
+        return [call.result().body for call in calls]
+
+
+def open_cut_graph(parts: Parts, label: str) -> CutGraph:
+    """The graph with the labels named `label`, and its splits, in the order before the cut."""
+    said = parts.describe(label)
+    book = parts.partition.book
+    nodes: dict[str, NodeSet] = {}
+    for name in book.node_types:
+        described = [each["nodes"][name] for each in said]
+        fields = {}
+        if label in described[0]["fields"]:
+            fields[label] = _column(parts.store, parts.partition, name, label)
+        words = described[0]["words"]
+        categories = {} if words is None else {label: list(words)}
+        nodes[name] = NodeSet(book.count(name), fields, _splits(parts, name), None, categories)
+    edges: dict[EdgeType, EdgeSet] = {}
+    for number, relation in enumerate(said[0]["edges"]):
+        source, relation_name, target = relation["type"]
+        total = sum(int(each["edges"][number]["count"]) for each in said)
+        none = np.empty(0, np.int64)
+        edges[source, relation_name, target] = RemoteEdges(none, none, total=total, field_names=relation["fields"])
+    size = sum(int(each["bytes"]) for each in said)
+    return CutGraph(nodes, edges, str(parts.partition.document.graph), size)
+
+
+def _column(store: PartedStore, partition: Partition, node_type: str, name: str) -> Array:
+    """A whole field, in the original order."""
+    field_name, original = f"{node_type}/{name}", partition.original(node_type)
+    column = np.empty((len(original), *store.row_shape(field_name)), store.dtype(field_name))
+    for start in range(0, len(original), _COLUMN):
+        stop = min(start + _COLUMN, len(original))
+        column[original[start:stop]] = store.pull(field_name, np.arange(start, stop))
+    return column
+
+
+def _splits(parts: Parts, node_type: str) -> dict[str, Array]:
+    """A type's splits, by original numbers."""
+    original, owners = parts.partition.original(node_type), parts.member.setup.layout.owners
+    found: dict[str, list[Array]] = {}
+    for part, owner in enumerate(owners):
+        channel = parts.member.post.channel(owner, "lists", 0)
+        answer = channel.call(Message("splits", {"part": part, "node_type": node_type}))
+        for name, rows in zip(answer.body["names"], answer.arrays, strict=True):
+            if name not in SPLITS:
+                raise PenstockError(f"Part {part} has a split {name!r}, which is none of {', '.join(SPLITS)}.")
+            found.setdefault(name, []).append(original[rows])
+    return {name: np.sort(np.concatenate(rows)) for name, rows in found.items()}

@@ -1,0 +1,157 @@
+"""Exact outputs of a model over a cut graph: every worker computes vertices of its own parts, layer after layer.
+
+Outputs of a layer are kept at their vertices' owners, where the next layer reads them. Between two layers the workers
+wait for each other.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from penstock.cluster.worker.cut_graph import Parts
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.schema import EdgeType
+from penstock.progress import SILENT, Progress
+from penstock.sampling import ALL, BatchKey
+from penstock.sampling.parts import parted_sampler
+from penstock.train.inference import evaluating
+from penstock.train.reach import followed_relations
+from penstock.train.samplers import layers_of
+from penstock.train.session import Session
+
+if TYPE_CHECKING:
+    from penstock.cluster.worker.together import Team
+
+_SHARE = 8
+"""A chunk's inputs take this part of the working memory."""
+_FIRST = 256
+"""Vertices of the first chunk; later ones are as large as the working memory allows."""
+_ANY = BatchKey(0, 0, 0)
+
+
+class PartedInference:
+    """As `train.inference.Inference`, by all workers of a round; vertices are named by their original numbers."""
+
+    def __init__(self, session: Session, parts: Parts, team: "Team", name: str) -> None:
+        self._session, self._parts, self._team, self._name = session, parts, team, name
+        self._model: Any = session.model
+        self._budget = (session.job.inference_mb << 20) // _SHARE
+        if not getattr(self._model, "layerwise", False):
+            raise PenstockError("A model that is not made of layers is not evaluated on several machines yet.")
+
+    def outputs(
+        self, wanted: dict[str, Array], progress: Progress = SILENT, hidden: bool = False
+    ) -> dict[str, torch.Tensor]:
+        """The outputs of vertices, in their order, to every worker."""
+        if hidden:
+            raise PenstockError("Hidden outputs are not computed on several machines yet: use one.")
+        with torch.no_grad(), evaluating(self._session.model):
+            for number, types in enumerate(self._types(list(wanted))):
+                self._compute(number, types)
+                self._team.barrier(f"level-{self._name}-{number}")
+            found = {name: self._collect(name, ids) for name, ids in wanted.items()}
+        # Nobody drops what another still reads.
+        self._team.barrier(f"read-{self._name}")
+        self._drop()
+        return found
+
+    def _types(self, wanted: list[str]) -> list[list[str]]:
+        """For every layer, the node types whose outputs are needed."""
+        needed = [wanted]
+        for kinds in self._hops()[:-1]:
+            read = {kind[0] for kind in kinds if kind[2] in needed[0]}
+            needed.insert(0, [name for name in self._session.graph.nodes if name in read or name in needed[0]])
+        return needed
+
+    def _hops(self) -> list[list[EdgeType]]:
+        """The relations that layers follow, the last one first."""
+        job, graph = self._session.job, self._session.graph
+        hops = followed_relations(graph, job.fanouts, layers_of(job))
+        layers: int = self._model.num_layers
+        return [hops[min(place, len(hops) - 1)] for place in range(layers)]
+
+    def _compute(self, number: int, types: list[str]) -> None:
+        """One layer, for this worker's vertices."""
+        hop = self._hops()[self._model.num_layers - 1 - number]
+        homogeneous = self._session.graph.is_homogeneous
+        fanouts: list[Any] = [ALL] if homogeneous else [dict.fromkeys(hop, ALL)]
+        sampler: Any = parted_sampler(
+            self._parts.partition,
+            fanouts,
+            weight=self._session.job.weight,
+            totals=True,
+            local=self._parts.owned,
+            channels=self._parts.lists,
+        )
+        for name in types:
+            for first, last in self._ranges(name):
+                for rows, batch in self._chunks(sampler, name, first, last):
+                    x = {each: self._fetch(number, each, ids) for each, ids in batch.inputs.items() if len(ids)}
+                    given = x[name] if homogeneous else x
+                    out = self._model.layer(number, batch.blocks[0], given)
+                    self._keep(number, name, rows, out if homogeneous else out[name])
+
+    def _chunks(self, sampler: Any, name: str, first: int, last: int) -> Iterator[tuple[Array, Any]]:
+        """Vertices with their whole lists, as many as the working memory holds."""
+        size, width = _FIRST, max(self._session.inputs.widths.values())
+        width = max(width, self._session.job.hidden)
+        while first < last:
+            rows = np.arange(first, min(first + size, last))
+            batch = sampler.sample(rows if self._session.graph.is_homogeneous else {name: rows}, _ANY)
+            load = 4 * width * sum(map(len, batch.inputs.values())) + 16 * batch.blocks[0].num_edges
+            if load > self._budget and len(rows) > 1:
+                size = len(rows) // 2
+                continue
+            yield rows, batch
+            first += len(rows)
+            if 2 * load <= self._budget:
+                size *= 2
+
+    def _fetch(self, number: int, name: str, ids: Array) -> torch.Tensor:
+        """What a layer reads of some vertices."""
+        if number > 0:
+            return torch.from_numpy(self._parts.store.pull(self._level(number - 1, name), ids))
+        x = self._session.inputs.pull(name, ids)
+        prepared = self._model.prepare(x if self._session.graph.is_homogeneous else {name: x})
+        rows: torch.Tensor = prepared if self._session.graph.is_homogeneous else prepared[name]
+        return rows
+
+    def _keep(self, number: int, name: str, rows: Array, out: torch.Tensor) -> None:
+        field = self._level(number, name)
+        self._parts.store.make(field, out.shape[1])
+        self._parts.store.push(field, rows, out.float().numpy())
+
+    def _collect(self, name: str, ids: Array) -> torch.Tensor:
+        """The answer for some vertices, from the levels that it is made of."""
+        new = self._parts.partition.new_ids(ids, name)
+        layers: int = self._model.num_layers
+        numbers = range(layers) if self._model.needs_all_outputs else [layers - 1]
+        levels = [torch.from_numpy(self._parts.store.pull(self._level(n, name), new)) for n in numbers]
+        if self._session.graph.is_homogeneous:
+            joined: torch.Tensor = self._model.join(levels)
+            return joined
+        by_type: dict[str, torch.Tensor] = self._model.join([{name: level} for level in levels])
+        return by_type[name]
+
+    def _drop(self) -> None:
+        if self._team.rank == 0:
+            for name in self._session.graph.nodes:
+                for number in range(self._model.num_layers):
+                    self._parts.store.drop(self._level(number, name))
+
+    def _level(self, number: int, name: str) -> str:
+        return f"{name}/level-{self._name}-{number}"
+
+    def _ranges(self, name: str) -> Iterator[tuple[int, int]]:
+        """New numbers of this worker's vertices: its share of its machine's parts, or of parts that no worker is at."""
+        layout, book = self._parts.member.setup.layout, self._parts.partition.book
+        workers = layout.of_kind("worker")
+        for part in range(book.parts):
+            near = [task.rank for task in workers if part in task.parts] or [task.rank for task in workers]
+            if self._team.rank in near:
+                first, last = book.range(part, name)
+                place, count = near.index(self._team.rank), last - first
+                yield first + count * place // len(near), first + count * (place + 1) // len(near)

@@ -1,0 +1,92 @@
+"""Gradients summed by parameter servers, which give the new weights back."""
+
+import torch
+
+from penstock.cluster.server.flat_state import State, cut, flattened, joined, shard_bounds, unflattened
+from penstock.cluster.tasks.member import Member
+from penstock.cluster.worker.flat import Flat
+from penstock.errors import PenstockError
+from penstock.train.session import Session
+from penstock.train.together import RegroupError
+from penstock.wire import Message
+
+_MORE = 2
+"""Behind the gradients: the loss, and how many workers were asked to stop."""
+
+
+class Servers:
+    """The way to the servers in one round."""
+
+    def __init__(self, member: Member, session: Session, generation: int, step: int, again: bool) -> None:
+        """`step`: how many are done; `again`: the servers must take this worker's weights whatever they have."""
+        if session.job.clip:
+            raise PenstockError("clip needs the norm of all gradients, which no parameter server has: set clip to 0.")
+        self._member, self._generation, self._step = member, generation, step
+        self._flat = Flat(session, _MORE)
+        tasks = member.setup.layout.of_kind("server")
+        self._bounds = shard_bounds(self._flat.count, len(tasks))
+        self._channels = [member.post.channel(task.id, "gradients", 0) for task in tasks]
+        if member.setup.task.rank == 0:
+            self._begin(session, again)
+
+    def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
+        """One step of the servers with all workers' gradients; the batch's loss, and whether to stop."""
+        flat = self._flat
+        flat.take_gradients()
+        flat.more[0], flat.more[1] = loss, float(asked)
+        rate = float(session.optimiser.param_groups[0]["lr"])
+        calls = []
+        for number, (first, last) in enumerate(self._bounds):
+            # The first server sums the further numbers too.
+            more = _MORE if number == 0 else 0
+            numbers = torch.cat([flat.numbers[first:last], flat.more[:more]]).numpy()
+            body = {"step": self._step, "rate": rate, "more": more}
+            calls.append(self._channels[number].start(Message("gradients", body, (numbers,)), self._patience))
+        for call in calls:
+            call.result()
+        total, stop = loss, asked
+        for number, (first, last) in enumerate(self._bounds):
+            weights, more_sums = self._weights(number)
+            flat.numbers[first:last] = weights
+            if number == 0:
+                total, stop = float(more_sums[0]), float(more_sums[1]) > 0
+        flat.give_weights()
+        self._step += 1
+        return total, stop
+
+    def gather_optimiser(self, session: Session) -> None:
+        """The servers' states, as those of the model's parameters."""
+        states: list[State] = []
+        for channel in self._channels:
+            answer = channel.call(Message("optimiser"), self._patience)
+            arrays = (torch.from_numpy(array.copy()) for array in answer.arrays)
+            states.append(dict(zip(answer.body["names"], arrays, strict=True)))
+        parameters = self._flat.parameters
+        if states[0]:
+            each = unflattened(joined(states), parameters)
+            session.optimiser.state.update(dict(zip(parameters, each, strict=True)))
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+    @property
+    def _patience(self) -> float:
+        return self._member.setup.cluster.failure.patience
+
+    def _begin(self, session: Session, again: bool) -> None:
+        self._flat.take_weights()
+        state = flattened(session.optimiser, self._flat.parameters)
+        for channel, (first, last) in zip(self._channels, self._bounds, strict=True):
+            mine = cut(state, first, last)
+            arrays = [self._flat.numbers[first:last], *mine.values()]
+            body = {"step": self._step, "names": list(mine), "again": again}
+            channel.call(Message("begin", body, tuple(a.contiguous().numpy() for a in arrays)), self._patience)
+
+    def _weights(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        while True:
+            answer = self._channels[number].call(Message("weights", {"step": self._step}), self._patience)
+            if answer.kind == "weights":
+                weights, more = answer.arrays
+                return torch.from_numpy(weights.copy()), torch.from_numpy(more.copy())
+            if self._member.round >= self._generation or self._member.stopped.is_set():
+                raise RegroupError("the round is over")

@@ -1,0 +1,98 @@
+"""One worker among several: its round, its share, and what they do together."""
+
+import time
+from typing import Protocol
+
+from penstock.cluster.rounds import Round
+from penstock.cluster.tasks.member import Member
+from penstock.cluster.worker.cut_graph import Parts
+from penstock.cluster.worker.inference import PartedInference
+from penstock.cluster.worker.split import SeedSplit
+from penstock.errors import PenstockError
+from penstock.pipeline.schedule import Planned
+from penstock.train.session import Session
+from penstock.train.standing import Standing
+from penstock.train.together import RegroupError
+
+_AGAIN = 0.01
+"""Seconds before the controller is asked again."""
+
+
+class Reduction(Protocol):
+    """How the workers of one round come to the same weights."""
+
+    def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
+        """A step with all workers' gradients: the batch's loss, and whether any worker was asked to stop."""
+
+    def gather_optimiser(self, session: Session) -> None:
+        """Bring the optimiser's state here if it is kept elsewhere."""
+
+    def close(self) -> None:
+        """The round is over."""
+
+
+class Team:
+    """See `train.together.Together`."""
+
+    def __init__(self, member: Member, parts: Parts, split: SeedSplit) -> None:
+        self._member, self._parts, self._split = member, parts, split
+        self.rank, self.world = member.setup.task.rank, member.setup.layout.world
+        self.generation = 0
+        self.reduction: Reduction | None = None
+        self._stopping = False
+        self._evaluated = 0
+
+    def share(self, planned: Planned) -> Planned:
+        """This worker's seeds of a batch."""
+        return self._split.share(planned)
+
+    def agree(self, session: Session, loss: float) -> float:
+        """A step of all workers."""
+        assert self.reduction is not None
+        total, self._stopping = self.reduction.step(session, loss, self._member.asked.is_set())
+        return total
+
+    def stopping(self) -> bool:
+        """Whether any worker had been asked to stop when the last step was agreed on."""
+        return self._stopping
+
+    def inference(self, session: Session) -> PartedInference:
+        """Exact outputs, each worker computing some vertices."""
+        self._evaluated += 1
+        return PartedInference(session, self._parts, self, f"{self.generation}-{self._evaluated}")
+
+    def gather_optimiser(self, session: Session) -> None:
+        """Before its state is written."""
+        assert self.reduction is not None
+        self.reduction.gather_optimiser(session)
+
+    def meet(self, progress: int) -> Round:
+        """Wait for all workers, `progress` being how far this one has come."""
+        while True:
+            answer = self._member.ask("join", step=progress, after=self.generation)
+            if answer.kind == "round":
+                body = answer.body
+                self.generation, self._stopping = int(body["generation"]), False
+                self._evaluated = 0
+                return Round(self.generation, int(body["source"]), int(body["step"]))
+            self._pause()
+
+    def barrier(self, name: str) -> None:
+        """Wait until all workers of the round have come to a place."""
+        while True:
+            kind = self._member.ask("barrier", generation=self.generation, name=name).kind
+            if kind == "go":
+                return
+            if kind == "over":
+                raise RegroupError
+            self._pause()
+
+    def _pause(self) -> None:
+        if self._member.stopped.is_set():
+            raise PenstockError("The controller ended the run.")
+        time.sleep(_AGAIN)
+
+
+def progress_of(standing: Standing) -> int:
+    """How far a run has come: its steps, and whether the end of an epoch behind the last was carried out."""
+    return 2 * standing.step + (0 if standing.ending else 1)

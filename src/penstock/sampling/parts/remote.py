@@ -1,0 +1,137 @@
+"""The lists of one relation of a cut graph: each row is drawn by the part that owns its vertex."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
+from penstock.graph.schema import EdgeType, edge_key
+from penstock.partition.book import Book
+from penstock.sampling.exclusion import Exclusion
+from penstock.sampling.lists import Drawn, Readers
+from penstock.sampling.parts.owner import PartLists
+from penstock.sampling.parts.requests import (
+    DrawRequest,
+    TotalsRequest,
+    counts_received,
+    floats_received,
+    numbers_received,
+)
+from penstock.sampling.parts.split import Group, Piece, split_by_owner, stitch_draws, stitch_rows
+from penstock.wire.channel import Channel
+from penstock.wire.message import Message
+from penstock.wire.pending import Pending
+
+Channels = Callable[[int], Channel]
+"""The channel to the task that holds a part."""
+
+
+class PartedLists:
+    """Parts that are here are drawn from through their mappings, while the others' owners draw from theirs."""
+
+    def __init__(
+        self,
+        kind: EdgeType,
+        book: Book,
+        local: Mapping[int, PartLists],
+        channels: Channels,
+        replace: bool = False,
+        weight: str | None = None,
+    ) -> None:
+        """`local` draw as `replace` and `weight` say too; of all other parts the owners are asked."""
+        self.weighted, self.replace = weight is not None, replace
+        self._relation, self._weight, self._local, self._channels = edge_key(kind), weight, local, channels
+        ranges = [book.range(part, kind[2]) for part in range(book.parts)]
+        self._bounds = np.array([0, *(last for _, last in ranges)], np.int64)
+        self._num_sources = book.count(kind[0])
+
+    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], Drawn]:
+        """Ask the owners that are elsewhere; those here draw when the answer is waited for."""
+        if edges:
+            raise PenstockError(
+                "A cut graph's edges have no positions to give: sample without `edges`, or the whole graph."
+            )
+        groups = self._groups(readers)
+        asked = {}
+        for part, group in groups.items():
+            if part not in self._local:
+                body = DrawRequest(
+                    part=part,
+                    relation=self._relation,
+                    weight=self._weight,
+                    key=int(key),
+                    fanout=fanout,
+                    replace=self.replace,
+                )
+                asked[part] = self._ask("draw", part, group, body, readers.exclusion)
+        return partial(self._drawn, readers, groups, asked, key, fanout)
+
+    def start_totals(self, readers: Readers) -> Callable[[], Array]:
+        """Ask the owners that are elsewhere; those here count when the answer is waited for."""
+        groups = self._groups(readers)
+        asked = {}
+        for part, group in groups.items():
+            if part not in self._local:
+                body = TotalsRequest(part=part, relation=self._relation, weight=self._weight)
+                asked[part] = self._ask("totals", part, group, body, readers.exclusion)
+        return partial(self._totals, readers, groups, asked)
+
+    def _groups(self, readers: Readers) -> dict[int, Group]:
+        if len(readers.limits):
+            raise PenstockError("A cut graph is not sampled by time: leave out `time`, or sample the whole graph.")
+        return split_by_owner(self._bounds, readers.vertices)
+
+    def _ask(self, kind: str, part: int, group: Group, body: TotalsRequest, exclusion: Exclusion) -> Pending:
+        excluded = self._excluded(exclusion, part)
+        arrays = (group.vertices,) if excluded is None else (group.vertices, excluded)
+        return self._channels(part).start(Message(kind, body.model_dump(), arrays))
+
+    def _drawn(
+        self, readers: Readers, groups: dict[int, Group], asked: dict[int, Pending], key: np.uint64, fanout: int
+    ) -> Drawn:
+        estimates = self.weighted and (fanout < 0 or not self.replace)
+        pieces = {}
+        for part, group in groups.items():
+            if part in self._local:
+                drawn = self._local[part].draw(group.vertices, key, fanout, self._excluded(readers.exclusion, part))
+                if len(groups) == 1:
+                    return drawn
+                pieces[part] = Piece(np.diff(drawn.indptr), drawn.sources, drawn.weights)
+        for part, pending in asked.items():
+            pieces[part] = self._received(pending, part, len(groups[part].rows), estimates)
+        return stitch_draws(groups, pieces, len(readers.vertices), index_dtype(self._num_sources), estimates)
+
+    def _totals(self, readers: Readers, groups: dict[int, Group], asked: dict[int, Pending]) -> Array:
+        pieces = {}
+        for part, group in groups.items():
+            if part in self._local:
+                pieces[part] = self._local[part].totals(group.vertices, self._excluded(readers.exclusion, part))
+        for part, pending in asked.items():
+            answer, who = pending.result(), f"The owner of part {part}"
+            if len(answer.arrays) != 1:
+                raise PenstockError(f"{who} answered with {len(answer.arrays)} arrays: is it of the same release?")
+            pieces[part] = floats_received(answer.arrays[0], len(groups[part].rows), who)
+        return stitch_rows(groups, pieces, len(readers.vertices))
+
+    def _received(self, pending: Pending, part: int, rows: int, estimates: bool) -> Piece:
+        """An owner's answer. It goes to kernels that believe it, so nothing in it is believed here."""
+        arrays, who = pending.result().arrays, f"The owner of part {part}"
+        if len(arrays) != (3 if estimates else 2) or arrays[0].shape != (rows,):
+            raise PenstockError(f"{who} answered with lists of other rows than asked for: is it of the same release?")
+        sources = numbers_received(arrays[1], self._num_sources, index_dtype(self._num_sources), who)
+        counts = counts_received(arrays[0], len(sources), who)
+        return Piece(counts, sources, floats_received(arrays[2], len(sources), who) if estimates else None)
+
+    def _excluded(self, exclusion: Exclusion, part: int) -> Array | None:
+        """Excluded edges [2, m] that lead to a part's vertices, in the cut graph's numbers; none: None."""
+        if not exclusion:
+            return None
+        low, high = np.searchsorted(exclusion.destinations, self._bounds[part : part + 2])
+        if low == high:
+            return None
+        offsets = exclusion.offsets[low : high + 1]
+        destinations = np.repeat(exclusion.destinations[low:high], np.diff(offsets))
+        return np.stack([exclusion.sources[offsets[0] : offsets[-1]], destinations])

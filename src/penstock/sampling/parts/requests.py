@@ -1,0 +1,88 @@
+"""What travels with a request for draws, and how a request is checked before anything is done about it."""
+
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+from pydantic import ConfigDict, Field, ValidationError
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.documents import StrictDocument, first_problem
+from penstock.wire.message import Message
+
+Name = Annotated[str, Field(max_length=256)]
+Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class Request(StrictDocument):
+    """A body whose values have exactly the types that are asked for."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TotalsRequest(Request):
+    """Arrays: vertices of the part, and maybe excluded edges [2, m] that lead to them."""
+
+    part: Whole
+    relation: Name
+    weight: Name | None
+
+
+class DrawRequest(TotalsRequest):
+    """As for totals. The answer: how many sources each vertex has, the sources, and estimators' weights if any."""
+
+    key: Annotated[int, Field(ge=0, lt=1 << 64)]
+    fanout: Annotated[int, Field(ge=-1, lt=1 << 31)]
+    replace: bool
+
+
+class BatchRequest(Request):
+    """Arrays: seeds, type behind type, and excluded edges [2, m], relation behind relation."""
+
+    sampler: Name
+    key: Annotated[list[int], Field(min_length=3, max_length=3)]
+    seeds: dict[Name, Whole]
+    excluded: dict[Name, Whole] | None
+
+
+Form = TypeVar("Form", bound=Request)
+
+
+def read_body(message: Message, form: type[Form]) -> Form:
+    """The body of a message, or a sentence about the first thing that is wrong in it."""
+    try:
+        return form.model_validate(message.body)
+    except ValidationError as error:
+        raise PenstockError(f"A message of kind {message.kind!r} is not valid: {first_problem(error)}.") from None
+
+
+def counts_as_sent(counts: Array) -> Array:
+    """Counts in the smallest type that holds them, unsigned, of four bytes at most."""
+    return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
+
+
+def counts_received(counts: Array, total: int, who: str) -> Array:
+    """Counts as int64, after checking that they are counts and add up."""
+    if (
+        counts.ndim != 1
+        or counts.dtype not in (np.uint8, np.uint16, np.uint32)
+        or int(counts.sum(dtype=np.int64)) != total
+    ):
+        raise PenstockError(f"{who} answered with lists that do not add up: is it of the same release?")
+    return counts.astype(np.int64)
+
+
+def numbers_received(numbers: Array, count: int, dtype: np.dtype[Any], who: str) -> Array:
+    """Vertex or row numbers, after checking that they are within 0..count - 1."""
+    if numbers.ndim != 1 or numbers.dtype != dtype or (len(numbers) and (numbers.min() < 0 or numbers.max() >= count)):
+        raise PenstockError(f"{who} answered with numbers outside 0..{count - 1}: is it of the same partition?")
+    return numbers
+
+
+def floats_received(values: Array, count: int, who: str) -> Array:
+    """float32, as many as expected."""
+    if values.shape != (count,) or values.dtype != np.float32:
+        raise PenstockError(
+            f"{who} answered with {values.shape} {values.dtype} for {count} numbers: is it of the same release?"
+        )
+    return values

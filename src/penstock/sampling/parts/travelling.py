@@ -1,0 +1,221 @@
+"""Batches on the wire: their arrays, and a document of which array is what.
+
+Offsets travel as counts in the smallest type that holds them; arrays that begin at the same memory, as totals do, once.
+Features, labels and original numbers do not travel: whoever asked has them or pulls them.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
+from penstock.graph.schema import EdgeType
+from penstock.sampling.block import Block, MiniBatch, TypedBatch, TypedBlock
+from penstock.sampling.key import BatchKey
+from penstock.sampling.parts.requests import (
+    Name,
+    Request,
+    Whole,
+    counts_as_sent,
+    counts_received,
+    floats_received,
+    numbers_received,
+    read_body,
+)
+from penstock.wire.message import LIMITS, Message
+
+
+class _Lists(Request):
+    """One relation's block: places of its arrays in the message. Of `totals` the first so many are the block's."""
+
+    kind: list[Name]
+    """Source, relation and destination; nothing in a batch of one type."""
+    counts: Whole
+    indices: Whole
+    weights: Whole | None
+    totals: Annotated[list[Whole], Field(min_length=2, max_length=2)] | None
+
+
+class _Layer(Request):
+    num_src: dict[Name, Whole]
+    num_dst: dict[Name, Whole]
+    relations: list[_Lists]
+
+
+class _Form(Request):
+    """A batch: vertices by type (places of arrays), how many of them are seeds, and layers, outermost first."""
+
+    typed: bool
+    vertices: dict[Name, Whole]
+    seeds: dict[Name, Whole]
+    layers: list[_Layer]
+    arrays: Whole
+
+
+def batch_messages(batch: MiniBatch | TypedBatch) -> list[Message]:
+    """A batch as the sampler gives it."""
+    arrays = _Outgoing()
+    if isinstance(batch, TypedBatch):
+        vertices, seeds, layers = batch.vertices, batch.seeds, batch.blocks
+    else:
+        name = batch.node_type
+        vertices, seeds = {name: batch.vertices}, {name: batch.seeds}
+        layers = [TypedBlock({("", "", ""): each}, {name: each.num_src}, {name: each.num_dst}) for each in batch.blocks]
+    form = _Form(
+        typed=isinstance(batch, TypedBatch),
+        vertices={name: arrays.put(these) for name, these in vertices.items()},
+        seeds={name: len(these) for name, these in seeds.items()},
+        layers=[_layer_form(layer, arrays) for layer in layers],
+        arrays=0,
+    )
+    form.arrays = len(arrays.all)
+    bodies = [form.model_dump(), *([{}] * (max(0, len(arrays.all) - 1) // LIMITS.arrays))]
+    return [
+        Message("batch", body, tuple(arrays.all[number * LIMITS.arrays : (number + 1) * LIMITS.arrays]))
+        for number, body in enumerate(bodies)
+    ]
+
+
+def batch_received(
+    messages: Iterable[Message], counts: Mapping[str, int], key: BatchKey | None, who: str
+) -> MiniBatch | TypedBatch:
+    """The batch that messages carry, in arrays of its own. `counts` are the graph's vertices by type."""
+    parts = list(messages)
+    if not parts:
+        raise _wrong(who, "no parts")
+    form, arrays = read_body(parts[0], _Form), [array for part in parts for array in part.arrays]
+    if len(arrays) != form.arrays:
+        raise _wrong(who, f"{len(arrays)} arrays where {form.arrays} were said")
+    read = _Incoming(form, arrays, counts, who)
+    vertices = {name: read.vertices(name) for name in form.vertices}
+    read.check_rows(vertices)
+    layers = [read.layer(layer) for layer in form.layers]
+    seeds = {name: vertices[name][:count].copy() for name, count in form.seeds.items()}
+    if form.typed:
+        return TypedBatch(seeds, vertices, layers, key=key)
+    ((name, these),) = vertices.items()
+    blocks = [block for layer in layers for block in layer.relations.values()]
+    return MiniBatch(seeds[name], these, blocks, node_type=name, key=key)
+
+
+def _layer_form(layer: TypedBlock, arrays: "_Outgoing") -> _Layer:
+    lists = []
+    for kind, block in layer.relations.items():
+        if block.edges is not None:
+            raise PenstockError("Positions of edges do not travel: sample without `edges`.")
+        totals = block.totals
+        lists.append(
+            _Lists(
+                kind=[name for name in kind if name],
+                counts=arrays.put(counts_as_sent(np.diff(block.indptr))),
+                indices=arrays.put(block.indices),
+                weights=None if block.weights is None else arrays.put(block.weights),
+                totals=None if totals is None else [arrays.put_shared(totals), len(totals)],
+            )
+        )
+    return _Layer(num_src=layer.num_src, num_dst=layer.num_dst, relations=lists)
+
+
+class _Outgoing:
+    """Arrays that have found their place."""
+
+    def __init__(self) -> None:
+        self.all: list[Array] = []
+        self._shared: dict[int, int] = {}
+
+    def put(self, array: Array) -> int:
+        """The place of an array."""
+        self.all.append(array)
+        return len(self.all) - 1
+
+    def put_shared(self, array: Array) -> int:
+        """The place of an array that begins as this one does."""
+        begin = array.__array_interface__["data"][0]
+        place = self._shared.get(begin)
+        if place is None or len(self.all[place]) < len(array):
+            place = self._shared[begin] = self.put(array)
+        return place
+
+
+class _Incoming:
+    """Arrays of a batch that came. Kernels will believe them, so nothing is believed here."""
+
+    def __init__(self, form: _Form, arrays: list[Array], counts: Mapping[str, int], who: str) -> None:
+        self._form, self._arrays, self._counts, self._who = form, arrays, counts, who
+        self._shared: dict[int, Array] = {}
+
+    def vertices(self, name: str) -> Array:
+        if name not in self._counts:
+            raise _wrong(self._who, f"vertices of type {name!r}, which the graph has not")
+        count = self._counts[name]
+        return numbers_received(self._array(self._form.vertices[name]), count, index_dtype(count), self._who).copy()
+
+    def check_rows(self, vertices: Mapping[str, Array]) -> None:
+        """Layers stand on each other: the outermost reads all vertices, the innermost writes the seeds."""
+        form = self._form
+        if not form.layers or (not form.typed and len(vertices) != 1) or not set(form.seeds) <= set(vertices):
+            raise _wrong(self._who, "no layers, or seeds of other types than its vertices")
+        rows = [{name: len(these) for name, these in vertices.items()}, *(layer.num_dst for layer in form.layers)]
+        fits = all(layer.num_src == above for layer, above in zip(form.layers, rows, strict=False))
+        fits &= all(set(a) == set(b) and all(b[name] <= a[name] for name in a) for a, b in pairwise(rows))
+        fits &= rows[-1] == {name: form.seeds.get(name, 0) for name in vertices}
+        if not fits:
+            raise _wrong(self._who, "layers that do not stand on each other")
+
+    def layer(self, layer: _Layer) -> TypedBlock:
+        relations = dict(self._block(lists, layer) for lists in layer.relations)
+        if len(relations) != len(layer.relations) or (not self._form.typed and len(relations) != 1):
+            raise _wrong(self._who, "a relation twice in a layer, or none")
+        return TypedBlock(relations, layer.num_src, layer.num_dst)
+
+    def _block(self, lists: _Lists, layer: _Layer) -> tuple[EdgeType, Block]:
+        source, relation, destination = self._kind(lists)
+        if source not in layer.num_src or destination not in layer.num_dst:
+            raise _wrong(self._who, "a relation between types that the graph has not")
+        num_src = layer.num_src[source]
+        indices = numbers_received(self._array(lists.indices), num_src, np.dtype(np.int32), self._who).copy()
+        counts = counts_received(self._array(lists.counts), len(indices), self._who)
+        if len(counts) != layer.num_dst[destination]:
+            raise _wrong(self._who, "a block of other rows than its layer's")
+        indptr = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=indptr[1:])
+        weights = None
+        if lists.weights is not None:
+            weights = floats_received(self._array(lists.weights), len(indices), self._who).copy()
+        return (source, relation, destination), Block(
+            indptr, indices, num_src, weights, self._totals(lists, len(counts))
+        )
+
+    def _totals(self, lists: _Lists, rows: int) -> Array | None:
+        if lists.totals is None:
+            return None
+        place, count = lists.totals
+        if place not in self._shared:
+            array = self._array(place)
+            self._shared[place] = floats_received(array, len(array), self._who).copy()
+        if not rows <= count <= len(self._shared[place]):
+            raise _wrong(self._who, "totals of other rows than a block has")
+        return self._shared[place][:count]
+
+    def _kind(self, lists: _Lists) -> EdgeType:
+        if self._form.typed and len(lists.kind) == 3:
+            source, relation, destination = lists.kind
+            return source, relation, destination
+        if self._form.typed or lists.kind:
+            raise _wrong(self._who, "a relation that is none")
+        (only,) = self._form.vertices
+        return only, "", only
+
+    def _array(self, place: int) -> Array:
+        if place >= len(self._arrays) or self._arrays[place].ndim != 1:
+            raise _wrong(self._who, "an array that is not there, or not flat")
+        return self._arrays[place]
+
+
+def _wrong(who: str, what: str) -> PenstockError:
+    return PenstockError(f"{who} answered with a batch that has {what}: is it of the same release?")

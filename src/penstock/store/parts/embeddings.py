@@ -1,0 +1,92 @@
+"""The owner's side of learnable rows: what it answers for the parts that it holds."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.schema import file_name
+from penstock.partition.folder import Partition
+from penstock.store.embedding import Optimiser
+from penstock.store.parts.lending import SendBuffers, rows_a_part
+from penstock.store.parts.owned import OwnedEmbedding, Push, chunks
+from penstock.store.parts.requests import OfTable, Restore, Staged, checked, row_numbers
+from penstock.store.rows import check_rows
+from penstock.wire.message import Message
+from penstock.wire.post import Post
+
+Tables = Mapping[tuple[str, int], OwnedEmbedding]
+"""By table, which is a node type, and part."""
+
+
+def own_embedding(
+    folder: Path, partition: Partition, part: int, table: str, width: int, optimiser: Optimiser, rate: float, seed: int
+) -> OwnedEmbedding:
+    """A part's share of the table of a node type, in a folder of its own below `folder`: as it was left, or new."""
+    names = partition.original(table)[slice(*partition.book.range(part, table))]
+    return OwnedEmbedding(folder / file_name(table) / f"part{part}", table, names, width, optimiser, rate, seed)
+
+
+class EmbeddingService:
+    """Answers `embed-pull`, `embed-push`, `embed-state` and `embed-restore`. Rows are numbered inside their part."""
+
+    def __init__(self, post: Post, tables: Tables) -> None:
+        self._tables, self._name, self._buffers = tables, post.name, SendBuffers()
+        for kind in ("pull", "push", "state", "restore"):
+            post.serve(f"embed-{kind}", getattr(self, f"_{kind}"))
+
+    def _pull(self, request: Message, sender: str) -> Iterator[Message]:
+        asked = checked(request, OfTable)
+        owned, rows = self._owned(asked), row_numbers(request)
+        check_rows(owned.rows, rows)
+        owned.reach(asked.step)
+        return self._parts(owned, rows, asked.step)
+
+    def _parts(self, owned: OwnedEmbedding, rows: Array, step: int) -> Iterator[Message]:
+        width = owned.rows.shape[1]
+        count = rows_a_part(4 * width)
+        for start in range(0, len(rows), count):
+            some = rows[start : start + count]
+            buffer = self._buffers.take(4 * width * len(some))
+            out = buffer[: 4 * width * len(some)].view(np.float32).reshape(len(some), width)
+            try:
+                owned.pull(some, step, out)
+            except PenstockError:
+                self._buffers.give(buffer)
+                raise
+            yield Message("rows", {}, (out,), done=lambda buffer=buffer: self._buffers.give(buffer))  # type: ignore[misc]
+
+    def _push(self, request: Message, sender: str) -> Message:
+        asked = checked(request, Staged)
+        ids = row_numbers(request, 2)
+        push = Push(asked.step, asked.rank, asked.world, asked.learned, ids, request.arrays[1])
+        self._owned(asked).push(push)
+        return Message("staged")
+
+    def _state(self, request: Message, sender: str) -> Iterator[Message]:
+        asked = checked(request, OfTable)
+        owned = self._owned(asked)
+        owned.reach(asked.step)
+        return self._state_parts(owned, asked.step)
+
+    def _state_parts(self, owned: OwnedEmbedding, step: int) -> Iterator[Message]:
+        for start, stop in chunks(len(owned.rows), owned.rows.shape[1], 1 + len(owned.moments)):
+            tables = owned.read(start, stop, step)
+            yield Message("state", {"start": start, "steps": owned.steps}, tuple(tables))
+
+    def _restore(self, request: Message, sender: str) -> Message:
+        asked = checked(request, Restore)
+        if not request.arrays:
+            raise PenstockError("An 'embed-restore' request needs rows and their moments.")
+        owned = self._owned(asked)
+        complete = owned.restore(asked.token, asked.start, list(request.arrays), asked.step, asked.steps)
+        return Message("restored", {"complete": complete})
+
+    def _owned(self, asked: OfTable) -> OwnedEmbedding:
+        owned = self._tables.get((asked.table, asked.part))
+        if owned is None:
+            has = ", ".join(f"{table} of part {part}" for table, part in self._tables) or "none"
+            raise PenstockError(f"{self._name} has no embeddings {asked.table!r} of part {asked.part} (it has {has}).")
+        return owned

@@ -1,0 +1,57 @@
+"""The fields of one part: those of its graph folder, and those made while a run needs them."""
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.graph import Graph
+from penstock.store.local import LocalStore, graph_fields
+from penstock.store.parts.files import passing_rows
+
+IN_MEMORY = 1 << 30
+"""Bytes of a made field above which it lies in a file."""
+
+
+class PartFields(LocalStore):
+    """A LocalStore by row number in the part, to which fields of float32 can be added."""
+
+    def __init__(self, graph: Graph, in_memory: int = IN_MEMORY, folder: Path | None = None) -> None:
+        """Made fields above `in_memory` bytes lie in nameless files in `folder` (None: where temporary ones do)."""
+        super().__init__(graph_fields(graph))
+        self.nodes, self._in_memory, self._folder = graph.nodes, in_memory, folder
+        self._made: set[str] = set()
+        self._dropped: set[str] = set()
+        self._lock = threading.Lock()
+
+    def make(self, field: str, width: int) -> None:
+        """A field of `width` float32 for every vertex of its type, zeros at first. Made twice, it is the one it was."""
+        with self._lock:
+            if field in self._dropped:
+                # Else a request that was long on its way could bring back what everybody is done with.
+                raise PenstockError(f"Field {field!r} was dropped: make one of another name.")
+            if field in self.fields:
+                if field not in self._made or self.fields[field].shape[1:] != (width,):
+                    raise PenstockError(f"There is a field {field!r} of another shape: choose another name.")
+                return
+            nodes = self.nodes[type_of(field, self.nodes)]
+            self.fields[field] = passing_rows((nodes.count, width), self._in_memory, self._folder)
+            self._made.add(field)
+
+    def drop(self, field: str) -> None:
+        """Forget a made field, and its name for good. It may be gone, or never have been, already."""
+        with self._lock:
+            if field in self.fields and field not in self._made:
+                raise PenstockError(f"Field {field!r} belongs to the graph and cannot be dropped.")
+            self.fields.pop(field, None)
+            self._made.discard(field)
+            self._dropped.add(field)
+
+
+def type_of(field: str, node_types: Iterable[str]) -> str:
+    """The node type that a field's name begins with."""
+    known = list(node_types)
+    found = [name for name in known if field.startswith(f"{name}/")]
+    if not found:
+        raise PenstockError(f"Field {field!r} names no node type{nearest(field.split('/')[0], known)}")
+    return max(found, key=len)

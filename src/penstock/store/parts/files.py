@@ -1,0 +1,54 @@
+"""Rows that are written to while they are mapped."""
+
+import math
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+
+
+def rows_in_file(path: Path, shape: tuple[int, int]) -> Array:
+    """Map a file of float32 rows to be written to; made, of zeros, where it is not there in full."""
+    size = math.prod(shape) * 4
+    try:
+        with path.open("r+b" if path.exists() else "w+b") as file:
+            if os.fstat(file.fileno()).st_size != size:
+                os.ftruncate(file.fileno(), 0)
+                take_blocks(file.fileno(), size)
+            return (
+                np.memmap(file, np.float32, "r+", shape=shape).view(np.ndarray) if size else np.empty(shape, np.float32)
+            )
+    except OSError as error:
+        raise PenstockError(
+            f"{path} cannot hold {size / 1e6:,.0f} MB ({error.strerror or error}): free space."
+        ) from error
+
+
+def passing_rows(shape: tuple[int, int], in_memory: int, folder: Path | None) -> Array:
+    """Rows that live as long as they are used: in memory up to so many bytes, else in a file that has no name."""
+    size = math.prod(shape) * 4
+    if size <= in_memory:
+        return np.zeros(shape, np.float32)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".rows-") as file:
+            take_blocks(file.fileno(), size)
+            return np.memmap(file, np.float32, "r+", shape=shape).view(np.ndarray)
+    except OSError as error:
+        where = folder or tempfile.gettempdir()
+        raise PenstockError(
+            f"A field of {size / 1e6:,.0f} MB does not fit in {where} ({error.strerror or error}): free space."
+        ) from error
+
+
+def take_blocks(descriptor: int, size: int) -> None:
+    """Have the disk's blocks now: a mapped file with holes ends the process where the disk is full."""
+    if size and hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    # macOS has no such call: write the blocks.
+    for start in range(0, size, 1 << 20):
+        os.pwrite(descriptor, bytes(min(1 << 20, size - start)), start)

@@ -1,0 +1,92 @@
+"""Kernels that narrow rows while they gather them, and widen them while they put them in their places."""
+
+import numpy as np
+from numba import njit
+
+from penstock.graph.arrays import Array
+
+WIDE = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+"""Every float16 as a float32, by its bits: kernels for the host know no float16."""
+_SMALLEST = np.float32(np.finfo(np.float32).tiny)
+
+
+@njit(nogil=True, cache=True)
+def gather_half(table: Array, first: int, rows: Array, out: Array) -> bool:
+    """float16 bits of some columns of some rows, rounded to nearest; False if a finite number is too large for one."""
+    width = out.shape[1]
+    row = np.empty(width, np.float32)
+    bits = row.view(np.uint32)
+    fits = True
+    for i in range(len(rows)):
+        for k in range(width):
+            row[k] = table[rows[i], first + k]
+        for k in range(width):
+            half = _half(bits[k])
+            fits &= (half & np.uint32(0x7FFF)) != np.uint32(0x7C00) or not np.isfinite(table[rows[i], first + k])
+            out[i, k] = half
+    return fits
+
+
+@njit(nogil=True, cache=True)
+def _half(bits: np.uint32) -> np.uint32:
+    """A float32's bits as a float16's, ties to even."""
+    sign = (bits >> np.uint32(16)) & np.uint32(0x8000)
+    size = bits & np.uint32(0x7FFFFFFF)
+    if size > np.uint32(0x7F800000):
+        return sign | np.uint32(0x7E00)
+    if size >= np.uint32(0x477FF000):
+        return sign | np.uint32(0x7C00)
+    if size >= np.uint32(0x38800000):
+        rounded = size + np.uint32(0xFFF) + ((size >> np.uint32(13)) & np.uint32(1))
+        return sign | ((rounded - np.uint32(0x38000000)) >> np.uint32(13))
+    if size <= np.uint32(0x33000000):
+        return sign
+    # Below 2**-14 there are no more leading ones: the whole significand is shifted, by more the smaller it is.
+    shift = np.uint32(126) - (size >> np.uint32(23))
+    whole = (size & np.uint32(0x7FFFFF)) | np.uint32(0x800000)
+    kept, rest, tie = (
+        whole >> shift,
+        whole & ((np.uint32(1) << shift) - np.uint32(1)),
+        np.uint32(1) << (shift - np.uint32(1)),
+    )
+    if rest > tie or (rest == tie and (kept & np.uint32(1)) == np.uint32(1)):
+        kept += np.uint32(1)
+    return sign | kept
+
+
+@njit(nogil=True, cache=True)
+def place_half(frame: Array, wide: Array, places: Array, out: Array) -> None:
+    """`out[places]` of float16 bits; `wide` is WIDE."""
+    for i in range(len(places)):
+        place = places[i]
+        for k in range(out.shape[1]):
+            out[place, k] = wide[frame[i, k]]
+
+
+@njit(nogil=True, cache=True)
+def gather_scaled(table: Array, first: int, rows: Array, scales: Array, out: Array) -> bool:
+    """int8 of some columns of some rows, and what one is worth in each row; False if a number is not finite."""
+    for i in range(len(rows)):
+        row, largest = rows[i], 0.0
+        for k in range(out.shape[1]):
+            size = abs(float(table[row, first + k]))
+            if not size <= 3.4e38:
+                return False
+            largest = max(largest, size)
+        scale = np.float32(largest / 127)
+        if scale < _SMALLEST:
+            scale = np.float32(0)
+        scales[i] = scale
+        inverse = 1 / float(scale) if scale > 0 else 0.0
+        for k in range(out.shape[1]):
+            out[i, k] = np.int8(min(127.0, max(-127.0, np.rint(float(table[row, first + k]) * inverse))))
+    return True
+
+
+@njit(nogil=True, cache=True)
+def place_scaled(frame: Array, scales: Array, places: Array, out: Array) -> None:
+    """`out[places]` of int8 rows and their scales."""
+    for i in range(len(places)):
+        place, scale = places[i], scales[i]
+        for k in range(out.shape[1]):
+            out[place, k] = scale * np.float32(frame[i, k])

@@ -1,0 +1,318 @@
+"""Learnable rows at their owner: gradients staged in a journal, applied exactly once, whenever the process is killed.
+
+Steps of a run are counted from 0. The rows are those *before* `step`. Gradients of that step are staged as ranks push
+them; a request for a later step, which nobody makes before all ranks have agreed on this one, applies them. Applying
+writes what rows and moments will be to the journal, then to the mapped tables, then begins a new journal. A process
+that is killed finds, when it starts again, either all gradients (and applies them when asked) or the whole outcome (and
+copies it once more).
+"""
+
+import fcntl
+import os
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.store.embedding import MOMENTS, Optimiser, check_optimiser, draw_rows, learn_rows
+from penstock.store.parts.files import rows_in_file
+from penstock.store.parts.journal import Journal, write_journal
+from penstock.store.rows import check_rows, gather_rows, spread_rows
+from penstock.wire.message import Message
+
+
+class PushMissing(PenstockError):  # noqa: N818
+    """A step cannot be applied: not every rank's gradients are there."""
+
+
+class StepPast(PenstockError):  # noqa: N818
+    """Rows of a step were asked for after it had been applied."""
+
+
+class Push(NamedTuple):
+    """What one rank learned in one step."""
+
+    step: int
+    rank: int
+    world: int
+    learned: bool
+    """Whether the rank's batch had vertices of this type, in whatever part."""
+    ids: Array
+    gradients: Array
+
+
+class OwnedEmbedding:
+    """A part's rows of an embedding table with their moments, in files in a folder of their own.
+
+    `names` are the original numbers of the part's vertices. Any thread may call; every call may be made twice.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, names: Array, width: int, optimiser: Optimiser, rate: float, seed: int
+    ) -> None:
+        check_optimiser(optimiser)
+        self.name, self.optimiser, self.rate = name, optimiser, rate
+        self.step = self.steps = 0
+        """The step that the rows stand before; and how many optimiser steps they have had."""
+        self._about: dict[str, Any] = {
+            "table": name, "count": len(names), "names": zlib.crc32(np.ascontiguousarray(names, np.int64).data),
+            "width": width, "optimiser": optimiser, "seed": seed,
+        }  # fmt: skip
+        self._staged: dict[int, Push] = {}
+        self._restoring = ""
+        self._covered: dict[int, int] = {}
+        self._past: dict[str, bool] = {}
+        """Restorings there were, and whether each came to its end: their messages may still be on their way."""
+        self._lock = threading.RLock()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._key = _locked(folder)
+        try:
+            path = folder / "journal"
+            if not path.exists():
+                _clear(folder)
+            self._tables = _tables(folder, (len(names), width), MOMENTS[optimiser])
+            if not path.exists():
+                draw_rows(name, seed, names, self._tables[0])
+                write_journal(path, [self._clock()])
+            self._journal = Journal(path)
+            self._recover(folder)
+        except BaseException:
+            os.close(self._key)
+            raise
+
+    @property
+    def rows(self) -> Array:
+        """The rows before `step`, mapped."""
+        return self._tables[0]
+
+    @property
+    def moments(self) -> list[Array]:
+        """What the optimiser keeps beside the rows, mapped."""
+        return self._tables[1:]
+
+    def pull(self, ids: Array, step: int, out: Array) -> Array:
+        """Rows before a step, by number in the part, into `out`; applies what lies before it where that is to do."""
+        with self._lock:
+            self.reach(step)
+            return gather_rows(self.rows, ids, out)
+
+    def push(self, push: Push) -> None:
+        """Stage gradients, in place of those that the rank pushed for the step before; returns when they are safe."""
+        self._check(push)
+        with self._lock:
+            if push.step < self.step:
+                return
+            self.reach(push.step)
+            self._journal.append(_staged(push))
+            self._stage(push)
+
+    def reach(self, step: int) -> None:
+        """Apply what lies before a step. Raises PushMissing, or StepPast if the rows are beyond it."""
+        with self._lock:
+            if self._restoring:
+                raise PenstockError(f"The embeddings of {self.name!r} are half restored: restore them again.")
+            if step < self.step:
+                raise StepPast(f"The embeddings of {self.name!r} stand before step {self.step}: {step} is past.")
+            while self.step < step:
+                self._apply()
+
+    def read(self, start: int, stop: int, step: int) -> list[Array]:
+        """Copies of some rows and their moments before a step, for a checkpoint."""
+        with self._lock:
+            self.reach(step)
+            return [table[start:stop].copy() for table in self._tables]
+
+    def restore(self, token: str, start: int, tables: list[Array], step: int, steps: int) -> bool:
+        """Take rows (and moments) from `start` on from a checkpoint; True when, with those before, these are all.
+
+        `token` names the restoring: the rows of one restoring come in any order, and each as often as it will.
+        """
+        stop = start + len(tables[0])
+        self._check_state(stop, tables)
+        with self._lock:
+            if token in self._past:
+                if not self._past[token]:
+                    raise PenstockError(f"The embeddings of {self.name!r} were meanwhile restored from elsewhere.")
+                return True
+            if token != self._restoring:
+                self._begin_restoring(token)
+            for own, given in zip(self._tables, tables, strict=True):
+                own[start:stop] = given
+            self._journal.append(Message("restored", {"start": start, "stop": stop}))
+            self._covered[start] = max(stop, self._covered.get(start, 0))
+            if not _covers(self._covered, len(self.rows)):
+                return False
+            self._past[token], self._restoring = True, ""
+            self._settle(step, steps)
+            return True
+
+    def _begin_restoring(self, token: str) -> None:
+        """From now on the rows are of no step, until all of them have come."""
+        if self._restoring:
+            self._past[self._restoring] = False
+        self._restoring, self._covered = token, {}
+        self._staged.clear()
+        self._journal.replace([self._clock()])
+
+    def _check_state(self, stop: int, tables: list[Array]) -> None:
+        fit = len(tables) == len(self._tables) and all(
+            given.shape == (len(tables[0]), self.rows.shape[1]) and given.dtype == np.float32 for given in tables
+        )
+        if not fit or stop > len(self.rows):
+            raise PenstockError(f"The checkpoint's embeddings of {self.name!r} are of another shape than the graph's.")
+
+    def close(self) -> None:
+        """Let go of the files, as a kill would. Again is no harm."""
+        with self._lock:
+            self._journal.close()
+            if self._key >= 0:
+                os.close(self._key)
+                self._key = -1
+
+    def _recover(self, folder: Path) -> None:
+        """Take up what the journal says."""
+        if not self._journal.records or self._journal.records[0].kind != "clock":
+            raise PenstockError(f"{folder / 'journal'} is damaged: restore the embeddings from a checkpoint elsewhere.")
+        head, *rest = self._journal.records
+        self._journal.records = []
+        said = {key: head.body.get(key) for key in self._about}
+        if said != self._about:
+            raise PenstockError(f"{folder} holds other embeddings ({said}, not {self._about}): name another folder.")
+        self.step, self.steps = head.body["step"], head.body["steps"]
+        self._restoring, self._past = head.body["restoring"], head.body["past"]
+        for record in rest:
+            if record.kind == "staged":
+                self._stage(_push(record))
+            elif record.kind == "restored":
+                self._covered[record.body["start"]] = record.body["stop"]
+            elif record.kind == "applied":
+                self._copy(record.arrays[0], list(record.arrays[1:]))
+                self.step, self.steps = record.body["step"], record.body["steps"]
+                self._staged.clear()
+        if any(record.kind == "applied" for record in rest):
+            self._journal.replace([self._clock(), *map(_staged, self._staged.values())])
+
+    def _stage(self, push: Push) -> None:
+        if any(other.world != push.world for other in self._staged.values()):
+            # The step is done again by more or fewer: nothing of the first attempt counts.
+            self._staged.clear()
+        self._staged[push.rank] = push
+
+    def _check(self, push: Push) -> None:
+        check_rows(self.rows, push.ids)
+        if not 0 <= push.rank < push.world:
+            raise PenstockError(f"Rank {push.rank} is none of {push.world}: ranks count from 0.")
+        if push.gradients.shape != (len(push.ids), self.rows.shape[1]) or push.gradients.dtype != np.float32:
+            raise PenstockError(
+                f"Gradients of {push.gradients.dtype} {push.gradients.shape} do not fit {len(push.ids)} rows of"
+                f" {self.rows.shape[1]} float32 of {self.name!r}."
+            )
+
+    def _apply(self) -> None:
+        """One step: outcome to the journal, to the tables, and a new journal."""
+        pushes = self._complete()
+        steps = self.steps + any(push.learned for push in pushes)
+        ids, tables = self._outcome(pushes, steps)
+        self._journal.append(Message("applied", {"step": self.step + 1, "steps": steps}, (ids, *tables)))
+        self._copy(ids, tables)
+        self._settle(self.step + 1, steps)
+
+    def _complete(self) -> list[Push]:
+        """The staged pushes in order of rank, if there is one of every rank."""
+        world = next((push.world for push in self._staged.values()), 1)
+        missing = [rank for rank in range(world) if rank not in self._staged]
+        if missing:
+            who = ", ".join(map(str, missing))
+            of = f" of {world}" if self._staged else ""
+            raise PushMissing(
+                f"Step {self.step} of the embeddings of {self.name!r} cannot be applied: no gradients came from rank"
+                f" {who}{of}. Do the step again."
+            )
+        return [self._staged[rank] for rank in range(world)]
+
+    def _outcome(self, pushes: list[Push], steps: int) -> tuple[Array, list[Array]]:
+        """The rows that a step touches, and what they and their moments will be."""
+        ids, place = np.unique(np.concatenate([push.ids for push in pushes]), return_inverse=True)
+        total = np.zeros((len(ids), self.rows.shape[1]), np.float32)
+        _add(np.concatenate([push.gradients for push in pushes]), place, total)
+        tables = [gather_rows(table, ids) for table in self._tables]
+        if len(ids):
+            learn_rows(self.optimiser, self.rate, steps, tables, np.arange(len(ids)), total)
+        return ids, tables
+
+    def _copy(self, ids: Array, tables: list[Array]) -> None:
+        for own, new in zip(self._tables, tables, strict=True):
+            spread_rows(new, ids, own)
+
+    def _settle(self, step: int, steps: int) -> None:
+        """The tables are those before `step`: begin a journal that says so."""
+        self.step, self.steps = step, steps
+        self._staged.clear()
+        self._journal.replace([self._clock()])
+
+    def _clock(self) -> Message:
+        now = {"step": self.step, "steps": self.steps, "restoring": self._restoring, "past": self._past}
+        return Message("clock", {**self._about, **now})
+
+
+def chunks(count: int, width: int, tables: int) -> Iterator[tuple[int, int]]:
+    """Ranges of rows whose share of so many tables is about a megabyte; an empty one if there are no rows."""
+    size = max(1, (1 << 20) // max(1, width * 4 * tables))
+    yield 0, min(count, size)
+    for start in range(size, count, size):
+        yield start, min(count, start + size)
+
+
+def _tables(folder: Path, shape: tuple[int, int], moments: int) -> list[Array]:
+    return [rows_in_file(folder / f"{name}.f32", shape) for name in ("rows", *(f"moment{i}" for i in range(moments)))]
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a process left that was killed before its tables were complete."""
+    for path in folder.glob("*.f32"):
+        path.unlink()
+
+
+def _covers(ranges: dict[int, int], count: int) -> bool:
+    """Whether ranges (stops by start) are all of 0..count."""
+    end = 0
+    for start in sorted(ranges):
+        if start > end:
+            return False
+        end = max(end, ranges[start])
+    return end >= count
+
+
+def _locked(folder: Path) -> int:
+    """A lock that ends with the process: two must never write one journal."""
+    key = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(key, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(key)
+        raise PenstockError(f"{folder} is in use by another process: end that one, or name another folder.") from None
+    return key
+
+
+def _staged(push: Push) -> Message:
+    body = {"step": push.step, "rank": push.rank, "world": push.world, "learned": push.learned}
+    return Message("staged", body, (push.ids, push.gradients))
+
+
+def _push(record: Message) -> Push:
+    body = record.body
+    return Push(body["step"], body["rank"], body["world"], body["learned"], record.arrays[0], record.arrays[1])
+
+
+@njit(nogil=True, cache=True)
+def _add(gradients: Array, place: Array, total: Array) -> None:
+    """Sum rows that are one vertex's, in the order of ranks."""
+    for i in range(len(place)):
+        for k in range(total.shape[1]):
+            total[place[i], k] += gradients[i, k]

@@ -1,0 +1,160 @@
+"""The worker's side of learnable rows: one table over all parts, learned synchronously."""
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.partition.book import Book
+from penstock.store.embedding import MOMENTS, Optimiser
+from penstock.store.parts.asking import Channels, ask_rows, receive_rows
+from penstock.store.parts.owned import chunks
+from penstock.store.parts.split import part_bounds, split_by_owner
+from penstock.store.parts.store import Traffic
+from penstock.store.parts.transit import Expected, arrived, transit
+from penstock.store.rows import gather_rows, place_rows
+from penstock.wire.message import Message
+from penstock.wire.pending import Pending
+
+_AT_ONCE = 8
+"""Messages of a restoring that are under way."""
+
+
+class RemoteEmbedding:
+    """The table of a node type, by new number. Steps of a run are counted from 0.
+
+    In every step each rank of `world` pushes once, before the ranks agree that the step is done; only then does any of
+    them pull for the next one, and the owners apply what was pushed. Doing a step again replaces its gradients.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        book: Book,
+        width: int,
+        optimiser: Optimiser,
+        channels: Channels,
+        names: Array | None = None,
+    ) -> None:
+        """With `names`, the vertices' original numbers, states are those of the uncut graph's table."""
+        self.name, self.width, self._channels, self._names = name, width, channels, names
+        self._keys = ["rows", *(f"moment{i}" for i in range(MOMENTS[optimiser]))]
+        self._bounds = part_bounds(book, name)
+        self._traffic, self._lock = Traffic(), threading.Lock()
+
+    def pull(self, ids: Array, step: int, out: Array | None = None) -> Array:
+        """Rows before a step, into `out` where given; RemoteError of type PushMissing if a rank owes gradients."""
+        if out is None:
+            out = np.empty((len(ids), self.width), np.float32)
+        elif out.shape != (len(ids), self.width) or out.dtype != np.float32 or not out.flags.c_contiguous:
+            raise PenstockError(f"Rows of {self.width} float32 do not fit a buffer of {out.dtype} {out.shape}.")
+        split = split_by_owner(ids, self._bounds, np.ones(self._parts, np.bool_))
+        asked = ask_rows(
+            self._channels, split, list(range(self._parts)), lambda part: self._message("embed-pull", part, step)
+        )
+        way = transit("stored", out.dtype, (self.width,), None)
+        for each in asked:
+            self._count(len(each.places), receive_rows(each, way, out))
+        place_rows(out, split.first, split.again, out)
+        return out
+
+    def push(self, ids: Array, gradients: Array | None, step: int, rank: int, world: int) -> None:
+        """Hand in a rank's gradients of a step; of a vertex that comes twice they are summed.
+
+        None: the rank's batch had no vertices of this type. Where no rank's had any, no optimiser step is made.
+        """
+        learned = gradients is not None
+        gradients = np.zeros((0, self.width), np.float32) if gradients is None else gradients
+        ids = ids if learned else ids[:0]
+        if gradients.shape != (len(ids), self.width):
+            raise PenstockError(f"Gradients of shape {gradients.shape} do not fit {len(ids)} rows of {self.name!r}.")
+        gradients = np.ascontiguousarray(gradients, np.float32)
+        split = split_by_owner(ids, self._bounds, np.zeros(self._parts, np.bool_))
+        calls = []
+        for part in range(self._parts):
+            # Owners without rows in the step count it too.
+            rows, places = split.of(part)
+            body = {"rank": rank, "world": world, "learned": learned}
+            request = self._message("embed-push", part, step, (rows, gather_rows(gradients, places)), **body)
+            calls.append(self._channels(part).start(request))
+        for call in calls:
+            call.result()
+
+    def stream(self, step: int) -> Iterator[tuple[int, int, list[Array]]]:
+        """The state before a step in pieces: (first new number, optimiser steps, [rows, moments...])."""
+        asked = [self._channels(part).start(self._message("embed-state", part, step)) for part in range(self._parts)]
+        for part, answer in enumerate(asked):
+            shape = (int(self._bounds[part + 1] - self._bounds[part]), self.width)
+            for (start, stop), piece in zip(chunks(*shape, len(self._keys)), answer.parts(), strict=True):
+                expected: list[Expected] = [((stop - start, self.width), np.dtype(np.float32))] * len(self._keys)
+                tables = arrived(piece.arrays, expected)
+                yield int(self._bounds[part]) + start, int(piece.body["steps"]), list(tables)
+
+    def state(self, step: int) -> dict[str, Array | int]:
+        """Everything a checkpoint must hold, as an EmbeddingTable has it."""
+        found = {key: np.empty((int(self._bounds[-1]), self.width), np.float32) for key in self._keys}
+        steps = set()
+        for start, taken, tables in self.stream(step):
+            steps.add(taken)
+            place = self._place(start, start + len(tables[0]))
+            for key, table in zip(self._keys, tables, strict=True):
+                found[key][place] = table
+        if len(steps) != 1:
+            raise PenstockError(f"Parts of {self.name!r} have had {sorted(steps)} steps: restore a checkpoint.")
+        return {"steps": steps.pop(), **found}
+
+    def restore(self, state: dict[str, Array | int], step: int) -> None:
+        """Have all owners take the place of a stored state, before a step; returns when they have."""
+        tables = self._stored(state)
+        token, calls = token_hex(8), deque[Pending]()
+        for part in range(self._parts):
+            first, last = int(self._bounds[part]), int(self._bounds[part + 1])
+            complete = False
+            for start, stop in chunks(last - first, self.width, len(tables)):
+                place = self._place(first + start, first + stop)
+                arrays = tuple(np.ascontiguousarray(table[place], np.float32) for table in tables)
+                body: dict[str, Any] = {"token": token, "start": start, "steps": int(state["steps"])}
+                calls.append(self._channels(part).start(self._message("embed-restore", part, step, arrays, **body)))
+                if len(calls) >= _AT_ONCE:
+                    complete |= _complete(calls.popleft())
+            while calls:
+                complete |= _complete(calls.popleft())
+            if not complete:
+                raise PenstockError(f"Part {part} did not take all embeddings of {self.name!r}: restore them again.")
+
+    def traffic(self) -> Traffic:
+        """What pulls brought so far."""
+        with self._lock:
+            return self._traffic
+
+    @property
+    def _parts(self) -> int:
+        return len(self._bounds) - 1
+
+    def _place(self, start: int, stop: int) -> Any:
+        """Where new numbers stand in a state."""
+        return slice(start, stop) if self._names is None else self._names[start:stop]
+
+    def _stored(self, state: dict[str, Array | int]) -> list[Array]:
+        found = [state.get(key) for key in self._keys]
+        shape = (int(self._bounds[-1]), self.width)
+        tables = [table for table in found if isinstance(table, np.ndarray) and table.shape == shape]
+        if len(tables) != len(found) or not isinstance(state.get("steps"), int):
+            raise PenstockError(f"The checkpoint's embeddings of {self.name!r} are of another shape than the graph's.")
+        return tables
+
+    def _message(self, kind: str, part: int, step: int, arrays: tuple[Array, ...] = (), **body: Any) -> Message:
+        return Message(kind, {"table": self.name, "part": part, "step": step, **body}, arrays)
+
+    def _count(self, rows: int, size: int) -> None:
+        with self._lock:
+            self._traffic = self._traffic.plus(rows, size, rows * self.width * 4)
+
+
+def _complete(call: Pending) -> bool:
+    return bool(call.result().body.get("complete"))

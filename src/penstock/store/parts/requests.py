@@ -1,0 +1,90 @@
+"""What requests to a store must look like: checked before anything is done with them."""
+
+from typing import Annotated, TypeVar
+
+import numpy as np
+from pydantic import ConfigDict, Field, ValidationError
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.documents import StrictDocument, first_problem
+from penstock.store.parts.transit import WireType
+from penstock.wire.message import Message
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Request(StrictDocument):
+    """Numbers are numbers here, never words that look like them."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+Body = TypeVar("Body", bound=Request)
+
+
+class OfPart(Request):
+    """Something about a part."""
+
+    part: Count
+
+
+class OfField(OfPart):
+    """Something about a field of a part."""
+
+    field: str
+
+
+class Pull(OfField):
+    """Rows of a field, by their numbers in the part."""
+
+    columns: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
+    wire_type: WireType = "stored"
+
+
+class Make(OfField):
+    """A field of `width` float32 for every vertex of its type."""
+
+    width: Annotated[int, Field(ge=1, le=1 << 20)]
+
+
+class OfTable(OfPart):
+    """Something about a part's share of an embedding table, before a step."""
+
+    table: str
+    step: Count
+
+
+class Staged(OfTable):
+    """A rank's gradients of a step."""
+
+    rank: Count
+    world: Annotated[int, Field(ge=1)]
+    learned: bool
+    """Whether the rank's batch had vertices of the table's type, in whatever part."""
+
+
+class Restore(OfTable):
+    """Rows from `start` on, of a state `steps` optimiser steps old; `token` names the restoring."""
+
+    token: Annotated[str, Field(min_length=1, max_length=64)]
+    start: Count
+    steps: Count
+
+
+def checked(request: Message, model: type[Body]) -> Body:
+    """The request's body as what it must be."""
+    try:
+        return model.model_validate(request.body)
+    except ValidationError as error:
+        raise PenstockError(f"A {request.kind!r} request is not valid: {first_problem(error)}.") from None
+
+
+def row_numbers(request: Message, arrays: int = 1) -> Array:
+    """The first of so many arrays, if it can be row numbers."""
+    if len(request.arrays) != arrays:
+        raise PenstockError(f"A {request.kind!r} request needs {arrays} arrays and has {len(request.arrays)}.")
+    rows = request.arrays[0]
+    if rows.ndim != 1 or rows.dtype not in (np.int32, np.int64):
+        raise PenstockError(f"A {request.kind!r} request needs row numbers of int32 or int64, not {rows.dtype}.")
+    return rows

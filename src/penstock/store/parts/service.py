@@ -1,0 +1,99 @@
+"""The store's side of the wire: rows of the parts that this process holds."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
+from penstock.store.parts.fields import IN_MEMORY, PartFields, type_of
+from penstock.store.parts.lending import SendBuffers, rows_a_part
+from penstock.store.parts.requests import Make, OfField, OfPart, Pull, checked, row_numbers
+from penstock.store.parts.transit import Transit, arrived, transit
+from penstock.store.rows import check_rows, span_of, spread_rows
+from penstock.wire.message import Message
+from penstock.wire.post import Post
+
+
+class StoreService:
+    """Answers `pull`, `push`, `fields`, `make` and `drop` for some parts. Rows are numbered inside their part.
+
+    Pushes are seen by pulls that begin later; who pushes rows while others pull them must keep them apart.
+    """
+
+    def __init__(
+        self, post: Post, parts: dict[int, Graph], in_memory: int = IN_MEMORY, folder: Path | None = None
+    ) -> None:
+        """Fields made above `in_memory` bytes lie in `folder`."""
+        self.parts = {part: PartFields(graph, in_memory, folder) for part, graph in parts.items()}
+        """What is served, for readers in this process too."""
+        self.buffers, self._name = SendBuffers(), post.name
+        for kind in ("pull", "push", "fields", "make", "drop"):
+            post.serve(kind, getattr(self, f"_{kind}"))
+
+    def _pull(self, request: Message, sender: str) -> Iterator[Message]:
+        asked = checked(request, Pull)
+        table = self._part(asked).table(asked.field)
+        rows = row_numbers(request)
+        check_rows(table, rows)
+        span = None if asked.columns is None else span_of(slice(*asked.columns), table.shape[1:])
+        if span is not None and list(span) != asked.columns:
+            raise PenstockError(
+                f"Field {asked.field!r} has no columns {asked.columns}: its rows are {table.shape[1:]}."
+            )
+        return pack_rows(transit(asked.wire_type, table.dtype, table.shape[1:], span), table, rows, self.buffers)
+
+    def _push(self, request: Message, sender: str) -> Message:
+        asked = checked(request, OfField)
+        table = self._part(asked).writable(asked.field)
+        rows = row_numbers(request, 2)
+        _, values = arrived(request.arrays, [(rows.shape, rows.dtype), ((len(rows), *table.shape[1:]), table.dtype)])
+        check_rows(table, rows)
+        spread_rows(values, rows, table)
+        return Message("pushed")
+
+    def _fields(self, request: Message, sender: str) -> Message:
+        part = self._part(checked(request, OfPart))
+        return Message("fields", {"fields": {name: _described(part, name) for name in list(part.fields)}})
+
+    def _make(self, request: Message, sender: str) -> Message:
+        asked = checked(request, Make)
+        self._part(asked).make(asked.field, asked.width)
+        return Message("made")
+
+    def _drop(self, request: Message, sender: str) -> Message:
+        asked = checked(request, OfField)
+        self._part(asked).drop(asked.field)
+        return Message("dropped")
+
+    def _part(self, asked: OfPart) -> PartFields:
+        if asked.part not in self.parts:
+            has = ", ".join(map(str, self.parts)) or "none"
+            raise PenstockError(f"{self._name} does not hold part {asked.part} (it holds {has}).")
+        return self.parts[asked.part]
+
+
+def pack_rows(way: Transit, table: Array, rows: Array, buffers: SendBuffers) -> Iterator[Message]:
+    """Rows in parts of about a megabyte, each gathered straight into the memory that is sent, when its turn comes."""
+    step = rows_a_part(way.row_bytes)
+    for start in range(0, len(rows), step):
+        some = rows[start : start + step]
+        buffer = buffers.take(len(some) * way.row_bytes)
+        try:
+            arrays = way.pack(table, some, buffer)
+        except PenstockError:
+            buffers.give(buffer)
+            raise
+        yield Message("rows", {}, arrays, done=lambda buffer=buffer: buffers.give(buffer))  # type: ignore[misc]
+
+
+def _described(part: PartFields, field: str) -> dict[str, Any]:
+    table, nodes = part.table(field), part.nodes[type_of(field, part.nodes)]
+    return {
+        "dtype": table.dtype.str,
+        "row_shape": list(table.shape[1:]),
+        "count": nodes.count,
+        "first": nodes.first,
+        "writable": table.flags.writeable,
+    }

@@ -1,0 +1,107 @@
+"""Vertices by the part that owns them: one pass that finds owners and repeats, one that puts rows in order."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.partition.book import Book
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows to be asked of each part, in the order of the vertices that were split."""
+
+    starts: Array
+    """Where each part begins in `rows` and `places`; one more than there are parts."""
+    rows: Array
+    """Row numbers inside their parts."""
+    places: Array
+    """Where among the vertices each row was asked for."""
+    again: Array
+    """Places of vertices that were there before..."""
+    first: Array
+    """... and the places where they were."""
+
+    def of(self, part: int) -> tuple[Array, Array]:
+        """(rows, places) of one part."""
+        span = slice(self.starts[part], self.starts[part + 1])
+        return self.rows[span], self.places[span]
+
+
+def part_bounds(book: Book, node_type: str) -> Array:
+    """First new number of every part, and the count behind the last."""
+    ranges = [book.range(part, node_type) for part in range(book.parts)]
+    return np.array([*(first for first, _ in ranges), ranges[-1][1]], np.int64)
+
+
+def split_by_owner(ids: Array, bounds: Array, once: Array) -> Split:
+    """Group vertices by part; of parts that `once` marks (bool), a vertex that comes again is left out."""
+    most = int(np.diff(bounds).max())
+    rows = np.empty(len(ids), np.int32 if most <= np.iinfo(np.int32).max else np.int64)
+    places, owners = np.empty(len(ids), np.int32), np.empty(len(ids), np.int32)
+    starts = np.zeros(len(bounds), np.int64)
+    slots = np.zeros(1 << (2 * len(ids)).bit_length() if once.any() else 1, np.int32)
+    repeats = _find_owners(ids, bounds, once, slots, owners, starts)
+    if repeats < 0:
+        raise PenstockError(f"A vertex number is outside 0..{int(bounds[-1]) - 1}.")
+    again, first = np.empty(repeats, np.int32), np.empty(repeats, np.int32)
+    _order(ids, bounds, owners, starts, rows, places, again, first)
+    kept = len(ids) - repeats
+    return Split(starts, rows[:kept], places[:kept], again, first)
+
+
+@njit(nogil=True, cache=True)
+def _find_owners(ids: Array, bounds: Array, once: Array, slots: Array, owners: Array, starts: Array) -> int:
+    """Owners, or for a vertex that was there before -1 - its first place; counts by part behind `starts[0]`.
+
+    Returns the number of repeats, or -1 if a number is no vertex's.
+    """
+    mask = np.uint64(len(slots) - 1)
+    repeats = 0
+    for i in range(len(ids)):
+        vertex = ids[i]
+        if vertex < 0 or vertex >= bounds[-1]:
+            return -1
+        low, high = 0, len(bounds) - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if vertex >= bounds[middle]:
+                low = middle
+            else:
+                high = middle
+        owners[i] = low
+        if once[low]:
+            slot = (np.uint64(vertex) * _GOLDEN >> np.uint64(20)) & mask
+            while slots[slot] != 0 and ids[slots[slot] - 1] != vertex:
+                slot = (slot + np.uint64(1)) & mask
+            if slots[slot] != 0:
+                owners[i] = -slots[slot]
+                repeats += 1
+                continue
+            slots[slot] = i + 1
+        starts[low + 1] += 1
+    return repeats
+
+
+@njit(nogil=True, cache=True)
+def _order(
+    ids: Array, bounds: Array, owners: Array, starts: Array, rows: Array, places: Array, again: Array, first: Array
+) -> None:
+    """Make starts of counts, and put every vertex in its part's place."""
+    for part in range(1, len(starts)):
+        starts[part] += starts[part - 1]
+    cursor, repeats = starts.copy(), 0
+    for i in range(len(ids)):
+        owner = owners[i]
+        if owner < 0:
+            again[repeats], first[repeats] = i, -owner - 1
+            repeats += 1
+        else:
+            at = cursor[owner]
+            rows[at], places[at] = ids[i] - bounds[owner], i
+            cursor[owner] = at + 1

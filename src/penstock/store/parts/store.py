@@ -1,0 +1,176 @@
+"""One store over all parts of a cut graph: what is mapped here is read, the rest is asked of its owners."""
+
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.arrays import Array
+from penstock.partition.book import Book
+from penstock.store.local import LocalStore
+from penstock.store.parts.asking import Channels, ask_rows, receive_rows
+from penstock.store.parts.fields import PartFields, type_of
+from penstock.store.parts.split import part_bounds, split_by_owner
+from penstock.store.parts.transit import WireType, transit
+from penstock.store.rows import Span, gather_rows, place_rows, span_of
+from penstock.wire.message import Message
+
+_PUSH_BYTES = 4 << 20
+"""Of one message of a push."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What pulls of one field brought over the wire."""
+
+    rows: int = 0
+    bytes: int = 0
+    minimum: int = 0
+    """Bytes that had to be: distinct rows of other machines, by call, as they are stored."""
+
+    def plus(self, rows: int, size: int, minimum: int) -> "Traffic":
+        """With one more answer counted."""
+        return Traffic(self.rows + rows, self.bytes + size, self.minimum + minimum)
+
+
+class Kind(NamedTuple):
+    """What a field's rows are."""
+
+    dtype: np.dtype[Any]
+    row_shape: tuple[int, ...]
+
+
+class PartedStore:
+    """Rows by new number in the whole cut graph. Vertices may be asked for twice; each row travels once a call.
+
+    `local` has the parts that this process maps, by row number in the part; `channels` leads to the owners of fields
+    that are not there. With a narrow `wire_type` rows of float fields are rounded when they travel, and only then.
+    """
+
+    def __init__(
+        self, book: Book, local: Mapping[int, LocalStore], channels: Channels, wire_type: WireType = "stored"
+    ) -> None:
+        self.book, self._local, self._channels = book, local, channels
+        self._wire_type: WireType = wire_type
+        self._bounds = {name: part_bounds(book, name) for name in book.node_types}
+        self._kinds: dict[str, Kind] = {}
+        self._traffic: dict[str, Traffic] = {}
+        self._lock = threading.Lock()
+
+    def pull(self, field: str, ids: Array, columns: slice | None = None, out: Array | None = None) -> Array:
+        """The rows `ids` of a field, or some columns of them, into `out` where given."""
+        kind = self._kind(field)
+        span = span_of(columns, kind.row_shape)
+        out = _room(len(ids), kind, span, out)
+        here = self._here(field)
+        far = [part for part in range(self.book.parts) if part not in here]
+        once = np.isin(np.arange(self.book.parts), far)
+        split = split_by_owner(ids, self._bounds[type_of(field, self._bounds)], once)
+        body = {"field": field, "columns": None if span is None else list(span), "wire_type": self._wire_type}
+        asked = ask_rows(self._channels, split, far, lambda part: Message("pull", {**body, "part": part}))
+        for part, store in here.items():
+            place_rows(store.table(field), *split.of(part), out, span)
+        way = transit(self._wire_type, *kind, span)
+        stored = transit("stored", *kind, span).row_bytes
+        for each in asked:
+            self._count(field, len(each.places), receive_rows(each, way, out), stored)
+        place_rows(out, split.first, split.again, out)
+        return out
+
+    def push(self, field: str, ids: Array, values: Array) -> None:
+        """Replace rows, all different, at their owners."""
+        kind = self._kind(field)
+        if values.shape != (len(ids), *kind.row_shape):
+            raise PenstockError(f"Values of shape {values.shape} do not fit {len(ids)} rows of {field!r}.")
+        values = np.ascontiguousarray(values, kind.dtype)
+        none = np.zeros(self.book.parts, np.bool_)
+        split = split_by_owner(ids, self._bounds[type_of(field, self._bounds)], none)
+        here, calls = self._here(field), []
+        step = max(1, _PUSH_BYTES // max(1, math.prod(kind.row_shape) * kind.dtype.itemsize))
+        for part in range(self.book.parts):
+            rows, places = split.of(part)
+            if part in here:
+                here[part].push(field, rows, gather_rows(values, places))
+                continue
+            for start in range(0, len(rows), step):
+                some = gather_rows(values, places[start : start + step])
+                request = Message("push", {"field": field, "part": part}, (rows[start : start + step], some))
+                calls.append(self._channels(part).start(request))
+        for call in calls:
+            call.result()
+
+    def make(self, field: str, width: int) -> None:
+        """A field of `width` float32 at the owners of its type's vertices, zeros at first; making it again is no harm.
+
+        Its name is used up when it is dropped.
+        """
+        type_of(field, self._bounds)
+        self._tell("make", field, {"width": width})
+
+    def drop(self, field: str) -> None:
+        """Forget a made field, everywhere."""
+        self._tell("drop", field, {})
+        self._kinds.pop(field, None)
+
+    def row_shape(self, field: str) -> tuple[int, ...]:
+        """The shape of one row of a field."""
+        return self._kind(field).row_shape
+
+    def dtype(self, field: str) -> np.dtype[Any]:
+        """The type of a field's numbers."""
+        return self._kind(field).dtype
+
+    def traffic(self) -> dict[str, Traffic]:
+        """What travelled so far, by field."""
+        with self._lock:
+            return dict(self._traffic)
+
+    def _here(self, field: str) -> dict[int, LocalStore]:
+        return {part: store for part, store in self._local.items() if field in store.fields}
+
+    def _kind(self, field: str) -> Kind:
+        if field not in self._kinds:
+            here = next(iter(self._here(field).values()), None)
+            found = self._described(field) if here is None else Kind(here.dtype(field), here.row_shape(field))
+            self._kinds[field] = found
+        return self._kinds[field]
+
+    def _described(self, field: str) -> Kind:
+        """What an owner says of a field that is nowhere here. Made fields are at every part, so any can be asked."""
+        type_of(field, self._bounds)
+        part = next((part for part in range(self.book.parts) if part not in self._local), 0)
+        said = self._channels(part).call(Message("fields", {"part": part})).body.get("fields")
+        if not isinstance(said, dict) or field not in said:
+            raise PenstockError(f"There is no field {field!r}{nearest(field, said or ['none'])}")
+        return Kind(np.dtype(said[field]["dtype"]), tuple(said[field]["row_shape"]))
+
+    def _tell(self, kind: str, field: str, body: dict[str, Any]) -> None:
+        """Have something done to a field at every part."""
+        calls = []
+        for part in range(self.book.parts):
+            store = self._local.get(part)
+            if isinstance(store, PartFields):
+                getattr(store, kind)(field, **body)
+            else:
+                calls.append(self._channels(part).start(Message(kind, {"field": field, "part": part, **body})))
+        for call in calls:
+            call.result()
+
+    def _count(self, field: str, rows: int, size: int, stored: int) -> None:
+        with self._lock:
+            so_far = self._traffic.get(field, Traffic())
+            self._traffic[field] = so_far.plus(rows, size, rows * stored)
+
+
+def _room(count: int, kind: Kind, span: Span | None, out: Array | None) -> Array:
+    """Where so many rows go: `out`, if they fit."""
+    shape = (count, *(kind.row_shape if span is None else (span[1] - span[0],)))
+    if out is None:
+        return np.empty(shape, kind.dtype)
+    if out.shape != shape or out.dtype != kind.dtype or not out.flags.c_contiguous:
+        raise PenstockError(f"Rows of {kind.dtype} {shape[1:]} do not fit a buffer of {out.dtype} {out.shape}.")
+    return out

@@ -1,0 +1,37 @@
+"""Messages between the processes of a run: authenticated peers, typed messages with raw arrays, no pickle.
+
+`keys` is what a launcher hands each task, `message` what is said and its form, `post` a process's end of the wire and
+`channel` its calls to one peer; `egress` decides what leaves next. Behind them: `gate` lets peers in, `sockets` and
+`loop` are ZeroMQ and the thread that owns it, `exchange` what that thread does, `link` a channel's connection,
+`pending` a call under way, `serving` and `answer` the other side of it, `departure` sends memory without copying it,
+`reuse` keeps what messages are received into.
+What is said, by whom and when, is not decided here.
+"""
+
+from penstock.wire.channel import Channel
+from penstock.wire.egress import FlowCount
+from penstock.wire.errors import PeerLost, RemoteError
+from penstock.wire.keys import Credentials, KeyPair, make_credentials, make_keys
+from penstock.wire.message import Limits, Malformed, Message
+from penstock.wire.options import WireOptions
+from penstock.wire.pending import Pending
+from penstock.wire.post import Post
+from penstock.wire.reuse import keep_freed_memory
+
+__all__ = [
+    "Channel",
+    "Credentials",
+    "FlowCount",
+    "KeyPair",
+    "Limits",
+    "Malformed",
+    "Message",
+    "PeerLost",
+    "Pending",
+    "Post",
+    "RemoteError",
+    "WireOptions",
+    "keep_freed_memory",
+    "make_credentials",
+    "make_keys",
+]

@@ -1,0 +1,131 @@
+"""One answer: whole, or in parts that are made no faster than they leave."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from penstock.errors import PenstockError
+from penstock.wire.departure import Loan
+from penstock.wire.egress import Flow, Outgoing
+from penstock.wire.message import Message, Received, encode, frame_bytes
+
+log = logging.getLogger("penstock.wire")
+
+_AHEAD, _RESUMED = 4, 1
+"""Parts that wait in the egress queue at most, and so few that more are made: several for one waking of a thread."""
+_SENTENCE = 4096
+"""Characters of an error that travel."""
+
+Step = Callable[[], None]
+
+
+class Asked(NamedTuple):
+    """A request and where it came from."""
+
+    received: Received
+    sender: str
+    route: bytes
+    flow: Flow
+    size: int
+    """Bytes."""
+
+
+class Answer:
+    """Between two parts it holds no thread: `again` gets the next step when there is room for one."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        name: str,
+        put: Callable[[Outgoing], None],
+        again: Callable[[Step], None],
+        wanted: Callable[[], bool],
+        ended: Callable[[Asked], None],
+    ) -> None:
+        """`put` lets a message leave, `wanted` says whether others wait for the thread, `ended` is told when nothing
+        more will leave."""
+        self._asked, self._name, self._put, self._ended = asked, name, put, ended
+        self._again, self._wanted = again, wanted
+        self._parts: Iterator[Message] = iter(())
+        self._number = self._waiting = 0
+        self._parked = self._gone = False
+        self._lock = threading.Lock()
+
+    def whole(self, message: Message) -> None:
+        """Send it in one piece."""
+        self._send(message, "answer", 0)
+
+    def stream(self, parts: Iterator[Message]) -> None:
+        """Send it part by part."""
+        self._parts = parts
+        self._steps()
+
+    def fail(self, error: Exception) -> None:
+        """Tell the caller: of a PenstockError its sentence; anything else is a fault, and its traceback logged."""
+        kind, sentence = self._asked.received.message.kind, str(error)
+        if not isinstance(error, PenstockError):
+            log.error("%s failed at %r.", self._name, kind, exc_info=error)
+            sentence = f"{self._name} failed at {kind!r} ({type(error).__name__}: {error}): its log has the traceback."
+        self._send(Message("error", {"sentence": sentence[:_SENTENCE], "type": type(error).__name__}), "error", 0)
+
+    def _steps(self) -> None:
+        """Make and send parts for as long as there is room for them and nobody else needs the thread."""
+        while self._step():
+            if self._wanted():
+                self._again(self._steps)
+                return
+
+    def _step(self) -> bool:
+        """Make and send the next part; whether there is room for another."""
+        try:
+            part = None if self._gone else next(self._parts, None)
+            if part is None:
+                self._finish()
+                return False
+            with self._lock:
+                self._waiting += 1
+            self._send(part, "part", self._number)
+        except Exception as error:
+            self._close()
+            self.fail(error)
+            return False
+        self._number += 1
+        with self._lock:
+            self._parked = self._waiting >= _AHEAD and not self._gone
+            return not self._parked
+
+    def _finish(self) -> None:
+        if self._gone:
+            self._close()
+            self._ended(self._asked)
+        else:
+            self._send(Message("end"), "end", self._number)
+
+    def _close(self) -> None:
+        """Let a generator clean up after itself."""
+        close = getattr(self._parts, "close", None)
+        if close is not None:
+            close()
+
+    def _send(self, message: Message, sign: str, number: int) -> None:
+        loan = Loan(message.done)
+        try:
+            frames = encode(message, self._asked.received.call, sign, number)
+        except PenstockError:
+            loan.release()
+            raise
+        sent = self._part_sent if sign == "part" else self._last_sent
+        self._put(Outgoing(self._asked.flow, self._asked.route, frames, frame_bytes(frames), sent, loan.release))
+
+    def _part_sent(self, handed_over: bool) -> None:
+        with self._lock:
+            self._waiting -= 1
+            self._gone = self._gone or not handed_over
+            resumed = self._parked and (self._gone or self._waiting <= _RESUMED)
+            self._parked = self._parked and not resumed
+        if resumed:
+            self._again(self._steps)
+
+    def _last_sent(self, handed_over: bool) -> None:
+        self._ended(self._asked)

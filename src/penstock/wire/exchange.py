@@ -1,0 +1,220 @@
+"""What the wire's thread does with its sockets: lets peers in, reads, sends, and keeps calls to their time."""
+
+import time
+from collections.abc import Callable
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from penstock.wire.answer import Asked
+from penstock.wire.departure import send
+from penstock.wire.egress import Egress, Outgoing
+from penstock.wire.gate import Gate
+from penstock.wire.link import Link
+from penstock.wire.loop import Loop
+from penstock.wire.message import Malformed, decode, frame_bytes
+from penstock.wire.serving import Serving
+from penstock.wire.sockets import STRANGE, Socket, monitor_of
+
+_AT_ONCE = 64
+"""Messages read from one socket, or sent, before the others have their turn."""
+_TICK, _IDLE = 0.1, 1.0
+"""Seconds between looks at the clock: with something under way, and without."""
+_DRAIN, _LINGER_MS = 0.5, 200
+"""What answers on their way are given at the end: seconds in our queues, milliseconds in ZeroMQ's."""
+_LABELS = 256
+"""Flows that one peer may open."""
+
+
+class Exchange:
+    """Belongs to the loop's thread, but for `stop` and the counters."""
+
+    def __init__(self, name: str, egress: Egress, serving: Serving, gate: Gate, router: Socket, door: Socket) -> None:
+        """`router` is where peers ask; at `door` ZeroMQ asks the gate about them."""
+        self.malformed = self.strangers = 0
+        self.loop = Loop(name, self._turn, self._close)
+        self._name, self._egress, self._serving = name, egress, serving
+        self._gate, self._router, self._door = gate, router, door
+        self._links: dict[int, Link] = {}
+        """By the identity of their flow."""
+        self._labels: dict[str, set[str]] = {}
+        self._events = monitor_of(router, STRANGE)
+        self._next_tick, self._end = 0.0, float("inf")
+        self._hears, self._lent = False, 0
+        self.loop.watch(door, self._let_in)
+        self.loop.watch(self._events, self._count_strangers)
+        self._mind_inbox()
+
+    def stop(self) -> None:
+        """End soon, when what is on its way has left."""
+        self._end = time.monotonic() + _DRAIN
+        self.loop.soon()
+
+    def add(self, link: Link) -> None:
+        """Keep its calls to their time, also while nobody knows where the peer is."""
+        self._links[id(link.channel.flow)] = link
+        self._egress.unblock(link.channel.flow)
+
+    def connect(self, link: Link, address: str) -> None:
+        """Open a link, or open it anew, at the peer's address."""
+        for socket in (link.socket, link.monitor):
+            if socket is not None:
+                self.loop.unwatch(socket)
+        link.connect(address)
+        self._resume(link)
+        if link.monitor is not None:
+            self.loop.watch(link.monitor, link.hear)
+
+    def _resume(self, link: Link) -> None:
+        """There may be a connection: try."""
+        if link.socket is not None:
+            self.loop.watch(link.socket, lambda: self._read_answers(link))
+        self._egress.unblock(link.channel.flow)
+
+    def _turn(self) -> float | None:
+        more = self._send()
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + _TICK
+            for link in self._links.values():
+                link.channel.tick(now)
+            self._mind_inbox()
+        leaving = self._lent > 0 or self._egress.waiting() > 0
+        if now >= self._end or (self._end < float("inf") and not leaving):
+            return None
+        busy = leaving or not self._hears or any(link.channel.busy for link in self._links.values())
+        return 0.0 if more else (_TICK if busy else _IDLE)
+
+    def _send(self) -> bool:
+        """Send what may go; whether there is more."""
+        for _ in range(_AT_ONCE):
+            out = self._egress.take(time.monotonic())
+            if out is None:
+                return False
+            self._hand_over(out)
+        return True
+
+    def _hand_over(self, out: Outgoing) -> None:
+        if out.route is None:
+            self._ask(out, self._links.get(id(out.flow)))
+            return
+        try:
+            self._give(self._router, out)
+        except zmq.ZMQError:
+            # Who asked is gone.
+            out.frames.clear()
+            out.sent(False)
+            self._left(out)
+
+    def _ask(self, out: Outgoing, link: Link | None) -> None:
+        if link is None or link.socket is None:
+            # Nobody has met the peer; or the channel was faster than its link, which is on its way here.
+            self._egress.put_back(out)
+            return
+        try:
+            self._give(link.socket, out)
+        except zmq.ZMQError:
+            # It goes out when there is a connection; the socket says when.
+            self._egress.put_back(out)
+            self.loop.watch(link.socket, lambda: self._read_answers(link), lambda: self._resume(link))
+
+    def _give(self, socket: Socket, out: Outgoing) -> None:
+        gone = send(socket, out.route, out.frames, lambda: self._tell_left(out))
+        self._egress.handed_over(out)
+        out.sent(True)
+        if gone:
+            self._left(out)
+        else:
+            self._lent += 1
+
+    def _tell_left(self, out: Outgoing) -> None:
+        """From any thread. There is room again for more than one message when half of them have left."""
+
+        def returned() -> None:
+            self._lent -= 1
+            self._left(out)
+
+        self.loop.soon(returned, together=self._lent // 2)
+
+    def _left(self, out: Outgoing) -> None:
+        self._egress.left(out, time.monotonic())
+        out.left()
+
+    def _read_requests(self) -> None:
+        self._each(self._router, self._request)
+        self._mind_inbox()
+
+    def _read_answers(self, link: Link) -> None:
+        if link.socket is not None:
+            self._each(link.socket, lambda frames: self._answer(link, frames))
+
+    def _each(self, socket: Socket, take: Callable[[list[zmq.Frame]], None]) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.ZMQError:
+                return
+            try:
+                take(frames)
+            except Malformed:
+                self.malformed += 1
+
+    def _request(self, frames: list[zmq.Frame]) -> None:
+        route, content = frames[0].bytes, frames[1:]
+        # The name that the gate gave this connection; what a message says of its sender is worth nothing.
+        sender = str(content[0].get("User-Id"))
+        received = decode(content)
+        if received.sign != "ask":
+            raise Malformed("it answers nothing.")
+        labels = self._labels.setdefault(sender, set())
+        labels.add(received.flow)
+        if len(labels) > _LABELS:
+            labels.discard(received.flow)
+            raise Malformed("its sender has too many flows.")
+        flow = self._egress.flow(flow_name(sender, self._name, received.flow), received.priority, serving=True)
+        size = frame_bytes(content)
+        self._egress.received(flow, size)
+        self._serving.request(Asked(received, sender, route, flow, size))
+
+    def _answer(self, link: Link, frames: list[zmq.Frame]) -> None:
+        received = decode(frames)
+        if received.sign == "ask":
+            raise Malformed("it asks over a connection that answers.")
+        link.channel.receive(received, frame_bytes(frames))
+
+    def _mind_inbox(self) -> None:
+        """Read requests only while they can be held."""
+        hears = not self._serving.full()
+        if hears and not self._hears:
+            self.loop.watch(self._router, self._read_requests)
+        elif self._hears and not hears:
+            self.loop.unwatch(self._router)
+        self._hears = hears
+
+    def _let_in(self) -> None:
+        while self._door.poll(0):
+            self._door.send_multipart(self._gate.answer(self._door.recv_multipart()))
+
+    def _count_strangers(self) -> None:
+        while self._events.poll(0):
+            recv_monitor_message(self._events, zmq.NOBLOCK)
+            self.strangers += 1
+
+    def _close(self) -> None:
+        for link in self._links.values():
+            link.channel.close()
+            link.close()
+        for flow in self._egress.flows():
+            for out in self._egress.withdraw(flow, everything=True):
+                out.sent(False)
+                out.left()
+        self._router.disable_monitor()
+        self._events.close(0)
+        # The door last: without it ZeroMQ would let anybody in.
+        self._router.close(_LINGER_MS)
+        self._door.close(0)
+
+
+def flow_name(caller: str, server: str, label: str) -> str:
+    """How a flow is called everywhere."""
+    return f"{caller}>{server}/{label}" if label else f"{caller}>{server}"

@@ -1,0 +1,202 @@
+"""Messages and their form on the wire: a msgpack header, then every array's bytes in a frame of its own.
+
+Nothing that arrives is believed: sizes, types and shapes are checked before an array is made, and an array is a
+read-only view of the frame it came in. What is sent is the array's own memory.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgpack
+import numpy as np
+import zmq
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+
+VERSION = 1
+SIGNS = ("ask", "answer", "part", "end", "error")
+"""A request; a whole answer; a part of an answer; how many parts there were; what went wrong."""
+_DTYPES = {
+    code: np.dtype("<" + code)
+    for code in ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+}  # fmt: skip
+"""By their code in a header. bfloat16 travels as u2."""
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+_LARGEST = (1 << 63) - 1
+_DEPTH = 16
+
+
+@dataclass
+class Message:
+    """What one process tells another: a kind, a few plain values, and arrays."""
+
+    kind: str
+    body: dict[str, Any] = field(default_factory=dict)
+    """Anything msgpack knows, with strings as keys: numbers, strings, bytes, lists, mappings."""
+    arrays: tuple[Array, ...] = ()
+    done: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+    """Called once when the arrays' memory may be used again: until then the wire reads from it."""
+
+
+class Malformed(PenstockError):  # noqa: N818
+    """Bytes that are no message."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a message may hold at most, sent or received."""
+
+    header_bytes: int = 1 << 20
+    arrays: int = 64
+    array_bytes: int = 1 << 30
+    dims: int = 8
+    name_chars: int = 128
+    """Of a kind, and of a flow's name."""
+
+
+LIMITS = Limits()
+
+
+class Received(NamedTuple):
+    """A message and what was written on its envelope."""
+
+    message: Message
+    call: int
+    """Which call it belongs to, by the caller's count."""
+    sign: str
+    """One of SIGNS."""
+    number: int
+    """Of a part, its place; of an end, how many parts there were."""
+    flow: str
+    priority: int
+
+
+def encode(
+    message: Message, call: int, sign: str, number: int = 0, flow: str = "", priority: int = 0, limits: Limits = LIMITS
+) -> list[bytes | Array]:
+    """The frames of a message: a header, and each array's own memory as flat bytes."""
+    arrays = [_sendable(array) for array in message.arrays]
+    specs = [[_CODES[array.dtype], *array.shape] for array in arrays]
+    fields = [VERSION, sign, call, number, flow, priority, message.kind, message.body, specs]
+    try:
+        header = msgpack.packb(fields, use_bin_type=True)
+        # What the other side would refuse is refused here, where there is somebody to tell.
+        _checked(header, [array.nbytes for array in arrays], limits)
+    except (TypeError, ValueError, OverflowError, Malformed) as error:
+        raise PenstockError(f"A message of kind {message.kind!r} cannot be sent: {error}") from None
+    return [header, *(array.reshape(-1).view(np.uint8) for array in arrays)]
+
+
+def decode(frames: Sequence[bytes | zmq.Frame], limits: Limits = LIMITS) -> Received:
+    """The message that these frames are, or Malformed. Its arrays are read-only views of the frames."""
+    views = [_bytes_of(frame) for frame in frames]
+    if not views:
+        raise Malformed("it has no frames.")
+    fields, shapes = _checked(views[0], [view.nbytes for view in views[1:]], limits)
+    _, sign, call, number, flow, priority, kind, body, _ = fields
+    arrays = tuple(_view(view, dtype, shape) for view, (dtype, shape) in zip(views[1:], shapes, strict=True))
+    return Received(Message(kind, body, arrays), call, sign, number, flow, priority)
+
+
+def frame_bytes(frames: Sequence[bytes | Array | zmq.Frame]) -> int:
+    """What frames weigh together, in bytes."""
+    return sum(frame.nbytes if isinstance(frame, np.ndarray) else len(frame) for frame in frames)
+
+
+Shape = tuple[np.dtype[Any], tuple[int, ...]]
+
+
+def _checked(header: bytes | memoryview, sizes: list[int], limits: Limits) -> tuple[list[Any], list[Shape]]:
+    """A header's fields and its arrays' types and shapes, which agree with the frames' sizes in bytes."""
+    if len(header) > limits.header_bytes:
+        raise Malformed(f"its header of {len(header):,} bytes is over {limits.header_bytes:,}.")
+    if len(sizes) > limits.arrays:
+        raise Malformed(f"its {len(sizes)} arrays are over {limits.arrays}.")
+    fields = _unpacked(header)
+    if not isinstance(fields, list) or len(fields) != 9 or fields[0] != VERSION:
+        raise Malformed(f"its header is not one of version {VERSION}.")
+    _, sign, call, number, flow, priority, kind, body, specs = fields
+    if sign not in SIGNS:
+        raise Malformed("its sign is not known.")
+    if not (_count(call) and _count(number) and isinstance(priority, int) and not isinstance(priority, bool)):
+        raise Malformed("its call, number or priority is no number.")
+    if not (_short(flow, limits) and _short(kind, limits)):
+        raise Malformed(f"its flow or kind is no string of up to {limits.name_chars} characters.")
+    if not isinstance(body, dict) or not _plain(body, _DEPTH):
+        raise Malformed("its body is no mapping of plain values by name.")
+    if not isinstance(specs, list) or len(specs) != len(sizes):
+        raise Malformed(f"it has {len(sizes)} arrays where its header says otherwise.")
+    return fields, [_shape(spec, size, limits) for spec, size in zip(specs, sizes, strict=True)]
+
+
+def _unpacked(header: bytes | memoryview) -> Any:
+    try:
+        return msgpack.unpackb(header, raw=False, strict_map_key=True, ext_hook=_no_extensions)
+    except Malformed:
+        raise
+    except Exception as error:  # msgpack raises many kinds, and means one thing by all of them
+        raise Malformed(f"its header is no msgpack ({type(error).__name__}).") from None
+
+
+def _no_extensions(code: int, data: bytes) -> Any:
+    raise Malformed("its header holds a type of its own.")
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
+
+
+def _short(value: Any, limits: Limits) -> bool:
+    return isinstance(value, str) and len(value) <= limits.name_chars
+
+
+def _plain(value: Any, depth: int) -> bool:
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return True
+    if depth == 0:
+        return False
+    if type(value) is dict:
+        return all(type(key) is str and _plain(each, depth - 1) for key, each in value.items())
+    return type(value) is list and all(_plain(each, depth - 1) for each in value)
+
+
+def _shape(spec: Any, size: int, limits: Limits) -> Shape:
+    """An array's type and shape by its line in the header, if a frame of `size` bytes can be it."""
+    if not isinstance(spec, list) or not spec or not isinstance(spec[0], str) or spec[0] not in _DTYPES:
+        raise Malformed("an array's type is not one of booleans, integers and floats.")
+    dtype, shape = _DTYPES[spec[0]], spec[1:]
+    if len(shape) > limits.dims or not all(_count(each) for each in shape):
+        raise Malformed(f"an array's shape is not up to {limits.dims} sizes.")
+    if size > limits.array_bytes:
+        raise Malformed(f"an array of {size:,} bytes is over {limits.array_bytes:,}.")
+    if math.prod(shape) * dtype.itemsize != size:
+        raise Malformed(f"an array of {size:,} bytes has not the shape that the header says.")
+    if size == 0 and any(each > limits.array_bytes for each in shape):
+        raise Malformed("an empty array's shape is beyond all limits.")
+    return dtype, tuple(shape)
+
+
+def _sendable(array: Array) -> Array:
+    """The array itself, or where its memory is not as it must be on the wire, a copy of it."""
+    dtype = array.dtype.newbyteorder("<")
+    if dtype not in _CODES:
+        raise PenstockError(
+            f"An array of {array.dtype} cannot be sent: use booleans, integers or floats of 2 to 8 bytes."
+        )
+    return array.astype(dtype, order="C", copy=False)
+
+
+def _bytes_of(frame: Any) -> memoryview:
+    return memoryview(frame)
+
+
+def _view(frame: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    array = np.frombuffer(frame, dtype).reshape(shape) if frame.nbytes else np.empty(shape, dtype)
+    if not array.flags.aligned:
+        # Small frames lie anywhere in the buffer that they were received in; kernels want whole words.
+        array = array.copy()
+    array.flags.writeable = False
+    return array

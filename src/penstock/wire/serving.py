@@ -1,0 +1,101 @@
+"""The answering side of a process: handlers by kind, a few threads that run them, answers that stream."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+
+from penstock.errors import PenstockError, nearest
+from penstock.wire.answer import Answer, Asked
+from penstock.wire.egress import Outgoing
+from penstock.wire.message import Message
+
+Handler = Callable[[Message, str], Message | Iterable[Message]]
+"""(the request, the sender's proven name) -> the answer, or its parts one by one."""
+
+log = logging.getLogger("penstock.wire")
+
+_INBOX_BYTES = 256 << 20
+"""Bytes of requests that wait for a thread; beyond, peers' requests stay with them."""
+_PATIENCE = 5.0
+"""Seconds that closing waits for handlers that do not end."""
+
+
+class Serving:
+    """Runs handlers in threads of its own. Answers that wait for the network hold no thread."""
+
+    def __init__(self, name: str, threads: int, put: Callable[[Outgoing], None]) -> None:
+        """`put` lets a message leave."""
+        self._name, self._put = name, put
+        self._handlers: dict[str, Handler] = {}
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._under_way: set[tuple[bytes, int]] = set()
+        self._inbox = 0
+        self._closing = False
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"wire-{name}-{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def register(self, kind: str, handler: Handler) -> None:
+        """From now on requests of that kind are the handler's."""
+        self._handlers[kind] = handler
+
+    def request(self, asked: Asked) -> None:
+        """Have it answered, unless the same request came over the same connection and is being answered."""
+        key = (asked.route, asked.received.call)
+        with self._lock:
+            if key in self._under_way:
+                return
+            self._under_way.add(key)
+            self._inbox += asked.size
+        self._work.put(lambda: self._begin(asked))
+
+    def full(self) -> bool:
+        """Whether so much waits that no more should be read."""
+        return self._inbox > _INBOX_BYTES
+
+    def close(self) -> None:
+        """Let the threads end what they are at, and nothing more."""
+        self._closing = True
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join(_PATIENCE)
+            if thread.is_alive():
+                log.warning("%s: a handler does not end; %s closes without it.", thread.name, self._name)
+
+    def _run(self) -> None:
+        while (step := self._work.get()) is not None and not self._closing:
+            try:
+                step()
+            except Exception:
+                log.exception("%s: an answer failed.", self._name)
+
+    def _begin(self, asked: Asked) -> None:
+        with self._lock:
+            self._inbox -= asked.size
+        answer = Answer(asked, self._name, self._put, self._work.put, self._wanted, self._ended)
+        try:
+            made = self._handler(asked.received.message.kind)(asked.received.message, asked.sender)
+            if isinstance(made, Message):
+                answer.whole(made)
+            else:
+                answer.stream(iter(made))
+        except Exception as error:
+            answer.fail(error)
+
+    def _wanted(self) -> bool:
+        return self._closing or not self._work.empty()
+
+    def _ended(self, asked: Asked) -> None:
+        with self._lock:
+            self._under_way.discard((asked.route, asked.received.call))
+
+    def _handler(self, kind: str) -> Handler:
+        handler = self._handlers.get(kind)
+        if handler is None:
+            raise PenstockError(f"{self._name} does not serve {kind!r}{nearest(kind, self._handlers)}")
+        return handler

@@ -1,0 +1,365 @@
+"""Rows at their owner after any kill: every acknowledged gradient counted, each once."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import PenstockError
+from penstock.store import EmbeddingTable
+from penstock.store.parts import OwnedEmbedding, Push, PushMissing, StepPast
+from penstock.store.parts.journal import Journal, _record, read_records
+from penstock.wire import Message
+
+COUNT, WIDTH, WORLD = 12, 3, 2
+NAMES = np.random.default_rng(5).permutation(40)[:COUNT]
+TABLE = ("t", NAMES, WIDTH)
+
+
+def owned(folder, optimiser="adam", kind=OwnedEmbedding, seed=1):
+    return kind(folder, *TABLE, optimiser, 0.1, seed)
+
+
+def pushes(step, world=WORLD, seed=0):
+    """What every rank learns in a step; some rows by several, in some steps none."""
+    made = []
+    for rank in range(world):
+        rng = np.random.default_rng([seed, step, rank])
+        ids = rng.permutation(COUNT)[: rng.integers(0, 6)].astype(np.int32)
+        made.append(Push(step, rank, world, True, ids, rng.normal(size=(len(ids), WIDTH)).astype(np.float32)))
+    return made
+
+
+def expected(steps, optimiser="adam", world=WORLD, seed=0):
+    """One machine's table after so many steps, gradients summed in the order of ranks."""
+    table = EmbeddingTable("t", COUNT, WIDTH, optimiser, 0.1, 1, NAMES)
+    for step in range(steps):
+        total, touched = np.zeros((COUNT, WIDTH), np.float32), np.zeros(COUNT, bool)
+        for push in pushes(step, world, seed):
+            np.add.at(total, push.ids, push.gradients)
+            touched[push.ids] = True
+        ids = np.flatnonzero(touched)
+        table.push(ids, total[ids])
+    return table
+
+
+def assert_is(own, table, step):
+    assert (own.step, own.steps) == (step, table.steps)
+    for mine, theirs in zip([own.rows, *own.moments], [table.rows, *table.moments], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "adagrad"])
+def test_steps_are_one_machines_whatever_is_repeated_or_out_of_order(tmp_path, optimiser):
+    own = owned(tmp_path, optimiser)
+    assert_is(own, expected(0, optimiser), 0)
+    for step in range(5):
+        own.pull(np.arange(COUNT), step, np.empty((COUNT, WIDTH), np.float32))
+        wrong = pushes(step, seed=9)[1]
+        own.push(wrong)
+        for push in [*reversed(pushes(step)), pushes(step)[0]]:
+            own.push(push)
+        if step:
+            own.push(pushes(step - 1, seed=9)[0])  # long on its way, and long applied
+    own.reach(5)
+    own.reach(5)
+    assert_is(own, expected(5, optimiser), 5)
+    with pytest.raises(StepPast, match="step 5: 4 is past"):
+        own.reach(4)
+    own.close()
+    again = owned(tmp_path, optimiser)
+    assert_is(again, expected(5, optimiser), 5)
+    again.close()
+
+
+def test_a_push_for_the_next_step_applies_the_last(tmp_path):
+    own = owned(tmp_path)
+    for step in range(3):
+        for push in pushes(step):
+            own.push(push)
+    assert_is(own, expected(2), 2)
+    own.close()
+
+
+def test_a_missing_rank_is_named(tmp_path):
+    own = owned(tmp_path)
+    with pytest.raises(PushMissing, match=r"Step 0 .* rank 0"):
+        own.reach(1)
+    for push in pushes(0, 4)[::2]:
+        own.push(push)
+    with pytest.raises(PushMissing, match="rank 1, 3 of 4"):
+        own.reach(1)
+    for push in pushes(0, 2):  # done again by fewer
+        own.push(push)
+    own.reach(1)
+    assert_is(own, expected(1), 1)
+    own.close()
+
+
+def test_steps_count_where_the_rows_are_elsewhere_and_not_where_there_are_none(tmp_path):
+    own, none = owned(tmp_path), (np.empty(0, np.int32), np.empty((0, WIDTH), np.float32))
+    own.push(Push(0, 0, 2, False, *none))
+    own.push(Push(0, 1, 2, True, *none))
+    own.push(Push(1, 0, 1, False, *none))
+    own.reach(2)
+    assert (own.step, own.steps) == (2, 1)
+    own.close()
+
+
+class KilledError(Exception):
+    """The process is gone."""
+
+
+class KilledBeforeRecord(OwnedEmbedding):
+    def _outcome(self, *args):
+        raise KilledError
+
+
+class KilledBeforeCopy(OwnedEmbedding):
+    def _copy(self, ids, tables):
+        raise KilledError
+
+
+class KilledInCopy(OwnedEmbedding):
+    def _copy(self, ids, tables):
+        half = len(ids) // 2
+        super()._copy(
+            ids,
+            [
+                tables[0],
+                *(np.concatenate([t[:half], m[ids[half:]]]) for t, m in zip(tables[1:], self.moments, strict=True)),
+            ],
+        )
+        raise KilledError
+
+
+class KilledBeforeSettling(OwnedEmbedding):
+    def _settle(self, step, steps):
+        raise KilledError
+
+
+class KilledAfterSettling(OwnedEmbedding):
+    def _settle(self, step, steps):
+        super()._settle(step, steps)
+        raise KilledError
+
+
+@pytest.mark.parametrize(
+    "kind", [KilledBeforeRecord, KilledBeforeCopy, KilledInCopy, KilledBeforeSettling, KilledAfterSettling]
+)
+def test_a_kill_while_applying_changes_nothing(tmp_path, kind):
+    own = owned(tmp_path)
+    for step in range(2):
+        for push in pushes(step):
+            own.push(push)
+    own.close()
+    for step in range(2, 5):
+        dying = owned(tmp_path, kind=kind)
+        with pytest.raises(KilledError):
+            dying.reach(step)
+        dying.close()
+        own = owned(tmp_path)
+        own.reach(step)
+        assert_is(own, expected(step), step)
+        for push in pushes(step):
+            own.push(push)
+        own.close()
+
+
+def test_a_process_that_kills_itself_in_the_middle_leaves_its_tables(tmp_path):
+    script = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_owned_embedding as test
+
+class Dying(test.OwnedEmbedding):
+    def _copy(self, ids, tables):
+        self._tables[0][ids[: len(ids) // 2]] = tables[0][: len(ids) // 2]
+        if self.step == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super()._copy(ids, tables)
+
+own = test.owned(test.Path({str(tmp_path)!r}), kind=Dying)
+for step in range(2):
+    for push in test.pushes(step):
+        own.push(push)
+own.reach(2)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    own = owned(tmp_path)
+    assert_is(own, expected(2), 2)
+    own.close()
+
+
+def test_a_journal_cut_anywhere_loses_nothing_that_was_acknowledged(tmp_path):
+    first = tmp_path / "first"
+    own = owned(first)
+    for push in [*pushes(0), pushes(1)[0]]:
+        own.push(push)
+    own.push(pushes(1)[1])
+    own.close()
+    dying = owned(first, kind=KilledBeforeCopy)
+    with pytest.raises(KilledError):
+        dying.reach(2)
+    dying.close()
+    content, sizes = (first / "journal").read_bytes(), [0, *_record_ends(first / "journal")]
+    assert len(content) == sizes[-1]
+    cut = tmp_path / "cut"
+    for size in range(len(content) + 1):
+        cut.write_bytes(content[:size])
+        assert read_records(cut)[1] == max(end for end in sizes if end <= size)
+    assert len(sizes) == 5  # nothing, the clock, two pushes, the outcome
+    for size in {*(end + off for end in sizes[1:] for off in (-1, 0, 1)), *range(sizes[1], len(content), 31)}:
+        if sizes[1] <= size <= len(content):
+            _reopen_cut(first, tmp_path / "copy", content[:size], sum(size >= end for end in sizes[2:]))
+
+
+def _reopen_cut(first, copy, content, whole):
+    """With `whole` records behind the clock: what was pushed is there, and done again it is counted once."""
+    shutil.copytree(first, copy)
+    (copy / "journal").write_bytes(content)
+    own = owned(copy)
+    assert own.step == (2 if whole == 3 else 1)
+    if whole < 3:
+        assert sorted(own._staged) == list(range(whole))
+        own.push(pushes(1)[1])
+        own.push(pushes(1)[0])
+    own.reach(2)
+    assert_is(own, expected(2), 2)
+    own.close()
+    shutil.rmtree(copy)
+
+
+def _record_ends(path):
+    content, ends = path.read_bytes(), []
+    for _ in read_records(path)[0]:
+        begin = ends[-1] if ends else 0
+        _, size = _record(memoryview(content)[begin:])
+        ends.append(begin + size)
+    return ends
+
+
+def test_a_full_disk_is_reported_and_the_journal_stays_whole(tmp_path, monkeypatch):
+    import penstock.store.parts.journal as journal
+
+    own = owned(tmp_path)
+    own.push(pushes(0)[0])
+    write = journal._write
+
+    def full(file, at, record):
+        import os
+
+        os.pwrite(file, b"psj1 half a record", at)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal, "_write", full)
+    with pytest.raises(PenstockError, match="No space left"):
+        own.push(pushes(0)[1])
+    monkeypatch.setattr(journal, "_write", write)
+    own.push(pushes(0)[1])
+    # The tables are written, and the disk is full when the journal should begin anew: the step is applied all the same.
+    with monkeypatch.context() as patch:
+        replace = Journal.replace
+        patch.setattr(Journal, "replace", lambda *_: (_ for _ in ()).throw(PenstockError("No space left")))
+        with pytest.raises(PenstockError, match="No space left"):
+            own.reach(1)
+    assert Journal.replace is replace
+    assert_is(own, expected(1), 1)
+    own.push(pushes(1)[0])
+    own.close()
+    for _ in range(2):
+        own = owned(tmp_path)
+        assert_is(own, expected(1), 1)
+        assert sorted(own._staged) == [0]
+        own.close()
+
+
+def test_restoring_is_whole_or_refuses(tmp_path):
+    source, target = owned(tmp_path / "a"), owned(tmp_path / "b")
+    for step in range(3):
+        for push in pushes(step):
+            source.push(push)
+    source.reach(3)
+    pieces = [(start, source.read(start, min(COUNT, start + 5), 3)) for start in range(0, COUNT, 5)]
+    target.push(pushes(0, seed=7)[0])
+    assert not target.restore("r", *pieces[2], 3, 3)
+    with pytest.raises(PenstockError, match="half restored"):
+        target.reach(0)
+    assert not target.restore("r", *pieces[0], 3, 3)
+    target.close()
+    target = owned(tmp_path / "b")
+    with pytest.raises(PenstockError, match="half restored"):
+        target.push(pushes(3)[0])
+    assert not target.restore("r", *pieces[0], 3, 3)
+    assert target.restore("r", *pieces[1], 3, 3)
+    assert_is(target, expected(3), 3)
+    for push in pushes(3):
+        target.push(push)
+    assert target.restore("r", *pieces[1], 3, 3)  # come late: no harm
+    target.reach(4)
+    assert_is(target, expected(4), 4)
+    target.restore("s", *pieces[0], 3, 3)
+    target.restore("t", *pieces[0], 3, 3)
+    with pytest.raises(PenstockError, match="restored from elsewhere"):
+        target.restore("s", *pieces[1], 3, 3)
+    with pytest.raises(PenstockError, match="another shape"):
+        target.restore("t", 8, pieces[0][1], 3, 3)
+    source.close()
+    target.close()
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+    own = owned(tmp_path)
+    good = pushes(0)[0]
+    for bad, words in [
+        (good._replace(ids=np.array([COUNT]), gradients=np.zeros((1, WIDTH), np.float32)), "outside 0..11"),
+        (good._replace(gradients=good.gradients[:, :2]), "do not fit"),
+        (good._replace(gradients=good.gradients.astype(np.float64)), "do not fit"),
+        (good._replace(rank=2), "Rank 2 is none of 2"),
+    ]:
+        with pytest.raises(PenstockError, match=words):
+            own.push(bad)
+    with pytest.raises(PenstockError, match="in use by another process"):
+        owned(tmp_path)
+    own.close()
+    with pytest.raises(PenstockError, match="holds other embeddings"):
+        owned(tmp_path, seed=2)
+    (tmp_path / "journal").write_bytes(b"psj1")
+    with pytest.raises(PenstockError, match="is damaged"):
+        owned(tmp_path)
+
+
+def test_a_start_that_was_killed_begins_again(tmp_path):
+    own = owned(tmp_path)
+    own.rows[...] = 5
+    own.moments[0][...] = 5
+    own.close()
+    (tmp_path / "journal").unlink()
+    own = owned(tmp_path)
+    assert_is(own, expected(0), 0)
+    own.close()
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=5), st.integers(0, 2**62), st.integers(0, 9)), max_size=5),
+    st.binary(max_size=60),
+)
+def test_journals_give_back_whole_records_and_drop_the_rest(tmp_path_factory, records, tail):
+    import penstock.store.parts.journal as journal
+
+    path = tmp_path_factory.mktemp("journal") / "journal"
+    journal.write_journal(path, [])
+    with Journal(path) as file:
+        for word, number, count in records:
+            file.append(Message("record", {"word": word, "number": number}, (np.arange(count), np.zeros((count, 2)))))
+    with path.open("ab") as file:
+        file.write(tail)
+    with Journal(path) as file:
+        assert [(r.body["word"], r.body["number"], len(r.arrays[1])) for r in file.records] == records
+        assert path.stat().st_size == file.size

@@ -1,0 +1,150 @@
+"""A table over parts learns as one on one machine does, through lost and repeated messages and dead owners."""
+
+import numpy as np
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.store import EmbeddingTable
+from penstock.store.parts import EmbeddingService, RemoteEmbedding, own_embedding
+from penstock.wire import Message, Post, RemoteError, WireOptions, make_credentials
+
+WIDTH, SEED, RATE = 4, 3, 0.1
+COUNT = 600
+
+
+def owners(folder, partition, parts, optimiser="adam"):
+    return {("paper", p): own_embedding(folder, partition, p, "paper", WIDTH, optimiser, RATE, SEED) for p in parts}
+
+
+def worker(partition, post, optimiser="adam"):
+    names = partition.original("paper")
+    return RemoteEmbedding("paper", partition.book, WIDTH, optimiser, lambda p: post.channel(f"store-{p % 2}"), names)
+
+
+@pytest.fixture
+def tables(cuts, posts, tmp_path):
+    """(owners' tables, a worker's): two stores hold the parts in turn."""
+    opened = []
+
+    def make(parts, optimiser="adam"):
+        partition = cuts(parts)
+        *stores, reader = posts("store-0", "store-1", "reader")
+        held = [owners(tmp_path, partition, range(k, parts, 2), optimiser) for k in (0, 1)]
+        for post, share in zip(stores, held, strict=True):
+            EmbeddingService(post, share)
+            opened.extend(share.values())
+        return partition, worker(partition, reader, optimiser)
+
+    yield make
+    for owned in opened:
+        owned.close()
+
+
+def learn(partition, remote, table, steps, world):
+    """Steps on both; a rank's batch is of vertices anywhere, and in one step of nobody's part."""
+    to_new = np.argsort(partition.original("paper"))
+    for step in steps:
+        total, touched = np.zeros((COUNT, WIDTH), np.float32), np.zeros(COUNT, bool)
+        for rank in range(world):
+            rng = np.random.default_rng([step, rank])
+            original = rng.permutation(COUNT)[: rng.integers(0, 40) if step != 2 else 2]
+            new = to_new[original]
+            np.testing.assert_array_equal(remote.pull(new, step), table.pull(original))
+            gradients = rng.normal(size=(len(new), WIDTH)).astype(np.float32)
+            for _ in range(1 + (step + rank) % 2):
+                remote.push(new, gradients, step, rank, world)
+            total[original] += gradients
+            touched[original] = True
+        ids = np.flatnonzero(touched)
+        table.push(ids, total[ids])
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "adagrad"])
+@pytest.mark.parametrize(("parts", "world"), [(1, 1), (2, 2), (4, 3)])
+def test_learning_equals_one_table(tables, parts, world, optimiser):
+    partition, remote = tables(parts, optimiser)
+    table = EmbeddingTable("paper", COUNT, WIDTH, optimiser, RATE, SEED)
+    learn(partition, remote, table, range(5), world)
+    state = remote.state(5)
+    assert state.keys() == table.state().keys()
+    for key, value in table.state().items():
+        np.testing.assert_array_equal(state[key], value)
+    ids = np.array([5, 9, 5, 599, 9])
+    np.testing.assert_array_equal(remote.pull(ids, 5), table.pull(partition.original("paper")[ids]))
+    assert remote.traffic().bytes == remote.traffic().minimum == remote.traffic().rows * 16
+
+
+def test_a_checkpoint_of_the_uncut_graph_is_taken_up(tables):
+    partition, remote = tables(4)
+    table = EmbeddingTable("paper", COUNT, WIDTH, "adam", RATE, SEED)
+    learn(partition, remote, table, range(2), 2)
+    other = EmbeddingTable("paper", COUNT, WIDTH, "adam", RATE, SEED + 1)
+    other.push(np.arange(9), np.ones((9, WIDTH)))
+    remote.restore(other.state(), 40)
+    learn(partition, remote, other, range(40, 43), 2)
+    np.testing.assert_array_equal(remote.state(43)["rows"], other.rows)
+    with pytest.raises(PenstockError, match="another shape"):
+        remote.restore({**other.state(), "rows": other.rows[1:]}, 1)
+
+
+def test_a_rank_that_did_not_push_is_named_and_told_apart(tables):
+    _, remote = tables(2)
+    remote.push(np.array([1, 599]), np.ones((2, WIDTH)), 0, 0, 2)
+    with pytest.raises(RemoteError, match="rank 1 of 2") as caught:
+        remote.pull(np.array([0]), 1)
+    assert caught.value.type == "PushMissing"
+    remote.push(np.array([4]), None, 0, 1, 2)
+    remote.pull(np.arange(COUNT), 1)
+    with pytest.raises(RemoteError, match="0 is past") as caught:
+        remote.pull(np.array([0]), 0)
+    assert caught.value.type == "StepPast"
+
+
+def test_bad_requests_are_refused(tables):
+    _, remote = tables(2)
+    for ask, words in [
+        (lambda: remote.pull(np.array([COUNT]), 0), "outside 0"),
+        (lambda: remote.push(np.array([0]), np.ones((1, 3)), 0, 0, 1), "do not fit"),
+        (lambda: remote.push(np.array([0]), np.ones((1, WIDTH)), 0, 1, 1), "none of 1"),
+        (lambda: remote.pull(np.array([0]), 0, np.empty((1, 3), np.float32)), "do not fit a buffer"),
+        (lambda: remote.pull(np.array([0]), -1), "step: Input should be greater"),
+    ]:
+        with pytest.raises(PenstockError, match=words):
+            ask()
+    channel = remote._channels(0)
+    body = {"table": "paper", "part": 0, "step": 0}
+    for message, words in [
+        (Message("embed-pull", {**body, "part": 1}, (np.array([0]),)), "has no embeddings 'paper' of part 1"),
+        (Message("embed-pull", body, (np.array([0.5]),)), "row numbers"),
+        (Message("embed-pull", body, (np.array([-1]),)), "outside 0"),
+        (Message("embed-pull", {**body, "step": "0"}, (np.array([0]),)), "valid integer"),
+        (Message("embed-restore", {**body, "token": "a", "start": 0, "steps": 0}), "needs rows"),
+    ]:
+        with pytest.raises(RemoteError, match=words):
+            list(channel.start(message).parts())
+
+
+def test_an_owner_that_dies_between_push_and_step_comes_back_with_everything(cuts, tmp_path):
+    partition, table = cuts(2), EmbeddingTable("paper", COUNT, WIDTH, "adam", RATE, SEED)
+    credentials = make_credentials(["store-0", "store-1", "reader"])
+    options = WireOptions(security="token", call_timeout=20.0)
+    with Post(credentials["reader"], options=options) as reader:
+        remote = worker(partition, reader)
+        for life in range(3):
+            held = owners(tmp_path, partition, range(2))
+            with (
+                Post(credentials["store-0"], options=options) as first,
+                Post(credentials["store-1"], options=options) as second,
+            ):
+                for post in (first, second):
+                    EmbeddingService(post, held)
+                    reader.meet(post.name, post.address)
+                learn(partition, remote, table, range(2 * life, 2 * life + 2), 2)
+            for owned in held.values():
+                owned.close()
+    held = owners(tmp_path, partition, range(2))
+    for (_, part), owned in held.items():
+        owned.reach(6)
+        names = partition.original("paper")[slice(*partition.book.range(part, "paper"))]
+        np.testing.assert_array_equal(owned.rows, table.rows[names])
+        owned.close()

@@ -1,0 +1,66 @@
+"""Credentials: made, handed over as text, and refused when they are not whole."""
+
+import json
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.wire import Credentials, make_credentials, make_keys
+
+
+def test_travel_as_text() -> None:
+    for name, credentials in make_credentials(["store-0", "worker-1"]).items():
+        again = Credentials.from_json(credentials.to_json())
+        assert again == credentials
+        assert again.name == name
+
+
+def test_every_run_has_others() -> None:
+    one, other = make_credentials(["a", "b"]), make_credentials(["a", "b"])
+    assert one["a"].token == one["b"].token != other["a"].token
+    assert len({*one["a"].peers.values(), *other["a"].peers.values()}) == 4
+
+
+def test_secrets_are_not_printed() -> None:
+    credentials = make_credentials(["a"])["a"]
+    assert credentials.keys.secret not in repr(credentials)
+    assert credentials.token not in repr(credentials)
+
+
+@pytest.mark.parametrize("names", [["a", "a"], [""], ["a>b"], ["a/b"], ["x" * 65], ["-a"]])
+def test_names_that_cannot_be(names: list[str]) -> None:
+    with pytest.raises(PenstockError, match="task"):
+        make_credentials(names)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"secret": "x" * 40}, "does not belong"),
+        ({"secret": "é" * 40}, "secret key is no key"),
+        ({"public": make_keys().public}, "does not belong"),
+        ({"name": "c"}, "not the one its peers know"),
+        ({"name": 3}, "name"),
+        ({"token": ""}, "token is too short"),
+        ({"peers": {"a": "short"}}, "key of a is no key"),
+        ({"peers": {"a>b": "short"}}, "cannot name"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_what_is_not_whole_is_refused(change: dict[str, object], said: str) -> None:
+    document = json.loads(make_credentials(["a", "b"])["a"].to_json())
+    with pytest.raises(PenstockError, match=said):
+        Credentials.from_json(json.dumps(document | change))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "\x00"])
+def test_what_is_no_document_is_refused(text: str) -> None:
+    with pytest.raises(PenstockError, match="not valid"):
+        Credentials.from_json(text)
+
+
+def test_one_key_for_two_is_refused() -> None:
+    document = json.loads(make_credentials(["a", "b"])["a"].to_json())
+    document["peers"]["b"] = document["peers"]["a"]
+    with pytest.raises(PenstockError, match="two tasks have one key"):
+        Credentials.from_json(json.dumps(document))
