@@ -12,7 +12,7 @@ from penstock.progress import SILENT, Progress
 from penstock.report import write_report
 from penstock.train.data import IN_MEMORY
 from penstock.train.job import Job, make_job
-from penstock.train.run_folder import RunFolder
+from penstock.train.run_folder import CLUSTER, RunFolder
 from penstock.train.running import resume_run, start_run
 
 
@@ -77,6 +77,7 @@ def train(
     model: torch.nn.Module | str | None = None,
     *,
     resume: str | Path | None = None,
+    cluster: str | Path | None = None,
     force: bool = False,
     progress: Progress = SILENT,
     job: Job | None = None,
@@ -86,8 +87,15 @@ def train(
 
     `graph` is anything `ps.load` recognises, `model` a name, a model of `ps.nn`, or any module with
     `forward(x, edge_index)` or `forward(x_dict, edge_index_dict)`. `resume` names a run folder to go on from.
+    `cluster` names a cluster file (docs/cluster.md), or says 2x2 for two machines of two workers, all on this host.
     """
     module = model if isinstance(model, torch.nn.Module) else None
+    if resume is not None and (Path(resume) / CLUSTER).exists():
+        from penstock.cluster.running import resume_cluster_run
+
+        if set(fields) - {"epochs"} or job is not None or cluster is not None or graph is not None:
+            raise PenstockError("A resumed run keeps its job, its graph and its cluster: only epochs may be changed.")
+        return _reported(resume_cluster_run(Path(resume), fields.get("epochs"), progress), progress)
     if resume is not None:
         if set(fields) - {"epochs"} or job is not None:
             raise PenstockError("A resumed run keeps its job: only epochs may be changed.")
@@ -101,6 +109,16 @@ def train(
     if opened is not None:
         fields["graph"] = f"{opened.name}{IN_MEMORY}" if opened.path is None else str(opened.path)
     chosen = make_job({**(job.model_dump() if job else {}), **fields})
+    if cluster is not None:
+        # Whoever trains on one machine does not wait for the wire to be imported.
+        from penstock.cluster.running import start_cluster_run
+
+        if module is not None or (opened is not None and opened.path is None):
+            raise PenstockError(
+                "Other processes cannot see a graph or a module that is only in this one: save the graph to a folder,"
+                " and name a model of ps.nn."
+            )
+        return _reported(start_cluster_run(chosen, str(cluster), force, progress), progress)
     return _reported(start_run(chosen, opened, module, force, progress), progress)
 
 

@@ -47,6 +47,7 @@ _COMMANDS = {
     "embed": "penstock.cli.use:embed_command",
     "report": "penstock.cli.report:report_command",
     "bench": "penstock.cli.bench:bench",
+    "net": "penstock.cli.net:net",
 }
 
 

@@ -21,6 +21,9 @@ from penstock.train.job import make_job, read_job
 def train_command(
     job: Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="A run folder to go on from.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="A cluster file (docs/cluster.md), or 2x2: two machines of two workers here.")
+    ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
     **fields: Any,
@@ -31,10 +34,12 @@ def train_command(
 
     Example: penstock train job.yaml --lr 0.01
 
+    Example: penstock train job.yaml --cluster cluster.yaml
+
     Example: penstock train --resume runs/synthetic-arxiv-sage-1
     """
     with shown_progress(as_json) as progress:
-        run = _trained(job, resume, force, fields, progress)
+        run = _trained(job, resume, cluster, force, fields, progress)
     if as_json:
         print_json({**run.result, "state": run.state, "report": run.page and str(run.page), "notes": progress.notes})
     else:
@@ -44,11 +49,18 @@ def train_command(
         raise typer.Exit(INTERRUPTED)
 
 
-def _trained(job: Path | None, resume: Path | None, force: bool, fields: dict[str, Any], progress: Progress) -> Run:
+def _trained(
+    job: Path | None,
+    resume: Path | None,
+    cluster: str | None,
+    force: bool,
+    fields: dict[str, Any],
+    progress: Progress,
+) -> Run:
     if resume is None:
         chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
-        return train(job=chosen, force=force, progress=progress)
-    if job is not None or set(fields) - {"epochs"}:
+        return train(job=chosen, cluster=cluster, force=force, progress=progress)
+    if job is not None or cluster is not None or set(fields) - {"epochs"}:
         raise PenstockError("A resumed run keeps its job: give --resume, and --epochs to train longer.")
     return train(resume=resume, progress=progress, **fields)
 

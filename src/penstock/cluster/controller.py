@@ -18,7 +18,6 @@ _LOOK = 0.02
 """Seconds between two looks at the tasks."""
 _LEAVING = 10.0
 """Seconds that tasks have to end once the run is over."""
-_FINISHED = 0
 
 
 @dataclass(eq=False)
@@ -36,8 +35,9 @@ class Task:
     peak_mb: float = 0.0
     counts: dict[int, dict[str, int]] = field(default_factory=dict)
     """What it has counted, by incarnation."""
+    flows: dict[str, list[int]] = field(default_factory=dict)
+    """Bytes sent and received by the flows it had begun, as told when it left."""
     lost_at: float | None = None
-    ended: bool = False
 
     @property
     def restarts(self) -> int:
@@ -67,6 +67,8 @@ class Outcome:
     recoveries: list[dict[str, Any]]
     bytes_received: int
     bytes_minimum: int
+    flows: dict[str, list[int]]
+    """Bytes that callers sent and received, by flow."""
 
 
 class Controller:
@@ -95,14 +97,14 @@ class Controller:
             try:
                 for task in self.tasks.values():
                     self._start(task)
-                while not self._over():
-                    self._hear_all(started)
+                # With the result all is done: who is lost from then on is not missed.
+                while self._result is None:
                     self._look_after_tasks()
                     if stop() and not self._asked:
                         self._asked = True
                         self._tell_all(ask_to_stop=True)
                     time.sleep(_LOOK)
-                self._hear_all(started)
+                    self._hear_all(started)
                 self._dismiss()
             finally:
                 self._end_all()
@@ -115,6 +117,7 @@ class Controller:
             self.recoveries,
             self._counted("received"),
             self._counted("minimum"),
+            {name: sizes for task in self.tasks.values() for name, sizes in task.flows.items()},
         )
 
     def _counted(self, what: str) -> int:
@@ -123,11 +126,6 @@ class Controller:
     def _interface(self) -> str:
         """Where the first machine's tasks listen, the controller listens too."""
         return self._template.cluster.machines[0].address
-
-    def _over(self) -> bool:
-        return self._result is not None and all(
-            task.ended for task in self.tasks.values() if task.spec.kind == "worker"
-        )
 
     def _serve(self) -> None:
         """Answers that need no thought are given by the wire's threads; the rest waits for the controller's own."""
@@ -159,6 +157,7 @@ class Controller:
             task.heard = time.monotonic()
             task.peak_mb = max(task.peak_mb, float(message.body.get("peak_mb", 0)))
             task.counts[task.incarnation] = dict(message.body.get("counts", {}))
+            task.flows = dict(message.body.get("flows", task.flows))
         return Message("heard")
 
     def _hear_all(self, started: Callable[[dict[str, Any]], None]) -> None:
@@ -185,7 +184,7 @@ class Controller:
             away = time.monotonic() - task.lost_at
             self.recoveries[-1 - self._later(task)]["seconds"] = round(away, 3)
             task.lost_at = None
-        self._tell_all(addresses={task.spec.id: task.address})
+        self._tell_all(addresses={task.spec.id: task.address}, ask_to_stop=self._asked)
 
     def _later(self, task: Task) -> int:
         """How many recoveries were begun after this task's last."""
@@ -194,7 +193,7 @@ class Controller:
 
     def _start(self, task: Task) -> None:
         task.incarnation += 1
-        task.address, task.ready, task.heard, task.ended = "", False, time.monotonic(), False
+        task.address, task.ready, task.heard = "", False, time.monotonic()
         setup = self._template.model_copy(
             update={
                 "task": task.spec,
@@ -208,7 +207,7 @@ class Controller:
 
     def _look_after_tasks(self) -> None:
         for task in self.tasks.values():
-            if task.ended or task.handle is None:
+            if task.handle is None:
                 continue
             status = task.handle.poll()
             if status is None and time.monotonic() - task.heard > self._failure.patience:
@@ -218,13 +217,7 @@ class Controller:
                 # What it said last comes before what became of it.
                 if not self._heard.empty():
                     return
-                self._ended(task, status)
-
-    def _ended(self, task: Task, status: int) -> None:
-        if status == _FINISHED and task.spec.kind == "worker":
-            task.ended = True
-            return
-        self._lose(task, f"signal {-status}" if status < 0 else f"exit status {status}")
+                self._lose(task, f"signal {-status}" if status < 0 else f"exit status {status}")
 
     def _lose(self, task: Task, cause: str) -> None:
         spec = task.spec
@@ -246,7 +239,7 @@ class Controller:
     def _tell_all(self, **body: Any) -> None:
         """To whoever is there; nobody waits for those who are not."""
         for task in self.tasks.values():
-            if task.address and not task.ended:
+            if task.address:
                 channel = self._post.channel(task.spec.id, "orders")
                 self._post.meet(task.spec.id, task.address)
                 channel.start(Message("tell", body), self._failure.patience)
@@ -254,7 +247,7 @@ class Controller:
     def _dismiss(self) -> None:
         self._tell_all(stop=True)
         end = time.monotonic() + _LEAVING
-        running = [task for task in self.tasks.values() if not task.ended]
+        running = list(self.tasks.values())
         while running and time.monotonic() < end:
             running = [task for task in running if task.handle is not None and task.handle.poll() is None]
             time.sleep(_LOOK)

@@ -27,7 +27,7 @@ class Meeting:
 
     def _join(self, message: Message, sender: str) -> Message:
         body = message.body
-        formed = self._rounds.join(_rank(sender), int(body["step"]), int(body["after"]))
+        formed = self._rounds.join(_rank(sender), int(body["step"]), int(body["after"]), int(body["incarnation"]))
         if formed is None:
             return Message("wait")
         return Message("round", {"generation": formed.generation, "source": formed.source, "step": formed.step})

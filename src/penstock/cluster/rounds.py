@@ -21,13 +21,17 @@ class Rounds:
         self._generation = 0
         self._formed: Round | None = None
         self._waiting: dict[int, int] = {}
+        self._lives = [0] * world
 
-    def join(self, rank: int, step: int, after: int) -> Round | None:
+    def join(self, rank: int, step: int, after: int, incarnation: int) -> Round | None:
         """The round after the one numbered `after`, once all are here; None: ask again soon.
 
-        `step` is how many steps the worker has done.
+        `step` is how many steps the worker has done, `incarnation` how often it was started before: what a lost one
+        had asked may arrive after its loss is known.
         """
         with self._lock:
+            if incarnation != self._lives[rank]:
+                return None
             if self._formed is not None and self._formed.generation > after:
                 return self._formed
             self._formed = None
@@ -45,6 +49,7 @@ class Rounds:
             self._formed = None
             if rank is not None:
                 self._waiting.pop(rank, None)
+                self._lives[rank] += 1
             return self._generation
 
     def holds(self, generation: int) -> bool:

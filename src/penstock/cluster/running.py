@@ -17,11 +17,11 @@ from penstock.partition import Cut, cut, open_partition
 from penstock.progress import SILENT, Progress
 from penstock.train.data import open_data
 from penstock.train.job import Job, write_job
-from penstock.train.run_folder import JOB, RunFolder
+from penstock.train.run_folder import CLUSTER, JOB, RunFolder
 from penstock.train.running import resolved
 from penstock.train.surroundings import polite_interrupt
 
-CLUSTER, PARTS = "cluster.json", "parts"
+PARTS = "parts"
 
 
 def start_cluster_run(job: Job, cluster_name: str, force: bool = False, progress: Progress = SILENT) -> RunFolder:
@@ -77,11 +77,6 @@ def cluster_of(path: Path) -> ClusterDocument:
         raise PenstockError(f"{path / CLUSTER} cannot be read ({what}): start the run anew.") from None
 
 
-def is_cluster_run(path: Path) -> bool:
-    """Whether a run was trained on a cluster."""
-    return (path / CLUSTER).exists()
-
-
 def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress, fresh: bool) -> RunFolder:
     assert cluster.partition is not None
     layout = lay_out(cluster, open_partition(cluster.partition).parts)
@@ -122,6 +117,7 @@ def _result(outcome: Outcome) -> dict[str, Any]:
         "tasks": outcome.tasks,
         "bytes_received": outcome.bytes_received,
         "bytes_minimum": outcome.bytes_minimum,
+        "flows": outcome.flows,
         "recoveries": outcome.recoveries,
     }
 

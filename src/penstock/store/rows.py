@@ -7,9 +7,12 @@ from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.store.prefetch import LINE_BYTES, prefetch
 
 Span = tuple[int, int]
 """[first, last) columns of a field."""
+_AHEAD = 12
+"""Rows between the one that is copied and the one that is asked of memory: about what a miss lasts."""
 
 
 def gather_rows(table: Array, ids: Array, out: Array | None = None, span: Span | None = None) -> Array:
@@ -78,7 +81,11 @@ def _words(table: Array, out: Array, span: Span | None) -> tuple[Array, int, Arr
 
 @njit(nogil=True, cache=True)
 def _gather(table: Array, first: int, out: Array, ids: Array) -> bool:
+    line = max(1, LINE_BYTES // table.itemsize)
     for i in range(len(ids)):
+        if i + _AHEAD < len(ids):
+            for k in range(0, out.shape[1], line):
+                prefetch(table, np.int64(ids[i + _AHEAD]), np.int64(first + k))
         row = ids[i]
         if row < 0 or row >= table.shape[0]:
             return False
@@ -89,7 +96,11 @@ def _gather(table: Array, first: int, out: Array, ids: Array) -> bool:
 
 @njit(nogil=True, cache=True)
 def _place(table: Array, first: int, out: Array, ids: Array, places: Array) -> bool:
+    line = max(1, LINE_BYTES // table.itemsize)
     for i in range(len(ids)):
+        if i + _AHEAD < len(ids):
+            for k in range(0, out.shape[1], line):
+                prefetch(table, np.int64(ids[i + _AHEAD]), np.int64(first + k))
         row, place = ids[i], places[i]
         if row < 0 or row >= table.shape[0]:
             return False

@@ -314,6 +314,34 @@ def test_restoring_is_whole_or_refuses(tmp_path):
     target.close()
 
 
+def test_a_restoring_that_meets_a_full_disk_has_changed_nothing(tmp_path, monkeypatch):
+    own, other = owned(tmp_path / "a"), owned(tmp_path / "b")
+    piece = [table.copy() for table in (other.rows, *other.moments)]
+    for push in pushes(0):
+        own.push(push)
+
+    def full(*_):
+        raise PenstockError("No space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "replace", full)
+        with pytest.raises(PenstockError, match="No space"):
+            own.restore("r", 0, [each[:4] for each in piece], 7, 3)
+    own.reach(1)
+    assert_is(own, expected(1), 1)
+    assert not own.restore("r", 0, [each[:4] for each in piece], 7, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "replace", full)
+        with pytest.raises(PenstockError, match="No space"):
+            own.restore("r", 4, [each[4:] for each in piece], 7, 3)
+    with pytest.raises(PenstockError, match="half restored"):
+        own.reach(7)
+    assert own.restore("r", 4, [each[4:] for each in piece], 7, 3)
+    np.testing.assert_array_equal(own.pull(np.arange(COUNT), 7, np.empty((COUNT, WIDTH), np.float32)), other.rows)
+    own.close()
+    other.close()
+
+
 def test_what_does_not_fit_is_refused(tmp_path):
     own = owned(tmp_path)
     good = pushes(0)[0]
@@ -322,6 +350,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
         (good._replace(gradients=good.gradients[:, :2]), "do not fit"),
         (good._replace(gradients=good.gradients.astype(np.float64)), "do not fit"),
         (good._replace(rank=2), "Rank 2 is none of 2"),
+        (good._replace(learned=False), "learned none"),
     ]:
         with pytest.raises(PenstockError, match=words):
             own.push(bad)

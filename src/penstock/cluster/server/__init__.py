@@ -1,4 +1,8 @@
 """Parameter servers: each has a range of all weights with their optimiser, and steps when all gradients are there.
 
-`shard` is what a server knows and does, `flat_state` how an optimiser's state is laid out in a row and back.
+`shard` is what a server knows and does, `pieces` how weights and an optimiser's state are cut into ranges and joined.
 """
+
+from penstock.cluster.server.pieces import check_served
+
+__all__ = ["check_served"]

@@ -1,13 +1,15 @@
 """What a parameter server knows: a range of the weights, their optimiser, and the gradients of the step under way."""
 
+import math
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from penstock.cluster.server.flat_state import State
+from penstock.cluster.server.pieces import State
 from penstock.errors import PenstockError
 from penstock.train.job import Job
 from penstock.train.optimisers import make_optimiser
@@ -20,7 +22,8 @@ class Shard:
     def __init__(self, job: Job, world: int, file: Path) -> None:
         self._job, self._world, self._file = job, world, file
         self._changed = threading.Condition()
-        self._weights: torch.nn.Parameter | None = None
+        self._begun = False
+        self._pieces: list[torch.nn.Parameter] = []
         self._optimiser: torch.optim.Optimizer | None = None
         self._step = -1
         self._more = torch.zeros(0)
@@ -28,32 +31,37 @@ class Shard:
         if file.exists():
             self._take(read_state(file))
 
-    def begin(self, step: int, weights: Tensor, state: State, again: bool) -> None:
-        """Take weights and state as of a step; `again`: even if there are some already."""
+    def begin(
+        self, step: int, shapes: Sequence[Sequence[int]], weights: Tensor, states: list[State], again: bool
+    ) -> None:
+        """Take the weights of all pieces and their states as of a step; `again`: even if there are some already."""
         with self._changed:
-            if self._weights is not None and not again:
+            if self._begun and not again:
                 return
-            self._take({"step": step, "weights": weights, "optimiser": state, "more": torch.zeros(0)})
+            pieces = weights.split([math.prod(shape) for shape in shapes])
+            shaped = [piece.reshape(tuple(shape)) for piece, shape in zip(pieces, shapes, strict=True)]
+            self._take({"step": step, "weights": shaped, "optimiser": states, "more": torch.zeros(0)})
             self._given = {}
             self._keep()
             self._changed.notify_all()
 
     def give(self, step: int, rank: int, rate: float, numbers: Tensor, more: int) -> None:
-        """A worker's gradients of a step, with `more` numbers behind them that are summed as well.
+        """A worker's gradients of a step; for every piece whether it has one; `more` numbers that are summed as well.
 
         Again is no harm: in the step under way the later ones count, which are the same; before, none.
         """
         with self._changed:
-            weights = self._ready()
-            if len(numbers) != len(weights) + more:
-                raise PenstockError(f"Gradients of {len(numbers) - more} weights do not fit {len(weights)}.")
+            self._check_ready()
+            expected = self._count() + len(self._pieces) + more
+            if len(numbers) != expected:
+                raise PenstockError(f"Gradients came as {len(numbers)} numbers, and {expected} were expected.")
             if step < self._step:
                 return
             if step > self._step:
                 raise PenstockError(f"Gradients of step {step} came before those of step {self._step}.")
             self._given[rank] = numbers
             if len(self._given) == self._world:
-                self._do_step(rate, more)
+                self._do_step(rate)
                 self._changed.notify_all()
 
     def after(self, step: int, patience: float) -> tuple[Tensor, Tensor] | None:
@@ -62,45 +70,58 @@ class Shard:
             self._changed.wait_for(lambda: self._step > step, patience)
             if self._step != step + 1:
                 return None
-            return self._ready().detach(), self._more
+            self._check_ready()
+            weights = [piece.detach().reshape(-1) for piece in self._pieces]
+            return torch.cat([torch.zeros(0), *weights]), self._more
 
-    def state(self) -> State:
-        """The optimiser's."""
+    def states(self) -> list[State]:
+        """The optimiser's, by piece."""
         with self._changed:
-            self._ready()
-            return self._optimiser_state()
+            self._check_ready()
+            return self._states()
 
-    def _do_step(self, rate: float, more: int) -> None:
-        """By rank, so that sums round the same in every run."""
-        assert self._optimiser is not None and self._weights is not None
+    def _do_step(self, rate: float) -> None:
+        """By rank, so that sums round the same in every run. A piece that no worker has a gradient of stays as it is,
+        as one without gradient does on one machine."""
         total = self._given[0].clone()
         for rank in range(1, self._world):
             total += self._given[rank]
-        count = len(self._weights)
-        self._weights.grad = total[:count]
-        for group in self._optimiser.param_groups:
-            group["lr"] = rate
-        self._optimiser.step()
-        self._more = total[count:]
+        count, pieces = self._count(), len(self._pieces)
+        gradients = total[:count].split([piece.numel() for piece in self._pieces])
+        present = total[count : count + pieces].tolist()
+        for piece, gradient, there in zip(self._pieces, gradients, present, strict=True):
+            piece.grad = gradient.view_as(piece) if there else None
+        if self._optimiser is not None:
+            for group in self._optimiser.param_groups:
+                group["lr"] = rate
+            self._optimiser.step()
+        self._more = total[count + pieces :]
         self._given, self._step = {}, self._step + 1
         self._keep()
 
     def _keep(self) -> None:
-        state = {"step": self._step, "weights": self._ready(), "optimiser": self._optimiser_state(), "more": self._more}
+        weights = [piece.detach() for piece in self._pieces]
+        state = {"step": self._step, "weights": weights, "optimiser": self._states(), "more": self._more}
         write_state(self._file, state, durable=False)
 
     def _take(self, state: dict[str, Any]) -> None:
         self._step, self._more = int(state["step"]), state["more"]
-        self._weights = torch.nn.Parameter(state["weights"].clone())
-        self._optimiser = make_optimiser([self._weights], self._job)
-        if state["optimiser"]:
-            self._optimiser.state[self._weights] = {name: v.clone() for name, v in state["optimiser"].items()}
+        self._pieces = [torch.nn.Parameter(weights.clone()) for weights in state["weights"]]
+        # A model may have fewer weights than there are servers.
+        self._optimiser = make_optimiser(self._pieces, self._job) if self._pieces else None
+        self._begun = True
+        for piece, own in zip(self._pieces, state["optimiser"], strict=True):
+            if own and self._optimiser is not None:
+                self._optimiser.state[piece] = {name: value.clone() for name, value in own.items()}
 
-    def _optimiser_state(self) -> State:
-        assert self._optimiser is not None and self._weights is not None
-        return {name: torch.as_tensor(value) for name, value in self._optimiser.state.get(self._weights, {}).items()}
+    def _states(self) -> list[State]:
+        states: Any = {} if self._optimiser is None else self._optimiser.state
+        known = [states.get(piece, {}) for piece in self._pieces]
+        return [{k: torch.as_tensor(v) for k, v in state.items() if v is not None} for state in known]
 
-    def _ready(self) -> Tensor:
-        if self._weights is None:
+    def _count(self) -> int:
+        return sum(piece.numel() for piece in self._pieces)
+
+    def _check_ready(self) -> None:
+        if not self._begun:
             raise PenstockError("The parameter server has no weights yet: the first worker gives them.")
-        return self._weights

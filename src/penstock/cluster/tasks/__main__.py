@@ -9,6 +9,7 @@ import threading
 from penstock.cluster.setup import read_setup
 from penstock.cluster.tasks import run_task
 from penstock.errors import PenstockError
+from penstock.wire import keep_freed_memory
 
 _ORPHANED, _REFUSED = 75, 2
 
@@ -17,6 +18,7 @@ def main() -> int:
     """The exit status: 0, 2 with a sentence for what the user must mend, 1 for what nobody expected."""
     # A terminal's Ctrl-C is for the controller, which asks its tasks to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_freed_memory()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     line = sys.stdin.readline()
     threading.Thread(target=_end_with_starter, name="starter", daemon=True).start()

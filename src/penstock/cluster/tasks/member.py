@@ -85,11 +85,14 @@ class Member:
                 # Whoever started the run is gone or cut off: nobody would take what this task still does.
                 self.stopped.set()
 
-    def _give_sign(self) -> None:
+    def _give_sign(self, **more: Any) -> None:
         told = {"peak_mb": round(peak_mb(), 1), "incarnation": self.setup.incarnation, "counts": self.counts()}
-        self.ask("beat", **told)
+        self.ask("beat", **told, **more)
 
     def leave(self) -> None:
         """Say goodbye, if someone is there to hear it."""
+        # Of every flow that this task has begun: bytes sent and received. Too many to be told every second.
+        own = f"{self.setup.task.id}>"
+        flows = {f.name: [f.sent_bytes, f.received_bytes] for f in self.post.flows() if f.name.startswith(own)}
         with suppress(PenstockError):
-            self._give_sign()
+            self._give_sign(flows=flows)

@@ -32,8 +32,9 @@ def run_server(setup: Setup) -> int:
 def _serve(member: Member, shard: Shard) -> None:
     def begin(message: Message, sender: str) -> Message:
         body, (weights, *values) = message.body, message.arrays
-        state = {str(name): _tensor(value) for name, value in zip(body["names"], values, strict=True)}
-        shard.begin(int(body["step"]), _tensor(weights), state, bool(body["again"]))
+        left = iter(values)
+        states = [{str(name): _tensor(next(left)) for name in names} for names in body["names"]]
+        shard.begin(int(body["step"]), body["shapes"], _tensor(weights), states, bool(body["again"]))
         return Message("begun")
 
     def gradients(message: Message, sender: str) -> Message:
@@ -48,8 +49,9 @@ def _serve(member: Member, shard: Shard) -> None:
         return Message("weights", arrays=tuple(value.numpy().copy() for value in found))
 
     def optimiser(message: Message, sender: str) -> Message:
-        state = shard.state()
-        return Message("optimiser", {"names": list(state)}, tuple(value.numpy().copy() for value in state.values()))
+        states = shard.states()
+        arrays = tuple(value.numpy().copy() for state in states for value in state.values())
+        return Message("optimiser", {"names": [list(state) for state in states]}, arrays)
 
     for kind, handler in {"begin": begin, "gradients": gradients, "weights": weights, "optimiser": optimiser}.items():
         member.post.serve(kind, handler)

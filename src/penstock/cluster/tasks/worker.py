@@ -10,6 +10,7 @@ from typing import Any
 from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.cut_graph import Parts
+from penstock.cluster.worker.records import LastRecords, mend_records
 from penstock.cluster.worker.reducing import AllReduce
 from penstock.cluster.worker.served import Servers
 from penstock.cluster.worker.session import make_parted_session
@@ -25,13 +26,17 @@ from penstock.train.checks import check_job
 from penstock.train.facts import run_facts
 from penstock.train.job import make_job
 from penstock.train.loop import Loop
-from penstock.train.records import FolderRecords, NoRecords, Records
+from penstock.train.records import FolderRecords, Records
 from penstock.train.run_folder import RunFolder
 from penstock.train.running import finish, has_validation, restore, result_of, take_state
 from penstock.train.session import Session
 from penstock.train.standing import Standing
 from penstock.train.surroundings import own_settings
 from penstock.train.together import RegroupError
+
+_LAST = "last_records"
+_LOOK = 0.02
+"""Seconds between two looks at whether the run is over."""
 
 
 def run_worker(setup: Setup) -> int:
@@ -66,10 +71,11 @@ class Worker:
         self._first = self._team.rank == 0
         self._standing, self._from_file = Standing(), True
         self._folder = RunFolder(Path(self._setup.run))
-        self._records: Records = FolderRecords(self._folder, job) if self._first else NoRecords()
+        self._remembered = LastRecords()
+        self._records: Records = FolderRecords(self._folder, job) if self._first else self._remembered
         self._session.folder = self._folder.path
         self._progress = ToldProgress(member) if self._first else SILENT
-        serve_state(member, "state", lambda: self._session.state(self._standing))
+        serve_state(member, "state", self._state)
         if self._first:
             serve_state(member, "best", lambda: read_best(self._folder.checkpoints))
             self._go_on_from_file()
@@ -82,6 +88,7 @@ class Worker:
             try:
                 self._catch_up()
                 self._train()
+                self._wait_for_the_end()
                 return
             except RegroupError as error:
                 logging.info("Another worker was lost (%s): meeting again.", error)
@@ -96,6 +103,10 @@ class Worker:
         traffic = self._parts.store.traffic().values()
         return {"received": sum(t.bytes for t in traffic), "minimum": sum(t.minimum for t in traffic)}
 
+    def _state(self) -> dict[str, Any]:
+        """For a worker that is behind."""
+        return {**self._session.state(self._standing), _LAST: self._remembered.last()}
+
     def _go_on_from_file(self) -> None:
         """The newest checkpoint, if there is one: a survivor that is further is preferred to it."""
         if any(self._folder.checkpoints.glob("step-*.ckpt")):
@@ -105,11 +116,13 @@ class Worker:
         """Meet the others; whoever is behind the furthest takes its state."""
         own = progress_of(self._standing)
         formed = self._team.meet(own)
+        last = None
         if own < formed.step:
             state = state_of(self._member, formed.source)
-            self._standing = take_state(self._session, state, name_of(formed.source))
+            self._standing, last = take_state(self._session, state, name_of(formed.source)), state[_LAST]
+            self._from_file = False
         if self._first:
-            self._folder.forget_metrics_after(self._standing.step)
+            mend_records(self._records, self._folder, self._standing, last)
         if self._setup.cluster.reduce == "all-reduce":
             self._team.reduction = AllReduce(self._member, self._session, formed.generation)
         else:
@@ -134,6 +147,12 @@ class Worker:
         early = standing.epoch < session.job.epochs
         self._tell_result("stopped-early" if early else "finished", result)
 
+    def _wait_for_the_end(self) -> None:
+        """Until the first worker's result is known: were it lost before, the others must meet it again."""
+        while not self._first and not self._member.stopped.wait(_LOOK):
+            if self._member.round >= self._team.generation:
+                raise RegroupError("at the end of the run")
+
     def _best(self) -> dict[str, Any] | None:
         """The best model's weights: the first worker has them in its folder, the others ask it."""
         if self._standing.best_epoch < 0:
@@ -151,10 +170,9 @@ class Worker:
 
 @contextmanager
 def _last_weights_kept(session: Session) -> Iterator[None]:
-    """If the end is broken off, the weights are again those of the last step: it will be done again."""
+    """Afterwards the weights are again those of the last step: should a worker be lost, the end is done again."""
     weights = copy.deepcopy(session.weights())
     try:
         yield
-    except BaseException:
+    finally:
         session.restore_weights(weights, "the last step")
-        raise

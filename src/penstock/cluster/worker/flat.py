@@ -14,6 +14,8 @@ class Flat:
         self.sizes = [p.numel() for p in self.parameters]
         self.count = sum(self.sizes)
         self.numbers = torch.zeros(self.count + more, dtype=torch.float32)
+        self.present = [False] * len(self.sizes)
+        """Whether a parameter had a gradient when they were taken; some have none in a batch without their edges."""
 
     @property
     def more(self) -> Tensor:
@@ -22,15 +24,19 @@ class Flat:
 
     def take_gradients(self) -> None:
         """From the parameters; zeros where one has none."""
+        self.present = [parameter.grad is not None for parameter in self.parameters]
         for part, parameter in zip(self._parts(), self.parameters, strict=True):
             if parameter.grad is None:
                 part.zero_()
             else:
                 part.copy_(parameter.grad.reshape(-1))
 
-    def give_gradients(self) -> None:
-        """To the parameters."""
-        for part, parameter in zip(self._parts(), self.parameters, strict=True):
+    def give_gradients(self, present: list[bool]) -> None:
+        """To the parameters that any worker has one for: an optimiser passes over the others."""
+        for part, parameter, there in zip(self._parts(), self.parameters, present, strict=True):
+            if not there:
+                parameter.grad = None
+                continue
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
             parameter.grad.copy_(part.view_as(parameter))

@@ -14,7 +14,7 @@ from penstock.train.session import Session
 from penstock.train.together import RegroupError
 
 _MORE = 2
-"""Behind the gradients: the loss, and how many workers were asked to stop."""
+"""Behind the gradients: the loss, how many workers were asked to stop, and how many have a gradient of each parameter."""
 
 
 class AllReduce:
@@ -22,7 +22,8 @@ class AllReduce:
 
     def __init__(self, member: Member, session: Session, generation: int) -> None:
         setup = member.setup
-        self._flat = Flat(session, _MORE)
+        learned = sum(1 for parameter in session.learned.parameters() if parameter.requires_grad)
+        self._flat = Flat(session, _MORE + learned)
         self._group: Any = None
         # The group calls the board's methods, and does not keep it.
         self._board = WireBoard(member, generation, setup.cluster.failure.patience)
@@ -41,13 +42,14 @@ class AllReduce:
         flat = self._flat
         flat.take_gradients()
         flat.more[0], flat.more[1] = loss, float(asked)
+        flat.more[_MORE:] = torch.tensor(flat.present, dtype=torch.float32)
         if self._group is not None:
             try:
                 self._group.allreduce([flat.numbers]).wait()
             except RuntimeError as error:
                 raise RegroupError(str(error)) from error
         total, stop = float(flat.more[0]), float(flat.more[1]) > 0
-        flat.give_gradients()
+        flat.give_gradients([count > 0 for count in flat.more[_MORE:].tolist()])
         if session.job.clip:
             torch.nn.utils.clip_grad_norm_(session.learned.parameters(), session.job.clip)
         session.optimiser.step()

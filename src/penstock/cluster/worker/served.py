@@ -1,11 +1,12 @@
 """Gradients summed by parameter servers, which give the new weights back."""
 
+import itertools
+
 import torch
 
-from penstock.cluster.server.flat_state import State, cut, flattened, joined, shard_bounds, unflattened
+from penstock.cluster.server.pieces import State, cut_state, join_state, shape_of, shard_pieces
 from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.flat import Flat
-from penstock.errors import PenstockError
 from penstock.train.session import Session
 from penstock.train.together import RegroupError
 from penstock.wire import Message
@@ -19,12 +20,12 @@ class Servers:
 
     def __init__(self, member: Member, session: Session, generation: int, step: int, again: bool) -> None:
         """`step`: how many are done; `again`: the servers must take this worker's weights whatever they have."""
-        if session.job.clip:
-            raise PenstockError("clip needs the norm of all gradients, which no parameter server has: set clip to 0.")
         self._member, self._generation, self._step = member, generation, step
         self._flat = Flat(session, _MORE)
         tasks = member.setup.layout.of_kind("server")
-        self._bounds = shard_bounds(self._flat.count, len(tasks))
+        self._pieces = shard_pieces(self._flat.sizes, len(tasks))
+        ends = [0, *itertools.accumulate(sum(p.last - p.first for p in pieces) for pieces in self._pieces)]
+        self._bounds = list(itertools.pairwise(ends))
         self._channels = [member.post.channel(task.id, "gradients", 0) for task in tasks]
         if member.setup.task.rank == 0:
             self._begin(session, again)
@@ -39,7 +40,8 @@ class Servers:
         for number, (first, last) in enumerate(self._bounds):
             # The first server sums the further numbers too.
             more = _MORE if number == 0 else 0
-            numbers = torch.cat([flat.numbers[first:last], flat.more[:more]]).numpy()
+            present = torch.tensor([float(flat.present[piece.parameter]) for piece in self._pieces[number]])
+            numbers = torch.cat([flat.numbers[first:last], present, flat.more[:more]]).numpy()
             body = {"step": self._step, "rate": rate, "more": more}
             calls.append(self._channels[number].start(Message("gradients", body, (numbers,)), self._patience))
         for call in calls:
@@ -60,11 +62,12 @@ class Servers:
         for channel in self._channels:
             answer = channel.call(Message("optimiser"), self._patience)
             arrays = (torch.from_numpy(array.copy()) for array in answer.arrays)
-            states.append(dict(zip(answer.body["names"], arrays, strict=True)))
+            states += [{str(name): next(arrays) for name in names} for names in answer.body["names"]]
         parameters = self._flat.parameters
-        if states[0]:
-            each = unflattened(joined(states), parameters)
-            session.optimiser.state.update(dict(zip(parameters, each, strict=True)))
+        pieces = [piece for server in self._pieces for piece in server]
+        for parameter, state in zip(parameters, join_state(pieces, states, parameters), strict=True):
+            if state:
+                session.optimiser.state[parameter] = state
 
     def close(self) -> None:
         """Nothing is kept."""
@@ -75,11 +78,13 @@ class Servers:
 
     def _begin(self, session: Session, again: bool) -> None:
         self._flat.take_weights()
-        state = flattened(session.optimiser, self._flat.parameters)
-        for channel, (first, last) in zip(self._channels, self._bounds, strict=True):
-            mine = cut(state, first, last)
-            arrays = [self._flat.numbers[first:last], *mine.values()]
-            body = {"step": self._step, "names": list(mine), "again": again}
+        parameters = self._flat.parameters
+        for channel, pieces, (first, last) in zip(self._channels, self._pieces, self._bounds, strict=True):
+            states = cut_state(session.optimiser, parameters, pieces)
+            arrays = [self._flat.numbers[first:last], *(value for state in states for value in state.values())]
+            shapes = [shape_of(piece, parameters[piece.parameter]) for piece in pieces]
+            names = [list(state) for state in states]
+            body = {"step": self._step, "shapes": shapes, "names": names, "again": again}
             channel.call(Message("begin", body, tuple(a.contiguous().numpy() for a in arrays)), self._patience)
 
     def _weights(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:

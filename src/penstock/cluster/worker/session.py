@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from penstock.cluster.server import check_served
 from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
 from penstock.cluster.worker.drawing import make_parted_drawing
 from penstock.cluster.worker.inputs import PartedInputs
@@ -17,7 +18,8 @@ from penstock.train.tasks import NodeTask
 
 def make_parted_session(parts: Parts, job: Job) -> tuple[Session, SeedSplit]:
     """Everything the job names, over a cut graph; and how its batches are split."""
-    _check(job)
+    setup = parts.member.setup
+    _check(job, setup.cluster.reduce)
     graph = open_cut_graph(parts, job.label)
     torch.manual_seed(job.seed)
     inputs = PartedInputs(graph, parts, job)
@@ -30,14 +32,15 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, SeedSplit]:
     task = NodeTask(data, make_parted_drawing(parts, job, data.node_type, train, new), job)
     session = assembled(job, graph, inputs, task)
     try_out(session, with_loss=True)
-    setup = parts.member.setup
     return session, SeedSplit(train, new, setup.layout.shares, setup.task.rank)
 
 
-def _check(job: Job) -> None:
+def _check(job: Job, reduce: str) -> None:
     """What is not done on several machines is said before anything starts."""
     if job.device not in ("auto", "cpu"):
         raise PenstockError(f"Device {job.device} is not used on several machines yet: set device to cpu.")
+    if reduce == "servers":
+        check_served(job)
     if job.norm == "batch":
         raise PenstockError(
             "norm batch takes its means from one worker's rows and would depend on their number: choose another norm."

@@ -68,8 +68,9 @@ class Team:
 
     def meet(self, progress: int) -> Round:
         """Wait for all workers, `progress` being how far this one has come."""
+        own = self._member.setup.incarnation
         while True:
-            answer = self._member.ask("join", step=progress, after=self.generation)
+            answer = self._member.ask("join", step=progress, after=self.generation, incarnation=own)
             if answer.kind == "round":
                 body = answer.body
                 self.generation, self._stopping = int(body["generation"]), False

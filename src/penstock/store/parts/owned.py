@@ -81,9 +81,13 @@ class OwnedEmbedding:
                 draw_rows(name, seed, names, self._tables[0])
                 write_journal(path, [self._clock()])
             self._journal = Journal(path)
-            self._recover(folder)
         except BaseException:
             os.close(self._key)
+            raise
+        try:
+            self._recover(folder)
+        except BaseException:
+            self.close()
             raise
 
     @property
@@ -148,17 +152,20 @@ class OwnedEmbedding:
             self._covered[start] = max(stop, self._covered.get(start, 0))
             if not _covers(self._covered, len(self.rows)):
                 return False
-            self._past[token], self._restoring = True, ""
-            self._settle(step, steps)
+            self._stand(step, steps, "", {**self._past, token: True})
             return True
 
     def _begin_restoring(self, token: str) -> None:
         """From now on the rows are of no step, until all of them have come."""
-        if self._restoring:
-            self._past[self._restoring] = False
-        self._restoring, self._covered = token, {}
+        superseded = {self._restoring: False} if self._restoring else {}
+        self._stand(self.step, self.steps, token, {**self._past, **superseded})
+        self._covered = {}
+
+    def _stand(self, step: int, steps: int, restoring: str, past: dict[str, bool]) -> None:
+        """Be somewhere else altogether: first in the journal, for if that fails nothing may have changed."""
+        self._journal.replace([self._clock(step=step, steps=steps, restoring=restoring, past=past)])
+        self.step, self.steps, self._restoring, self._past = step, steps, restoring, past
         self._staged.clear()
-        self._journal.replace([self._clock()])
 
     def _check_state(self, stop: int, tables: list[Array]) -> None:
         fit = len(tables) == len(self._tables) and all(
@@ -206,6 +213,8 @@ class OwnedEmbedding:
 
     def _check(self, push: Push) -> None:
         check_rows(self.rows, push.ids)
+        if len(push.ids) and not push.learned:
+            raise PenstockError(f"Rank {push.rank} pushes rows of {self.name!r} and says that it learned none.")
         if not 0 <= push.rank < push.world:
             raise PenstockError(f"Rank {push.rank} is none of {push.world}: ranks count from 0.")
         if push.gradients.shape != (len(push.ids), self.rows.shape[1]) or push.gradients.dtype != np.float32:
@@ -256,9 +265,9 @@ class OwnedEmbedding:
         self._staged.clear()
         self._journal.replace([self._clock()])
 
-    def _clock(self) -> Message:
+    def _clock(self, **instead: Any) -> Message:
         now = {"step": self.step, "steps": self.steps, "restoring": self._restoring, "past": self._past}
-        return Message("clock", {**self._about, **now})
+        return Message("clock", {**self._about, **now, **instead})
 
 
 def chunks(count: int, width: int, tables: int) -> Iterator[tuple[int, int]]:

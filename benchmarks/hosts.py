@@ -1,0 +1,213 @@
+"""Hosts in a box: network namespaces on one switch, each with an address and a link of its own rate.
+
+The switch is a bridge in a namespace of its own, so that nothing of the machine's own network is touched and deleting
+namespaces deletes everything. A link is limited both ways: what a host sends by its own interface, what it receives by
+the switch's. Names carry the number of the process that made them: what a killed process left is removed by the next.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.cluster.launch import Handle, Launcher
+from penstock.cluster.setup import Setup
+from penstock.errors import PenstockError
+
+PREFIX = "pstb"
+DEVICE = "eth0"
+"""What every host calls its interface."""
+_NAMES = Path("/run/netns")
+_CLONE_NEWNET = 0x40000000
+_QUEUE_SECONDS, _LEAST_QUEUE = 0.02, 512 << 10
+"""A link's queue: so long at its rate, but room for some of the kernel's 64 KiB bundles."""
+_BURST_SECONDS, _LEAST_BURST = 0.001, 16 << 10
+
+
+@dataclass(frozen=True)
+class Host:
+    """One of them."""
+
+    namespace: str
+    address: str
+    rate_mbit: float
+    port: str
+    """The switch's end of its link."""
+    switch: str
+    """The switch's namespace."""
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """What this thread starts in the block, threads and processes too, is on this host."""
+        with _own_namespace() as back:
+            _enter(_NAMES / self.namespace)
+            try:
+                yield
+            finally:
+                _set_namespace(back)
+
+    def run(self, *command: str) -> str:
+        """A command on this host; what it prints."""
+        return _ip("netns", "exec", self.namespace, *command)
+
+    def carried(self) -> tuple[int, int]:
+        """Bytes that have left the host and come to it, with all headers, as its interface has counted."""
+        with self.entered():
+            counts = Path("/proc/thread-self/net/dev").read_text().splitlines()
+        fields = next(line.split(":")[1].split() for line in counts if line.strip().startswith(f"{DEVICE}:"))
+        return int(fields[8]), int(fields[0])
+
+
+class HostLauncher:
+    """A launcher that lets another one start every task on the host that stands for its machine."""
+
+    def __init__(self, launcher: Launcher, machines: Mapping[str, Host]) -> None:
+        self._launcher, self._machines = launcher, machines
+
+    def start(self, setup: Setup) -> Handle:
+        """Start a task: a process is where the thread was that started it."""
+        with self._machines[setup.task.machine].entered():
+            return self._launcher.start(setup)
+
+    def close(self) -> None:
+        """Nothing more will be started."""
+        self._launcher.close()
+
+
+@contextmanager
+def hosts(rates_mbit: Sequence[float]) -> Iterator[list[Host]]:
+    """As many hosts as there are rates; they can reach each other and nothing else. Needs root, and Linux."""
+    check_allowed()
+    remove_leftovers()
+    # A second set of this process has numbers of its own.
+    mine = _mine()
+    first = next(number for number in range(1000) if f"{mine}s{number}" not in _names())
+    switch = f"{mine}s{first}"
+    made = [switch]
+    try:
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", switch, "link", "set", "bridge", "up")
+        found = []
+        for number, rate in enumerate(rates_mbit):
+            host = Host(f"{switch}h{number}", f"10.77.0.{number + 1}", rate, f"port{number}", switch)
+            made.append(host.namespace)
+            _connect(host)
+            found.append(host)
+        yield found
+    finally:
+        for name in reversed(made):
+            _remove(name)
+
+
+def check_allowed() -> None:
+    """Refuse with a sentence where namespaces cannot be made."""
+    if os.name != "posix" or not Path("/proc/self/ns/net").exists():
+        raise PenstockError("Hosts in a box are network namespaces, which only Linux has: run this on Linux.")
+    if os.geteuid() != 0:
+        raise PenstockError("Making network namespaces needs root: run this with sudo.")
+    try:
+        subprocess.run(["tc", "-V"], capture_output=True, check=True)
+        subprocess.run(["ip", "-V"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        raise PenstockError("The commands ip and tc are not here: install iproute2.") from None
+
+
+def remove_leftovers() -> list[str]:
+    """Remove what processes that are gone have left; returns the namespaces' names."""
+    gone = [name for name in _names() if not Path(f"/proc/{_maker(name)}").exists()]
+    for name in gone:
+        _remove(name)
+    return gone
+
+
+def _connect(host: Host) -> None:
+    _ip("netns", "add", host.namespace)
+    _ip("-n", host.switch, "link", "add", host.port, "type", "veth", "peer", "name", DEVICE, "netns", host.namespace)
+    _ip("-n", host.switch, "link", "set", host.port, "master", "bridge", "up")
+    _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", DEVICE)
+    _ip("-n", host.namespace, "link", "set", DEVICE, "up")
+    _ip("-n", host.namespace, "link", "set", "lo", "up")
+    _limit(host.namespace, DEVICE, host.rate_mbit)
+    _limit(host.switch, host.port, host.rate_mbit)
+
+
+def _limit(namespace: str, device: str, rate_mbit: float) -> None:
+    """What leaves by a device leaves at this rate; what waits is bounded, as a switch's buffer is."""
+    bytes_a_second = rate_mbit * 1e6 / 8
+    burst = max(_LEAST_BURST, round(bytes_a_second * _BURST_SECONDS))
+    queue = max(_LEAST_QUEUE, round(bytes_a_second * _QUEUE_SECONDS))
+    rate = f"{round(rate_mbit * 1e6)}bit"
+    _tc(namespace, "qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "1")
+    _tc(
+        *(namespace, "class", "add", "dev", device, "parent", "1:", "classid", "1:1", "htb", "rate", rate),
+        *("burst", str(burst), "cburst", str(burst), "quantum", "60000"),
+    )
+    _tc(namespace, "qdisc", "add", "dev", device, "parent", "1:1", "handle", "2:", "bfifo", "limit", str(queue))
+
+
+def _remove(name: str) -> None:
+    """A namespace, and whatever still runs in it: its maker started that, and is gone or done."""
+    with suppress(PenstockError):
+        for process in _ip("netns", "pids", name).split():
+            if int(process) != os.getpid():
+                with suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
+        _ip("netns", "delete", name)
+
+
+def _names() -> list[str]:
+    return sorted(path.name for path in _NAMES.glob(f"{PREFIX}*")) if _NAMES.exists() else []
+
+
+def _mine() -> str:
+    return f"{PREFIX}{os.getpid()}"
+
+
+def _maker(name: str) -> str:
+    return name.removeprefix(PREFIX).partition("s")[0]
+
+
+@contextmanager
+def _own_namespace() -> Iterator[int]:
+    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        yield here
+    finally:
+        os.close(here)
+
+
+def _enter(path: Path) -> None:
+    there = os.open(path, os.O_RDONLY)
+    try:
+        _set_namespace(there)
+    finally:
+        os.close(there)
+
+
+def _set_namespace(descriptor: int) -> None:
+    # os.setns came with Python 3.12.
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise PenstockError(f"The network namespace could not be entered ({os.strerror(number)}): run this as root.")
+
+
+def _tc(namespace: str, *arguments: str) -> str:
+    return _run("tc", "-n", namespace, *arguments)
+
+
+def _ip(*arguments: str) -> str:
+    return _run("ip", *arguments)
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise PenstockError(f"`{' '.join(command)}` failed: {said}")
+    return done.stdout

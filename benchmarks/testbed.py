@@ -1,0 +1,231 @@
+"""What does each step of the ladder gain on machines that are not alike?
+
+Hosts in a box (hosts.py), some with slower links, run the real system on synthetic-products: a store and workers a
+host, gradients by all-reduce. The ladder, each rung with all before it: random partition -> METIS -> two levels (the
+workers of a host have ranges of its part too) -> asynchronous (pipeline depths as they are by default, instead of 1) ->
+non-stop (batches of the next epoch are made while this one's end is computed).
+
+Epoch seconds are the median of all epochs but the first. The pipeline does not stop between epochs on any rung: what
+stopping would cost, making a first batch ready while nobody computes, is taken from the trace and added to all rungs
+below the last. `hidden` is the share of the time spent on lists and features in which the first worker did not wait for
+them; gradients are summed in plain sight. `received` counts features alone, against the distinct rows of other hosts
+that the batches have; `links` is everything that left all hosts, with headers, requests and gradients.
+
+All hosts share this machine's processors: bytes are what they are anywhere, seconds are not. Links that are slow beside
+the processors show what traffic costs; how computing gains from more machines cannot be seen here.
+Run, as root: python benchmarks/testbed.py [--rates 1000,1000,250,250] [--out testbed.json] [--json]
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from hosts import Host, HostLauncher, check_allowed, hosts
+from penstock.cluster import running
+from penstock.errors import PenstockError
+from penstock.graph.graph import Graph
+from penstock.partition import Cut, cut
+from penstock.train.job import make_job
+from penstock.train.run_folder import EVENTS, METRICS
+from products_graph import products
+
+ONE_AHEAD = {"seeds_depth": 1, "sample_depth": 1, "gather_depth": 1, "transfer_depth": 1}
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step of the ladder."""
+
+    name: str
+    method: str
+    two_levels: bool
+    ahead: bool
+
+
+RUNGS = [
+    Rung("random partition", "random", False, False),
+    Rung("METIS", "metis", False, False),
+    Rung("two levels", "metis", True, False),
+    Rung("asynchronous", "metis", True, True),
+]
+NON_STOP = "non-stop"
+
+
+def main() -> int:
+    options = _options()
+    try:
+        check_allowed()
+        rows = measure(options)
+    except PenstockError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    answer = {"benchmark": "testbed", "options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}
+    if options.out is not None:
+        options.out.write_text(json.dumps(answer, indent=1) + "\n")
+    if options.json:
+        print(json.dumps(answer))
+    else:
+        _print(rows)
+    return 0
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row a rung."""
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as scratch, products(options.nodes, None) as graph:
+        folder = Path(scratch)
+        with hosts(options.rates) as bed:
+            for rung in RUNGS:
+                parts = _parts(graph, rung, options, folder)
+                measured = run_rung(rung, parts, graph, bed, options, folder)
+                measured["ladder_seconds"] = round(measured["epoch_seconds"] + measured["fill_seconds"], 4)
+                rows.append(measured)
+    # The last rung is the run of the one before it, whose epochs were not stopped between.
+    rows.append({**rows[-1], "rung": NON_STOP, "ladder_seconds": rows[-1]["epoch_seconds"]})
+    for row, before in zip(rows, [rows[0], *rows], strict=False):
+        row["gain"] = round(before["ladder_seconds"] / row["ladder_seconds"], 3)
+        row["gain_in_all"] = round(rows[0]["ladder_seconds"] / row["ladder_seconds"], 3)
+    return rows
+
+
+def run_rung(
+    rung: Rung, parts: Path, graph: Graph, bed: list[Host], options: argparse.Namespace, folder: Path
+) -> dict[str, Any]:
+    """A run on the hosts, and what it took."""
+    run = folder / f"run-{rung.name.replace(' ', '-')}"
+    fields = {
+        **{"graph": str(graph.path), "run": str(run), "model": "sage", "hidden": options.hidden},
+        **{"fanouts": options.fanouts, "batch_size": options.batch_size, "epochs": options.epochs, "threads": 1},
+        # Nothing but training: no validation, no checkpoints on the way.
+        **{"evaluate_every": -1, "checkpoint_minutes": 0},
+        **({} if rung.ahead else ONE_AHEAD),
+    }
+    machines = {f"host{number}": host for number, host in enumerate(bed)}
+    file = folder / f"{run.name}.yaml"
+    file.write_text(yaml.safe_dump(_cluster(machines, parts, options)))
+    before = [host.carried() for host in bed]
+    with bed[0].entered(), _started_on(machines):
+        result = running.start_cluster_run(make_job(fields), str(file)).facts["result"]
+    links = [
+        {"rate_mbit": host.rate_mbit, "sent_bytes": now[0] - then[0], "received_bytes": now[1] - then[1]}
+        for host, now, then in zip(bed, [host.carried() for host in bed], before, strict=True)
+    ]
+    return {"rung": rung.name, **_figures(run, result, options.epochs), "links": links, "flows": result["flows"]}
+
+
+def _cluster(machines: dict[str, Host], parts: Path, options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "machines": [
+            {"name": name, "address": host.address, "workers": options.workers, "nic_gbps": host.rate_mbit / 1000}
+            for name, host in machines.items()
+        ],
+        "partition": str(parts),
+        "wire": {"security": options.security},
+    }
+
+
+@contextmanager
+def _started_on(machines: dict[str, Host]) -> Iterator[None]:
+    """Runs start their tasks on these hosts."""
+    usual = running.make_launcher
+    with patch.object(running, "make_launcher", lambda *given: HostLauncher(usual(*given), machines)):
+        yield
+
+
+def _parts(graph: Graph, rung: Rung, options: argparse.Namespace, folder: Path) -> Path:
+    trainers = options.workers if rung.two_levels else 1
+    path = folder / f"{rung.method}-{trainers}"
+    if not path.exists():
+        cut(graph, Cut(len(options.rates), trainers, rung.method), path)
+    return path
+
+
+def _figures(run: Path, result: dict[str, Any], epochs: int) -> dict[str, Any]:
+    lines = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
+    ended = [line for line in lines if line["kind"] == "epoch"][1:]
+    busy = sum(line["stages"][name]["busy_s"] for line in ended for name in ("sample", "gather"))
+    waited = sum(line["stages"]["compute"]["wait_s"] for line in ended)
+    return {
+        "epoch_seconds": round(statistics.median(line["seconds"] for line in ended), 4),
+        "fill_seconds": round(statistics.median(_fills(run / EVENTS)), 4),
+        "hidden": round(1 - min(1.0, waited / busy), 4),
+        "stages": {
+            name: {key: round(sum(line["stages"][name][key] for line in ended) / len(ended), 4) for key in times}
+            for name, times in ended[0]["stages"].items()
+        },
+        "received_bytes": result["bytes_received"] // epochs,
+        "minimum_bytes": result["bytes_minimum"] // epochs,
+        "over_minimum": round(result["bytes_received"] / max(1, result["bytes_minimum"]) - 1, 5),
+        "train_loss": result["train_loss"],
+    }
+
+
+def _fills(events: Path) -> list[float]:
+    """Seconds that every epoch's first batch took before it could be computed, but for the first epoch's."""
+    taken: dict[int, float] = {}
+    for line in events.read_text().splitlines()[1:]:
+        event = json.loads(line.rstrip(","))
+        where = event.get("args", {})
+        if event["name"] in ("seeds", "sample", "gather", "transfer") and event["ph"] == "X" and where["batch"] == 0:
+            taken[where["epoch"]] = taken.get(where["epoch"], 0.0) + event["dur"] / 1e6
+    return [seconds for epoch, seconds in taken.items() if epoch > 0]
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    columns = ("rung", "epoch s", "gain", "in all", "hidden", "received MB", "over minimum", "links MB", "most sent MB")
+    table = Table(*columns, title="testbed: an epoch", title_justify="left")
+    epochs_links = [[link["sent_bytes"] / 1e6 for link in row["links"]] for row in rows]
+    for row, sent in zip(rows, epochs_links, strict=True):
+        table.add_row(
+            *(row["rung"], f"{row['ladder_seconds']:.3f}", f"{row['gain']:.2f}", f"{row['gain_in_all']:.2f}"),
+            *(f"{row['hidden']:.0%}", f"{row['received_bytes'] / 1e6:.1f}", f"{row['over_minimum']:.2%}"),
+            *(f"{sum(sent):.1f}", f"{max(sent):.1f}"),
+        )
+    Console(width=140).print(table)
+    _print_flows(rows[-1])
+
+
+def _print_flows(row: dict[str, Any]) -> None:
+    table = Table("flows", "asked MB", "answered MB", title=f"{row['rung']}: the whole run", title_justify="left")
+    kinds: dict[str, list[int]] = {}
+    for name, sizes in row["flows"].items():
+        total = kinds.setdefault(name.partition("/")[2] or "others", [0, 0])
+        total[0], total[1] = total[0] + sizes[0], total[1] + sizes[1]
+    for name, (sent, received) in sorted(kinds.items(), key=lambda each: -sum(each[1])):
+        table.add_row(name, f"{sent / 1e6:.2f}", f"{received / 1e6:.2f}")
+    Console(width=140).print(table)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", type=_rates, default=[1000, 1000, 250, 250], help="Mbit/s of every host's link")
+    parser.add_argument("--nodes", type=int, default=50_000)
+    parser.add_argument("--workers", type=int, default=2, help="a host")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--fanouts", default="10,5")
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--security", choices=["curve", "token"], default="token")
+    parser.add_argument("--out", type=Path, help="write everything, with every flow and link, to this file")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def _rates(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

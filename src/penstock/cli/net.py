@@ -1,0 +1,182 @@
+"""`penstock net`: shares of a network interface for groups of flows, kept by the kernel."""
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.output import JsonOption, print_json, short
+from penstock.cluster.document import Machine, read_cluster
+from penstock.cluster.shaping import (
+    Classes,
+    Standing,
+    carry_out,
+    classes_of,
+    clear_commands,
+    default_groups,
+    look,
+    machine_of,
+    peers_of,
+    read_groups,
+    refuse_foreign,
+    set_commands,
+)
+from penstock.cluster.shaping.commands import class_number
+from penstock.errors import PenstockError
+
+net = typer.Typer(no_args_is_help=True, help="Give flows of a run their shares of a network interface (Linux, root).")
+
+DeviceArgument = Annotated[str, typer.Argument(help="The network interface, as `ip link` names it.")]
+MachineOption = Annotated[str | None, typer.Option(help="Which machine of the cluster this is; else by its address.")]
+GroupsOption = Annotated[Path | None, typer.Option(help="A YAML file with groups of flows; else the usual ones.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it; else what would be done is printed.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Also remove a queue that someone else has set.")]
+
+
+@net.command("show")
+def show_command(
+    device: DeviceArgument,
+    cluster: Annotated[Path | None, typer.Option(help="Show also what `apply` would set for this file.")] = None,
+    machine: MachineOption = None,
+    groups: GroupsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What an interface has, and what it would have.
+
+    Example: penstock net show eth0 --cluster cluster.yaml
+    """
+    if cluster is None and (machine is not None or groups is not None):
+        raise PenstockError("--machine and --groups belong to a cluster: name its file with --cluster.")
+    standing = look(device)
+    planned = None if cluster is None else _planned(device, cluster, machine, groups)[1]
+    if as_json:
+        classes = [] if planned is None else _class_fields(planned)
+        print_json({"device": device, **_standing_fields(standing), "planned": classes})
+        return
+    _print_standing(device, standing)
+    if planned is not None:
+        _print_planned(planned)
+
+
+@net.command("apply")
+def apply_command(
+    device: DeviceArgument,
+    cluster: Annotated[Path, typer.Option(help="The cluster file: rates of links, marks of packets.")],
+    machine: MachineOption = None,
+    groups: GroupsOption = None,
+    yes: YesOption = False,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Set an interface's classes; a dry run unless --yes is given.
+
+    Example: penstock net apply eth0 --cluster cluster.yaml --yes
+    """
+    standing = _standing(device, force)
+    chosen, planned = _planned(device, cluster, machine, groups)
+    commands = [*(clear_commands(device) if standing.made else []), *set_commands(planned, device)]
+    if yes:
+        carry_out(device, commands)
+    lines = [shlex.join(command) for command in commands]
+    if as_json:
+        fields = {"device": device, "machine": chosen.name, "rate_mbit": planned.rate / 1e6}
+        print_json({**fields, "classes": _class_fields(planned), "commands": lines, "applied": yes})
+        return
+    _print_planned(planned)
+    _print_commands(lines, yes)
+
+
+@net.command("clear")
+def clear_command(
+    device: DeviceArgument,
+    yes: YesOption = False,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove what `apply` set; a dry run unless --yes is given.
+
+    Example: penstock net clear eth0 --yes
+    """
+    standing = _standing(device, force)
+    commands = clear_commands(device) if standing.made else []
+    if yes:
+        carry_out(device, commands)
+    lines = [shlex.join(command) for command in commands]
+    if as_json:
+        cleared = yes and bool(commands)
+        print_json({"device": device, **_standing_fields(standing), "commands": lines, "cleared": cleared})
+    elif commands:
+        _print_commands(lines, yes)
+    else:
+        print(f"{device} has nothing of penstock's ({standing.kind} {standing.handle}).")
+
+
+def _standing(device: str, force: bool) -> Standing:
+    """What an interface has, if that may be removed."""
+    standing = look(device)
+    if not force:
+        refuse_foreign(standing, device)
+    return standing
+
+
+def _planned(device: str, cluster: Path, machine: str | None, groups: Path | None) -> tuple[Machine, Classes]:
+    document = read_cluster(str(cluster))
+    chosen = machine_of(document, machine, device)
+    wanted = default_groups(document) if groups is None else read_groups(groups)
+    unmarked = any(group.dscp is None for group in wanted.groups)
+    return chosen, classes_of(wanted, chosen, peers_of(document, chosen) if unmarked else ())
+
+
+def _class_fields(planned: Classes) -> list[dict[str, Any]]:
+    return [
+        {
+            "number": class_number(place),
+            "name": each.name,
+            "rate_mbit": each.rate / 1e6,
+            "ceiling_mbit": each.ceiling / 1e6,
+            "priority": each.priority,
+            "dscp": each.dscp,
+            "addresses": list(each.addresses),
+        }
+        for place, each in enumerate(planned.classes)
+    ]
+
+
+def _standing_fields(standing: Standing) -> dict[str, Any]:
+    return {
+        "kind": standing.kind,
+        "handle": standing.handle,
+        "ours": standing.ours,
+        "classes": [asdict(each) for each in standing.classes],
+    }
+
+
+def _print_standing(device: str, standing: Standing) -> None:
+    whose = "set by penstock" if standing.ours else "set by someone else" if standing.foreign else "the kernel's own"
+    print(f"{device}: {standing.kind} {standing.handle}, {whose}")
+    if standing.classes:
+        table = Table("class", "rate", "ceiling", "sent bytes", "packets", "waited", "dropped", box=None)
+        for each in standing.classes:
+            counts = (short(count) for count in (each.bytes, each.packets, each.overlimits, each.dropped))
+            table.add_row(each.number, each.rate, each.ceiling, *counts)
+        Console().print(table)
+
+
+def _print_planned(planned: Classes) -> None:
+    table = Table("class", "group", "Mbit/s", "at most", "priority", "packets", box=None)
+    for row in _class_fields(planned):
+        what = f"dscp {row['dscp']}" if row["dscp"] is not None else f"to {len(row['addresses'])} machines"
+        last = row["dscp"] is None and not row["addresses"]
+        rates = f"{row['rate_mbit']:,.5g}", f"{row['ceiling_mbit']:,.5g}"
+        table.add_row(row["number"], row["name"], *rates, str(row["priority"]), "all others" if last else what)
+    Console().print(table)
+
+
+def _print_commands(lines: list[str], done: bool) -> None:
+    for line in lines:
+        print(line)
+    print("Done." if done else "Nothing was changed: add --yes to do it.")

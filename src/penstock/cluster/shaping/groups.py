@@ -1,0 +1,68 @@
+"""Groups of flows: how their packets are told apart, and what share of an interface is theirs."""
+
+from pathlib import Path
+
+from pydantic import Field, ValidationError, model_validator
+
+from penstock.cluster.document import ClusterDocument, Name
+from penstock.errors import PenstockError
+from penstock.graph.documents import StrictDocument, first_problem, read_yaml
+
+_REST = 0.1
+"""Of the rate for what belongs to no run: people's terminals, the file system."""
+
+
+class FlowGroup(StrictDocument):
+    """One group. When others leave some of their rate unused it may have that too, up to its ceiling."""
+
+    name: Name
+    dscp: int | None = Field(
+        default=None, ge=0, le=63, description="its packets' mark; none: what goes unmarked to machines of the cluster"
+    )
+    share: float = Field(gt=0, lt=1, description="of the interface's rate: what the group has in any case")
+    ceiling: float = Field(default=1.0, gt=0, le=1, description="of the interface's rate: what it never exceeds")
+    priority: int = Field(default=1, ge=0, le=7, description="who has unused rate first; lower is sooner")
+
+
+class FlowGroups(StrictDocument):
+    """All groups of an interface. What the shares leave is for the rest, which comes last."""
+
+    groups: list[FlowGroup] = Field(min_length=1, max_length=64)
+
+    @model_validator(mode="after")
+    def _check(self) -> "FlowGroups":
+        names, marks = [group.name for group in self.groups], [group.dscp for group in self.groups]
+        if len(set(names)) < len(names):
+            raise ValueError("two groups have the same name")
+        if "rest" in names:
+            raise ValueError("the name rest is taken by what belongs to no group")
+        if len(set(marks)) < len(marks):
+            raise ValueError("two groups have the same dscp, or both have none: their packets would look alike")
+        if sum(group.share for group in self.groups) >= 1:
+            raise ValueError("the shares leave nothing for other traffic: they must add up to less than 1")
+        for group in self.groups:
+            if group.ceiling < group.share:
+                raise ValueError(f"group {group.name} has a ceiling below its share")
+        return self
+
+
+def default_groups(cluster: ClusterDocument) -> FlowGroups:
+    """What can be told apart of a cluster's traffic: the wire if it is marked, and torch's sums of gradients."""
+    ours, mark = 1 - _REST, cluster.wire.dscp
+    if mark is None:
+        return FlowGroups(groups=[FlowGroup(name="machines", share=ours)])
+    if cluster.reduce == "servers":
+        # Gradients go over the wire too.
+        return FlowGroups(groups=[FlowGroup(name="wire", dscp=mark, share=ours)])
+    # Workers wait for each other's gradients with nothing else to do; features are asked for ahead.
+    gradients = FlowGroup(name="gradients", share=ours / 3, priority=0)
+    return FlowGroups(groups=[FlowGroup(name="wire", dscp=mark, share=ours * 2 / 3), gradients])
+
+
+def read_groups(path: Path) -> FlowGroups:
+    """Groups that someone has written down."""
+    fields = read_yaml(path, "a file with groups of flows")
+    try:
+        return FlowGroups.model_validate(fields)
+    except ValidationError as error:
+        raise PenstockError(f"{path}: {first_problem(error)}.") from None

@@ -1,0 +1,106 @@
+"""An interface's queue as the kernel has it: read, set, removed."""
+
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.cluster.shaping.commands import HANDLE, Command, clear_commands
+from penstock.cluster.shaping.iproute import run
+from penstock.errors import PenstockError
+
+_DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
+_KERNELS_OWN = "0:"
+"""The handle of a queue that nobody has set."""
+_CLASS = re.compile(
+    r"class htb (?P<id>\S+) .*?rate (?P<rate>\S+) ceil (?P<ceiling>\S+).*?"
+    r"Sent (?P<bytes>\d+) bytes (?P<packets>\d+) pkt \(dropped (?P<dropped>\d+), overlimits (?P<overlimits>\d+)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class ClassCount:
+    """A class as the kernel counts it."""
+
+    number: str
+    rate: str
+    ceiling: str
+    bytes: int
+    packets: int
+    dropped: int
+    overlimits: int
+    """How often a packet had to wait for its class's rate."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What an interface has."""
+
+    kind: str
+    handle: str
+    classes: tuple[ClassCount, ...]
+    """Of a queue of ours."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether our commands made it."""
+        return self.kind == "htb" and self.handle == HANDLE
+
+    @property
+    def made(self) -> bool:
+        """Whether anybody made it; what the kernel gives any interface need not be removed, and cannot."""
+        return self.handle != _KERNELS_OWN
+
+    @property
+    def foreign(self) -> bool:
+        """Whether someone else made it."""
+        return self.made and not self.ours
+
+
+def look(device: str) -> Standing:
+    """What an interface has now."""
+    if not _DEVICE.fullmatch(device):
+        raise PenstockError(f"{device!r} is no name of a network interface: `ip link` lists them.")
+    found: list[dict[str, Any]] = json.loads(run(["tc", "-j", "qdisc", "show", "dev", device]) or "[]")
+    root = next((each for each in found if each.get("root")), {"kind": "noqueue", "handle": _KERNELS_OWN})
+    standing = Standing(str(root["kind"]), str(root["handle"]), ())
+    if not standing.ours:
+        return standing
+    return Standing(standing.kind, standing.handle, parse_classes(run(["tc", "-s", "class", "show", "dev", device])))
+
+
+def carry_out(device: str, commands: Sequence[Command]) -> None:
+    """Run commands that change an interface; if one fails, it is left with the kernel's own queue."""
+    try:
+        for command in commands:
+            run(command)
+    except BaseException:
+        # Half of the classes would send the other half's packets to the rest.
+        with suppress(PenstockError):
+            if look(device).ours:
+                run(clear_commands(device)[0])
+        raise
+
+
+def refuse_foreign(standing: Standing, device: str) -> None:
+    """A queue that someone else has set is theirs."""
+    if standing.foreign:
+        raise PenstockError(
+            f"{device} has a {standing.kind} queue ({standing.handle}) that penstock did not make: remove it yourself,"
+            " or add --force."
+        )
+
+
+def parse_classes(text: str) -> tuple[ClassCount, ...]:
+    """The classes in tc's own words, in order of their numbers (tc has no JSON for them)."""
+    found = []
+    for block in re.split(r"\n(?=class )", text):
+        match = _CLASS.match(block)
+        if match:
+            number = match["id"].partition(":")[2]
+            counts = (int(match[name]) for name in ("bytes", "packets", "dropped", "overlimits"))
+            found.append(ClassCount(number, match["rate"], match["ceiling"], *counts))
+    return tuple(sorted(found, key=lambda each: int(each.number, 16)))

@@ -1,0 +1,71 @@
+"""Cluster files: good ones, and one sentence for every bad one."""
+
+import pytest
+import yaml
+
+from penstock.cluster.document import read_cluster
+from penstock.cluster.setup import read_setup
+from penstock.errors import PenstockError
+
+
+def written(folder, fields):
+    """A cluster file."""
+    path = folder / "cluster.yaml"
+    path.write_text(fields if isinstance(fields, str) else yaml.safe_dump(fields))
+    return str(path)
+
+
+def test_short_form():
+    cluster = read_cluster("3x2")
+    assert [machine.name for machine in cluster.machines] == ["m0", "m1", "m2"] and cluster.workers == 6
+
+
+def test_partition_is_relative_to_the_file(tmp_path):
+    cluster = read_cluster(written(tmp_path, {"machines": [{"name": "a"}], "partition": "parts"}))
+    assert cluster.partition == str((tmp_path / "parts").resolve())
+
+
+A = {"name": "a"}
+
+
+@pytest.mark.parametrize(
+    "fields, said",
+    [
+        ({}, "machines"),
+        ({"machines": []}, "machines"),
+        ({"machines": [A, A]}, "two machines have the same name"),
+        ({"machines": [{"name": "a", "workers": 0}]}, "no machine has a worker"),
+        ({"machines": [{"name": "a", "workers": -1}]}, "workers"),
+        ({"machines": [{"name": "a b"}]}, "name"),
+        ({"machines": [{"name": "../a"}]}, "name"),
+        ({"machines": [{"name": "a", "speed": 0}]}, "speed"),
+        ({"machines": [{"name": "a", "colour": "red"}]}, "colour"),
+        ({"machines": [A], "launcher": "pigeon"}, "launcher"),
+        ({"machines": [A], "reduce": "sometimes"}, "reduce"),
+        ({"machines": [A], "samplers": 99}, "samplers"),
+        ({"machines": [A], "failure": {"patience": 0}}, "patience"),
+        ({"machines": [A], "failure": {"restarts": -1}}, "restarts"),
+        ({"machines": [A], "wire": {"security": "none"}}, "security"),
+        ("machines: [", "cluster.yaml"),
+        ("- a\n- b\n", "cluster.yaml"),
+    ],
+)
+def test_bad_cluster_is_one_sentence(tmp_path, fields, said):
+    with pytest.raises(PenstockError, match=said) as caught:
+        read_cluster(written(tmp_path, fields))
+    assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize("name", ["0x2", "2x", "nowhere.yaml", "2x2x2"])
+def test_no_such_cluster(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PenstockError) as caught:
+        read_cluster(name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "no JSON", '{"task": 3}'])
+def test_setup_that_is_none(text):
+    with pytest.raises(PenstockError, match="setup that is none") as caught:
+        read_setup(text)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,146 @@
+"""Workers that meet through the wire: rounds, barriers, the word to stop, progress and states."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from penstock.cluster.meeting import Meeting
+from penstock.cluster.worker.board import WireBoard
+from penstock.cluster.worker.states import serve_state, state_of
+from penstock.cluster.worker.telling import ToldProgress
+from penstock.cluster.worker.together import Team, progress_of
+from penstock.errors import PenstockError
+from penstock.train.standing import Standing
+from penstock.train.together import RegroupError
+from penstock.wire import Message
+from training_graphs import assert_same_state
+from wired import template_for, wired
+
+
+@pytest.fixture
+def two():
+    """A meeting, the controller's post, and two workers' members; and what they tell."""
+    meeting, told = Meeting(2), []
+
+    def hear(message, sender):
+        told.append((sender, message.body))
+        return Message("heard")
+
+    post, members = wired(template_for(2), {**meeting.handlers(), "progress": hear}, (0, 1))
+    with ExitStack() as stack:
+        stack.enter_context(post)
+        for member in members:
+            stack.enter_context(member)
+        yield SimpleNamespace(meeting=meeting, post=post, members=members, told=told)
+
+
+def teams_of(two):
+    """Both workers' views, without graphs."""
+    return [Team(member, None, None) for member in two.members]
+
+
+def at_once(*calls):
+    """The results of calls that wait for each other; what one raised is its result."""
+
+    def tried(call):
+        try:
+            return call()
+        except (RegroupError, PenstockError) as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(tried, calls))
+
+
+def test_workers_meet_and_wait_for_each_other(two):
+    first, second = teams_of(two)
+    rounds = at_once(lambda: first.meet(4), lambda: second.meet(7))
+    assert rounds[0] == rounds[1] and (rounds[0].source, rounds[0].step) == (1, 7)
+    assert first.generation == second.generation == rounds[0].generation
+    assert at_once(lambda: first.barrier("x"), lambda: second.barrier("x")) == [None, None]
+
+
+def test_barrier_of_a_round_that_is_over(two):
+    first, second = teams_of(two)
+    at_once(lambda: first.meet(0), lambda: second.meet(0))
+    two.meeting.lose(1)
+    with pytest.raises(RegroupError):
+        first.barrier("x")
+
+
+def test_who_waits_hears_that_the_run_is_over(two):
+    first, _ = teams_of(two)
+    two.members[0].stopped.set()
+    with pytest.raises(PenstockError, match="ended the run"):
+        first.meet(0)
+
+
+def test_board_over_the_wire(two):
+    first, second = teams_of(two)
+    at_once(lambda: first.meet(0), lambda: second.meet(0))
+    near, far = (WireBoard(member, 1, 5.0) for member in two.members)
+    assert not near.check(["k"])
+    assert at_once(lambda: near.get("k"), lambda: far.set("k", b"\x00value"))[0] == b"\x00value"
+    near.multi_set(["a", "b"], [b"1", b"2"])
+    assert far.multi_get(["a", "b"]) == [b"1", b"2"] and far.check(["a", "b", "k"])
+    two.meeting.lose(None)
+    with pytest.raises(RegroupError):
+        near.get("never")
+
+
+def test_a_step_agrees_on_loss_and_stop(two):
+    """What the reduction says counts, not what this worker was asked."""
+
+    class Fake:
+        def step(self, session, loss, asked):
+            self.given = loss, asked
+            return 2.5, True
+
+    team, fake = teams_of(two)[0], Fake()
+    team.reduction = fake
+    assert not team.stopping()
+    assert team.agree(None, 1.25) == 2.5 and fake.given == (1.25, False) and team.stopping()
+    two.members[0].asked.set()
+    team.agree(None, 1.0)
+    assert fake.given == (1.0, True)
+
+
+def test_progress_is_told_in_order_and_many_advances_as_one(two):
+    progress = ToldProgress(two.members[0])
+    with progress.step("training", 100, "batches"):
+        for _ in range(100):
+            progress.advance(1)
+    progress.status("half way")
+    progress.note("a word")
+    bodies = [body for sender, body in two.told if sender == "worker-0"]
+    kinds = [body["what"] for body in bodies]
+    assert kinds[0] == "start" and kinds[-3:] == ["finish", "status", "note"]
+    assert sum(body["amount"] for body in bodies if body["what"] == "advance") == 100
+    assert kinds.count("advance") < 100 and progress.notes == ["a word"]
+
+
+def test_progress_that_nobody_hears_is_no_failure(two):
+    two.post.close()
+    two.members[0].setup.cluster.failure.patience = 0.2
+    ToldProgress(two.members[0]).status("alone")
+
+
+def test_state_over_the_wire(two, monkeypatch):
+    """Bit for bit, in several pieces."""
+    monkeypatch.setattr("penstock.cluster.worker.states._PIECE", 1000)
+    state = {
+        "weights": {"w": torch.randn(40, 30), "b": torch.tensor([float("inf"), float("nan"), -0.0])},
+        "half": torch.randn(3, dtype=torch.bfloat16),
+        "standing": {"step": 7, "loss": 0.1, "names": ["a", None, True]},
+        "groups": [{"lr": 1e-3}, {}],
+    }
+    serve_state(two.members[1], "state", lambda: state)
+    assert_same_state(state_of(two.members[0], 1), state)
+
+
+def test_progress_counts_the_end_of_an_epoch():
+    ended, ending = Standing(step=8), Standing(step=8, ending=True)
+    assert progress_of(Standing(step=7)) < progress_of(ending) < progress_of(ended) < progress_of(Standing(step=9))

@@ -1,0 +1,44 @@
+"""Members of a run without processes: their posts meet in this one."""
+
+from penstock.cluster.document import ClusterDocument, FailureOptions, Machine
+from penstock.cluster.layout import CONTROLLER, lay_out
+from penstock.cluster.setup import Setup
+from penstock.cluster.tasks.member import Member
+from penstock.wire import Credentials, Post, make_credentials
+
+
+def template_for(workers=2, folder="/nowhere", patience=5.0, **fields):
+    """What every task of a small cluster is told beside its name."""
+    failure = FailureOptions(patience=patience, restarts=fields.pop("restarts", 2))
+    cluster = ClusterDocument(machines=[Machine(name="a", workers=workers)], failure=failure, **fields)
+    layout = lay_out(cluster, 1)
+    return Setup(
+        task=layout.tasks[0],
+        incarnation=0,
+        credentials="",
+        controller="",
+        run=str(folder),
+        partition="/nowhere",
+        job={},
+        cluster=cluster,
+        layout=layout,
+        addresses={},
+    )
+
+
+def wired(template, handlers, ranks):
+    """A controller's post with some handlers, and members for workers of these ranks."""
+    workers = {task.rank: task for task in template.layout.of_kind("worker")}
+    keys: dict[str, Credentials] = make_credentials([CONTROLLER, *(task.id for task in template.layout.tasks)])
+    post = Post(keys[CONTROLLER], "127.0.0.1", template.cluster.wire, handler_threads=4)
+    for kind, handler in handlers.items():
+        post.serve(kind, handler)
+    members = []
+    for rank in ranks:
+        told = {"task": workers[rank], "credentials": keys[workers[rank].id].to_json(), "controller": post.address}
+        members.append(Member(template.model_copy(update=told)))
+    for member in members:
+        for other in members:
+            if other is not member:
+                member.post.meet(other.setup.task.id, other.post.address)
+    return post, members

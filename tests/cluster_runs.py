@@ -1,0 +1,135 @@
+"""Runs on clusters of this host as tests start, disturb and compare them."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import psutil
+import yaml
+
+from penstock.cluster import running
+from penstock.partition import Cut, cut
+from penstock.progress import Progress
+from penstock.train.job import make_job
+from training_graphs import lines_of
+
+JOB = {
+    "fanouts": [4, 3],
+    "hidden": 16,
+    "batch_size": 30,
+    "epochs": 3,
+    "dropout": 0.3,
+    "checkpoint_minutes": 0,
+    "threads": 1,
+}
+MARK = "PENSTOCK_TEST_RUN"
+"""In the environment of every process that a test starts, so that none is overlooked."""
+
+
+class Starts:
+    """A launcher that lets another one start tasks, and knows the newest process of each."""
+
+    def __init__(self, launcher, handles, then):
+        self._launcher, self._handles, self._then = launcher, handles, then
+
+    def start(self, setup):
+        """Start a task."""
+        handle = self._handles[setup.task.id] = self._launcher.start(setup)
+        self._then(handle)
+        return handle
+
+    def close(self):
+        """Nothing more will be started."""
+        self._launcher.close()
+
+
+class AtEpoch(Progress):
+    """Does something once, when the controller hears that the n-th epoch has ended."""
+
+    def __init__(self, number: int, action: Callable[[], None]) -> None:
+        super().__init__()
+        self._left, self._action, self.said = number, action, []
+
+    def status(self, line: str) -> None:
+        """One line an epoch."""
+        self.said.append(line)
+        self._left -= 1
+        if self._left == 0:
+            self._action()
+
+
+@contextmanager
+def recorded_starts(then: Callable = id) -> Iterator[dict]:
+    """The handles of all tasks that runs start meanwhile, by name; something may be done to each."""
+    handles: dict = {}
+    original = running.make_launcher
+    with patch.object(running, "make_launcher", lambda *given: Starts(original(*given), handles, then)):
+        yield handles
+
+
+def cluster_file(folder: Path, **fields) -> str:
+    """A cluster file with these fields."""
+    path = folder / f"cluster-{len(list(folder.glob('cluster-*.yaml')))}.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    return str(path)
+
+
+def machines(*workers: int, **more) -> list[dict]:
+    """Machines with so many workers each."""
+    return [{"name": f"m{number}", "workers": count, **more} for number, count in enumerate(workers)]
+
+
+def in_parts(graph, parts: int, folder: Path) -> str:
+    """A graph cut by hash, which is the worst that can happen to it."""
+    path = folder / f"{graph.name}-{parts}"
+    if not path.exists():
+        cut(graph, Cut(parts, 1, "random" if parts > 1 else "chunk"), path)
+    return str(path)
+
+
+def run_on(cluster: str, graph: Path, run: Path, progress: Progress | None = None, **fields):
+    """A run from its beginning to its end."""
+    job = make_job({**JOB, "graph": str(graph), "run": str(run), **fields})
+    return running.start_cluster_run(job, cluster, False, progress or Progress())
+
+
+def disturbed_run(task: str, number: int, cluster: str, graph: Path, run: Path, how: int = signal.SIGKILL, **fields):
+    """A run in which a task gets a signal after its n-th epoch."""
+    with recorded_starts() as handles:
+        hit = AtEpoch(number, lambda: os.kill(handles[task].pid, how))
+        return run_on(cluster, graph, run, hit, **fields)
+
+
+def losses_of(run: Path) -> list[tuple]:
+    """Every recorded step's and epoch's loss, in order."""
+    return [(line["kind"], line["step"], line["loss"]) for line in lines_of(run) if line["kind"] in ("step", "epoch")]
+
+
+def assert_same_losses(run: Path, other: Path, tolerance: float) -> None:
+    """The same steps, with losses that differ by rounding at most."""
+    ours, theirs = losses_of(run), losses_of(other)
+    assert [line[:2] for line in ours] == [line[:2] for line in theirs]
+    np.testing.assert_allclose([line[2] for line in ours], [line[2] for line in theirs], rtol=tolerance, atol=tolerance)
+
+
+def marked_processes(mark: str) -> list[str]:
+    """The commands of processes that a test has started and that still run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(" ".join(process.cmdline()))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def result_of(run: Path) -> dict:
+    """What run.json says came of it."""
+    return json.loads((Path(run) / "run.json").read_text())["result"]

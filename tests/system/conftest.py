@@ -1,0 +1,51 @@
+"""Around every test with real processes: it ends in time, and leaves nothing behind."""
+
+import os
+import signal
+import socket
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cluster_runs import MARK, marked_processes
+
+LIMIT = 150
+"""Seconds a test may take."""
+
+
+@pytest.fixture(autouse=True)
+def ends_in_time():
+    """No hang holds up the other tests."""
+
+    def late(number, frame):
+        raise TimeoutError(f"the test took more than {LIMIT} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(LIMIT)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(monkeypatch):
+    """No process, no shared memory, no listening socket."""
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    memory, sockets = _shared_memory(), _listening()
+    yield
+    assert marked_processes(mark) == []
+    assert _shared_memory() <= memory
+    assert _listening() <= sockets
+
+
+def _shared_memory():
+    folder = Path("/dev/shm")
+    return {path.name for path in folder.iterdir() if path.stat().st_uid == os.getuid()} if folder.exists() else set()
+
+
+def _listening():
+    own = psutil.Process().net_connections(kind="inet")
+    return {each.laddr for each in own if each.status == psutil.CONN_LISTEN and each.family == socket.AF_INET}

@@ -1,0 +1,90 @@
+"""The same job on one machine and on clusters: the same batches, the same losses, and where it can be the same bits."""
+
+import numpy as np
+import pytest
+
+from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
+from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
+
+HARD = {"weight": "w", "schedule": "ExponentialLR", "schedule_options": {"gamma": 0.9}, "model": "gcn"}
+"""Edge weights and a rate that changes; the rest of the tests have dropout already."""
+ROUNDING = 1e-4
+"""Losses of a few steps: sums of 32-bit numbers in another order."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A graph with edge weights, trained on one machine twice: plainly, and with everything that can be asked for."""
+    folder = tmp_path_factory.mktemp("equivalence")
+    graph = community_graph()
+    (edges,) = graph.edges.values()
+    edges.fields["w"] = np.random.default_rng(1).uniform(0.5, 2.0, edges.count).astype(np.float32)
+    saved = graph.save(folder / "graph")
+    trained(saved, folder / "plain", **JOB)
+    trained(saved, folder / "hard", **JOB, **HARD)
+    return folder, saved
+
+
+@pytest.fixture(scope="module")
+def pair(place):
+    """Two machines with a worker each, gradients summed among them, batches drawn by the workers."""
+    folder, graph = place
+    cluster = cluster_file(folder, machines=machines(1, 1), partition=in_parts(graph, 2, folder))
+    return run_on(cluster, graph.path, folder / "pair").path
+
+
+@pytest.mark.parametrize("parts, samplers", [(1, 0), (4, 1)])
+def test_one_worker_has_the_same_bits_however_the_graph_is_cut(place, tmp_path, parts, samplers):
+    folder, graph = place
+    spread = machines(*([1, 0, 0, 0][:parts]))
+    cluster = cluster_file(tmp_path, machines=spread, partition=in_parts(graph, parts, folder), samplers=samplers)
+    run = run_on(cluster, graph.path, tmp_path / "run", **HARD)
+    assert_same_losses(run.path, folder / "hard", 0)
+    ours, theirs = newest_checkpoint(run.path), newest_checkpoint(folder / "hard")
+    assert_same_state(ours["learned"], theirs["learned"])
+    assert_same_state(ours["optimiser"], theirs["optimiser"])
+
+
+def test_two_workers_lose_as_one(place, pair):
+    assert_same_losses(pair, place[0] / "plain", ROUNDING)
+
+
+def test_samplers_of_their_own_change_no_bit(place, pair, tmp_path):
+    folder, graph = place
+    cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, folder), samplers=2)
+    run = run_on(cluster, graph.path, tmp_path / "run")
+    assert_same_losses(run.path, pair, 0)
+    assert_same_state(newest_checkpoint(run.path), newest_checkpoint(pair))
+
+
+def test_unequal_machines_and_servers(place, tmp_path):
+    """Three workers of different speed, parts without a worker, gradients summed by two servers."""
+    folder, graph = place
+    spread = [
+        {"name": "fast", "workers": 1, "speed": 2.0},
+        {"name": "bare", "workers": 0},
+        {"name": "slow", "workers": 2},
+    ]
+    parts = in_parts(graph, 4, folder)
+    cluster = cluster_file(tmp_path, machines=spread, partition=parts, samplers=1, reduce="servers", servers=2)
+    run = run_on(cluster, graph.path, tmp_path / "run", **HARD)
+    assert_same_losses(run.path, folder / "hard", ROUNDING)
+
+
+def test_four_workers_of_one_machine(place, tmp_path):
+    """With batches that have fewer seeds than there are workers."""
+    folder, graph = place
+    trained(graph, tmp_path / "one", **{**JOB, "epochs": 1, "batch_size": 33, "optimiser": "SGD"})
+    run = run_on("1x4", graph.path, tmp_path / "run", epochs=1, batch_size=33, optimiser="SGD")
+    assert_same_losses(run.path, tmp_path / "one", ROUNDING)
+
+
+def test_typed_graph(tmp_path):
+    graph = typed_graph()
+    authors = graph.nodes["author"]
+    authors.fields["x"] = np.random.default_rng(2).normal(0, 1, (authors.count, 3)).astype(np.float32)
+    saved = graph.save(tmp_path / "graph")
+    fields = {"model": "sage", "dropout": 0.0}
+    trained(saved, tmp_path / "one", **{**JOB, **fields})
+    run = run_on("2x1", saved.path, tmp_path / "run", **fields)
+    assert_same_losses(run.path, tmp_path / "one", ROUNDING)

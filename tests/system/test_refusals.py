@@ -1,0 +1,78 @@
+"""Jobs and clusters that cannot work: one sentence, and nothing left behind."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from cluster_runs import JOB, cluster_file, machines, recorded_starts, run_on
+from penstock.errors import PenstockError
+from training_graphs import PENSTOCK, community_graph, facts_of, typed_graph
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    """A small graph on disk."""
+    return community_graph(80).save(tmp_path_factory.mktemp("refusals") / "graph").path
+
+
+@pytest.mark.parametrize(
+    "fields, sentence",
+    [
+        ({"sampler": "labor"}, "use sampler neighbour"),
+        ({"task": "link-prediction"}, "train it on one"),
+        ({"norm": "batch"}, "choose another norm"),
+        ({"features": "colour"}, "colour"),
+    ],
+)
+def test_job_that_is_not_for_clusters(graph, tmp_path, fields, sentence):
+    with pytest.raises(PenstockError, match=sentence) as caught:
+        run_on("1x1", graph, tmp_path / "run", **fields)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_types_without_features(tmp_path):
+    graph = typed_graph(60).save(tmp_path / "graph")
+    with pytest.raises(PenstockError, match="author have no features"):
+        run_on("1x1", graph.path, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_servers_cannot_clip(graph, tmp_path):
+    cluster = cluster_file(tmp_path, machines=machines(1), reduce="servers")
+    with pytest.raises(PenstockError, match="set clip to 0"):
+        run_on(cluster, graph, tmp_path / "run", clip=1.0)
+    assert not (tmp_path / "run").exists()
+
+
+def test_partition_that_is_not_there(graph, tmp_path):
+    cluster = cluster_file(tmp_path, machines=machines(1), partition="nowhere")
+    with pytest.raises(PenstockError, match="nowhere"):
+        run_on(cluster, graph, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_task_that_always_dies(graph, tmp_path):
+    """The run gives up, says where to look, and can be resumed."""
+    cluster = cluster_file(tmp_path, machines=machines(1), failure={"restarts": 2})
+    with recorded_starts(lambda handle: os.kill(handle.pid, 9)) as handles:
+        with pytest.raises(PenstockError, match=r"Task store-m0 on m0 died 3 times \(last: signal 9\)"):
+            run_on(cluster, graph, tmp_path / "run")
+    assert set(handles) >= {"store-m0"}
+
+
+def test_command_says_one_sentence(graph, tmp_path):
+    flags = [
+        f"--graph={graph}",
+        f"--run={tmp_path / 'run'}",
+        "--fanouts=4,3",
+        "--sampler=labor",
+        "--cluster=1x1",
+        "--json",
+    ]
+    done = subprocess.run([*PENSTOCK, "train", *flags], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1 and "use sampler neighbour" in done.stderr
+    assert done.stdout == "" and not (tmp_path / "run").exists()

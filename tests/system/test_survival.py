@@ -1,0 +1,126 @@
+"""Tasks of every kind are killed in the middle of a run, which ends as if nothing had happened."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from cluster_runs import JOB, MARK, cluster_file, disturbed_run, in_parts, machines, marked_processes, result_of, run_on
+from penstock.cluster.running import resume_cluster_run
+from training_graphs import (
+    PENSTOCK,
+    assert_same_state,
+    best_checkpoint,
+    community_graph,
+    facts_of,
+    lines_of,
+    newest_checkpoint,
+)
+
+LONG = {
+    "epochs": 12,
+    "evaluate_every": 2,
+    "checkpoint_steps": 7,
+    "schedule": "StepLR",
+    "schedule_options": {"step_size": 3},
+}
+"""Long enough for a task to be missed."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A graph in two parts, and two clusters to train it on: with all kinds of tasks, and with few."""
+    folder = tmp_path_factory.mktemp("survival")
+    graph = community_graph().save(folder / "graph")
+    parts = in_parts(graph, 2, folder)
+    few = cluster_file(folder, machines=machines(1, 1), partition=parts)
+    all_kinds = cluster_file(folder, machines=machines(1, 1), partition=parts, samplers=1, reduce="servers", servers=1)
+    return folder, graph.path, {"few": few, "all": all_kinds}
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    """The runs that nothing happened to, by cluster."""
+    folder, graph, clusters = place
+    return {name: run_on(cluster, graph, folder / name, **LONG).path for name, cluster in clusters.items()}
+
+
+@pytest.mark.parametrize("task", ["store-m1", "sampler-0-0", "server-0", "worker-0", "worker-1"])
+def test_killed_task_is_replaced(place, whole, tmp_path, task):
+    _, graph, clusters = place
+    run = disturbed_run(task, 3, clusters["all"], graph, tmp_path / "run", **LONG)
+    (recovery,) = result_of(run.path)["recoveries"]
+    assert recovery["task"] == task and recovery["cause"] == "signal 9"
+    assert {each["id"]: each["restarts"] for each in result_of(run.path)["tasks"]}[task] == 1
+    assert_ended_like(run.path, whole["all"])
+
+
+@pytest.mark.parametrize("task", ["worker-0", "worker-1"])
+def test_killed_worker_among_workers_that_sum(place, whole, tmp_path, task):
+    _, graph, clusters = place
+    run = disturbed_run(task, 5, clusters["few"], graph, tmp_path / "run", **LONG)
+    assert [each["task"] for each in result_of(run.path)["recoveries"]] == [task]
+    assert_ended_like(run.path, whole["few"])
+
+
+def test_interrupted_and_resumed(place, whole, tmp_path):
+    _, graph, clusters = place
+    run = disturbed_run_of_controller(clusters["all"], graph, tmp_path / "run", signal.SIGINT)
+    assert facts_of(run)["state"] == "interrupted"
+    assert 0 < newest_checkpoint(run)["standing"]["step"] < newest_checkpoint(whole["all"])["standing"]["step"]
+    resume_cluster_run(run)
+    assert_ended_like(run, whole["all"])
+
+
+def test_controller_killed_and_resumed(place, whole, tmp_path):
+    """Its tasks end by themselves when it is gone."""
+    _, graph, clusters = place
+    run = disturbed_run_of_controller(clusters["few"], graph, tmp_path / "run", signal.SIGKILL)
+    assert facts_of(run)["state"] == "running"
+    resume_cluster_run(run)
+    assert_ended_like(run, whole["few"])
+
+
+def disturbed_run_of_controller(cluster, graph, run, how):
+    """A run of its own process, which gets a signal when two epochs are recorded; returns when all its tasks ended."""
+    flags = [f"--{name.replace('_', '-')}={_flag(value)}" for name, value in {**JOB, **LONG}.items()]
+    command = [*PENSTOCK, "train", f"--graph={graph}", f"--run={run}", f"--cluster={cluster}", *flags, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        while not _epochs(run) >= 2:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.01)
+        process.send_signal(how)
+        process.wait()
+        while marked_processes(os.environ[MARK]):
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.communicate()
+    return run
+
+
+def assert_ended_like(run, whole):
+    """The same bits in the newest checkpoint and the best model, and every step recorded once."""
+    assert facts_of(run)["state"] == facts_of(whole)["state"]
+    assert_same_state(newest_checkpoint(run), newest_checkpoint(whole))
+    assert_same_state(best_checkpoint(run), best_checkpoint(whole))
+    assert result_of(run)["test"] == result_of(whole)["test"]
+    recorded = [(line["kind"], line["step"], line["loss"]) for line in lines_of(whole)]
+    assert [
+        (line["kind"], line["step"], line["loss"]) for line in lines_of(run) if line["kind"] != "resumed"
+    ] == recorded
+
+
+def _epochs(run):
+    try:
+        return sum(line["kind"] == "epoch" for line in lines_of(run))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return 0
+
+
+def _flag(value):
+    return json.dumps(value) if isinstance(value, dict) else str(value).strip("[]").replace(" ", "")
