@@ -3,12 +3,12 @@
 import threading
 
 import pytest
+from wired import template_for
 
 from penstock.cluster.controller import Controller
 from penstock.cluster.tasks.member import Member
 from penstock.errors import PenstockError
 from penstock.progress import Progress
-from wired import template_for
 
 LIMIT = 60.0
 """Seconds after which a test has failed."""

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from wired import template_for, wired
 
 from penstock.cluster.meeting import Meeting
 from penstock.cluster.worker.board import WireBoard
+from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.states import serve_state, state_of
 from penstock.cluster.worker.telling import ToldProgress
 from penstock.cluster.worker.together import Team, progress_of
@@ -17,7 +19,6 @@ from penstock.train.standing import Standing
 from penstock.train.together import RegroupError
 from penstock.wire import Message
 from training_graphs import assert_same_state
-from wired import template_for, wired
 
 
 @pytest.fixture
@@ -101,11 +102,14 @@ def test_a_step_agrees_on_loss_and_stop(two):
 
     team, fake = teams_of(two)[0], Fake()
     team.reduction = fake
+    inputs = object.__new__(PartedInputs)
+    inputs.step = 4
+    session = SimpleNamespace(inputs=inputs)
     assert not team.stopping()
-    assert team.agree(None, 1.25) == 2.5 and fake.given == (1.25, False) and team.stopping()
+    assert team.agree(session, 1.25) == 2.5 and fake.given == (1.25, False) and team.stopping()
     two.members[0].asked.set()
-    team.agree(None, 1.0)
-    assert fake.given == (1.0, True)
+    team.agree(session, 1.0)
+    assert fake.given == (1.0, True) and inputs.step == 6
 
 
 def test_progress_is_told_in_order_and_many_advances_as_one(two):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
-from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
+from training_graphs import assert_same_state, community_graph, lists_of, newest_checkpoint, trained, typed_graph
 
 HARD = {"weight": "w", "schedule": "ExponentialLR", "schedule_options": {"gamma": 0.9}, "model": "gcn"}
 """Edge weights and a rate that changes; the rest of the tests have dropout already."""
@@ -73,18 +73,24 @@ def test_unequal_machines_and_servers(place, tmp_path):
 
 def test_four_workers_of_one_machine(place, tmp_path):
     """With batches that have fewer seeds than there are workers."""
-    folder, graph = place
+    _, graph = place
     trained(graph, tmp_path / "one", **{**JOB, "epochs": 1, "batch_size": 33, "optimiser": "SGD"})
     run = run_on("1x4", graph.path, tmp_path / "run", epochs=1, batch_size=33, optimiser="SGD")
     assert_same_losses(run.path, tmp_path / "one", ROUNDING)
 
 
-def test_typed_graph(tmp_path):
+@pytest.mark.parametrize("way", [{}, {"reduce": "servers", "servers": 3}])
+def test_typed_graph_with_a_rare_relation(tmp_path, way):
+    """In most batches its weights have no gradient, and must not move."""
     graph = typed_graph()
+    papers = graph.nodes["paper"].count
+    graph.edges["paper", "corrects", "paper"] = lists_of([0, 1, 2], [50, 60, 70], papers, papers)
     authors = graph.nodes["author"]
     authors.fields["x"] = np.random.default_rng(2).normal(0, 1, (authors.count, 3)).astype(np.float32)
     saved = graph.save(tmp_path / "graph")
-    fields = {"model": "sage", "dropout": 0.0}
+    fields = {"model": "sage", "dropout": 0.0, "batch_size": 15, "weight_decay": 0.01}
     trained(saved, tmp_path / "one", **{**JOB, **fields})
-    run = run_on("2x1", saved.path, tmp_path / "run", **fields)
+    parts = in_parts(saved, 2, tmp_path)
+    cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=parts, **way)
+    run = run_on(cluster, saved.path, tmp_path / "run", **fields)
     assert_same_losses(run.path, tmp_path / "one", ROUNDING)

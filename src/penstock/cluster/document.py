@@ -11,6 +11,8 @@ from penstock.graph.documents import StrictDocument, first_problem, read_yaml
 from penstock.wire import WireOptions
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,40}$")]
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Addresses that say nothing about where a machine is."""
 _SHORT = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
 
 
@@ -39,6 +41,19 @@ class FailureOptions(StrictDocument):
     patience: float = Field(default=60.0, gt=0, description="seconds a task may be silent before it counts as dead")
 
 
+class RayOptions(StrictDocument):
+    """For the launcher `ray`."""
+
+    address: str | None = Field(
+        default=None,
+        description="the Ray cluster: HOST:PORT, or auto for the one this host is a node of; if neither this nor"
+        " RAY_ADDRESS is said, one is started for the run",
+    )
+    spares: bool = Field(
+        default=False, description="whether a machine whose node is gone may move to one that no machine is on"
+    )
+
+
 class ClusterDocument(StrictDocument):
     """The whole of a cluster file."""
 
@@ -47,7 +62,12 @@ class ClusterDocument(StrictDocument):
         default=None, description="a folder with the graph cut into parts; cut at the start if none"
     )
     method: str = Field(default="metis", description="how it is cut then")
-    launcher: Literal["local"] = Field(default="local", description="who starts the tasks")
+    launcher: Literal["local", "ray", "environment"] = Field(
+        default="local",
+        description="who starts the tasks: this host, Ray, or torchrun or srun, under which every process of the job"
+        " runs the same command",
+    )
+    ray: RayOptions = RayOptions()
     samplers: int = Field(default=0, ge=0, le=16, description="sampling processes a worker; 0: it samples by itself")
     reduce: Literal["all-reduce", "servers"] = Field(
         default="all-reduce", description="how gradients are summed: among the workers, or by parameter servers"

@@ -1,6 +1,7 @@
 """A run on several machines, from a job and a cluster to a run folder."""
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem
 from penstock.partition import Cut, cut, open_partition
 from penstock.progress import SILENT, Progress
+from penstock.train.checkpoints import newest
 from penstock.train.data import open_data
-from penstock.train.job import Job, write_job
+from penstock.train.job import Job, make_job, write_job
 from penstock.train.run_folder import CLUSTER, JOB, RunFolder
-from penstock.train.running import resolved
+from penstock.train.running import _change_epochs, resolved
+from penstock.train.standing import checked_standing
+from penstock.train.state_file import read_state, write_state
 from penstock.train.surroundings import polite_interrupt
 
 PARTS = "parts"
@@ -58,12 +62,27 @@ def _how(cluster: ClusterDocument) -> Cut:
 def resume_cluster_run(path: Path, epochs: int | None = None, progress: Progress = SILENT) -> RunFolder:
     """Go on from a run's newest checkpoint, on the cluster it was trained on."""
     folder = RunFolder.open(path, writing=True)
-    job = folder.job()
-    if epochs is not None:
-        job = job.model_copy(update={"epochs": epochs})
-        write_job(job, path / JOB)
-    folder.write_facts(state="running", message="")
-    return _run(job, cluster_of(path), folder, progress, fresh=False)
+    try:
+        job, cluster = folder.job(), cluster_of(path)
+        if epochs is not None:
+            job = make_job({**job.model_dump(), "epochs": epochs})
+            _train_longer(newest(folder.checkpoints), epochs)
+            write_job(job, path / JOB)
+        elif folder.facts["state"] in ("finished", "stopped-early"):
+            progress.note("The run had ended: there is nothing left to train.")
+            return folder
+        folder.write_facts(state="running", message="")
+        return _run(job, cluster, folder, progress, fresh=False)
+    finally:
+        folder.close()
+
+
+def _train_longer(file: Path, epochs: int) -> None:
+    """Let a run that had ended go on from its last checkpoint."""
+    state = read_state(file)
+    standing = checked_standing(state["standing"], file)
+    _change_epochs(standing, epochs)
+    write_state(file, {**state, "standing": asdict(standing)})
 
 
 def cluster_of(path: Path) -> ClusterDocument:

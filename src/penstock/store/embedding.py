@@ -43,6 +43,11 @@ class EmbeddingTable:
         draw_rows(name, seed, names, self.rows)
         self.moments = [np.zeros_like(self.rows) for _ in range(MOMENTS[optimiser])]
 
+    @property
+    def size(self) -> int:
+        """Learnable numbers."""
+        return self.rows.size
+
     def pull(self, ids: Array, out: Array | None = None) -> Array:
         """A copy of some rows."""
         return gather_rows(self.rows, ids, out)

@@ -30,7 +30,7 @@ class Inputs:
         self.device = device
         having = _types_with_features(graph, job)
         self.fields = {name: job.features for name in graph.nodes if name in having}
-        self.tables = {
+        self.tables: dict[str, Any] = {
             name: EmbeddingTable(name, nodes.count, job.embedding, job.embedding_optimiser, job.embedding_lr, job.seed)
             for name, nodes in graph.nodes.items()
             if name not in having
@@ -53,7 +53,11 @@ class Inputs:
     @property
     def parameters(self) -> int:
         """Learnable numbers in the tables."""
-        return sum(table.rows.size for table in self.tables.values())
+        return sum(table.size for table in self.tables.values())
+
+    def is_finite(self) -> bool:
+        """Whether no learnable number has become infinite or NaN."""
+        return all(bool(np.isfinite(table.rows).all()) for table in self.tables.values())
 
     def pull(self, node_type: str, ids: Array) -> torch.Tensor:
         """The rows of some vertices, for inference."""

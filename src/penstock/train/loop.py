@@ -159,7 +159,8 @@ class Loop:
             return
         if standing.best_value is None or metric.is_better(value, standing.best_value):
             standing.best_value, standing.best_epoch, standing.without_gain = value, epoch, 0
-            self.records.save_best(epoch, self.session.weights())
+            if self.records.kept:
+                self.records.save_best(epoch, self.session.weights())
         elif regular:
             standing.without_gain += 1
 

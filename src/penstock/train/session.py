@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -114,16 +113,17 @@ class Session:
     def is_finite(self) -> bool:
         """Whether no weight has become infinite or NaN."""
         own = all(bool(values.isfinite().all()) for values in self.learned.state_dict().values())
-        return own and all(bool(np.isfinite(table.rows).all()) for table in self.inputs.tables.values())
+        return own and self.inputs.is_finite()
 
-    def state(self, standing: Standing) -> dict[str, Any]:
-        """Everything that a run needs to go on from this moment, not copied."""
+    def state(self, standing: Standing, tables: bool = True) -> dict[str, Any]:
+        """Everything that a run needs to go on from this moment, not copied; `tables`: with vertices' embeddings."""
         return {
             "standing": asdict(standing),
             "optimiser": self.optimiser.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "room": self.room(),
-            **self.weights(),
+            "learned": self.learned.state_dict(),
+            "tables": self.inputs.state() if tables else {},
         }
 
     def weights(self) -> dict[str, Any]:

@@ -10,10 +10,13 @@ class Handle(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Its process, where it is on this host."""
+        """Its process, where it is on this host and runs already."""
 
     def poll(self) -> int | None:
-        """Its exit status; None while it runs. A signal that ended it is a negative number."""
+        """Its exit status; None while it runs or is about to. A signal that ended it is a negative number.
+
+        Raises PenstockError, once, where it can be started nowhere: the run is over.
+        """
 
     def kill(self) -> None:
         """End it at once, and wait until it has ended."""
@@ -22,8 +25,11 @@ class Handle(Protocol):
 class Launcher(Protocol):
     """A way to start tasks."""
 
+    interface: str | None
+    """Where the controller listens for tasks that this launcher starts; None: where the first machine's tasks do."""
+
     def start(self, setup: Setup) -> Handle:
-        """Start a task; it ends by itself when whoever started it is gone."""
+        """Start a task, without waiting for it; it ends by itself when whoever started it is gone."""
 
     def close(self) -> None:
-        """Nothing more will be started."""
+        """End what is left. Nothing more will be started; again is no harm."""

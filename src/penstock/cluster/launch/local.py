@@ -15,12 +15,13 @@ _ENDING = 10.0
 class LocalProcess:
     """A process with its setup on its standard input, which stays open: when it closes, the starter is gone."""
 
-    def __init__(self, setup: Setup, log: Path) -> None:
+    def __init__(self, setup: Setup, log: Path, folder: Path | None = None) -> None:
+        """`folder`: where it runs; None: where this process does."""
         command = [sys.executable, "-m", "penstock.cluster.tasks"]
         try:
             with log.open("ab") as out:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
+                    command, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True, cwd=folder
                 )
         except OSError as error:
             raise PenstockError(f"Task {setup.task.id} could not be started ({error}).") from None
@@ -41,6 +42,12 @@ class LocalProcess:
             self._close_input()
         return status
 
+    def wait(self) -> int:
+        """Its exit status, when it has ended."""
+        status = self._process.wait()
+        self._close_input()
+        return status
+
     def kill(self) -> None:
         """End it at once."""
         self._process.kill()
@@ -58,12 +65,24 @@ class LocalLauncher:
     """Every machine of the cluster is this host. Tasks write to logs/TASK.log in the run folder."""
 
     def __init__(self, run: Path) -> None:
-        self._logs = run / "logs"
-        self._logs.mkdir(exist_ok=True)
+        self.interface: str | None = None
+        self._logs = log_folder(run)
 
     def start(self, setup: Setup) -> LocalProcess:
         """Start a task."""
-        return LocalProcess(setup, self._logs / f"{setup.task.id}.log")
+        return LocalProcess(setup, log_of(setup))
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Nothing is kept: whoever has a handle ends its process."""
+
+
+def log_folder(run: Path) -> Path:
+    """Where tasks write what happens to them."""
+    logs = run / "logs"
+    logs.mkdir(exist_ok=True)
+    return logs
+
+
+def log_of(setup: Setup) -> Path:
+    """A task's log, in the run folder that all machines share."""
+    return Path(setup.run) / "logs" / f"{setup.task.id}.log"

@@ -38,7 +38,7 @@ class Shard:
         with self._changed:
             if self._begun and not again:
                 return
-            pieces = weights.split([math.prod(shape) for shape in shapes])
+            pieces = torch.split(weights, [math.prod(shape) for shape in shapes])
             shaped = [piece.reshape(tuple(shape)) for piece, shape in zip(pieces, shapes, strict=True)]
             self._take({"step": step, "weights": shaped, "optimiser": states, "more": torch.zeros(0)})
             self._given = {}
@@ -87,7 +87,7 @@ class Shard:
         for rank in range(1, self._world):
             total += self._given[rank]
         count, pieces = self._count(), len(self._pieces)
-        gradients = total[:count].split([piece.numel() for piece in self._pieces])
+        gradients = torch.split(total[:count], [piece.numel() for piece in self._pieces])
         present = total[count : count + pieces].tolist()
         for piece, gradient, there in zip(self._pieces, gradients, present, strict=True):
             piece.grad = gradient.view_as(piece) if there else None

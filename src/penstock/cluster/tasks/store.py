@@ -9,9 +9,10 @@ from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
-from penstock.partition import open_partition
+from penstock.partition import Partition, open_partition
 from penstock.sampling.parts import OwnedPart, serve_lists
-from penstock.store.parts import StoreService
+from penstock.store.parts import EmbeddingService, OwnedEmbedding, StoreService, own_embedding
+from penstock.train.job import make_job
 from penstock.wire import Message
 
 _THREADS = 4
@@ -25,9 +26,30 @@ def run_store(setup: Setup) -> int:
         StoreService(member.post, graphs, folder=Path(setup.run))
         serve_lists(member.post, {part: OwnedPart.of(partition, part) for part in graphs})
         serve_descriptions(member, graphs)
+        EmbeddingService(member.post, _embeddings(setup, partition, graphs))
         member.announce()
         member.stopped.wait()
     return 0
+
+
+def _embeddings(setup: Setup, partition: Partition, graphs: dict[int, Graph]) -> dict[tuple[str, int], OwnedEmbedding]:
+    """Learnable rows of the types without features, kept in the run folder."""
+    job, folder = make_job(setup.job, "The run's job"), Path(setup.run) / "embeddings"
+    return {
+        (name, part): own_embedding(
+            folder,
+            partition,
+            part,
+            name,
+            job.embedding,
+            job.embedding_optimiser,
+            job.embedding_lr,
+            job.seed,
+        )
+        for part, graph in graphs.items()
+        for name, nodes in graph.nodes.items()
+        if job.features not in nodes.fields
+    }
 
 
 def serve_descriptions(member: Member, graphs: dict[int, Graph]) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.cut_graph import Parts
-from penstock.cluster.worker.records import LastRecords, mend_records
+from penstock.cluster.worker.inputs import PartedInputs
+from penstock.cluster.worker.records import LastRecords, mend_metrics, stands_at_best
 from penstock.cluster.worker.reducing import AllReduce
 from penstock.cluster.worker.served import Servers
 from penstock.cluster.worker.session import make_parted_session
@@ -63,13 +64,15 @@ class Worker:
     def __init__(self, member: Member, job: Any) -> None:
         self._member, self._setup = member, member.setup
         self._parts = Parts(member)
-        member.counts = self._counts
         member.announce()
         self._session, split = make_parted_session(self._parts, job)
         self._team = self._session.together = Team(member, self._parts, split)
+        member.counts = self._counts
         check_job(job, self._session.task, has_validation(self._session.task))
         self._first = self._team.rank == 0
         self._standing, self._from_file = Standing(), True
+        self._saved: tuple[int, bool] | None = None
+        """The step, and whether it was the last, of which there is a checkpoint."""
         self._folder = RunFolder(Path(self._setup.run))
         self._remembered = LastRecords()
         self._records: Records = FolderRecords(self._folder, job) if self._first else self._remembered
@@ -77,7 +80,7 @@ class Worker:
         self._progress = ToldProgress(member) if self._first else SILENT
         serve_state(member, "state", self._state)
         if self._first:
-            serve_state(member, "best", lambda: read_best(self._folder.checkpoints))
+            serve_state(member, "best", lambda: {**read_best(self._folder.checkpoints), "tables": {}})
             self._go_on_from_file()
             member.ask("facts", **run_facts(self._session))
 
@@ -100,29 +103,43 @@ class Worker:
                     self._team.reduction.close()
 
     def _counts(self) -> dict[str, int]:
-        traffic = self._parts.store.traffic().values()
-        return {"received": sum(t.bytes for t in traffic), "minimum": sum(t.minimum for t in traffic)}
+        features, embeddings = self._parts.store.traffic().values(), self._inputs.traffic()
+        received = embeddings[0] + sum(each.bytes for each in features)
+        return {"received": received, "minimum": embeddings[1] + sum(each.minimum for each in features)}
+
+    @property
+    def _inputs(self) -> PartedInputs:
+        assert isinstance(self._session.inputs, PartedInputs)
+        return self._session.inputs
 
     def _state(self) -> dict[str, Any]:
         """For a worker that is behind."""
-        return {**self._session.state(self._standing), _LAST: self._remembered.last()}
+        return {**self._session.state(self._standing, tables=False), _LAST: self._remembered.metrics}
 
     def _go_on_from_file(self) -> None:
         """The newest checkpoint, if there is one: a survivor that is further is preferred to it."""
         if any(self._folder.checkpoints.glob("step-*.ckpt")):
             self._standing = restore(self._session, newest(self._folder.checkpoints))
+            self._saved = self._standing.step, self._standing.done
 
     def _catch_up(self) -> None:
         """Meet the others; whoever is behind the furthest takes its state."""
         own = progress_of(self._standing)
         formed = self._team.meet(own)
-        last = None
+        last: list[dict[str, Any]] = []
         if own < formed.step:
             state = state_of(self._member, formed.source)
             self._standing, last = take_state(self._session, state, name_of(formed.source)), state[_LAST]
             self._from_file = False
+        self._inputs.step = self._standing.step
+        if formed.source == 0 and self._from_file:
+            self._inputs.settle()
+        else:
+            self._inputs.stay()
         if self._first:
-            mend_records(self._records, self._folder, self._standing, last)
+            mend_metrics(self._records, self._folder, self._standing, last)
+            if stands_at_best(self._standing):
+                self._records.save_best(self._standing.best_epoch, self._session.weights())
         if self._setup.cluster.reduce == "all-reduce":
             self._team.reduction = AllReduce(self._member, self._session, formed.generation)
         else:
@@ -138,7 +155,9 @@ class Worker:
         session, standing = self._session, self._standing
         loop = Loop(session, self._folder, standing, self._progress, self._records)
         times = loop.run(self._team.stopping)
-        loop.save()
+        if self._saved != (standing.step, standing.done):
+            loop.save()
+            self._saved = standing.step, standing.done
         if not standing.done:
             self._tell_result("interrupted", result_of(loop, times))
             return
@@ -171,8 +190,8 @@ class Worker:
 @contextmanager
 def _last_weights_kept(session: Session) -> Iterator[None]:
     """Afterwards the weights are again those of the last step: should a worker be lost, the end is done again."""
-    weights = copy.deepcopy(session.weights())
+    weights = copy.deepcopy(session.learned.state_dict())
     try:
         yield
     finally:
-        session.restore_weights(weights, "the last step")
+        session.learned.load_state_dict(weights)

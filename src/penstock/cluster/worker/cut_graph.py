@@ -1,6 +1,6 @@
 """A cut graph as a worker sees it: vertices by the numbers they had before the cut, lists and features elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,13 @@ class Parts:
         self.graphs: dict[int, Graph] = {part: self.partition.part(part) for part in here}
         self.owned = {part: OwnedPart.of(self.partition, part) for part in here}
         local = {part: LocalStore.of_graph(graph) for part, graph in self.graphs.items()}
-        features = self._channels("features", 1)
+        features = self.channels("features", 1)
         self.store = PartedStore(self.partition.book, local, features, setup.cluster.wire_type)
-        self.lists = self._channels("lists", 0)
+        self.lists = self.channels("lists", 0)
         """The way to a part's lists: draws go first, as rows cannot be asked for before they are known."""
 
-    def _channels(self, flow: str, priority: int) -> Any:
+    def channels(self, flow: str, priority: int) -> Callable[[int], Channel]:
+        """A flow to the owners of parts."""
         post, owners = self.member.post, self.member.setup.layout.owners
 
         def channel(part: int) -> Channel:

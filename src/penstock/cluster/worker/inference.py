@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from penstock.cluster.worker.cut_graph import Parts
+from penstock.cluster.worker.inputs import PartedInputs
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
@@ -48,6 +49,7 @@ class PartedInference:
         """The outputs of vertices, in their order, to every worker."""
         if hidden:
             raise PenstockError("Hidden outputs are not computed on several machines yet: use one.")
+        self._settle()
         with torch.no_grad(), evaluating(self._session.model):
             for number, types in enumerate(self._types(list(wanted))):
                 self._compute(number, types)
@@ -57,6 +59,14 @@ class PartedInference:
         self._team.barrier(f"read-{self._name}")
         self._drop()
         return found
+
+    def _settle(self) -> None:
+        """If the weights were restored, the owners' embeddings are too before anybody reads them."""
+        inputs = self._session.inputs
+        assert isinstance(inputs, PartedInputs)
+        if inputs.tables:
+            inputs.settle()
+            self._team.barrier(f"settled-{self._name}")
 
     def _types(self, wanted: list[str]) -> list[list[str]]:
         """For every layer, the node types whose outputs are needed."""

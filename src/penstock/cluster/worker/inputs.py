@@ -1,34 +1,112 @@
-"""What a model reads of a vertex where features are at their owners."""
+"""What a model reads of a vertex where features and embeddings are at their owners."""
 
+from typing import Any
+
+import numpy as np
 import torch
 
 from penstock.cluster.worker.cut_graph import CutGraph, Parts
 from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
 from penstock.pipeline.carrying import HostCarrier
+from penstock.pipeline.loading import Batch
+from penstock.store.parts import RemoteEmbedding
 from penstock.train.inputs import Inputs, divide_by_sum
 from penstock.train.job import Job
 
 
+class AgreedTable:
+    """Learnable rows at their owners, as they are before the next step of the run."""
+
+    def __init__(self, remote: RemoteEmbedding, count: int, inputs: "PartedInputs") -> None:
+        self.remote, self._count, self._inputs = remote, count, inputs
+
+    @property
+    def size(self) -> int:
+        """Learnable numbers."""
+        return self._count * self.remote.width
+
+    def pull(self, ids: Array, out: Array | None = None) -> Array:
+        """Some rows, by new number."""
+        return self.remote.pull(ids, self._inputs.step, out)
+
+    def state(self) -> dict[str, Array | int]:
+        """Everything a checkpoint must hold."""
+        state = self.remote.state(self._inputs.step)
+        if not np.isfinite(state["rows"]).all():
+            raise PenstockError(
+                f"Embeddings of {self.remote.name!r} are no numbers any more after step {self._inputs.step}: lower"
+                " embedding_lr, and go on from the last checkpoint."
+            )
+        return state
+
+    def restore(self, state: dict[str, Array | int]) -> None:
+        """Have the owners take the place of a stored state."""
+        self.remote.restore(state, self._inputs.step)
+
+
 class PartedInputs(Inputs):
-    """Features by new number, pulled from whoever holds them."""
+    """Features by new number, pulled from whoever holds them; gradients of embeddings are handed to their owners."""
 
     def __init__(self, graph: CutGraph, parts: Parts, job: Job) -> None:
+        setup = parts.member.setup
+        self.step = 0
+        """Steps of the run that are done."""
+        self._waiting: dict[str, Any] = {}
+        self._rank, self._world = setup.task.rank, setup.layout.world
         self.device, self._field, self._repeats = torch.device("cpu"), job.features, False
         said = parts.describe(job.label)[0]["nodes"]
-        having = [name for name in graph.nodes if job.features in said[name]["fields"]]
-        if len(having) < len(graph.nodes):
-            lacking = ", ".join(name for name in graph.nodes if name not in having)
-            raise PenstockError(
-                f"Vertices of type {lacking} have no features {job.features!r}, and embeddings are not learned on"
-                " several machines yet: train on one, or give them features."
-            )
-        self.fields = dict.fromkeys(having, job.features)
-        self.store, self.tables, self.placed_tables = parts.store, {}, {}
+        self.fields = {name: job.features for name in graph.nodes if job.features in said[name]["fields"]}
+        self.store, self.placed_tables = parts.store, {}
         self.scale = divide_by_sum if job.scale_features == "rows" else None
-        self.widths = {}
-        for name in graph.nodes:
-            shape = parts.store.row_shape(f"{name}/{job.features}")
-            if len(shape) != 1 or parts.store.dtype(f"{name}/{job.features}").kind not in "biuf":
-                raise PenstockError(f"Features {job.features!r} of {name!r} are no rows of numbers.")
-            self.widths[name] = shape[0]
+        self.tables = {name: self._table(name, parts, job) for name in graph.nodes if name not in self.fields}
+        self.widths = {name: self._parted_width(name, job) for name in graph.nodes}
         self.carrier = HostCarrier(self.store, self.fields, self.scale)
+        if self.tables and job.clip:
+            raise PenstockError("clip takes embeddings' gradients together, which are at their owners: set clip to 0.")
+
+    def is_finite(self) -> bool:
+        """Looked at when a state is taken: the rows are elsewhere."""
+        return True
+
+    def learn(self, batch: Batch, x: dict[str, torch.Tensor]) -> None:
+        """Hand in the gradients of the learnable rows: every worker to every owner, in every step."""
+        for name, table in self.tables.items():
+            gradients = x[name].grad if name in x else None
+            ids: Any = batch.inputs.get(name, np.empty(0, np.int64))
+            pushed = None if gradients is None else gradients.float().numpy()
+            table.remote.push(ids, pushed, self.step, self._rank, self._world)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Remember a checkpoint's tables until `settle`; another worker's state has none, as owners keep theirs."""
+        self._waiting = state
+
+    def settle(self) -> None:
+        """Have the owners take what was restored last."""
+        state, self._waiting = self._waiting, {}
+        if state:
+            super().restore(state)
+
+    def stay(self) -> None:
+        """Forget what was restored last: the owners have come further."""
+        self._waiting = {}
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of embeddings received, and the least that had to be."""
+        found = [table.remote.traffic() for table in self.tables.values()]
+        return sum(each.bytes for each in found), sum(each.minimum for each in found)
+
+    def _table(self, name: str, parts: Parts, job: Job) -> AgreedTable:
+        book, names = parts.partition.book, parts.partition.original(name)
+        channels = parts.channels("embeddings", 0)
+        remote = RemoteEmbedding(name, book, job.embedding, job.embedding_optimiser, channels, names)
+        return AgreedTable(remote, book.count(name), self)
+
+    def _parted_width(self, name: str, job: Job) -> int:
+        if name in self.tables:
+            return job.embedding
+        field = f"{name}/{job.features}"
+        shape = self.store.row_shape(field)
+        if len(shape) != 1 or self.store.dtype(field).kind not in "biuf":
+            raise PenstockError(f"Features {job.features!r} of {name!r} are no rows of numbers: give a row each.")
+        return int(shape[0])

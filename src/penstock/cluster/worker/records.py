@@ -1,6 +1,5 @@
 """What a worker that writes no records remembers of the last step, should the one that writes them be lost before."""
 
-import copy
 import json
 from typing import Any
 
@@ -14,32 +13,14 @@ class LastRecords(NoRecords):
     """The first worker takes part in a step when it has written what the one before gave: that one is enough."""
 
     def __init__(self) -> None:
-        self._metrics: list[dict[str, Any]] = []
-        self._best: dict[str, Any] | None = None
-        self._best_step: int | None = None
+        self.metrics: list[dict[str, Any]] = []
 
     def append_metrics(self, record: dict[str, Any]) -> None:
         """Instead of those of earlier steps."""
-        self._metrics = [*(each for each in self._metrics if each["step"] == record["step"]), record]
-
-    def due(self, step: int) -> bool:
-        """Never; but a step is over, and with the next one what was best before it is written."""
-        if self._best_step is None:
-            self._best_step = step
-        elif self._best_step < step:
-            self._best = None
-        return False
-
-    def save_best(self, epoch: int, weights: dict[str, Any]) -> None:
-        """The model of the epoch that has just ended."""
-        self._best, self._best_step = {"epoch": epoch, "weights": copy.deepcopy(weights)}, None
-
-    def last(self) -> dict[str, Any]:
-        """For the worker that writes instead of the lost one."""
-        return {"metrics": self._metrics, "best": self._best}
+        self.metrics = [*(each for each in self.metrics if each["step"] == record["step"]), record]
 
 
-def mend_records(records: Records, folder: RunFolder, standing: Standing, last: dict[str, Any] | None) -> None:
+def mend_metrics(records: Records, folder: RunFolder, standing: Standing, last: list[dict[str, Any]]) -> None:
     """Let the folder have what belongs to a standing: not what will happen again, but what another remembers."""
     folder.forget_metrics_after(standing.step)
     path = folder.path / METRICS
@@ -49,10 +30,11 @@ def mend_records(records: Records, folder: RunFolder, standing: Standing, last: 
         # The lost worker may have ended the epoch that the others have not.
         ended = "epoch", standing.step
         write_whole(path, "".join(f"{line}\n" for line, name in zip(lines, known, strict=True) if name != ended))
-    if last is None:
-        return
-    for record in last["metrics"]:
+    for record in last:
         if (record["kind"], record["step"]) not in known:
             records.append_metrics(record)
-    if last["best"] is not None:
-        records.save_best(int(last["best"]["epoch"]), last["best"]["weights"])
+
+
+def stands_at_best(standing: Standing) -> bool:
+    """Whether no step was done since the best model: the lost worker may not have kept it yet."""
+    return standing.best_epoch == standing.epoch and standing.batch == 0 and not standing.ending

@@ -14,7 +14,7 @@ from penstock.train.session import Session
 from penstock.train.together import RegroupError
 
 _MORE = 2
-"""Behind the gradients: the loss, how many workers were asked to stop, and how many have a gradient of each parameter."""
+"""Behind the gradients: the loss, how many workers were asked to stop; then, by parameter, how many have a gradient."""
 
 
 class AllReduce:

@@ -7,6 +7,7 @@ from penstock.cluster.rounds import Round
 from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.cluster.worker.inference import PartedInference
+from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.split import SeedSplit
 from penstock.errors import PenstockError
 from penstock.pipeline.schedule import Planned
@@ -50,6 +51,8 @@ class Team:
         """A step of all workers."""
         assert self.reduction is not None
         total, self._stopping = self.reduction.step(session, loss, self._member.asked.is_set())
+        assert isinstance(session.inputs, PartedInputs)
+        session.inputs.step += 1
         return total
 
     def stopping(self) -> bool:

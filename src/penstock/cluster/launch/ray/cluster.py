@@ -1,0 +1,194 @@
+"""All that is asked of Ray: a connection, the living nodes, and a keeper on one of them."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from penstock.cluster.document import ClusterDocument, RayOptions
+from penstock.cluster.launch.ray.keeper import TaskKeeper
+from penstock.cluster.launch.ray.nodes import MACHINE, Node
+from penstock.cluster.launch.ray.shares import Share
+from penstock.errors import PenstockError
+
+ADDRESS = "RAY_ADDRESS"
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""What makes Ray listen on the loopback address alone, on any system."""
+_OBJECTS = 80 << 20
+"""Bytes of Ray's object store, the least it takes: no array of ours goes through it."""
+_ENDING = 5.0
+"""Seconds for a keeper to end its task before the keeper itself is ended."""
+
+
+class RayCluster:
+    """A connection to Ray. What it started or joined it leaves when closed; a connection that was there stays."""
+
+    def __init__(self, ray: Any, ours: bool) -> None:
+        self._ray, self._ours = ray, ours
+        self._keepers = 0
+
+    @property
+    def interface(self) -> str:
+        """This host's address, as the nodes reach it."""
+        return str(self._ray.util.get_node_ip_address())
+
+    def nodes(self) -> list[Node]:
+        """Those that live, in a fixed order."""
+        living = [Node.of(said) for said in self._ray.nodes() if said["Alive"]]
+        return sorted(living, key=lambda node: (node.address, node.name, node.id))
+
+    def keep(self, name: str, setup: str, node: Node, share: Share) -> "Keeper":
+        """Have a task started on a node; it may be that it never is."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._keepers += 1
+        keeper = self._ray.remote(TaskKeeper).options(
+            name=f"{name}.{self._keepers}",
+            num_cpus=share.cores,
+            num_gpus=share.gpus,
+            memory=share.memory or None,
+            max_restarts=0,
+            max_task_retries=0,
+            # One call waits for the task's end, meanwhile others are answered.
+            max_concurrency=4,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+        )
+        return Keeper(self._ray, keeper.remote(setup, str(Path.cwd())))
+
+    def close(self) -> None:
+        """Leave, and stop what was started here."""
+        if self._ours and self._ray.is_initialized():
+            self._ray.shutdown()
+        self._ours = False
+
+
+@dataclass(frozen=True)
+class End:
+    """What became of a kept task: it ended with a status, could not be started, or was lost with its keeper."""
+
+    how: Literal["ended", "refused", "lost"]
+    status: int = 0
+    why: str = ""
+
+
+class Keeper:
+    """A keeper as its starter sees it. Nothing here waits but `end`."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray, self._actor = ray, actor
+        self._pid, self._end = actor.pid.remote(), actor.wait.remote()
+
+    def pid(self) -> int | None:
+        """The task's process, once it runs."""
+        if self._ready(self._pid):
+            with suppress(self._ray.exceptions.RayError):
+                found: int | None = self._ray.get(self._pid)
+                return found
+        return None
+
+    def look(self) -> End | None:
+        """None while the task runs, or is yet to be started."""
+        if not self._ready(self._end):
+            return None
+        try:
+            status, refusal = self._ray.get(self._end)
+        except self._ray.exceptions.RayError as error:
+            # A keeper that only cannot be reached must not go on.
+            self._kill()
+            return End("lost", why=str(error).strip().splitlines()[0])
+        self._kill()
+        return End("refused", why=refusal) if refusal else End("ended", status)
+
+    def end(self) -> None:
+        """End the task, then the keeper."""
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.wait([self._actor.end.remote()], timeout=_ENDING)
+        self._kill()
+
+    def _ready(self, answer: Any) -> bool:
+        return bool(self._ray.wait([answer], timeout=0)[0])
+
+    def _kill(self) -> None:
+        with suppress(self._ray.exceptions.RayError, ValueError):
+            self._ray.kill(self._actor)
+
+
+def connect(cluster: ClusterDocument) -> RayCluster:
+    """Join the Ray cluster that the options or RAY_ADDRESS name; if neither does, start one of this host alone."""
+    address = _address(cluster.ray)
+    if address is not None:
+        return join(cluster.ray)
+    with _environment({**_QUIET, **_LOOPBACK}):
+        ray = imported_ray()
+        if ray.is_initialized():
+            return RayCluster(ray, ours=False)
+        # Every machine of the file is this one node, and it has all that they say.
+        cores = sum(machine.cores or 0 for machine in cluster.machines)
+        memory = int(sum(machine.memory_gb or 0 for machine in cluster.machines) * 1e9)
+        _init(
+            ray,
+            address="local",
+            num_cpus=max(cores, os.cpu_count() or 1),
+            _memory=memory or None,
+            object_store_memory=_OBJECTS,
+            resources={MACHINE + machine.name: 1 for machine in cluster.machines},
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+        )
+    return RayCluster(ray, ours=True)
+
+
+def join(options: RayOptions) -> RayCluster:
+    """Join a Ray cluster that runs: the one that is named, or the one that has a node on this host."""
+    ray = imported_ray()
+    if ray.is_initialized():
+        return RayCluster(ray, ours=False)
+    address = _address(options) or "auto"
+    if address.startswith("ray://"):
+        raise PenstockError(
+            f"{address} is an address for Ray clients, and tasks must reach the controller: start the run on a node of"
+            " the cluster, with ray.address auto."
+        )
+    with _environment(_QUIET):
+        _init(ray, address=address)
+    return RayCluster(ray, ours=True)
+
+
+def imported_ray() -> Any:
+    """Ray, or a sentence how to have it."""
+    try:
+        import ray
+        import ray.exceptions
+        import ray.util
+    except ImportError:
+        raise PenstockError("Ray is not installed: install it with `pip install 'penstock[ray]'`.") from None
+    return ray
+
+
+def _address(options: RayOptions) -> str | None:
+    return options.address or os.environ.get(ADDRESS) or None
+
+
+def _init(ray: Any, address: str, **more: Any) -> None:
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False, **more)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        raise PenstockError(
+            f"Ray cannot be reached or started at {address} ({' '.join(str(error).split())}): start a node with"
+            " `ray start --head`, or name one in ray.address or RAY_ADDRESS."
+        ) from None
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """For Ray's own start alone. What the user has set stays."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)

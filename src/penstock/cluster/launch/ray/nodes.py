@@ -1,0 +1,109 @@
+"""Which node of a Ray cluster is which machine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.cluster.document import LOOPBACK, Machine
+from penstock.errors import PenstockError
+
+MACHINE = "machine:"
+"""A node that was started with the resource machine:NAME is that machine."""
+_SLACK = 1e-6
+
+
+@dataclass(frozen=True)
+class Node:
+    """A living node, as Ray knows it. Memory in bytes."""
+
+    id: str
+    name: str
+    host: str
+    address: str
+    cores: float
+    gpus: float
+    memory: float
+    machines: frozenset[str]
+
+    @classmethod
+    def of(cls, said: dict[str, Any]) -> "Node":
+        """From an entry of `ray.nodes()`."""
+        has = said["Resources"]
+        return cls(
+            said["NodeID"],
+            said.get("NodeName") or said["NodeManagerAddress"],
+            said["NodeManagerHostname"],
+            said["NodeManagerAddress"],
+            has.get("CPU", 0.0),
+            has.get("GPU", 0.0),
+            has.get("memory", 0.0),
+            frozenset(name.removeprefix(MACHINE) for name in has if name.startswith(MACHINE)),
+        )
+
+
+class Seating:
+    """Machines to nodes: one that carries the machine's name, or has its address; a spare one if that is allowed.
+
+    A machine stays on its node while that lives.
+    """
+
+    def __init__(self, machines: Sequence[Machine], spares: bool) -> None:
+        self._machines = {machine.name: machine for machine in machines}
+        self._spares = spares
+        self._seats: dict[str, str] = {}
+
+    def node_of(self, name: str, nodes: Sequence[Node]) -> Node | None:
+        """A machine's node among the living; None: it has none."""
+        by_id = {node.id: node for node in nodes}
+        taken = {seat for machine, seat in self._seats.items() if machine != name}
+        node = by_id.get(self._seats.get(name, ""))
+        if node is None:
+            found = self._candidates(self._machines[name], nodes, taken)
+            node = next((each for each in found if each.id not in taken), found[0] if found else None)
+        if node is None:
+            self._seats.pop(name, None)
+        else:
+            self._seats[name] = node.id
+        return node
+
+    def address_on(self, name: str, node: Node) -> str:
+        """Where the machine's tasks listen on a node: at its own address, unless that is another host's or none."""
+        machine = self._machines[name]
+        ours = machine.address not in LOOPBACK and (name in node.machines or name in (node.name, node.host))
+        return machine.address if ours else node.address
+
+    def check(self, nodes: Sequence[Node]) -> None:
+        """Refuse a cluster that has not what the machines say."""
+        for machine in self._machines.values():
+            if self.node_of(machine.name, nodes) is None:
+                known = ", ".join(sorted(f"{node.name} ({node.address})" for node in nodes))
+                raise PenstockError(
+                    f"Ray has no node for machine {machine.name}: start one with"
+                    f' --resources=\'{{"{MACHINE}{machine.name}": 1}}\', or give the machine the name or address of one'
+                    f" of these: {known}."
+                )
+        for node in nodes:
+            here = [self._machines[name] for name, seat in self._seats.items() if seat == node.id]
+            if problem := lacking(here, node):
+                names = " and ".join(machine.name for machine in here)
+                raise PenstockError(f"The Ray node {node.name} has too little for {names}: {problem}.")
+
+    def _candidates(self, machine: Machine, nodes: Sequence[Node], taken: set[str]) -> list[Node]:
+        found = [node for node in nodes if machine.name in node.machines]
+        found = found or [node for node in nodes if machine.name in (node.name, node.host)]
+        if machine.address not in LOOPBACK:
+            found = found or [node for node in nodes if node.address == machine.address]
+        if self._spares and not any(node.id not in taken for node in found):
+            found = [node for node in nodes if node.id not in taken and not lacking([machine], node)]
+        return found
+
+
+def lacking(machines: Sequence[Machine], node: Node) -> str:
+    """What a node has too little of to be these machines; empty: nothing."""
+    asked = {
+        "cores": (sum(machine.cores or 0 for machine in machines), node.cores),
+        "GPUs": (sum(machine.gpus for machine in machines), node.gpus),
+        "GB of memory": (sum(machine.memory_gb or 0 for machine in machines), node.memory / 1e9),
+    }
+    lacks = [f"{has:g} {what} of {need:g}" for what, (need, has) in asked.items() if need > has * (1 + _SLACK)]
+    return ", ".join(lacks)

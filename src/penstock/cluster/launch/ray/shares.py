@@ -1,0 +1,47 @@
+"""What of its machine a task asks Ray for: as much as the cluster file says there is, divided."""
+
+import math
+from dataclasses import dataclass
+
+from penstock.cluster.document import Machine
+from penstock.cluster.layout import Layout, TaskSpec
+
+_COMPUTING = ("worker", "sampler")
+_FINEST = 10_000
+"""Ray counts in ten-thousandths."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Of a machine. Memory in bytes."""
+
+    cores: float = 0.0
+    gpus: float = 0.0
+    memory: int = 0
+
+
+def share_of(task: TaskSpec, layout: Layout, machine: Machine) -> Share:
+    """Those that compute divide the cores and the memory among them, and workers the GPUs.
+
+    Stores and servers mostly wait for the network and ask for nothing, unless the machine has nobody else.
+    """
+    here = [each for each in layout.tasks if each.machine == machine.name]
+    sharing = [each for each in here if each.kind in _COMPUTING] or here
+    workers = sum(each.kind == "worker" for each in here)
+    if task.id not in {each.id for each in sharing}:
+        return Share()
+    return Share(
+        _part(machine.cores or 0, len(sharing)),
+        _whole_gpus(machine.gpus, workers) if task.kind == "worker" else 0.0,
+        int((machine.memory_gb or 0) * 1e9) // len(sharing),
+    )
+
+
+def _part(amount: float, among: int) -> float:
+    """Rounded down, so that all parts together are no more than there is."""
+    return math.floor(amount / among * _FINEST) / _FINEST
+
+
+def _whole_gpus(gpus: int, workers: int) -> float:
+    """Ray gives parts of one GPU, but not of several."""
+    return float(gpus // workers) if gpus >= workers else _part(gpus, workers)
