@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cluster_runs import cluster_file, communities, losses, result_of, same_end, trained
 from rich.console import Console
 from rich.table import Table
 
+from clusters import cluster_file, communities, losses, result_of, same_end, trained
 from penstock.partition import Cut, cut
 from penstock.train.data import open_data
 from penstock.train.job import make_job
@@ -66,15 +66,11 @@ def measure(folder: Path, parts: list[int], workers: list[int], data: Path) -> l
         plain.setdefault((count, world, reduce), run)
         row = {"parts": count, "workers": world, "reduce": reduce, "samplers": samplers}
         row["difference"] = _difference(losses(run), losses(one))
-        row["equal"] = None if like is None else _same_weights(run, like)
+        row["equal"] = None if like is None else same_end(run, like)
         row["test"] = result_of(run)["test"].get("accuracy")
         rows.append(row)
         print(f"{number + 1}: {row}", file=sys.stderr)
     return rows
-
-
-def _same_weights(run: Path, like: Path) -> bool:
-    return same_end(run, like)
 
 
 def _machines(parts: int, workers: int) -> list[dict[str, Any]]:
@@ -102,7 +98,7 @@ def _difference(ours: list[float], theirs: list[float]) -> float:
 def _print(rows: list[dict[str, Any]]) -> None:
     table = Table("parts", "workers", "sums", "samplers", "loss differs by", "same bits", "test accuracy")
     for row in rows:
-        bits = {None: "–", True: "yes", False: "NO"}[row["equal"]]
+        bits = {None: "-", True: "yes", False: "NO"}[row["equal"]]
         sizes = (str(row["parts"]), str(row["workers"]), row["reduce"], str(row["samplers"]))
         table.add_row(*sizes, f"{row['difference']:.1e}", bits, f"{row['test']:.4f}")
     Console().print(table)

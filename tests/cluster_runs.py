@@ -36,6 +36,7 @@ class Starts:
 
     def __init__(self, launcher, handles, then):
         self._launcher, self._handles, self._then = launcher, handles, then
+        self.interface = launcher.interface
 
     def start(self, setup):
         """Start a task."""

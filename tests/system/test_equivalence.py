@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
+from penstock.cluster.running import resume_cluster_run
+from penstock.errors import PenstockError
 from training_graphs import assert_same_state, community_graph, lists_of, newest_checkpoint, trained, typed_graph
 
 HARD = {"weight": "w", "schedule": "ExponentialLR", "schedule_options": {"gamma": 0.9}, "model": "gcn"}
@@ -57,6 +59,43 @@ def test_samplers_of_their_own_change_no_bit(place, pair, tmp_path):
     assert_same_state(newest_checkpoint(run.path), newest_checkpoint(pair))
 
 
+def test_more_epochs_later_are_as_many_at_once(place, pair, tmp_path):
+    """A run that has ended goes on only when it is told to."""
+    folder, graph = place
+    cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, folder))
+    run = run_on(cluster, graph.path, tmp_path / "run", epochs=2).path
+    assert resume_cluster_run(run).facts["result"]["epochs"] == 2
+    with pytest.raises(PenstockError, match="epoch 2 already"):
+        resume_cluster_run(run, epochs=1)
+    assert resume_cluster_run(run, epochs=3).facts["state"] == "finished"
+    assert_same_losses(run, pair, 0)
+    assert_same_state(newest_checkpoint(run), newest_checkpoint(pair))
+
+
+def test_patience_ends_a_run_at_the_same_epoch(place, tmp_path):
+    """Its best model is tested; a rate that never gets better has no gain after the first epochs."""
+    folder, graph = place
+    fields = {
+        "epochs": 30,
+        "patience": 2,
+        "lr": 0.5,
+        "schedule": "ReduceLROnPlateau",
+        "schedule_options": {"patience": 0},
+    }
+    one = trained(graph, tmp_path / "one", **{**JOB, **fields})
+    cluster = cluster_file(tmp_path, machines=machines(1, 0), partition=in_parts(graph, 2, folder))
+    run = run_on(cluster, graph.path, tmp_path / "run", **fields)
+    assert run.facts["state"] == one.state == "stopped-early"
+    ours, theirs = newest_checkpoint(run.path)["standing"], newest_checkpoint(one.path)["standing"]
+    assert (ours["epoch"], ours["best_epoch"], ours["best_value"]) == (
+        theirs["epoch"],
+        theirs["best_epoch"],
+        theirs["best_value"],
+    )
+    assert_same_state(newest_checkpoint(run.path)["learned"], newest_checkpoint(one.path)["learned"])
+    assert run.facts["result"]["test"] == pytest.approx(one.result["test"])
+
+
 def test_unequal_machines_and_servers(place, tmp_path):
     """Three workers of different speed, parts without a worker, gradients summed by two servers."""
     folder, graph = place
@@ -79,16 +118,17 @@ def test_four_workers_of_one_machine(place, tmp_path):
     assert_same_losses(run.path, tmp_path / "one", ROUNDING)
 
 
-@pytest.mark.parametrize("way", [{}, {"reduce": "servers", "servers": 3}])
-def test_typed_graph_with_a_rare_relation(tmp_path, way):
-    """In most batches its weights have no gradient, and must not move."""
+@pytest.mark.parametrize("way, learned", [({}, True), ({"reduce": "servers", "servers": 3}, False)])
+def test_typed_graph_with_a_rare_relation(tmp_path, way, learned):
+    """In most batches its weights have no gradient, and must not move. Authors have features, or learned rows."""
     graph = typed_graph()
     papers = graph.nodes["paper"].count
     graph.edges["paper", "corrects", "paper"] = lists_of([0, 1, 2], [50, 60, 70], papers, papers)
     authors = graph.nodes["author"]
-    authors.fields["x"] = np.random.default_rng(2).normal(0, 1, (authors.count, 3)).astype(np.float32)
+    if not learned:
+        authors.fields["x"] = np.random.default_rng(2).normal(0, 1, (authors.count, 3)).astype(np.float32)
     saved = graph.save(tmp_path / "graph")
-    fields = {"model": "sage", "dropout": 0.0, "batch_size": 15, "weight_decay": 0.01}
+    fields = {"model": "sage", "dropout": 0.0, "batch_size": 15, "weight_decay": 0.01, "embedding": 8}
     trained(saved, tmp_path / "one", **{**JOB, **fields})
     parts = in_parts(saved, 2, tmp_path)
     cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=parts, **way)

@@ -32,10 +32,10 @@ def test_job_that_is_not_for_clusters(graph, tmp_path, fields, sentence):
     assert not (tmp_path / "run").exists()
 
 
-def test_types_without_features(tmp_path):
+def test_learned_rows_cannot_be_clipped(tmp_path):
     graph = typed_graph(60).save(tmp_path / "graph")
-    with pytest.raises(PenstockError, match="author have no features"):
-        run_on("1x1", graph.path, tmp_path / "run")
+    with pytest.raises(PenstockError, match="set clip to 0"):
+        run_on("1x1", graph.path, tmp_path / "run", clip=1.0)
     assert not (tmp_path / "run").exists()
 
 

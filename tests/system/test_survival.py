@@ -14,13 +14,14 @@ from training_graphs import (
     PENSTOCK,
     assert_same_state,
     best_checkpoint,
-    community_graph,
     facts_of,
     lines_of,
     newest_checkpoint,
+    typed_graph,
 )
 
 LONG = {
+    "embedding": 8,
     "epochs": 12,
     "evaluate_every": 2,
     "checkpoint_steps": 7,
@@ -32,9 +33,9 @@ LONG = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A graph in two parts, and two clusters to train it on: with all kinds of tasks, and with few."""
+    """A graph in two parts, some of whose vertices have learned rows, and clusters with all kinds of tasks and few."""
     folder = tmp_path_factory.mktemp("survival")
-    graph = community_graph().save(folder / "graph")
+    graph = typed_graph().save(folder / "graph")
     parts = in_parts(graph, 2, folder)
     few = cluster_file(folder, machines=machines(1, 1), partition=parts)
     all_kinds = cluster_file(folder, machines=machines(1, 1), partition=parts, samplers=1, reduce="servers", servers=1)

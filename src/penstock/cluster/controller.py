@@ -4,7 +4,7 @@ import queue
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock.cluster.launch import Handle, Launcher
 from penstock.cluster.layout import CONTROLLER, Layout, TaskSpec
@@ -71,6 +71,14 @@ class Outcome:
     """Bytes that callers sent and received, by flow."""
 
 
+class MachineAway(PenstockError):  # noqa: N818
+    """A machine's tasks cannot be brought back. What the others had done is in a checkpoint, if they could write it."""
+
+    def __init__(self, machine: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.machine = machine
+
+
 class Controller:
     """Carries out a layout. `template` is what every task is told beside its own name."""
 
@@ -124,8 +132,8 @@ class Controller:
         return sum(counts.get(what, 0) for task in self.tasks.values() for counts in task.counts.values())
 
     def _interface(self) -> str:
-        """Where the first machine's tasks listen, the controller listens too."""
-        return self._template.cluster.machines[0].address
+        """Where the launcher says, or else where the first machine's tasks listen too."""
+        return self._launcher.interface or self._template.cluster.machines[0].address
 
     def _serve(self) -> None:
         """Answers that need no thought are given by the wire's threads; the rest waits for the controller's own."""
@@ -212,7 +220,10 @@ class Controller:
             status = task.handle.poll()
             if status is None and time.monotonic() - task.heard > self._failure.patience:
                 task.handle.kill()
-                self._lose(task, f"silent for {self._failure.patience:g} s")
+                silent = f"silent for {self._failure.patience:g} s"
+                if not task.address:
+                    self._give_up(task, f"Task {task.spec.id} on {task.spec.machine} was started and stayed {silent}")
+                self._lose(task, silent)
             elif status is not None:
                 # What it said last comes before what became of it.
                 if not self._heard.empty():
@@ -222,11 +233,7 @@ class Controller:
     def _lose(self, task: Task, cause: str) -> None:
         spec = task.spec
         if task.restarts >= self._failure.restarts:
-            raise PenstockError(
-                f"Task {spec.id} on {spec.machine} died {task.restarts + 1} times (last: {cause}): the run stopped."
-                f" Its log is {self._template.run}/logs/{spec.id}.log; go on with"
-                f" `penstock train --resume {self._template.run}`."
-            )
+            self._give_up(task, f"Task {spec.id} on {spec.machine} died {task.restarts + 1} times (last: {cause})")
         at = round(time.monotonic() - self._began, 3)
         self.recoveries.append({"task": spec.id, "cause": cause, "at": at, "seconds": None})
         self._progress.note(f"{spec.id} was lost ({cause}) and is started again.")
@@ -235,6 +242,27 @@ class Controller:
         over = self._meeting.lose(spec.rank if spec.kind == "worker" else None)
         self._start(task)
         self._tell_all(over=over)
+
+    def _give_up(self, task: Task, what: str) -> NoReturn:
+        """Let the other machines' workers leave a checkpoint, and end."""
+        machine = task.spec.machine
+        rest = {
+            each.spec.rank
+            for each in self.tasks.values()
+            if each.spec.kind == "worker" and each.spec.machine != machine and each.ready
+        }
+        if 0 in rest and self._facts:
+            self._tell_all(over=self._meeting.close(rest))
+            end = time.monotonic() + self._failure.patience
+            while self._result is None and time.monotonic() < end and _runs(self.tasks["worker-0"]):
+                self._hear_all(lambda facts: None)
+                time.sleep(_LOOK)
+        kept = "at a checkpoint of this moment" if self._result is not None else "; the last checkpoint is kept"
+        raise MachineAway(
+            machine,
+            f"{what}: the run stopped {kept}. The log is {self._template.run}/logs/{task.spec.id}.log; go on with"
+            f" `penstock train --resume {self._template.run}`.".replace(" ;", ";"),
+        )
 
     def _tell_all(self, **body: Any) -> None:
         """To whoever is there; nobody waits for those who are not."""
@@ -257,6 +285,10 @@ class Controller:
             if task.handle is not None and task.handle.poll() is None:
                 task.handle.kill()
         self._launcher.close()
+
+
+def _runs(task: Task) -> bool:
+    return task.handle is not None and task.handle.poll() is None
 
 
 def _forward(progress: Progress, body: dict[str, Any]) -> None:

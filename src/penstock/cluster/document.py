@@ -13,6 +13,8 @@ from penstock.wire import WireOptions
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,40}$")]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Addresses that say nothing about where a machine is."""
+DISCOVERED = ("ray", "environment")
+"""What may be asked for the machines, instead of a list of them."""
 _SHORT = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
 
 
@@ -39,6 +41,9 @@ class FailureOptions(StrictDocument):
 
     restarts: int = Field(default=5, ge=0, description="how often one task is started again before the run gives up")
     patience: float = Field(default=60.0, gt=0, description="seconds a task may be silent before it counts as dead")
+    elastic: bool = Field(
+        default=False, description="go on with the other machines when one stays away; they must see its parts"
+    )
 
 
 class RayOptions(StrictDocument):
@@ -93,12 +98,20 @@ class ClusterDocument(StrictDocument):
 
 
 def read_cluster(text: str) -> ClusterDocument:
-    """The cluster in a file, or `MxW`: M machines with W workers each, all of them this host."""
+    """The cluster in a file; `MxW`: M machines with W workers each, all of them this host; `ray` or `environment`."""
     short = _SHORT.fullmatch(text)
     if short and not Path(text).exists():
         machines, workers = map(int, short.groups())
         return ClusterDocument(machines=[Machine(name=f"m{i}", workers=workers) for i in range(machines)])
-    fields: dict[Any, Any] = read_yaml(Path(text), "a cluster file, or say 2x2 for two machines of two workers here")
+    if text in DISCOVERED and not Path(text).is_file():
+        fields: dict[Any, Any] = {"machines": text}
+    else:
+        fields = read_yaml(Path(text), "a cluster file, or say 2x2 for two machines of two workers here")
+    if fields.get("machines") in DISCOVERED:
+        # Discovery knows machines and launchers, which know this document.
+        from penstock.cluster.discovery import with_machines
+
+        fields = with_machines(fields)
     try:
         cluster = ClusterDocument.model_validate(fields)
     except ValidationError as error:

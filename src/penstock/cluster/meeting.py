@@ -1,6 +1,7 @@
 """What workers ask of the controller to train together: rounds, barriers, and a board that all can read."""
 
 import threading
+from dataclasses import asdict
 
 import numpy as np
 
@@ -25,12 +26,16 @@ class Meeting:
         """A worker, or something that all need, is gone; returns the number of the round that is over."""
         return self._rounds.lose(rank)
 
+    def close(self, rest: set[int]) -> int:
+        """Others stay away: have the rest leave a checkpoint; returns the number of the round that is over."""
+        return self._rounds.close(rest)
+
     def _join(self, message: Message, sender: str) -> Message:
         body = message.body
         formed = self._rounds.join(_rank(sender), int(body["step"]), int(body["after"]), int(body["incarnation"]))
         if formed is None:
             return Message("wait")
-        return Message("round", {"generation": formed.generation, "source": formed.source, "step": formed.step})
+        return Message("round", asdict(formed))
 
     def _barrier(self, message: Message, sender: str) -> Message:
         generation, name = int(message.body["generation"]), str(message.body["name"])

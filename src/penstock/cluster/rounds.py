@@ -11,6 +11,8 @@ class Round:
     generation: int
     source: int
     step: int
+    last: bool = False
+    """Whether only some came, to leave a checkpoint and end."""
 
 
 class Rounds:
@@ -22,6 +24,7 @@ class Rounds:
         self._formed: Round | None = None
         self._waiting: dict[int, int] = {}
         self._lives = [0] * world
+        self._rest: set[int] | None = None
 
     def join(self, rank: int, step: int, after: int, incarnation: int) -> Round | None:
         """The round after the one numbered `after`, once all are here; None: ask again soon.
@@ -36,12 +39,19 @@ class Rounds:
                 return self._formed
             self._formed = None
             self._waiting[rank] = step
-            if len(self._waiting) == self._world:
+            if set(self._waiting) >= (set(range(self._world)) if self._rest is None else self._rest):
                 source = max(self._waiting, key=lambda rank: (self._waiting[rank], -rank))
                 self._generation += 1
-                self._formed = Round(self._generation, source, self._waiting[source])
+                self._formed = Round(self._generation, source, self._waiting[source], self._rest is not None)
                 self._waiting = {}
             return self._formed
+
+    def close(self, rest: set[int]) -> int:
+        """Have those who are left meet a last time; returns the number of the round that is over."""
+        with self._lock:
+            self._formed, self._rest = None, rest
+            self._waiting = {rank: step for rank, step in self._waiting.items() if rank in rest}
+            return self._generation
 
     def lose(self, rank: int | None) -> int:
         """A worker is gone, or (None) what they share: those of the round, whose number is returned, meet again."""

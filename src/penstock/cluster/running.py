@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from penstock.cluster.controller import Controller, Outcome
+from penstock.cluster.controller import Controller, MachineAway, Outcome
 from penstock.cluster.document import ClusterDocument, read_cluster
-from penstock.cluster.launch import make_launcher
+from penstock.cluster.launch import Launcher, make_launcher
 from penstock.cluster.layout import lay_out
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
@@ -49,7 +49,10 @@ def start_cluster_run(job: Job, cluster_name: str, force: bool = False, progress
     except BaseException:
         folder.discard()
         raise
-    return _run(job, cluster, folder, progress, fresh=True)
+    try:
+        return _run(job, cluster, folder, progress, fresh=True)
+    finally:
+        folder.close()
 
 
 def _how(cluster: ClusterDocument) -> Cut:
@@ -97,9 +100,50 @@ def cluster_of(path: Path) -> ClusterDocument:
 
 
 def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress, fresh: bool) -> RunFolder:
+    """Carry a run out; without the machines that stay away, if it may."""
+    while True:
+        try:
+            return _carry_out(job, cluster, folder, progress, fresh)
+        except MachineAway as error:
+            rest = [machine for machine in cluster.machines if machine.name != error.machine]
+            if fresh and not folder.path.exists():
+                raise
+            if not cluster.failure.elastic or not any(machine.workers for machine in rest):
+                raise
+            progress.note(f"The run goes on without {error.machine}. {error}")
+            cluster = cluster.model_copy(update={"machines": rest})
+            write_whole(folder.path / CLUSTER, cluster.model_dump_json(indent=1) + "\n")
+            folder.write_facts(state="running", message="")
+            fresh = False
+
+
+def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress, fresh: bool) -> RunFolder:
+    known: dict[str, Any] = {}
+
+    def started(facts: dict[str, Any]) -> None:
+        known.update(facts)
+        folder.write_facts(**facts)
+
+    launcher: Launcher | None = None
+    try:
+        launcher = make_launcher(cluster, folder.path)
+        with polite_interrupt() as asked:
+            outcome = Controller(_template(job, cluster, folder), launcher, progress).run(asked, started)
+    except BaseException as error:
+        _fail(folder, error, fresh and not known)
+        raise
+    finally:
+        if launcher is not None:
+            launcher.close()
+    folder.write_facts(state=outcome.state, message="", result=_result(outcome))
+    return folder
+
+
+def _template(job: Job, cluster: ClusterDocument, folder: RunFolder) -> Setup:
+    """What every task is told; its own name and keys come later."""
     assert cluster.partition is not None
     layout = lay_out(cluster, open_partition(cluster.partition).parts)
-    template = Setup(
+    return Setup(
         task=layout.tasks[0],
         incarnation=0,
         credentials="",
@@ -111,23 +155,6 @@ def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progre
         layout=layout,
         addresses={},
     )
-    controller = Controller(template, make_launcher(cluster.launcher, folder.path), progress)
-    known: dict[str, Any] = {}
-
-    def started(facts: dict[str, Any]) -> None:
-        known.update(facts)
-        folder.write_facts(**facts)
-
-    try:
-        with polite_interrupt() as asked:
-            outcome = controller.run(asked, started)
-        folder.write_facts(state=outcome.state, message="", result=_result(outcome))
-        return folder
-    except BaseException as error:
-        _fail(folder, error, fresh and not known)
-        raise
-    finally:
-        folder.close()
 
 
 def _result(outcome: Outcome) -> dict[str, Any]:
@@ -146,6 +173,6 @@ def _fail(folder: RunFolder, error: BaseException, nothing_happened: bool) -> No
     if nothing_happened and isinstance(error, PenstockError):
         folder.discard()
         return
-    interrupted = isinstance(error, KeyboardInterrupt)
+    interrupted = isinstance(error, KeyboardInterrupt | MachineAway)
     folder.log_error(error)
     folder.write_facts(state="interrupted" if interrupted else "failed", message=" ".join(str(error).split()))

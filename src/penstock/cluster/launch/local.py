@@ -76,6 +76,16 @@ class LocalLauncher:
         """Nothing is kept: whoever has a handle ends its process."""
 
 
+def started_here(setup: Setup, folder: Path | None = None) -> LocalProcess:
+    """A task started by someone on its machine who was told of the run by its controller."""
+    log = log_of(setup)
+    if not log.parent.is_dir():
+        raise PenstockError(
+            f"Machine {setup.task.machine} does not see the run folder {setup.run}: keep runs where all machines do."
+        )
+    return LocalProcess(setup, log, folder)
+
+
 def log_folder(run: Path) -> Path:
     """Where tasks write what happens to them."""
     logs = run / "logs"

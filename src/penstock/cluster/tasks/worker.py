@@ -89,8 +89,10 @@ class Worker:
         forget_peak()
         while True:
             try:
-                self._catch_up()
-                self._train()
+                if self._catch_up():
+                    self._leave_checkpoint()
+                else:
+                    self._train()
                 self._wait_for_the_end()
                 return
             except RegroupError as error:
@@ -122,8 +124,8 @@ class Worker:
             self._standing = restore(self._session, newest(self._folder.checkpoints))
             self._saved = self._standing.step, self._standing.done
 
-    def _catch_up(self) -> None:
-        """Meet the others; whoever is behind the furthest takes its state."""
+    def _catch_up(self) -> bool:
+        """Meet the others; whoever is behind the furthest takes its state. Whether it was for the last time."""
         own = progress_of(self._standing)
         formed = self._team.meet(own)
         last: list[dict[str, Any]] = []
@@ -140,6 +142,8 @@ class Worker:
             mend_metrics(self._records, self._folder, self._standing, last)
             if stands_at_best(self._standing):
                 self._records.save_best(self._standing.best_epoch, self._session.weights())
+        if formed.last:
+            return True
         if self._setup.cluster.reduce == "all-reduce":
             self._team.reduction = AllReduce(self._member, self._session, formed.generation)
         else:
@@ -150,6 +154,14 @@ class Worker:
             # Gradients come when the servers have weights.
             self._team.barrier("begun")
         self._from_file = False
+        return False
+
+    def _leave_checkpoint(self) -> None:
+        """A machine stays away: what was done until then is kept."""
+        loop = Loop(self._session, self._folder, self._standing, self._progress, self._records)
+        if self._team.reduction is not None:
+            loop.save()
+        self._tell_result("interrupted", result_of(loop, {}))
 
     def _train(self) -> None:
         session, standing = self._session, self._standing

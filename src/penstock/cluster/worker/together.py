@@ -75,10 +75,10 @@ class Team:
         while True:
             answer = self._member.ask("join", step=progress, after=self.generation, incarnation=own)
             if answer.kind == "round":
-                body = answer.body
-                self.generation, self._stopping = int(body["generation"]), False
+                formed = Round(**answer.body)
+                self.generation, self._stopping = formed.generation, False
                 self._evaluated = 0
-                return Round(self.generation, int(body["source"]), int(body["step"]))
+                return formed
             self._pause()
 
     def barrier(self, name: str) -> None:

@@ -4,7 +4,3 @@ Ray places and watches; it runs none of our code but a *keeper*: an actor that s
 everywhere else, and tells how it ended. `nodes` says which node is which machine, `shares` what of it a task asks for,
 `cluster` is all that is asked of Ray, `keeper` the actor, `task` a task's way from node to node, `launcher` the whole.
 """
-
-from penstock.cluster.launch.ray.launcher import RayLauncher
-
-__all__ = ["RayLauncher"]

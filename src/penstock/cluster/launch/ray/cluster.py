@@ -1,6 +1,8 @@
 """All that is asked of Ray: a connection, the living nodes, and a keeper on one of them."""
 
 import os
+import secrets
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -121,7 +123,7 @@ def connect(cluster: ClusterDocument) -> RayCluster:
     address = _address(cluster.ray)
     if address is not None:
         return join(cluster.ray)
-    with _environment({**_QUIET, **_LOOPBACK}):
+    with _environment({**_QUIET, **_LOOPBACK, **_own_token()}):
         ray = imported_ray()
         if ray.is_initialized():
             return RayCluster(ray, ours=False)
@@ -180,6 +182,16 @@ def _init(ray: Any, address: str, **more: Any) -> None:
             f"Ray cannot be reached or started at {address} ({' '.join(str(error).split())}): start a node with"
             " `ray start --head`, or name one in ray.address or RAY_ADDRESS."
         ) from None
+
+
+def _own_token() -> dict[str, str]:
+    """Who is no part of the run is refused, and no token is left in the user's home.
+
+    Ray reads these when it is imported first; later it would mix them with what it read before.
+    """
+    if "ray" in sys.modules or "RAY_AUTH_MODE" in os.environ:
+        return {}
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 @contextmanager

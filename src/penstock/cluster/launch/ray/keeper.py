@@ -5,8 +5,8 @@ The task runs in a process of its own, as everywhere else: its memory, its log a
 
 from pathlib import Path
 
-from penstock.cluster.launch.local import LocalProcess, log_of
-from penstock.cluster.setup import Setup
+from penstock.cluster.launch.local import LocalProcess, started_here
+from penstock.cluster.setup import read_setup
 from penstock.errors import PenstockError
 
 
@@ -18,7 +18,8 @@ class TaskKeeper:
         self._process: LocalProcess | None = None
         self._refusal = ""
         try:
-            self._process = _started(Setup.model_validate_json(setup), Path(folder))
+            where = Path(folder)
+            self._process = started_here(read_setup(setup), where if where.is_dir() else None)
         except PenstockError as error:
             self._refusal = str(error)
 
@@ -34,12 +35,3 @@ class TaskKeeper:
         """End it at once."""
         if self._process:
             self._process.kill()
-
-
-def _started(setup: Setup, folder: Path) -> LocalProcess:
-    log = log_of(setup)
-    if not log.parent.is_dir():
-        raise PenstockError(
-            f"Machine {setup.task.machine} does not see the run folder {setup.run}: keep runs where all machines see them."
-        )
-    return LocalProcess(setup, log, folder if folder.is_dir() else None)

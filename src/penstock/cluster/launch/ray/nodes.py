@@ -79,7 +79,7 @@ class Seating:
                 known = ", ".join(sorted(f"{node.name} ({node.address})" for node in nodes))
                 raise PenstockError(
                     f"Ray has no node for machine {machine.name}: start one with"
-                    f' --resources=\'{{"{MACHINE}{machine.name}": 1}}\', or give the machine the name or address of one'
+                    f" --resources='{{\"{MACHINE}{machine.name}\": 1}}', or give the machine the name or address of one"
                     f" of these: {known}."
                 )
         for node in nodes:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import psutil
 import yaml
-from resuming import equal
 
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.csr import build_lists
 from penstock.train.checkpoints import newest, read_best
 from penstock.train.state_file import read_state
+from resuming import equal
 
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 MARK = "PENSTOCK_BENCHMARK_RUN"
@@ -42,7 +42,7 @@ class ClusterRun:
         found = {}
         for process in _children(self.process.pid):
             try:
-                log = Path(os.readlink(f"/proc/{process.pid}/fd/1"))
+                log = Path(f"/proc/{process.pid}/fd/1").readlink()
             except OSError:
                 continue
             if log.parent.name == "logs" and process.status() != psutil.STATUS_ZOMBIE:
@@ -54,7 +54,7 @@ class ClusterRun:
         return self.process.poll() is not None
 
     def finished(self, limit: float) -> tuple[int, str, str]:
-        """Its exit status, its answer and what it complained about; a run that takes longer than `limit` s is killed."""
+        """Its exit status, its answer and its complaint; a run that takes longer than `limit` seconds is killed."""
         try:
             out, err = self.process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:

@@ -1,0 +1,71 @@
+"""Machines that nobody wrote down: the nodes of a Ray cluster, or of the job that this process is part of."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from penstock.cluster.document import Machine, RayOptions
+from penstock.cluster.launch.environment.place import Place, read_place
+from penstock.cluster.launch.ray.cluster import join
+from penstock.cluster.launch.ray.nodes import Node
+from penstock.errors import PenstockError
+from penstock.graph.documents import first_problem
+
+
+def with_machines(fields: dict[Any, Any]) -> dict[Any, Any]:
+    """A cluster file's fields whose `machines` is `ray` or `environment`, with the machines found there."""
+    source = fields["machines"]
+    if fields.setdefault("launcher", source) != source:
+        raise PenstockError(
+            f"Machines found by {source} cannot be used by the launcher {fields['launcher']!r}: leave `launcher` out."
+        )
+    if source == "environment":
+        return {**fields, "machines": machines_of_job(read_place())}
+    try:
+        # A machine that was found is whichever node can be it, also when the run goes on another day.
+        options = RayOptions.model_validate({"address": "auto", "spares": True, **(fields.get("ray") or {})})
+    except (ValidationError, TypeError) as error:
+        said = first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise PenstockError(f"The cluster file's ray: {said}.") from None
+    cluster = join(options)
+    try:
+        machines = machines_of_nodes(cluster.nodes())
+    finally:
+        cluster.close()
+    return {**fields, "machines": machines, "ray": options}
+
+
+def machines_of_nodes(nodes: Sequence[Node]) -> list[Machine]:
+    """A machine a node, with a worker a GPU, or one where there is none. Nodes without cores only keep Ray going."""
+    nodes = [node for node in nodes if node.cores >= 1]
+    if not nodes:
+        raise PenstockError("No node of the Ray cluster has a CPU to train on: start one with `ray start`.")
+    return [
+        Machine(
+            name=name,
+            address=node.address,
+            workers=max(1, int(node.gpus)),
+            cores=int(node.cores),
+            memory_gb=math.floor(node.memory / 1e6) / 1e3 or None,
+            gpus=int(node.gpus),
+        )
+        for name, node in zip(_names(nodes), nodes, strict=True)
+    ]
+
+
+def machines_of_job(place: Place) -> list[Machine]:
+    """A machine a node, with as many workers as the job has processes there. Each finds its own address."""
+    return [Machine(name=f"node{number}", workers=workers) for number, workers in enumerate(place.workers)]
+
+
+def _names(nodes: Sequence[Node]) -> Iterator[str]:
+    """As the node was labelled, or is called; a number behind those that would be the same."""
+    used: set[str] = set()
+    for node in nodes:
+        plain = re.sub(r"[^A-Za-z0-9_.-]", "-", min(node.machines, default=node.name)).lstrip("_.-")[:30] or "node"
+        name = next(name for n in range(len(nodes) + 1) if (name := f"{plain}-{n}" if n else plain) not in used)
+        used.add(name)
+        yield name

@@ -1,0 +1,85 @@
+"""The agent of a node: starts the tasks that the controller hands it, and tells how they end."""
+
+import threading
+from contextlib import suppress
+
+from penstock.cluster.launch.environment.meeting_point import find_launcher
+from penstock.cluster.launch.environment.place import Place
+from penstock.cluster.launch.environment.secret import LAUNCHER, agent_name, derived_credentials
+from penstock.cluster.launch.local import LocalProcess, started_here
+from penstock.cluster.setup import read_setup
+from penstock.errors import PenstockError
+from penstock.train.surroundings import polite_interrupt
+from penstock.wire import Message, Post
+
+_BEAT = 0.2
+"""Seconds between two reports."""
+
+
+class Agent:
+    """Talks to the launcher alone."""
+
+    def __init__(self, place: Place, secret: str, address: str, patience: float) -> None:
+        """`address`: where this node's tasks listen; `patience`: seconds without the launcher until it is given up."""
+        name = agent_name(place.node)
+        self._place, self._address, self._patience = place, address, patience
+        self._processes: dict[str, LocalProcess] = {}
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._post = Post(derived_credentials(name, place.nodes, secret, place.job), address)
+        for kind, handler in {"start": self._start, "end": self._end, "over": self._end_all}.items():
+            self._post.serve(kind, handler)
+
+    def run(self) -> None:
+        """Until the run is over; raises when the launcher is gone."""
+        try:
+            self._post.meet(LAUNCHER, find_launcher(self._place, self._patience))
+            channel = self._post.channel(LAUNCHER)
+            with polite_interrupt():
+                # A first Ctrl-C is the controller's to answer: it has it as well.
+                while not self._over.wait(_BEAT):
+                    channel.call(self._report(), self._patience)
+        except PenstockError:
+            if not self._over.is_set():
+                raise
+        finally:
+            for process in self._processes.values():
+                with suppress(ProcessLookupError):
+                    process.kill()
+            self._post.close()
+
+    def _report(self) -> Message:
+        with self._lock:
+            statuses = {key: process.poll() for key, process in self._processes.items()}
+        return Message("report", {"post": self._post.address, "address": self._address, "statuses": statuses})
+
+    def _start(self, message: Message, sender: str) -> Message:
+        _check(sender)
+        setup = read_setup(message.arrays[0].tobytes().decode())
+        key = key_of(setup.task.id, setup.incarnation)
+        with self._lock:
+            # A call may come twice.
+            if key not in self._processes and not self._over.is_set():
+                self._processes[key] = started_here(setup)
+        return Message("started")
+
+    def _end(self, message: Message, sender: str) -> Message:
+        _check(sender)
+        process = self._processes.get(str(message.body.get("task")))
+        if process is not None:
+            process.kill()
+        return Message("ended")
+
+    def _end_all(self, message: Message, sender: str) -> Message:
+        _check(sender)
+        self._over.set()
+        return Message("heard")
+
+
+def key_of(task: str, incarnation: int) -> str:
+    """What a process is called between launcher and agent."""
+    return f"{task}:{incarnation}"
+
+
+def _check(sender: str) -> None:
+    if sender != LAUNCHER:
+        raise PenstockError(f"{sender} starts nothing: the launcher does.")

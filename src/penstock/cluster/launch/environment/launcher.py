@@ -1,0 +1,125 @@
+"""Tasks on the nodes of a job: on process 0's own as processes of it, on others through their agents."""
+
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from penstock.cluster.document import ClusterDocument
+from penstock.cluster.launch.environment.agent import key_of
+from penstock.cluster.launch.environment.gathering import Gathering
+from penstock.cluster.launch.environment.secret import agent_name
+from penstock.cluster.launch.environment.taking_part import gathered
+from penstock.cluster.launch.launcher import Handle
+from penstock.cluster.launch.local import log_folder, started_here
+from penstock.cluster.setup import Setup
+from penstock.errors import PenstockError
+from penstock.wire import Message, PeerLost, Pending
+
+_LOST = -signal.SIGKILL
+"""The status of a task that was ended, or went with its agent."""
+_PATIENT = 0.9
+"""Of the run's patience: an agent is given up before the controller counts its tasks as silent."""
+_ENDING = 10.0
+"""Seconds for an agent to end a task."""
+
+
+class EnvironmentLauncher:
+    """The n-th machine of the cluster file is the n-th node of the job."""
+
+    def __init__(self, cluster: ClusterDocument, run: Path) -> None:
+        log_folder(run)
+        self._gathering = gathered(cluster)
+        self._nodes = {machine.name: number for number, machine in enumerate(cluster.machines)}
+        self.interface: str | None = self._gathering.address
+
+    def start(self, setup: Setup) -> Handle:
+        """Start a task, as soon as its node's agent has come."""
+        node = self._nodes[setup.task.machine]
+        if node:
+            return AgentTask(setup, agent_name(node), self._gathering)
+        return started_here(listening_at(setup, self._gathering.address))
+
+    def close(self) -> None:
+        """Let the agents go; they end what they still have."""
+        self._gathering.close()
+
+
+class AgentTask:
+    """A handle on a task of another node."""
+
+    def __init__(self, setup: Setup, agent: str, gathering: Gathering) -> None:
+        self._setup, self._agent, self._gathering = setup, agent, gathering
+        self._key = key_of(setup.task.id, setup.incarnation)
+        self._since = time.monotonic()
+        self._asked: Pending | None = None
+        self._post = ""
+        self._status: int | None = None
+        self._ask()
+
+    @property
+    def pid(self) -> int | None:
+        """It is on another host."""
+        return None
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs, or its agent has not come."""
+        if self._status is None:
+            self._ask()
+            agent = self._gathering.agent(self._agent)
+            if agent is not None and self._asked is not None:
+                lost = agent.post != self._post
+                self._status = _LOST if lost else agent.statuses.get(self._key)
+            self._check_start()
+            self._stay_patient()
+        return self._status
+
+    def kill(self) -> None:
+        """Have it ended."""
+        if self._status is None:
+            self._status = _LOST
+            if self._asked is not None:
+                with suppress(PenstockError):
+                    self._gathering.channel(self._agent).call(Message("end", {"task": self._key}), _ENDING)
+
+    def _ask(self) -> None:
+        """Hand the setup to the agent, once."""
+        agent = self._gathering.agent(self._agent)
+        if self._asked is None and agent is not None:
+            text = listening_at(self._setup, agent.address).model_dump_json().encode()
+            message = Message("start", arrays=(np.frombuffer(text, np.uint8),))
+            self._asked = self._gathering.channel(self._agent).start(message, self._setup.cluster.failure.patience)
+            self._post = agent.post
+
+    def _check_start(self) -> None:
+        if self._asked is None or not self._asked.over:
+            return
+        try:
+            self._asked.result()
+        except PeerLost:
+            # The agent's silence is seen elsewhere.
+            return
+        except PenstockError as error:
+            self._give_up(str(error))
+
+    def _stay_patient(self) -> None:
+        agent, patience = self._gathering.agent(self._agent), self._setup.cluster.failure.patience
+        heard = max(self._since, agent.heard) if agent is not None else self._since
+        if self._status is None and time.monotonic() - heard > patience * _PATIENT:
+            what = "has not come" if agent is None else "is gone"
+            self._give_up(
+                f"The agent of machine {self._setup.task.machine} {what} for {patience:g} s: see what the job's"
+                f" processes say, then go on with `penstock train --resume {self._setup.run}`."
+            )
+
+    def _give_up(self, sentence: str) -> None:
+        # Whoever asks again, while the run is being ended, hears that it is not there.
+        self._status = _LOST
+        raise PenstockError(sentence)
+
+
+def listening_at(setup: Setup, address: str) -> Setup:
+    """The setup of a task that listens elsewhere than its machine's entry says."""
+    return setup.model_copy(update={"task": setup.task.model_copy(update={"address": address})})
