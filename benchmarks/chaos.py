@@ -24,10 +24,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from clusters import ClusterRun, arguments_for, cluster_file, communities, result_of, same_end, trained
+from clusters import arguments_for, cluster_file, communities, result_of, same_end, trained
 from penstock.partition import Cut, cut
 from resuming import small_graph
-from troubles import TROUBLES, Trouble
+from troubles import TROUBLES, Stage, Trouble
 
 LIMIT = 240.0
 """Seconds after which a run counts as hanging."""
@@ -98,7 +98,7 @@ class Field:
         row: dict[str, Any] = {"trouble": name, "cluster": cluster}
         arguments = arguments_for(self.folder / "graph", run, self.file(cluster, IMPATIENT), JOB)
         began = time.monotonic()
-        row["what"] = trouble(lambda *more: ClusterRun(run, *(more or arguments)), run, seconds, draws, LIMIT)
+        row["what"] = trouble(Stage(run, arguments, seconds, draws, LIMIT))
         row["seconds"] = round(time.monotonic() - began, 1)
         row["recoveries"] = [(each["task"], each["cause"]) for each in _recoveries(run)]
         row["equal"] = _tried(lambda: same_end(run, whole))

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.cluster.launch import Handle, Launcher
+from penstock.cluster.launch.local import LocalLauncher, LocalProcess
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 
@@ -62,20 +62,17 @@ class Host:
         return int(fields[8]), int(fields[0])
 
 
-class HostLauncher:
-    """A launcher that lets another one start every task on the host that stands for its machine."""
+class HostLauncher(LocalLauncher):
+    """Starts every task on the host that stands for its machine."""
 
-    def __init__(self, launcher: Launcher, machines: Mapping[str, Host]) -> None:
-        self._launcher, self._machines = launcher, machines
+    def __init__(self, run: Path, machines: Mapping[str, Host]) -> None:
+        super().__init__(run)
+        self._machines = machines
 
-    def start(self, setup: Setup) -> Handle:
+    def start(self, setup: Setup) -> LocalProcess:
         """Start a task: a process is where the thread was that started it."""
         with self._machines[setup.task.machine].entered():
-            return self._launcher.start(setup)
-
-    def close(self) -> None:
-        """Nothing more will be started."""
-        self._launcher.close()
+            return super().start(setup)
 
 
 @contextmanager

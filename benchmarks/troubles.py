@@ -1,7 +1,6 @@
 """What can happen to a run on a cluster, a function each: it starts the run, does its worst, and waits for the end.
 
-Each is told how to start the run, its folder, the seconds an undisturbed one takes, a source of choices and a limit in
-seconds, and returns what it did; with FAILED before it where the run did not end well.
+Each returns what it did, with FAILED before it where the run did not end well.
 """
 
 import os
@@ -14,72 +13,98 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
+import yaml
 import zmq
 
-from clusters import ClusterRun
+from clusters import ClusterRun, cluster_file
+from hosts import Host, HostLauncher, hosts
+from penstock.cluster import running as starting
+from penstock.errors import PenstockError
+from penstock.progress import Progress
+from penstock.train.job import make_job
 
-Start = Callable[..., ClusterRun]
-Trouble = Callable[[Start, Path, float, random.Random, float], str]
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a trouble plays."""
+
+    run: Path
+    arguments: list[str]
+    """The run's command line."""
+    seconds: float
+    """That an undisturbed run takes."""
+    draws: random.Random
+    limit: float
+    """Seconds after which a run counts as hanging."""
+
+    def start(self, *arguments: str) -> ClusterRun:
+        """Start the run, or a command of others' arguments."""
+        return ClusterRun(self.run, *(arguments or self.arguments))
 
 
-def kill(start: Start, run: Path, seconds: float, draws: random.Random, limit: float) -> str:
+Trouble = Callable[[Stage], str]
+
+
+def kill(on: Stage) -> str:
     """A random task, at a random moment from when the first is there."""
-    at = draws.uniform(0.05, 1.0) * seconds
-    running = start()
+    at = on.draws.uniform(0.05, 1.0) * on.seconds
+    running = on.start()
     _wait(running, at)
     tasks = running.tasks()
     if not tasks:
-        return _outcome(running, limit, f"nothing was left to kill after {at:.1f} s")
-    name = draws.choice(sorted(tasks))
+        return _outcome(running, on.limit, f"nothing was left to kill after {at:.1f} s")
+    name = on.draws.choice(sorted(tasks))
     with suppress(psutil.NoSuchProcess):
         tasks[name].kill()
-    return _outcome(running, limit, f"{name} after {at:.1f} s")
+    return _outcome(running, on.limit, f"{name} after {at:.1f} s")
 
 
-def pause(start: Start, run: Path, seconds: float, draws: random.Random, limit: float) -> str:
+def pause(on: Stage) -> str:
     """A task stands still for longer than its connections live, and goes on."""
-    return _stopped(start, run, seconds, draws, limit, 4.0)
+    return _stopped(on, 4.0)
 
 
-def silence(start: Start, run: Path, seconds: float, draws: random.Random, limit: float) -> str:
+def silence(on: Stage) -> str:
     """A task stands still for longer than the controller's patience: it is replaced."""
-    return _stopped(start, run, seconds, draws, limit, 45.0)
+    return _stopped(on, 45.0)
 
 
-def slow_host(start: Start, run: Path, seconds: float, draws: random.Random, limit: float) -> str:
+def slow_host(on: Stage) -> str:
     """The tasks of one machine run a quarter of the time."""
-    running = start()
-    _wait_for_steps(running, run)
+    running = on.start()
+    _wait_for_steps(running, on.run)
     slowed = [process for name, process in running.tasks().items() if name in ("store-m1", "worker-1", "sampler-1-0")]
-    end = time.monotonic() + 2 * seconds
+    end = time.monotonic() + 2 * on.seconds
     while not running.ended() and time.monotonic() < end:
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for process in slowed:
                 with suppress(psutil.NoSuchProcess):
                     process.send_signal(number)
             time.sleep(0.15 if number == signal.SIGSTOP else 0.05)
-    return _outcome(running, limit, "m1 at a quarter of its speed")
+    return _outcome(running, on.limit, "m1 at a quarter of its speed")
 
 
-def garbage(start: Start, run: Path, seconds: float, draws: random.Random, limit: float) -> str:
+def garbage(on: Stage) -> str:
     """Every open port gets noise, half a greeting, and a greeting with noise behind it, again and again."""
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(47)
 
     def attack(address: tuple[str, int]) -> None:
-        noise = draws.randbytes(draws.randrange(1, 4096))
+        noise = on.draws.randbytes(on.draws.randrange(1, 4096))
         for sent in (noise, greeting[:20], greeting + noise):
             with suppress(OSError), socket.create_connection(address, 1.0) as peer:
                 peer.settimeout(0.2)
                 peer.sendall(sent)
                 peer.recv(64)
 
-    return _attacked(start(), run, attack, limit, "noise")
+    return _attacked(on.start(), attack, on.limit, "noise")
 
 
-def wrong_key(start: Start, run: Path, seconds: float, draws: random.Random, limit: float) -> str:
+def wrong_key(on: Stage) -> str:
     """Every open port is greeted by a peer without keys, and by one with keys of its own."""
     context = zmq.Context()
 
@@ -97,36 +122,90 @@ def wrong_key(start: Start, run: Path, seconds: float, draws: random.Random, lim
             peer.close()
 
     try:
-        return _attacked(start(), run, attack, limit, "peers with wrong keys")
+        return _attacked(on.start(), attack, on.limit, "peers with wrong keys")
     finally:
         context.term()
 
 
-def full_disk(start: Start, run: Path, seconds: float, draws: random.Random, limit: float) -> str:
+def full_disk(on: Stage) -> str:
     """The run folder's disk is full at a checkpoint: the run stops with a sentence, and goes on when there is room."""
     if os.geteuid() != 0:
         return "not tried: mounting a small disk needs root"
+    run, kept = on.run, on.run.with_suffix(".kept")
     run.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(run)], check=True)
     try:
-        running = start()
+        running = on.start()
         _wait_for_steps(running, run)
         filler = run / "filler"
-        with suppress(OSError), filler.open("wb") as file:
-            while True:
-                file.write(bytes(1 << 16))
-        status, _, complaint = running.finished(limit)
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(1 << 12)):
+                pass
+        status, _, complaint = running.finished(on.limit)
         filler.unlink()
         if status == 0 or "No space left" not in complaint or complaint.count("\n"):
             return f"FAILED: exit status {status}, {complaint[-300:]!r}"
-        said = _outcome(start("--resume", str(run)), limit, "stopped with a sentence, and was resumed")
-        kept = run.with_suffix(".kept")
+        said = _outcome(on.start("--resume", str(run)), on.limit, "stopped with a sentence, and was resumed")
         shutil.copytree(run, kept)
     finally:
         subprocess.run(["umount", "-l", str(run)], check=False)
-    run.rmdir()
+        run.rmdir()
     kept.rename(run)
     return said
+
+
+def cut_links(on: Stage) -> str:
+    """The link of one host is down for longer than connections live, twice; hosts are network namespaces."""
+    if os.geteuid() != 0:
+        return "not tried: making network namespaces needs root"
+    given = dict(zip(on.arguments[::2], on.arguments[1::2], strict=True))
+    fields = yaml.safe_load(Path(given.pop("--cluster")).read_text())
+    job = {name.removeprefix("--").replace("-", "_"): yaml.safe_load(value) for name, value in given.items()}
+    with hosts([1000.0] * len(fields["machines"])) as found:
+        for machine, host in zip(fields["machines"], found, strict=True):
+            machine["address"] = host.address
+        cluster = cluster_file(on.run.with_suffix(".yaml"), **fields)
+        named = {machine["name"]: host for machine, host in zip(fields["machines"], found, strict=True)}
+        cable = Cable(found[-1])
+        with patch.object(starting, "make_launcher", lambda cluster, run: HostLauncher(run, named)), found[0].entered():
+            try:
+                starting.start_cluster_run(make_job({**job, "run": str(on.run)}), cluster, False, cable)
+            except PenstockError as error:
+                return f"FAILED: {error}"
+            finally:
+                cable.join()
+    return f"{fields['machines'][-1]['name']} cut off {cable.cuts} times for {Cable.SECONDS:g} s"
+
+
+class Cable(Progress):
+    """Pulls a host's cable when the second and the fifth epoch have ended, and puts it back."""
+
+    SECONDS = 4.0
+
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self._host, self._epochs, self.cuts = host, 0, 0
+        self._thread: threading.Thread | None = None
+
+    def status(self, line: str) -> None:
+        """An epoch has ended."""
+        self._epochs += 1
+        if self._epochs in (2, 5):
+            self.join()
+            self._thread = threading.Thread(target=self._cut)
+            self._thread.start()
+
+    def join(self) -> None:
+        """Until the cable is back."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _cut(self) -> None:
+        self.cuts += 1
+        port = ["ip", "-n", self._host.switch, "link", "set", self._host.port]
+        subprocess.run([*port, "down"], check=True)
+        time.sleep(self.SECONDS)
+        subprocess.run([*port, "up"], check=True)
 
 
 TROUBLES: dict[str, Trouble] = {
@@ -137,24 +216,23 @@ TROUBLES: dict[str, Trouble] = {
     "garbage": garbage,
     "wrong-key": wrong_key,
     "full-disk": full_disk,
+    "cut-links": cut_links,
 }
 
 
-def _stopped(start: Start, run: Path, seconds: float, draws: random.Random, limit: float, how_long: float) -> str:
-    running = start()
-    _wait_for_steps(running, run)
+def _stopped(on: Stage, how_long: float) -> str:
+    running = on.start()
+    _wait_for_steps(running, on.run)
     tasks = running.tasks()
-    name = draws.choice(sorted(tasks))
+    name = on.draws.choice(sorted(tasks))
     with suppress(psutil.NoSuchProcess):
         tasks[name].suspend()
         _wait(running, how_long)
         tasks[name].resume()
-    return _outcome(running, limit, f"{name} for {how_long:g} s")
+    return _outcome(running, on.limit, f"{name} for {how_long:g} s")
 
 
-def _attacked(
-    running: ClusterRun, run: Path, attack: Callable[[tuple[str, int]], None], limit: float, what: str
-) -> str:
+def _attacked(running: ClusterRun, attack: Callable[[tuple[str, int]], None], limit: float, what: str) -> str:
     """Attack every port of every process of a run until it ends."""
     attacks, over = [0], threading.Event()
 

@@ -44,6 +44,8 @@ class Actor:
 class Actors:
     """A launcher. `scripts` say what a task does, by its name or kind; they get its member and its actor."""
 
+    interface = None
+
     def __init__(self, **scripts):
         self._scripts, self.started, self.closed = scripts, [], False
 
@@ -141,6 +143,7 @@ def test_silent_task_counts_as_dead():
     def silent(member, actor):
         if member.setup.incarnation:
             return lives(member, actor)
+        member.ask("here", address=member.post.address, ready=False, incarnation=0)
         actor.killed.wait(LIMIT)
         return 0
 
@@ -152,6 +155,15 @@ def test_silent_task_counts_as_dead():
 
     outcome = outcome_of(Actors(store=silent, worker_0=patient, worker_1=lives), patience=1.5)
     assert [each["cause"] for each in outcome.recoveries] == ["silent for 1.5 s"]
+
+
+def test_task_that_never_comes_is_given_up():
+    def absent(member, actor):
+        actor.killed.wait(LIMIT)
+        return 0
+
+    with pytest.raises(PenstockError, match="Task store-a on a was started and stayed silent for 1 s"):
+        outcome_of(Actors(store=absent, worker=lives), patience=1.0)
 
 
 def test_sentence_of_a_worker_is_the_run_s():

@@ -18,7 +18,7 @@ def both_joined():
     meeting = Meeting(2)
     assert asked(meeting, "join", "worker-0", step=3, after=0, incarnation=0).kind == "wait"
     answer = asked(meeting, "join", "worker-1", step=5, after=0, incarnation=0)
-    assert answer.kind == "round" and answer.body == {"generation": 1, "source": 1, "step": 5}
+    assert answer.kind == "round" and answer.body == {"generation": 1, "source": 1, "step": 5, "last": False}
     return meeting
 
 
@@ -38,6 +38,14 @@ def test_what_all_need_is_lost():
     assert asked(meeting, "barrier", "worker-0", generation=1, name="x").kind == "over"
     assert asked(meeting, "join", "worker-0", step=5, after=1, incarnation=0).kind == "wait"
     assert asked(meeting, "join", "worker-1", step=5, after=1, incarnation=0).body["generation"] == 2
+
+
+def test_those_who_are_left_meet_a_last_time():
+    meeting = both_joined()
+    assert meeting.close({0}) == 1
+    assert asked(meeting, "barrier", "worker-0", generation=1, name="x").kind == "over"
+    answer = asked(meeting, "join", "worker-0", step=5, after=1, incarnation=0)
+    assert answer.body == {"generation": 2, "source": 0, "step": 5, "last": True}
 
 
 def test_board_is_that_of_the_round():

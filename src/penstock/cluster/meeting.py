@@ -20,7 +20,13 @@ class Meeting:
 
     def handlers(self) -> dict[str, Handler]:
         """By the kind of request."""
-        return {"join": self._join, "barrier": self._barrier, "write": self._write, "read": self._read}
+        return {
+            "join": self._join,
+            "holds": self._holds,
+            "barrier": self._barrier,
+            "write": self._write,
+            "read": self._read,
+        }
 
     def lose(self, rank: int | None) -> int:
         """A worker, or something that all need, is gone; returns the number of the round that is over."""
@@ -36,6 +42,10 @@ class Meeting:
         if formed is None:
             return Message("wait")
         return Message("round", asdict(formed))
+
+    def _holds(self, message: Message, sender: str) -> Message:
+        _rank(sender)
+        return Message("holds", {"holds": self._rounds.holds(int(message.body["generation"]))})
 
     def _barrier(self, message: Message, sender: str) -> Message:
         generation, name = int(message.body["generation"]), str(message.body["name"])

@@ -1,11 +1,11 @@
 """The cards with tables: settings, graph, machine, notes."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from penstock.report.markup import card, cut
+from penstock.report.markup import card, cut, pairs, table
 from penstock.report.run_folder import Run
 from penstock.report.values import mapping, number, numbers, whole
 from penstock.report.words import mebibytes, seconds
@@ -21,14 +21,14 @@ def settings_card(run: Run, defaults: Mapping[str, Any] | None) -> str:
     if not run.job:
         return ""
     if defaults is None:
-        return card("Settings", _pairs((key, _text(value)) for key, value in run.job.items()), wide=True)
+        return card("Settings", pairs((key, _text(value)) for key, value in run.job.items()), wide=True)
     usual = {key: _plain(value) for key, value in defaults.items()}
     chosen = {key: value for key, value in run.job.items() if key not in usual or _plain(value) != usual[key]}
     left = [(key, _text(value)) for key, value in run.job.items() if key not in chosen]
     rows = "".join(_setting(key, value, usual) for key, value in chosen.items())
     body = f'<dl class="pairs chosen">{rows}</dl>' if rows else '<p class="none">Every setting is the default.</p>'
     if left:
-        body += f"<details><summary>{len(left)} settings left at their defaults</summary>{_pairs(left)}</details>"
+        body += f"<details><summary>{len(left)} settings left at their defaults</summary>{pairs(left)}</details>"
     return card("Settings", body, "chosen for this run", wide=True)
 
 
@@ -42,10 +42,10 @@ def graph_card(run: Run) -> str:
     body = ""
     if nodes:
         rows = [[name, f"{count:,.0f}", _width(widths.get(name))] for name, count in _largest(nodes)]
-        body += _table(["vertices", "count", "features"], rows, len(nodes))
+        body += table(["vertices", "count", "features"], rows, len(nodes))
     if edges:
         rows = [[_edge_name(name), f"{count:,.0f}"] for name, count in _largest(edges)]
-        body += _table(["edges", "count"], rows, len(edges))
+        body += table(["edges", "count"], rows, len(edges))
     facts = [f"{mebibytes(size / (1 << 20))} in memory"] if size else []
     facts += [f"{_text(classes)} classes"] if classes and "class" in run.task else []
     return card("Graph", body, escape(str(run.graph.get("name") or "")), foot=escape(" · ".join(facts)))
@@ -60,7 +60,7 @@ def machine_card(run: Run) -> str:
     rows = [(key, _text(value)) for key, value in shown.items() if key != "memory_mb" or memory is None]
     if memory is not None:
         rows.insert(min(2, len(rows)), ("memory", mebibytes(memory)))
-    return card("Machine", _pairs(rows))
+    return card("Machine", pairs(rows))
 
 
 def device_card(run: Run) -> str:
@@ -81,7 +81,7 @@ def device_card(run: Run) -> str:
         rows.append(("as foretold", f"{mebibytes(foretold)} ({foretold / peak - 1:+.1%})"))
     why = placement.get("why")
     said = " ".join(str(sentence) for sentence in why) if isinstance(why, list) else ""
-    return card("Device", _pairs(rows), escape(_text(run.result.get("device"))), foot=escape(cut(said, 3 * _LONGEST)))
+    return card("Device", pairs(rows), escape(_text(run.result.get("device"))), foot=escape(cut(said, 3 * _LONGEST)))
 
 
 def notes_card(run: Run) -> str:
@@ -97,19 +97,6 @@ def notes_card(run: Run) -> str:
 def _setting(key: str, value: Any, usual: Mapping[str, str]) -> str:
     was = f"<small>default {escape(cut(usual[key], _LONGEST))}</small>" if key in usual else ""
     return f"<div><dt>{escape(key)}</dt><dd>{escape(_text(value))}{was}</dd></div>"
-
-
-def _pairs(rows: Iterable[tuple[str, str]]) -> str:
-    items = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in rows)
-    return f'<dl class="pairs">{items}</dl>'
-
-
-def _table(head: list[str], rows: list[list[str]], total: int = 0) -> str:
-    top = "".join(f"<th>{escape(each)}</th>" for each in head)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(each)}</td>' for each in row)}</tr>" for row in rows)
-    if total > len(rows):
-        body += f'<tr><td colspan="{len(head)}" class="none">and {total - len(rows):,} smaller ones</td></tr>'
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _largest(counts: dict[str, float]) -> list[tuple[str, float]]:

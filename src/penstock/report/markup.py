@@ -1,5 +1,6 @@
 """The pieces of the page that every section uses."""
 
+from collections.abc import Iterable
 from html import escape
 
 from penstock.report.run_folder import STAGES
@@ -10,6 +11,21 @@ def card(title: str, body: str, about: str = "", wide: bool = False, foot: str =
     about = f'<span class="about">{about}</span>' if about else ""
     foot = f'<p class="foot">{foot}</p>' if foot else ""
     return f'<section class="card{" wide" if wide else ""}"><h2>{escape(title)}{about}</h2>{body}{foot}</section>'
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and values, as text."""
+    items = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in rows)
+    return f'<dl class="pairs">{items}</dl>'
+
+
+def table(head: list[str], rows: list[list[str]], total: int = 0) -> str:
+    """Rows of text, which may be the largest of `total`."""
+    top = "".join(f"<th>{escape(each)}</th>" for each in head)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(each)}</td>' for each in row)}</tr>" for row in rows)
+    if total > len(rows):
+        body += f'<tr><td colspan="{len(head)}" class="none">and {total - len(rows):,} smaller ones</td></tr>'
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def cut(text: str, longest: int) -> str:

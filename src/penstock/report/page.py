@@ -11,6 +11,7 @@ from secrets import token_hex
 from typing import Any
 
 from penstock.errors import PenstockError
+from penstock.report.cluster import cluster_cards
 from penstock.report.curves import epoch_seconds_card, loss_card, memory_card, validation_card
 from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card
 from penstock.report.headline import headline, run_title
@@ -53,6 +54,7 @@ def render(run: Run, defaults: Mapping[str, Any] | None = None) -> str:
         settings_card(run, defaults),
         graph_card(run),
         device_card(run),
+        *cluster_cards(run),
         machine_card(run),
     ]
     written = f"{datetime.now():%d %B %Y, %H:%M}".lstrip("0")

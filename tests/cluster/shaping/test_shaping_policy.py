@@ -63,7 +63,9 @@ def test_every_class_is_made_once_and_every_filter_leads_to_one(groups):
     assert all(words[words.index("flowid") + 1] in made for words in commands if "flowid" in words)
     assert f"5053:{commands[0][-1]}" == made[-1]
     # A preference holds filters of one protocol.
-    kinds = {(words[words.index("prio") + 1], words[words.index("protocol") + 1]) for words in commands if "u32" in words}
+    kinds = {
+        (words[words.index("prio") + 1], words[words.index("protocol") + 1]) for words in commands if "u32" in words
+    }
     assert len({preference for preference, _ in kinds}) == len(kinds)
 
 

@@ -119,7 +119,11 @@ def test_the_wires_mark_reaches_the_kernel(shaped):
 def test_what_fails_half_way_leaves_nothing(pair):
     near, _ = pair
     classes = classes_of(GROUPS, Machine(name="near", nic_gbps=0.1), ("10.77.0.2",))
-    commands = [*clear_commands(DEVICE), *set_commands(classes, DEVICE), ["tc", "class", "add", "dev", DEVICE, "nonsense"]]
+    commands = [
+        *clear_commands(DEVICE),
+        *set_commands(classes, DEVICE),
+        ["tc", "class", "add", "dev", DEVICE, "nonsense"],
+    ]
     with near.entered():
         with pytest.raises(PenstockError, match="nonsense"):
             carry_out(DEVICE, commands)

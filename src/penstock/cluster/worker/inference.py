@@ -22,6 +22,7 @@ from penstock.train.inference import evaluating
 from penstock.train.reach import followed_relations
 from penstock.train.samplers import layers_of
 from penstock.train.session import Session
+from penstock.train.together import RegroupError
 
 if TYPE_CHECKING:
     from penstock.cluster.worker.together import Team
@@ -49,6 +50,15 @@ class PartedInference:
         """The outputs of vertices, in their order, to every worker."""
         if hidden:
             raise PenstockError("Hidden outputs are not computed on several machines yet: use one.")
+        try:
+            return self._by_all(wanted)
+        except PenstockError as error:
+            # A store that was started again has lost the levels: then the round is over, and all is done anew.
+            if self._team.holds():
+                raise
+            raise RegroupError(str(error)) from error
+
+    def _by_all(self, wanted: dict[str, Array]) -> dict[str, torch.Tensor]:
         self._settle()
         with torch.no_grad(), evaluating(self._session.model):
             for number, types in enumerate(self._types(list(wanted))):

@@ -91,6 +91,10 @@ class Team:
                 raise RegroupError
             self._pause()
 
+    def holds(self) -> bool:
+        """Whether the round is still that of all workers, and all that they share is as it was."""
+        return bool(self._member.ask("holds", generation=self.generation).body["holds"])
+
     def _pause(self) -> None:
         if self._member.stopped.is_set():
             raise PenstockError("The controller ended the run.")

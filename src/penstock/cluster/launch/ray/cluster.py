@@ -105,9 +105,10 @@ class Keeper:
         return End("refused", why=refusal) if refusal else End("ended", status)
 
     def end(self) -> None:
-        """End the task, then the keeper."""
-        with suppress(self._ray.exceptions.RayError):
-            self._ray.wait([self._actor.end.remote()], timeout=_ENDING)
+        """End the task, then the keeper. A task that was only just started ends when its keeper does."""
+        if self._ready(self._pid):
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.wait([self._actor.end.remote()], timeout=_ENDING)
         self._kill()
 
     def _ready(self, answer: Any) -> bool:

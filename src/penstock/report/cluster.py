@@ -1,0 +1,76 @@
+"""The cards of a run on several machines: its tasks, what travelled between them, and who was lost."""
+
+from html import escape
+from typing import Any
+
+from penstock.report.markup import card, cut, pairs, table
+from penstock.report.run_folder import Run
+from penstock.report.values import mapping, number, whole
+from penstock.report.words import mebibytes, seconds
+
+_MOST_FLOWS = 12
+_MOST_TASKS = 64
+_LONGEST = 60
+
+
+def cluster_cards(run: Run) -> list[str]:
+    """None for a run on one machine."""
+    tasks = [mapping(task) for task in _list(run.result.get("tasks"))]
+    return [_tasks_card(run, tasks), _traffic_card(run)] if tasks else []
+
+
+def _tasks_card(run: Run, tasks: list[dict[str, Any]]) -> str:
+    rows = [
+        [
+            _text(task.get("id")),
+            _text(task.get("machine")),
+            f"{whole(task.get('restarts')) or 0:,}",
+            mebibytes(number(task.get("peak_rss_mb")) or 0.0),
+        ]
+        for task in tasks[:_MOST_TASKS]
+    ]
+    lost = [mapping(each) for each in _list(run.result.get("recoveries"))]
+    machines = len({row[1] for row in rows})
+    about = f"{len(tasks):,} tasks on {machines:,} machines, {_times(len(lost))}"
+    foot = " ".join(_recovery(each) for each in lost[:_MOST_FLOWS])
+    body = table(["task", "machine", "restarts", "memory at most"], rows, len(tasks))
+    return card("Tasks", body, escape(about), foot=escape(foot))
+
+
+def _traffic_card(run: Run) -> str:
+    received, least = number(run.result.get("bytes_received")), number(run.result.get("bytes_minimum"))
+    rows = []
+    if received is not None:
+        rows.append(("rows received", _bytes(received)))
+    if least:
+        over = f" ({(received or 0.0) / least - 1:+.1%})"
+        rows.append(("the least that had to be", _bytes(least) + over))
+    flows = {
+        name: [number(each) or 0.0 for each in _list(size)] for name, size in mapping(run.result.get("flows")).items()
+    }
+    largest = sorted(flows.items(), key=lambda item: -sum(item[1]))[:_MOST_FLOWS]
+    shown = [[cut(name, _LONGEST), *(_bytes(each) for each in sizes[:2])] for name, sizes in largest]
+    body = pairs(rows) + (table(["flow", "sent", "received"], shown, len(flows)) if shown else "")
+    return card("Traffic", body) if rows or shown else ""
+
+
+def _recovery(lost: dict[str, Any]) -> str:
+    away = number(lost.get("seconds"))
+    back = f", back after {seconds(away)}" if away is not None else ""
+    return f"{_text(lost.get('task'))}: {_text(lost.get('cause'))} at {seconds(number(lost.get('at')) or 0.0)}{back}."
+
+
+def _times(lost: int) -> str:
+    return "none lost" if not lost else f"{lost:,} lost and brought back"
+
+
+def _bytes(size: float) -> str:
+    return mebibytes(size / (1 << 20))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return cut("" if value is None else str(value), _LONGEST)

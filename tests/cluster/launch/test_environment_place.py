@@ -1,0 +1,114 @@
+"""Where a process is in its job, and the keys made of its secret."""
+
+import pytest
+from setups import cluster_of
+
+from penstock.cluster.discovery import machines_of_job
+from penstock.cluster.document import Machine, read_cluster
+from penstock.cluster.launch import take_part
+from penstock.cluster.launch.environment.place import read_place
+from penstock.cluster.launch.environment.secret import LAUNCHER, derived_credentials, read_secret
+from penstock.errors import PenstockError
+from penstock.wire import Credentials
+
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "MASTER_ADDR": "first",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "job",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+SLURM = {
+    "SLURM_PROCID": "5",
+    "SLURM_NODEID": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_TASKS_PER_NODE": "2(x2),1",
+    "SLURM_JOB_NODELIST": "gpu[07-08],big3",
+    "SLURM_JOB_ID": "4711",
+}
+
+
+def test_torchruns_variables():
+    place = read_place(TORCHRUN)
+    assert (place.node, place.local, place.workers, place.first) == (1, 1, (2, 2), False)
+    assert (place.master, place.port, place.job, place.met) == ("first", 29500, "job", True)
+
+
+def test_ranks_alone_are_a_process_a_node():
+    plain = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1234"}
+    place = read_place(plain)
+    assert (place.node, place.workers, place.first, place.met) == (0, (1, 1, 1), True, False)
+    assert place.address() == "127.0.0.1"
+
+
+def test_slurms_variables():
+    place = read_place(SLURM)
+    assert (place.node, place.local, place.workers, place.master) == (2, 0, (2, 2, 1), "gpu07")
+    assert read_place({**SLURM, "SLURM_STEP_ID": "1"}).port != place.port
+    assert read_place({**SLURM, "MASTER_ADDR": "there", "MASTER_PORT": "77"}).master == "there"
+    assert [machine.workers for machine in machines_of_job(place)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"), [("a", "a"), ("a,b", "a"), ("n[1-3]", "n1"), ("n[001,5]-ib,m", "n001-ib"), ("x-1,y", "x-1")]
+)
+def test_the_first_host_of_a_list(hosts, first):
+    assert read_place({**SLURM, "SLURM_JOB_NODELIST": hosts}).master == first
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({}, "torchrun or srun"),
+        ({**TORCHRUN, "RANK": "x"}, "RANK is 'x'"),
+        ({**TORCHRUN, "RANK": "4"}, "do not go together"),
+        ({**TORCHRUN, "WORLD_SIZE": "5"}, "do not go together"),
+        ({**TORCHRUN, "MASTER_ADDR": ""}, "MASTER_ADDR is not set"),
+        ({**SLURM, "SLURM_NODEID": "3"}, "has no such node"),
+        ({**SLURM, "SLURM_JOB_NODELIST": ""}, "SLURM_JOB_NODELIST is not set"),
+    ],
+)
+def test_what_does_not_fit_is_refused(variables, sentence):
+    with pytest.raises(PenstockError, match=sentence):
+        read_place(variables)
+
+
+def test_machines_must_be_as_many_as_nodes(monkeypatch):
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(PenstockError, match="The job has 2 nodes, and the cluster file 1 machines"):
+        take_part(cluster_of(Machine(name="m"), launcher="environment"))
+    found = read_cluster("environment")
+    assert [(machine.name, machine.workers) for machine in found.machines] == [("node0", 2), ("node1", 2)]
+    # The second process of a node has nothing to do.
+    assert not take_part(found)
+
+
+def test_other_launchers_have_no_parts_to_take():
+    assert take_part(cluster_of(Machine(name="m")))
+
+
+def test_secrets(tmp_path):
+    (tmp_path / "secret").write_text("from a file, of some length\n")
+    assert read_secret({"PENSTOCK_SECRET": "x" * 16}) == "x" * 16
+    assert read_secret({"PENSTOCK_SECRET_FILE": str(tmp_path / "secret")}) == "from a file, of some length"
+    for variables, sentence in (
+        ({}, "no secret to know each other by.*openssl"),
+        ({"PENSTOCK_SECRET": "short"}, "fewer than 16"),
+        ({"PENSTOCK_SECRET_FILE": "/nowhere"}, "cannot be read"),
+    ):
+        with pytest.raises(PenstockError, match=sentence):
+            read_secret(variables)
+
+
+def test_keys_are_the_same_for_all_processes_of_a_job_and_for_no_other():
+    here, there = (derived_credentials(name, 2, "s" * 16, "job") for name in (LAUNCHER, "agent-1"))
+    assert here.peers == there.peers
+    assert here.keys != there.keys
+    assert Credentials.from_json(here.to_json()) == here
+    others = (derived_credentials(LAUNCHER, 2, "t" * 16, "job"), derived_credentials(LAUNCHER, 2, "s" * 16, "other"))
+    assert not any(set(here.peers.values()) & set(other.peers.values()) for other in others)

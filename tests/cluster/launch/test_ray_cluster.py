@@ -1,0 +1,50 @@
+"""Connecting to Ray, as far as it fails without one; the keeper, without an actor around it."""
+
+import sys
+from unittest.mock import patch
+
+import pytest
+from setups import cluster_of, setup_of
+
+from penstock.cluster.document import Machine, RayOptions, read_cluster
+from penstock.cluster.launch.ray.cluster import connect, join
+from penstock.cluster.launch.ray.keeper import TaskKeeper
+from penstock.errors import PenstockError
+
+
+def test_without_ray_there_is_one_sentence(tmp_path):
+    with patch.dict(sys.modules, {"ray": None}):
+        with pytest.raises(PenstockError, match=r"pip install 'penstock\[ray\]'"):
+            connect(cluster_of(Machine(name="m"), launcher="ray"))
+        with pytest.raises(PenstockError, match=r"pip install 'penstock\[ray\]'"):
+            read_cluster("ray")
+
+
+def test_a_client_address_is_refused():
+    with pytest.raises(PenstockError, match="tasks must reach the controller"):
+        join(RayOptions(address="ray://10.0.0.1:10001"))
+
+
+def test_a_keeper_tells_how_its_task_ended(tmp_path):
+    cluster = cluster_of(Machine(name="m"))
+    # There is no partition to open, which is the user's to mend: 2.
+    keeper = TaskKeeper(setup_of(cluster, tmp_path, "store-m").model_dump_json(), "/nowhere")
+    assert keeper.pid() > 0
+    assert keeper.wait() == (2, "")
+    assert "is no partition folder" in (tmp_path / "logs" / "store-m.log").read_text()
+    keeper.end()
+
+
+def test_a_keeper_ends_its_task(tmp_path):
+    cluster = cluster_of(Machine(name="m"))
+    keeper = TaskKeeper(setup_of(cluster, tmp_path, "worker-0").model_dump_json(), str(tmp_path))
+    keeper.end()
+    assert keeper.wait() == (-9, "")
+
+
+def test_a_keeper_that_does_not_see_the_run_folder_says_so(tmp_path):
+    setup = setup_of(cluster_of(Machine(name="m")), tmp_path, "worker-0")
+    keeper = TaskKeeper(setup.model_copy(update={"run": "/nowhere/run"}).model_dump_json(), str(tmp_path))
+    assert keeper.pid() is None
+    status, refusal = keeper.wait()
+    assert (status, refusal[:46]) == (0, "Machine m does not see the run folder /nowhere")

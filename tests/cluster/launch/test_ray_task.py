@@ -1,0 +1,133 @@
+"""A task's way from node to node, with keepers that do as they are told."""
+
+import pytest
+from setups import cluster_of, setup_of
+
+from penstock.cluster.document import FailureOptions, Machine
+from penstock.cluster.launch.ray import task as module
+from penstock.cluster.launch.ray.cluster import End
+from penstock.cluster.launch.ray.task import RayTask
+from penstock.errors import PenstockError
+
+HERE = "10.0.0.1"
+
+
+class FakeKeeper:
+    """Says what a test has put into it."""
+
+    def __init__(self):
+        self.process, self.became, self.ended = None, None, 0
+
+    def pid(self):
+        return self.process
+
+    def look(self):
+        return self.became
+
+    def end(self):
+        self.ended += 1
+
+
+class Ray:
+    """Nodes that come and go; `now` is the time."""
+
+    def __init__(self):
+        self.keepers, self.alive, self.address, self.now = [], True, HERE, 100.0
+
+    def place(self, setup):
+        if not self.alive:
+            return None
+        self.keepers.append(FakeKeeper())
+        return self.keepers[-1], self.address
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    ray = Ray()
+    monkeypatch.setattr(module, "time", ray)
+    return ray
+
+
+@pytest.fixture
+def setup(tmp_path):
+    cluster = cluster_of(Machine(name="m"), failure=FailureOptions(patience=60))
+    return setup_of(cluster, tmp_path, "worker-0")
+
+
+def test_its_status_is_that_of_its_process(ray, setup):
+    task = RayTask(setup, ray.place, HERE)
+    assert task.poll() is None
+    assert task.pid is None
+    ray.keepers[0].process = 7
+    assert task.poll() is None
+    assert task.pid == 7
+    ray.keepers[0].became = End("ended", -11)
+    assert task.poll() == -11
+    assert task.over
+    task.kill()
+    assert ray.keepers[0].ended == 0
+
+
+def test_a_process_elsewhere_has_no_number_here(ray, setup):
+    ray.address = "10.0.0.2"
+    task = RayTask(setup, ray.place, HERE)
+    ray.keepers[0].process = 7
+    assert task.poll() is None
+    assert task.pid is None
+
+
+def test_a_task_that_ran_is_lost_with_its_node(ray, setup):
+    task = RayTask(setup, ray.place, HERE)
+    ray.keepers[0].process = 7
+    task.poll()
+    ray.keepers[0].became = End("lost")
+    assert task.poll() == -9
+
+
+def test_a_task_that_did_not_run_yet_waits_for_a_node_and_counts_as_no_death(ray, setup):
+    task = RayTask(setup, ray.place, HERE)
+    ray.keepers[0].became, ray.alive = End("lost"), False
+    for _ in range(10):
+        ray.now += 1
+        assert task.poll() is None
+    assert len(ray.keepers) == 1
+    ray.alive = True
+    ray.now += 1
+    assert task.poll() is None
+    assert len(ray.keepers) == 2
+    ray.keepers[1].process = 8
+    ray.now += 1000
+    assert task.poll() is None
+    assert task.pid == 8
+
+
+@pytest.mark.parametrize(("alive", "why"), [(False, "machine m has no living Ray node"), (True, "found no room")])
+def test_patience_ends_with_a_sentence_said_once_before_the_controller_calls_it_silent(ray, setup, alive, why):
+    ray.alive = alive
+    task = RayTask(setup, ray.place, HERE)
+    ray.now += 50
+    assert task.poll() is None
+    ray.now += 9
+    with pytest.raises(PenstockError, match=f"worker-0 could not be started for 60 s, as .*{why}.*--resume"):
+        task.poll()
+    assert task.poll() == -9
+    assert [keeper.ended for keeper in ray.keepers] == [1] * alive
+
+
+def test_a_machine_that_refuses_ends_the_run(ray, setup):
+    task = RayTask(setup, ray.place, HERE)
+    ray.keepers[0].became = End("refused", why="Machine m does not see the run folder.")
+    with pytest.raises(PenstockError, match="does not see"):
+        task.poll()
+    assert task.poll() is not None
+
+
+def test_killing_it_ends_its_process_once(ray, setup):
+    task = RayTask(setup, ray.place, HERE)
+    task.kill()
+    task.kill()
+    assert ray.keepers[0].ended == 1
+    assert task.poll() == -9
