@@ -12,6 +12,7 @@ Run: python benchmarks/chaos.py [--kills 50] [--seed 0] [--only kill pause ...] 
 import argparse
 import json
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -27,7 +28,7 @@ from rich.table import Table
 from clusters import arguments_for, cluster_file, communities, result_of, same_end, trained
 from penstock.partition import Cut, cut
 from resuming import small_graph
-from troubles import TROUBLES, Stage, Trouble
+from troubles import MISSED, TROUBLES, Stage, Trouble
 
 LIMIT = 240.0
 """Seconds after which a run counts as hanging."""
@@ -61,7 +62,7 @@ def main() -> None:
     arguments = _arguments()
     with tempfile.TemporaryDirectory() as folder:
         field = Field(Path(folder), arguments.learned)
-        rows = [each for each in field.measure(arguments.kills, arguments.seed, arguments.only) if each]
+        rows = field.measure(arguments.kills, arguments.seed, arguments.only)
     good = sum(row["good"] for row in rows)
     if arguments.json:
         print(json.dumps({"job": JOB, "runs": len(rows), "good": good, "rows": rows}))
@@ -86,7 +87,9 @@ class Field:
         for number, (name, trouble) in enumerate(chosen):
             if only and name not in only:
                 continue
-            rows.append(self.disturbed(number, name, trouble, draws))
+            while (row := self.disturbed(number, name, trouble, draws))["what"] == MISSED:
+                shutil.rmtree(self.folder / f"run-{number}")
+            rows.append(row)
             print(f"{len(rows)}: {rows[-1]}", file=sys.stderr, flush=True)
         return rows
 

@@ -133,7 +133,8 @@ def communities(count: int = 400, classes: int = 5) -> Graph:
 
 def _children(pid: int) -> list[psutil.Process]:
     try:
-        return psutil.Process(pid).children(recursive=True)
+        found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+        return found
     except psutil.NoSuchProcess:
         return []
 

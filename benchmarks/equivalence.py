@@ -54,7 +54,8 @@ def measure(folder: Path, parts: list[int], workers: list[int], data: Path) -> l
     """One row a cluster."""
     graph = _graph(folder, data)
     one = trained(graph, folder / "one", None, JOB)
-    rows, plain = [], {}
+    rows: list[dict[str, Any]] = []
+    plain: dict[tuple[int, int, str], Path] = {}
     ways = itertools.product(parts, workers, ("all-reduce", "servers"), (0, 1))
     for number, (count, world, reduce, samplers) in enumerate(ways):
         spread = _machines(count, world)

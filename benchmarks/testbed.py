@@ -7,8 +7,9 @@ non-stop (batches of the next epoch are made while this one's end is computed).
 
 Epoch seconds are the median of all epochs but the first. The pipeline does not stop between epochs on any rung: what
 stopping would cost, making a first batch ready while nobody computes, is taken from the trace and added to all rungs
-below the last. `links s` is how long the busiest link must be busy for an epoch's bytes. `hidden` is the share of that
-which did not lengthen the epoch, beside the same run over links without limits. (The stages' own times do not tell: who
+below the last. `free s` is the same epoch over links without limits, `links s` how long the busiest link must be busy
+for an epoch's bytes. The one beside the other would take the longer of both, one after the other their sum; `hidden` is
+where between them the epoch is. (The stages' own times do not tell: who
 has its batch in time waits for the others' in the sum of gradients.) `features` counts what other hosts' features took
 on the wire, with requests and headers, `over minimum` compares that with the distinct rows a worker's batches have
 there; `links MB` is everything that left all hosts, with the kernel's headers and gradients.
@@ -103,8 +104,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                 freely = run_rung(rung, parts, graph, free_bed, options, folder / "free")
                 row = run_rung(rung, parts, graph, bed, options, folder / "limited")
                 row["free_seconds"] = freely["epoch_seconds"]
-                lengthened = (row["epoch_seconds"] - row["free_seconds"]) / row["link_seconds"]
-                row["hidden"] = round(min(1.0, max(0.0, 1 - lengthened)), 4)
+                row["hidden"] = _hidden(row["epoch_seconds"], row["free_seconds"], row["link_seconds"])
                 row["ladder_seconds"] = round(row["epoch_seconds"] + row["fill_seconds"], 4)
                 rows.append(row)
     # The last rung is the run of the one before it, whose epochs were not stopped between.
@@ -113,6 +113,11 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         row["gain"] = round(before["ladder_seconds"] / row["ladder_seconds"], 3)
         row["gain_in_all"] = round(rows[0]["ladder_seconds"] / row["ladder_seconds"], 3)
     return rows
+
+
+def _hidden(epoch: float, free: float, links: float) -> float:
+    """Of what computing and links could do at the same time, the share that they did. Noise may pass the ends."""
+    return round(min(1.0, max(0.0, (free + links - epoch) / min(free, links))), 4)
 
 
 def run_rung(
@@ -213,13 +218,29 @@ def _fills(events: Path) -> list[float]:
 
 
 def _print(rows: list[dict[str, Any]], epochs: int) -> None:
-    columns = ("rung", "epoch s", "gain", "in all", "links s", "hidden", "features MB", "over minimum", "links MB")
+    columns = (
+        "rung",
+        "epoch s",
+        "gain",
+        "in all",
+        "free s",
+        "links s",
+        "hidden",
+        "features MB",
+        "over minimum",
+        "links MB",
+    )
     table = Table(*columns, title="testbed: an epoch", title_justify="left")
     for row in rows:
         sent = sum(link["sent_bytes"] for link in row["links"]) / epochs
         table.add_row(
             *(row["rung"], f"{row['ladder_seconds']:.3f}", f"{row['gain']:.2f}", f"{row['gain_in_all']:.2f}"),
-            *(f"{row['link_seconds']:.3f}", f"{row['hidden']:.0%}", f"{row['feature_bytes'] / 1e6:.1f}"),
+            *(
+                f"{row['free_seconds']:.3f}",
+                f"{row['link_seconds']:.3f}",
+                f"{row['hidden']:.0%}",
+                f"{row['feature_bytes'] / 1e6:.1f}",
+            ),
             *(f"{row['over_minimum']:.2%}", f"{sent / 1e6:.1f}"),
         )
     Console(width=140).print(table)

@@ -17,7 +17,7 @@ LIMIT = 60.0
 class Actor:
     """A task that does what a script says, in a thread. Its handle is itself."""
 
-    pid = None
+    pid, trouble = None, ""
 
     def __init__(self, setup, script):
         self.setup, self._script, self._status = setup, script, None

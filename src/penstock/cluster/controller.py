@@ -220,7 +220,7 @@ class Controller:
             status = task.handle.poll()
             if status is None and time.monotonic() - task.heard > self._failure.patience:
                 task.handle.kill()
-                silent = f"silent for {self._failure.patience:g} s"
+                silent = f"silent for {self._failure.patience:g} s{_why(task.handle)}"
                 if not task.address:
                     self._give_up(task, f"Task {task.spec.id} on {task.spec.machine} was started and stayed {silent}")
                 self._lose(task, silent)
@@ -228,7 +228,8 @@ class Controller:
                 # What it said last comes before what became of it.
                 if not self._heard.empty():
                     return
-                self._lose(task, f"signal {-status}" if status < 0 else f"exit status {status}")
+                how = f"signal {-status}" if status < 0 else f"exit status {status}"
+                self._lose(task, how + _why(task.handle))
 
     def _lose(self, task: Task, cause: str) -> None:
         spec = task.spec
@@ -285,6 +286,10 @@ class Controller:
             if task.handle is not None and task.handle.poll() is None:
                 task.handle.kill()
         self._launcher.close()
+
+
+def _why(handle: Handle) -> str:
+    return f" ({handle.trouble})" if handle.trouble else ""
 
 
 def _runs(task: Task) -> bool:

@@ -35,7 +35,7 @@ SLURM = {
 def test_torchruns_variables():
     place = read_place(TORCHRUN)
     assert (place.node, place.local, place.workers, place.first) == (1, 1, (2, 2), False)
-    assert (place.master, place.port, place.job, place.met) == ("first", 29500, "job", True)
+    assert (place.master, place.port, place.job, place.met) == ("first", 29500, "job.29500", True)
 
 
 def test_ranks_alone_are_a_process_a_node():

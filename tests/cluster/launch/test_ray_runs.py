@@ -76,7 +76,9 @@ def cluster_fields(folder):
     made = machines(1, 1, 1)
     for machine in made:
         machine["cores"] = CORES[machine["name"]]
-    return {"machines": made, "partition": in_parts(community_graph(), 3, folder)}
+    # Nothing here is noticed by silence, and hosts that run tests may be slow.
+    failure = {"patience": 200}
+    return {"machines": made, "partition": in_parts(community_graph(), 3, folder), "failure": failure}
 
 
 @pytest.fixture(scope="module")

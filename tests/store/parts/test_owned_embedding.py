@@ -140,13 +140,13 @@ class KilledInCopy(OwnedEmbedding):
 
 
 class KilledBeforeSettling(OwnedEmbedding):
-    def _settle(self, step, steps):
+    def _settle(self, step, steps, undo):
         raise KilledError
 
 
 class KilledAfterSettling(OwnedEmbedding):
-    def _settle(self, step, steps):
-        super()._settle(step, steps)
+    def _settle(self, step, steps, undo):
+        super()._settle(step, steps, undo)
         raise KilledError
 
 
@@ -214,7 +214,8 @@ def test_a_journal_cut_anywhere_loses_nothing_that_was_acknowledged(tmp_path):
     for size in range(len(content) + 1):
         cut.write_bytes(content[:size])
         assert read_records(cut)[1] == max(end for end in sizes if end <= size)
-    assert len(sizes) == 5  # nothing, the clock, two pushes, the outcome
+    # Nothing; the clock, the way back from the step before, two pushes, the way back from this one, the outcome.
+    assert len(sizes) == 7
     for size in {*(end + off for end in sizes[1:] for off in (-1, 0, 1)), *range(sizes[1], len(content), 31)}:
         if sizes[1] <= size <= len(content):
             _reopen_cut(first, tmp_path / "copy", content[:size], sum(size >= end for end in sizes[2:]))
@@ -225,9 +226,9 @@ def _reopen_cut(first, copy, content, whole):
     shutil.copytree(first, copy)
     (copy / "journal").write_bytes(content)
     own = owned(copy)
-    assert own.step == (2 if whole == 3 else 1)
-    if whole < 3:
-        assert sorted(own._staged) == list(range(whole))
+    assert own.step == (2 if whole == 5 else 1)
+    if whole < 5:
+        assert sorted(own._staged) == list(range(min(2, max(0, whole - 1))))
         own.push(pushes(1)[1])
         own.push(pushes(1)[0])
     own.reach(2)
@@ -392,3 +393,59 @@ def test_journals_give_back_whole_records_and_drop_the_rest(tmp_path_factory, re
     with Journal(path) as file:
         assert [(r.body["word"], r.body["number"], len(r.arrays[1])) for r in file.records] == records
         assert path.stat().st_size == file.size
+
+
+def test_a_step_that_nobody_left_agreed_on_is_taken_back_and_done_again(tmp_path):
+    own = owned(tmp_path / "own")
+    for step in range(3):
+        for push in pushes(step):
+            own.push(push)
+        own.reach(step + 1)
+    assert_is(own, expected(3), 3)
+    own.stand(2, number=4)
+    assert_is(own, expected(2), 2)
+    # The same round again, or an older one, is no news.
+    own.stand(1, number=4)
+    own.stand(1, number=3)
+    assert_is(own, expected(2), 2)
+    for push in pushes(2):
+        own.push(push)
+    own.stand(2, number=5)
+    own.reach(3)
+    assert_is(own, expected(3), 3)
+    with pytest.raises(StepPast, match="go on from a checkpoint"):
+        own.stand(1, number=6)
+    own.close()
+
+
+def test_a_step_is_taken_back_after_a_kill_too(tmp_path):
+    """Whatever of the last step is in the journal: the one before can be stood at."""
+    own = owned(tmp_path / "own")
+    for push in pushes(0):
+        own.push(push)
+    own.reach(1)
+    for push in pushes(1):
+        own.push(push)
+    own.close()
+    shutil.copytree(tmp_path / "own", tmp_path / "before")
+    own = owned(tmp_path / "own")
+    records = []
+    own._journal.append = lambda record, append=own._journal.append: (records.append(record), append(record))[1]
+    own.reach(2)
+    own.close()
+    assert [record.kind for record in records] == ["undo", "applied"]
+    for written in range(3):
+        folder = tmp_path / f"killed-{written}"
+        shutil.copytree(tmp_path / "before", folder)
+        with Journal(folder / "journal") as journal:
+            for record in records[:written]:
+                journal.append(record)
+        killed = owned(folder)
+        assert_is(killed, expected(2 if written == 2 else 1), 2 if written == 2 else 1)
+        killed.stand(1, number=1)
+        assert_is(killed, expected(1), 1)
+        for push in pushes(1):
+            killed.push(push)
+        killed.reach(2)
+        assert_is(killed, expected(2), 2)
+        killed.close()

@@ -13,10 +13,11 @@ class Handle(Protocol):
         """Its process, where it is on this host and runs already."""
 
     def poll(self) -> int | None:
-        """Its exit status; None while it runs or is about to. A signal that ended it is a negative number.
+        """Its exit status; None while it runs or waits for its machine. A signal's number is negative."""
 
-        Raises PenstockError, once, where it can be started nowhere: the run is over.
-        """
+    @property
+    def trouble(self) -> str:
+        """Why it does not run, as far as the launcher knows more than its status says; else empty."""
 
     def kill(self) -> None:
         """End it at once, and wait until it has ended."""

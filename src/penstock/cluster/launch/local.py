@@ -35,6 +35,11 @@ class LocalProcess:
         """Its number."""
         return self._process.pid
 
+    @property
+    def trouble(self) -> str:
+        """Its log says more."""
+        return ""
+
     def poll(self) -> int | None:
         """Its exit status; None while it runs."""
         status = self._process.poll()

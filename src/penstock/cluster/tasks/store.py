@@ -12,7 +12,6 @@ from penstock.graph.graph import Graph
 from penstock.partition import Partition, open_partition
 from penstock.sampling.parts import OwnedPart, serve_lists
 from penstock.store.parts import EmbeddingService, OwnedEmbedding, StoreService, own_embedding
-from penstock.train.job import make_job
 from penstock.wire import Message
 
 _THREADS = 4
@@ -34,21 +33,14 @@ def run_store(setup: Setup) -> int:
 
 def _embeddings(setup: Setup, partition: Partition, graphs: dict[int, Graph]) -> dict[tuple[str, int], OwnedEmbedding]:
     """Learnable rows of the types without features, kept in the run folder."""
-    job, folder = make_job(setup.job, "The run's job"), Path(setup.run) / "embeddings"
+    # The controller has checked the job. What checks it imports torch, which a store does without.
+    job, folder = setup.job, Path(setup.run) / "embeddings"
+    how = job["embedding"], job["embedding_optimiser"], job["embedding_lr"], job["seed"]
     return {
-        (name, part): own_embedding(
-            folder,
-            partition,
-            part,
-            name,
-            job.embedding,
-            job.embedding_optimiser,
-            job.embedding_lr,
-            job.seed,
-        )
+        (name, part): own_embedding(folder, partition, part, name, *how)
         for part, graph in graphs.items()
         for name, nodes in graph.nodes.items()
-        if job.features not in nodes.fields
+        if job["features"] not in nodes.fields
     }
 
 

@@ -138,6 +138,7 @@ class Worker:
             self._inputs.settle()
         else:
             self._inputs.stay()
+            self._inputs.stand(formed.generation)
         if self._first:
             mend_metrics(self._records, self._folder, self._standing, last)
             if stands_at_best(self._standing):

@@ -1,5 +1,7 @@
 """A job made ready on one of several workers."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 
@@ -31,7 +33,9 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, SeedSplit]:
     new = parts.partition.new_ids(train, data.node_type)
     task = NodeTask(data, make_parted_drawing(parts, job, data.node_type, train, new), job)
     session = assembled(job, graph, inputs, task)
-    try_out(session, with_loss=True)
+    if not any((Path(setup.run) / "checkpoints").glob("step-*.ckpt")):
+        # Once a run has begun, its embeddings are past the first step, and the model has been tried.
+        try_out(session, with_loss=True)
     return session, SeedSplit(train, new, setup.layout.shares, setup.task.rank)
 
 

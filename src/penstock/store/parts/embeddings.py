@@ -12,7 +12,7 @@ from penstock.partition.folder import Partition
 from penstock.store.embedding import Optimiser
 from penstock.store.parts.lending import SendBuffers, rows_a_part
 from penstock.store.parts.owned import OwnedEmbedding, Push, chunks
-from penstock.store.parts.requests import OfTable, Restore, Staged, checked, row_numbers
+from penstock.store.parts.requests import OfTable, Restore, Staged, Stand, checked, row_numbers
 from penstock.store.rows import check_rows
 from penstock.wire.message import Message
 from penstock.wire.post import Post
@@ -30,11 +30,11 @@ def own_embedding(
 
 
 class EmbeddingService:
-    """Answers `embed-pull`, `embed-push`, `embed-state` and `embed-restore`. Rows are numbered inside their part."""
+    """Answers `embed-pull`, `-push`, `-stand`, `-state` and `-restore`. Rows are numbered inside their part."""
 
     def __init__(self, post: Post, tables: Tables) -> None:
         self._tables, self._name, self._buffers = tables, post.name, SendBuffers()
-        for kind in ("pull", "push", "state", "restore"):
+        for kind in ("pull", "push", "stand", "state", "restore"):
             post.serve(f"embed-{kind}", getattr(self, f"_{kind}"))
 
     def _pull(self, request: Message, sender: str) -> Iterator[Message]:
@@ -64,6 +64,11 @@ class EmbeddingService:
         push = Push(asked.step, asked.rank, asked.world, asked.learned, ids, request.arrays[1])
         self._owned(asked).push(push)
         return Message("staged")
+
+    def _stand(self, request: Message, sender: str) -> Message:
+        asked = checked(request, Stand)
+        self._owned(asked).stand(asked.step, asked.round)
+        return Message("standing")
 
     def _state(self, request: Message, sender: str) -> Iterator[Message]:
         asked = checked(request, OfTable)

@@ -4,7 +4,8 @@ Steps of a run are counted from 0. The rows are those *before* `step`. Gradients
 them; a request for a later step, which nobody makes before all ranks have agreed on this one, applies them. Applying
 writes what rows and moments will be to the journal, then to the mapped tables, then begins a new journal. A process
 that is killed finds, when it starts again, either all gradients (and applies them when asked) or the whole outcome (and
-copies it once more).
+copies it once more). What the touched rows were before is kept until the next step: the only rank that knew of an
+agreement may be killed, and then the step is done again.
 """
 
 import fcntl
@@ -47,6 +48,19 @@ class Push(NamedTuple):
     gradients: Array
 
 
+class _Undo(NamedTuple):
+    """Rows that a step touches, as they and their moments were before it; and the optimiser steps then."""
+
+    step: int
+    steps: int
+    ids: Array
+    tables: list[Array]
+
+    def record(self) -> Message:
+        """As a journal has it."""
+        return Message("undo", {"step": self.step, "steps": self.steps}, (self.ids, *self.tables))
+
+
 class OwnedEmbedding:
     """A part's rows of an embedding table with their moments, in files in a folder of their own.
 
@@ -65,6 +79,8 @@ class OwnedEmbedding:
             "width": width, "optimiser": optimiser, "seed": seed,
         }  # fmt: skip
         self._staged: dict[int, Push] = {}
+        self._undo: _Undo | None = None
+        self._round = 0
         self._restoring = ""
         self._covered: dict[int, int] = {}
         self._past: dict[str, bool] = {}
@@ -126,6 +142,24 @@ class OwnedEmbedding:
             while self.step < step:
                 self._apply()
 
+    def stand(self, step: int, number: int) -> None:
+        """The ranks have met for the round of this number, and stand before a step: go back by one if need be."""
+        with self._lock:
+            # Older rounds' messages may still be on their way.
+            if number <= self._round or self._restoring:
+                return
+            undo = self._undo
+            if step == self.step - 1 and undo is not None and undo.step == step:
+                self._journal.append(Message("applied", {"step": step, "steps": undo.steps}, (undo.ids, *undo.tables)))
+                self._copy(undo.ids, undo.tables)
+                self._settle(step, undo.steps, None)
+            elif step not in (self.step, self.step + 1):
+                raise StepPast(
+                    f"The embeddings of {self.name!r} stand before step {self.step} and the run before {step}: go on"
+                    " from a checkpoint."
+                )
+            self._round = number
+
     def read(self, start: int, stop: int, step: int) -> list[Array]:
         """Copies of some rows and their moments before a step, for a checkpoint."""
         with self._lock:
@@ -166,6 +200,7 @@ class OwnedEmbedding:
         self._journal.replace([self._clock(step=step, steps=steps, restoring=restoring, past=past)])
         self.step, self.steps, self._restoring, self._past = step, steps, restoring, past
         self._staged.clear()
+        self._undo = None
 
     def _check_state(self, stop: int, tables: list[Array]) -> None:
         fit = len(tables) == len(self._tables) and all(
@@ -198,12 +233,15 @@ class OwnedEmbedding:
                 self._stage(_push(record))
             elif record.kind == "restored":
                 self._covered[record.body["start"]] = record.body["stop"]
+            elif record.kind == "undo":
+                self._undo = _undo(record)
             elif record.kind == "applied":
                 self._copy(record.arrays[0], list(record.arrays[1:]))
                 self.step, self.steps = record.body["step"], record.body["steps"]
                 self._staged.clear()
         if any(record.kind == "applied" for record in rest):
-            self._journal.replace([self._clock(), *map(_staged, self._staged.values())])
+            undo = [] if self._undo is None else [self._undo.record()]
+            self._journal.replace([self._clock(), *undo, *map(_staged, self._staged.values())])
 
     def _stage(self, push: Push) -> None:
         if any(other.world != push.world for other in self._staged.values()):
@@ -227,10 +265,12 @@ class OwnedEmbedding:
         """One step: outcome to the journal, to the tables, and a new journal."""
         pushes = self._complete()
         steps = self.steps + any(push.learned for push in pushes)
-        ids, tables = self._outcome(pushes, steps)
+        ids, before, tables = self._outcome(pushes, steps)
+        undo = _Undo(self.step, self.steps, ids, before)
+        self._journal.append(undo.record())
         self._journal.append(Message("applied", {"step": self.step + 1, "steps": steps}, (ids, *tables)))
         self._copy(ids, tables)
-        self._settle(self.step + 1, steps)
+        self._settle(self.step + 1, steps, undo)
 
     def _complete(self) -> list[Push]:
         """The staged pushes in order of rank, if there is one of every rank."""
@@ -245,25 +285,26 @@ class OwnedEmbedding:
             )
         return [self._staged[rank] for rank in range(world)]
 
-    def _outcome(self, pushes: list[Push], steps: int) -> tuple[Array, list[Array]]:
-        """The rows that a step touches, and what they and their moments will be."""
+    def _outcome(self, pushes: list[Push], steps: int) -> tuple[Array, list[Array], list[Array]]:
+        """The rows that a step touches, and what they and their moments are and will be."""
         ids, place = np.unique(np.concatenate([push.ids for push in pushes]), return_inverse=True)
         total = np.zeros((len(ids), self.rows.shape[1]), np.float32)
         _add(np.concatenate([push.gradients for push in pushes]), place, total)
-        tables = [gather_rows(table, ids) for table in self._tables]
+        before = [gather_rows(table, ids) for table in self._tables]
+        tables = [table.copy() for table in before]
         if len(ids):
             learn_rows(self.optimiser, self.rate, steps, tables, np.arange(len(ids)), total)
-        return ids, tables
+        return ids, before, tables
 
     def _copy(self, ids: Array, tables: list[Array]) -> None:
         for own, new in zip(self._tables, tables, strict=True):
             spread_rows(new, ids, own)
 
-    def _settle(self, step: int, steps: int) -> None:
+    def _settle(self, step: int, steps: int, undo: _Undo | None) -> None:
         """The tables are those before `step`: begin a journal that says so."""
-        self.step, self.steps = step, steps
+        self.step, self.steps, self._undo = step, steps, undo
         self._staged.clear()
-        self._journal.replace([self._clock()])
+        self._journal.replace([self._clock(), *([] if undo is None else [undo.record()])])
 
     def _clock(self, **instead: Any) -> Message:
         now = {"step": self.step, "steps": self.steps, "restoring": self._restoring, "past": self._past}
@@ -317,6 +358,10 @@ def _staged(push: Push) -> Message:
 def _push(record: Message) -> Push:
     body = record.body
     return Push(body["step"], body["rank"], body["world"], body["learned"], record.arrays[0], record.arrays[1])
+
+
+def _undo(record: Message) -> _Undo:
+    return _Undo(record.body["step"], record.body["steps"], record.arrays[0], list(record.arrays[1:]))
 
 
 @njit(nogil=True, cache=True)

@@ -85,6 +85,15 @@ class RemoteEmbedding:
         for call in calls:
             call.result()
 
+    def stand(self, step: int, number: int) -> None:
+        """Tell all owners that the ranks have met, for the round of this number, and stand before a step."""
+        calls = [
+            self._channels(part).start(self._message("embed-stand", part, step, round=number))
+            for part in range(self._parts)
+        ]
+        for call in calls:
+            call.result()
+
     def stream(self, step: int) -> Iterator[tuple[int, int, list[Array]]]:
         """The state before a step in pieces: (first new number, optimiser steps, [rows, moments...])."""
         asked = [self._channels(part).start(self._message("embed-state", part, step)) for part in range(self._parts)]

@@ -64,6 +64,12 @@ class Staged(OfTable):
     """Whether the rank's batch had vertices of the table's type, in whatever part."""
 
 
+class Stand(OfTable):
+    """The ranks have met, for the round of this number."""
+
+    round: Count
+
+
 class Restore(OfTable):
     """Rows from `start` on, of a state `steps` optimiser steps old; `token` names the restoring."""
 

@@ -20,8 +20,10 @@ from penstock.wire import Message, PeerLost, Pending
 
 _LOST = -signal.SIGKILL
 """The status of a task that was ended, or went with its agent."""
-_PATIENT = 0.9
-"""Of the run's patience: an agent is given up before the controller counts its tasks as silent."""
+_REFUSED = 2
+"""The status of a task that its machine could not start, as of one that refuses itself."""
+_QUIET = 2.0
+"""Seconds after which an agent that has not reported is in trouble."""
 _ENDING = 10.0
 """Seconds for an agent to end a task."""
 
@@ -53,9 +55,8 @@ class AgentTask:
     def __init__(self, setup: Setup, agent: str, gathering: Gathering) -> None:
         self._setup, self._agent, self._gathering = setup, agent, gathering
         self._key = key_of(setup.task.id, setup.incarnation)
-        self._since = time.monotonic()
         self._asked: Pending | None = None
-        self._post = ""
+        self._post = self._refusal = ""
         self._status: int | None = None
         self._ask()
 
@@ -63,6 +64,17 @@ class AgentTask:
     def pid(self) -> int | None:
         """It is on another host."""
         return None
+
+    @property
+    def trouble(self) -> str:
+        """Why it does not run, or cannot be asked."""
+        agent = self._gathering.agent(self._agent)
+        if self._refusal or self._status is not None:
+            return self._refusal
+        if agent is None:
+            return f"the agent of machine {self._setup.task.machine} has not come"
+        quiet = time.monotonic() - agent.heard > _QUIET
+        return f"the agent of machine {self._setup.task.machine} is gone" if quiet else ""
 
     def poll(self) -> int | None:
         """Its exit status; None while it runs, or its agent has not come."""
@@ -72,15 +84,15 @@ class AgentTask:
             if agent is not None and self._asked is not None:
                 lost = agent.post != self._post
                 self._status = _LOST if lost else agent.statuses.get(self._key)
-            self._check_start()
-            self._stay_patient()
+            self._look_at_start()
         return self._status
 
     def kill(self) -> None:
         """Have it ended."""
         if self._status is None:
+            self._refusal = self.trouble
             self._status = _LOST
-            if self._asked is not None:
+            if self._asked is not None and not self._refusal:
                 with suppress(PenstockError):
                     self._gathering.channel(self._agent).call(Message("end", {"task": self._key}), _ENDING)
 
@@ -93,31 +105,17 @@ class AgentTask:
             self._asked = self._gathering.channel(self._agent).start(message, self._setup.cluster.failure.patience)
             self._post = agent.post
 
-    def _check_start(self) -> None:
+    def _look_at_start(self) -> None:
+        """Whether the agent could start it."""
         if self._asked is None or not self._asked.over:
             return
         try:
             self._asked.result()
         except PeerLost:
-            # The agent's silence is seen elsewhere.
+            # The controller sees that the task is silent.
             return
         except PenstockError as error:
-            self._give_up(str(error))
-
-    def _stay_patient(self) -> None:
-        agent, patience = self._gathering.agent(self._agent), self._setup.cluster.failure.patience
-        heard = max(self._since, agent.heard) if agent is not None else self._since
-        if self._status is None and time.monotonic() - heard > patience * _PATIENT:
-            what = "has not come" if agent is None else "is gone"
-            self._give_up(
-                f"The agent of machine {self._setup.task.machine} {what} for {patience:g} s: see what the job's"
-                f" processes say, then go on with `penstock train --resume {self._setup.run}`."
-            )
-
-    def _give_up(self, sentence: str) -> None:
-        # Whoever asks again, while the run is being ended, hears that it is not there.
-        self._status = _LOST
-        raise PenstockError(sentence)
+            self._status, self._refusal = _REFUSED, str(error)
 
 
 def listening_at(setup: Setup, address: str) -> Setup:

@@ -76,7 +76,7 @@ def _of_ranks(variables: Mapping[str, str]) -> Place:
             " every node must have as many processes."
         )
     master, port = _said(variables, "MASTER_ADDR"), _number(variables, "MASTER_PORT")
-    job = variables.get("TORCHELASTIC_RUN_ID", "")
+    job = f"{variables.get('TORCHELASTIC_RUN_ID', '')}.{port}"
     met = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return Place(
         _number(variables, "GROUP_RANK", rank // here), local, (here,) * (world // here), master, port, job, met

@@ -7,12 +7,11 @@ from typing import Protocol
 
 from penstock.cluster.launch.ray.cluster import End
 from penstock.cluster.setup import Setup
-from penstock.errors import PenstockError
 
 _LOST = -signal.SIGKILL
 """The status of a task whose node is gone."""
-_PATIENT = 0.9
-"""Of the run's patience: what this task waits for a node is over before the controller counts it as silent."""
+_REFUSED = 2
+"""The status of a task that its machine could not start, as of one that refuses itself."""
 _AGAIN = 0.25
 """Seconds between two looks for a node."""
 
@@ -36,17 +35,26 @@ class RayTask:
     def __init__(self, setup: Setup, place: Callable[[Setup], tuple[Kept, str] | None], host: str | None) -> None:
         """`host`: this host's address."""
         self._setup, self._place, self._host = setup, place, host
-        self._since = self._looked = time.monotonic()
         self._running = False
         self._status: int | None = None
         self._keeper: Kept | None = None
-        self._address = ""
+        self._address = self._refusal = ""
         self._try_to_place()
 
     @property
     def pid(self) -> int | None:
         """Its process, if it is on this host and runs already."""
         return self._keeper.pid() if self._keeper is not None and self._address == self._host else None
+
+    @property
+    def trouble(self) -> str:
+        """Why it does not run."""
+        if self._status is not None or self._running:
+            return self._refusal
+        machine = self._setup.task.machine
+        if self._keeper is None:
+            return f"machine {machine} has no living Ray node, see `ray status`"
+        return f"Ray has found no room for it on machine {machine}, see `ray status`"
 
     @property
     def over(self) -> bool:
@@ -60,12 +68,13 @@ class RayTask:
                 self._look(self._keeper)
             elif time.monotonic() - self._looked >= _AGAIN:
                 self._try_to_place()
-            self._stay_patient()
         return self._status
 
     def kill(self) -> None:
         """End it, wherever it is."""
         if self._status is None:
+            # What kept it from running is still to be asked for.
+            self._refusal = self.trouble
             self._status = _LOST
             if self._keeper is not None:
                 self._keeper.end()
@@ -81,7 +90,7 @@ class RayTask:
         if end is None:
             return
         if end.how == "refused":
-            self._give_up(end.why)
+            self._status, self._refusal = _REFUSED, end.why
         elif end.how == "ended":
             self._status = end.status
         elif self._running:
@@ -89,22 +98,3 @@ class RayTask:
         else:
             # Its node went before it was there. It is not the task that failed: another node is looked for.
             self._keeper = None
-
-    def _stay_patient(self) -> None:
-        patience = self._setup.cluster.failure.patience
-        if self._running or self._status is not None or time.monotonic() - self._since < patience * _PATIENT:
-            return
-        task = self._setup.task
-        if self._keeper is None:
-            what = f"machine {task.machine} has no living Ray node"
-        else:
-            what = f"Ray found no room for it on machine {task.machine}"
-        self._give_up(
-            f"Task {task.id} could not be started for {patience:g} s, as {what}: see `ray status`, then go on with"
-            f" `penstock train --resume {self._setup.run}`."
-        )
-
-    def _give_up(self, sentence: str) -> None:
-        # Whoever asks again, while the run is being ended, hears that it is not there.
-        self.kill()
-        raise PenstockError(sentence)
