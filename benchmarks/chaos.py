@@ -30,7 +30,7 @@ from penstock.partition import Cut, cut
 from resuming import small_graph
 from troubles import MISSED, TROUBLES, Stage, Trouble
 
-LIMIT = 240.0
+LIMIT = 600.0
 """Seconds after which a run counts as hanging."""
 JOB = {
     "fanouts": "5,5",
@@ -54,7 +54,7 @@ CLUSTERS: dict[str, dict[str, Any]] = {
         "wire": {"security": "token"},
     },
 }
-IMPATIENT = {"failure": {"patience": 30.0}, "wire": {"heartbeat": 1.0, "call_timeout": 6.0}}
+IMPATIENT = {"failure": {"patience": 60.0}, "wire": {"heartbeat": 2.0}}
 """So that troubles need not last for minutes."""
 
 

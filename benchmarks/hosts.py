@@ -132,7 +132,7 @@ def _connect(host: Host) -> None:
     _ip("-n", host.namespace, "link", "set", DEVICE, "up")
     _ip("-n", host.namespace, "link", "set", "lo", "up")
     for namespace, device in ((host.namespace, DEVICE), (host.switch, host.port)):
-        _ip("-n", namespace, "link", "set", device, "gso_max_size", str(_BUNDLE), "gso_ipv4_max_size", str(_BUNDLE))
+        _ip("-n", namespace, "link", "set", device, "gso_max_size", str(_BUNDLE))
     _limit(host.namespace, DEVICE, host.rate_mbit)
     _limit(host.switch, host.port, host.rate_mbit)
 

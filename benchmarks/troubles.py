@@ -74,7 +74,7 @@ def pause(on: Stage) -> str:
 
 def silence(on: Stage) -> str:
     """A task stands still for longer than the controller's patience: it is replaced."""
-    return _stopped(on, 45.0)
+    return _stopped(on, 75.0)
 
 
 def slow_host(on: Stage) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.cluster.controller import Controller, MachineAway, Outcome
 from penstock.cluster.document import ClusterDocument, read_cluster
-from penstock.cluster.launch import Launcher, make_launcher
+from penstock.cluster.launch import Launcher, make_launcher, take_part
 from penstock.cluster.layout import lay_out
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
@@ -29,8 +29,9 @@ PARTS = "parts"
 
 
 def start_cluster_run(job: Job, cluster_name: str, force: bool = False, progress: Progress = SILENT) -> RunFolder:
-    """Train a job on a cluster from its beginning."""
+    """Train a job on a cluster from its beginning. Processes of a job whose part is another end in it."""
     cluster = read_cluster(cluster_name)
+    _take_part(cluster)
     threads = job.threads or max(1, default_threads() // max(machine.workers for machine in cluster.machines))
     job = job.model_copy(update={"threads": threads, "graph": resolved(job.graph)})
     if cluster.partition is not None:
@@ -55,6 +56,12 @@ def start_cluster_run(job: Job, cluster_name: str, force: bool = False, progress
         folder.close()
 
 
+def _take_part(cluster: ClusterDocument) -> None:
+    """Of the processes of torchrun's or srun's job one controls the run; the others' part is over when it is."""
+    if not take_part(cluster):
+        raise SystemExit(0)
+
+
 def _how(cluster: ClusterDocument) -> Cut:
     """A part a machine, and in it a range of numbers a worker."""
     parts = len(cluster.machines)
@@ -64,9 +71,11 @@ def _how(cluster: ClusterDocument) -> Cut:
 
 def resume_cluster_run(path: Path, epochs: int | None = None, progress: Progress = SILENT) -> RunFolder:
     """Go on from a run's newest checkpoint, on the cluster it was trained on."""
+    cluster = cluster_of(path)
+    _take_part(cluster)
     folder = RunFolder.open(path, writing=True)
     try:
-        job, cluster = folder.job(), cluster_of(path)
+        job = folder.job()
         if epochs is not None:
             job = make_job({**job.model_dump(), "epochs": epochs})
             _train_longer(newest(folder.checkpoints), epochs)

@@ -1,7 +1,13 @@
-"""Setups of tasks that are never meant to train."""
+"""Setups of tasks that are never meant to train, and a watch over what tests leave behind."""
 
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from cluster_runs import MARK, marked_processes
 from penstock.cluster.document import ClusterDocument, Machine
 from penstock.cluster.layout import lay_out
 from penstock.cluster.setup import Setup
@@ -30,3 +36,18 @@ def setup_of(cluster: ClusterDocument, run: Path, task: str, incarnation: int = 
         layout=layout,
         addresses={},
     )
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Processes started meanwhile are gone soon afterwards."""
+    mark = os.environ[MARK] = uuid.uuid4().hex
+    try:
+        yield
+    finally:
+        del os.environ[MARK]
+    for _ in range(200):
+        if not marked_processes(mark):
+            return
+        time.sleep(0.05)
+    assert marked_processes(mark) == []

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from setups import cluster_of, setup_of
+from setups import cluster_of, nothing_left, setup_of
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
 from penstock.cluster.document import FailureOptions, Machine
@@ -143,13 +143,14 @@ def test_a_job_of_processes_trains_as_one_host_does(tmp_path):
     run_on(cluster_file(tmp_path, **fields), tmp_path / "graph", tmp_path / "local")
     job = {**JOB, "graph": str(tmp_path / "graph"), "run": str(tmp_path / "run")}
     cluster = cluster_file(tmp_path, **fields, launcher="environment")
-    processes = [_process(rank, free_port_of(tmp_path), cluster, job) for rank in range(4)]
-    try:
-        said = [process.communicate(timeout=120)[0] for process in processes]
-        assert [(process.returncode, text) for process, text in zip(processes, said, strict=True)] == [(0, "")] * 4
-    finally:
-        for process in processes:
-            process.kill()
+    with nothing_left():
+        processes = [_process(rank, free_port_of(tmp_path), cluster, job) for rank in range(4)]
+        try:
+            said = [process.communicate(timeout=120)[0] for process in processes]
+            assert [(process.returncode, text) for process, text in zip(processes, said, strict=True)] == [(0, "")] * 4
+        finally:
+            for process in processes:
+                process.kill()
     assert_same_losses(tmp_path / "run", tmp_path / "local", 0)
 
 

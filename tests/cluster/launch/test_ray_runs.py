@@ -6,6 +6,7 @@ import time
 import warnings
 
 import pytest
+from setups import nothing_left
 
 from cluster_runs import AtEpoch, assert_same_losses, cluster_file, in_parts, machines, recorded_starts, run_on
 from penstock.cluster.document import read_cluster
@@ -50,7 +51,7 @@ class SimulatedNodes:
 @pytest.fixture(scope="module")
 def nodes():
     logging.getLogger("ray").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), nothing_left():
         # Ray's own, about files it has not closed.
         warnings.simplefilter("ignore")
         nodes = SimulatedNodes()

@@ -103,7 +103,9 @@ def test_a_task_that_did_not_run_yet_waits_for_a_node_and_counts_as_no_death(ray
     assert task.pid == 8
 
 
-@pytest.mark.parametrize(("alive", "why"), [(False, "machine m has no living Ray node"), (True, "found no room")])
+@pytest.mark.parametrize(
+    ("alive", "why"), [(False, "machine m has no living Ray node"), (True, "Ray has not started it")]
+)
 def test_a_task_that_waits_says_why(ray, setup, alive, why):
     ray.alive = alive
     task = RayTask(setup, ray.place, HERE)

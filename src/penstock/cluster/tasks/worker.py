@@ -95,14 +95,19 @@ class Worker:
                     self._train()
                 self._wait_for_the_end()
                 return
-            except RegroupError as error:
-                logging.info("Another worker was lost (%s): meeting again.", error)
-            except StageError as error:
-                if not isinstance(error.__cause__, RegroupError):
+            except (RegroupError, StageError, PenstockError) as error:
+                cause = error.__cause__ if isinstance(error, StageError) else error
+                if not isinstance(cause, RegroupError) and not self._round_is_over(cause):
                     raise
+                logging.info("Another task was lost (%s): meeting again.", cause)
             finally:
                 if self._team.reduction is not None:
                     self._team.reduction.close()
+
+    def _round_is_over(self, cause: BaseException | None) -> bool:
+        """Whether what went wrong may be due to a task that was lost: in the next round it is tried again."""
+        over = 0 < self._team.generation <= self._member.round and not self._member.stopped.is_set()
+        return over and isinstance(cause, PenstockError)
 
     def _counts(self) -> dict[str, int]:
         features, embeddings = self._parts.store.traffic().values(), self._inputs.traffic()

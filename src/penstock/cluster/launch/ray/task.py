@@ -54,7 +54,7 @@ class RayTask:
         machine = self._setup.task.machine
         if self._keeper is None:
             return f"machine {machine} has no living Ray node, see `ray status`"
-        return f"Ray has found no room for it on machine {machine}, see `ray status`"
+        return f"Ray has not started it on machine {machine}, see `ray status` for what is left there"
 
     @property
     def over(self) -> bool:
