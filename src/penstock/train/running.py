@@ -119,9 +119,7 @@ def _run(session: Session, folder: RunFolder, standing: Standing, progress: Prog
         folder.close()
 
 
-def finish(
-    loop: Loop, times: dict[str, StageTime], best: dict[str, Any] | None, progress: Progress
-) -> dict[str, Any]:
+def finish(loop: Loop, times: dict[str, StageTime], best: dict[str, Any] | None, progress: Progress) -> dict[str, Any]:
     """The result, with the metrics of the best model, whose weights are taken where there is one.
 
     The weights of the last step stay in the newest checkpoint.

@@ -182,9 +182,7 @@ def make_session(
     return session
 
 
-def assembled(
-    job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None = None
-) -> Session:
+def assembled(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None = None) -> Session:
     """A session of its parts: the model is built or adapted, with its optimiser and schedule."""
     model = _make_model(job, graph, inputs, task, module)
     parts = {"model": model} if task.head is None else {"model": model, "head": task.head}

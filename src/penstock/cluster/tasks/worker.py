@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,8 +35,11 @@ from penstock.train.session import Session
 from penstock.train.standing import Standing
 from penstock.train.surroundings import own_settings
 from penstock.train.together import RegroupError
+from penstock.wire import PeerLost
 
 _LAST = "last_records"
+_TRIES = 2
+"""As many times the controller's patience a step is tried again while a task gives no sign."""
 _LOOK = 0.02
 """Seconds between two looks at whether the run is over."""
 
@@ -71,6 +75,8 @@ class Worker:
         check_job(job, self._session.task, has_validation(self._session.task))
         self._first = self._team.rank == 0
         self._standing, self._from_file = Standing(), True
+        self._stuck: tuple[int, float] | None = None
+        """How far the worker had come when a task first gave no sign, and when that was."""
         self._saved: tuple[int, bool] | None = None
         """The step, and whether it was the last, of which there is a checkpoint."""
         self._folder = RunFolder(Path(self._setup.run))
@@ -97,7 +103,8 @@ class Worker:
                 return
             except (RegroupError, StageError, PenstockError) as error:
                 cause = error.__cause__ if isinstance(error, StageError) else error
-                if not isinstance(cause, RegroupError) and not self._round_is_over(cause):
+                again = isinstance(cause, RegroupError) or self._round_is_over(cause) or self._may_come_back(cause)
+                if not again:
                     raise
                 logging.info("Another task was lost (%s): meeting again.", cause)
             finally:
@@ -108,6 +115,17 @@ class Worker:
         """Whether what went wrong may be due to a task that was lost: in the next round it is tried again."""
         over = 0 < self._team.generation <= self._member.round and not self._member.stopped.is_set()
         return over and isinstance(cause, PenstockError)
+
+    def _may_come_back(self, cause: BaseException | None) -> bool:
+        """Whether a task gave no sign that the controller may not miss yet: until it does, the step is tried again."""
+        while cause is not None and not isinstance(cause, PeerLost) and getattr(cause, "type", "") != PeerLost.__name__:
+            cause = cause.__cause__
+        if cause is None or self._member.stopped.is_set():
+            return False
+        here = progress_of(self._standing)
+        if self._stuck is None or self._stuck[0] != here:
+            self._stuck = here, time.monotonic()
+        return time.monotonic() - self._stuck[1] < _TRIES * self._setup.cluster.failure.patience
 
     def _counts(self) -> dict[str, int]:
         features, embeddings = self._parts.store.traffic().values(), self._inputs.traffic()

@@ -93,5 +93,9 @@ class Servers:
             if answer.kind == "weights":
                 weights, more = answer.arrays
                 return torch.from_numpy(weights.copy()), torch.from_numpy(more.copy())
-            if self._member.round >= self._generation or self._member.stopped.is_set():
+            if self._member.round >= self._generation or self._member.stopped.is_set() or self._left():
                 raise RegroupError("the round is over")
+
+    def _left(self) -> bool:
+        """Whether another worker has left the round without being lost: its gradients will not come."""
+        return self._member.ask("barrier", generation=self._generation, name="weights").kind == "over"
