@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from neighbourhoods import same_batch, same_typed_batch
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.csr import build_lists
 from penstock.partition import Cut, cut
 from penstock.sampling import BatchKey, NeighbourSampler, TypedNeighbourSampler
-from sampling.neighbourhoods import same_batch, same_typed_batch
 
 KEY = BatchKey(3, 1, 4)
 

@@ -8,6 +8,7 @@ from cut_and_sampled import KEY, cut_at_random, plain_graph, some_edges, typed_g
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neighbourhoods import same_batch, same_typed_batch
 from penstock import PenstockError
 from penstock.sampling import BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.parts import RemoteSampler, parted_sampler, serve_batches
@@ -15,7 +16,6 @@ from penstock.sampling.parts.travelling import batch_messages, batch_received
 from penstock.wire.errors import RemoteError
 from penstock.wire.message import LIMITS, Message, decode, encode
 from random_graphs import graphs
-from sampling.neighbourhoods import same_batch, same_typed_batch
 
 SEEDS = np.array([7, 0, 299, 31])
 
