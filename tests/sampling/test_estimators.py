@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from neighbourhoods import assert_edges_are_in_the_lists, assert_unbiased, estimates, same_batch, stars
 
+from neighbourhoods import assert_edges_are_in_the_lists, assert_unbiased, estimates, same_batch, stars
 from penstock.sampling import ALL, BatchKey, NeighbourSampler
 
 COPIES = 6000

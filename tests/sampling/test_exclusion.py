@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neighbourhoods import assert_edges_are_in_the_lists
 
+from neighbourhoods import assert_edges_are_in_the_lists
 from penstock import PenstockError
 from penstock.sampling import ALL, BatchKey, NeighbourSampler
 from random_graphs import directed_graph, power_law_graph

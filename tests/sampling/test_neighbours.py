@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neighbourhoods import assert_edges_are_in_the_lists
 
+from neighbourhoods import assert_edges_are_in_the_lists
 from penstock import EdgeSet, Graph, NodeSet, PenstockError
 from penstock.sampling import BatchKey, NeighbourSampler
 from random_graphs import directed_graph, graphs, power_law_graph

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neighbourhoods import same_batch
 
+from neighbourhoods import same_batch
 from penstock import EdgeSet, Graph, PenstockError
 from penstock.sampling import BatchKey, NeighbourSampler, relabel
 from random_graphs import power_law_graph

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neighbourhoods import assert_edges_are_in_the_lists, stars
 
+from neighbourhoods import assert_edges_are_in_the_lists, stars
 from penstock import EdgeSet, Graph, NodeSet, PenstockError
 from penstock.graph.csr import build_lists
 from penstock.sampling import ALL, BatchKey, NeighbourSampler

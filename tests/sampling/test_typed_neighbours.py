@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neighbourhoods import assert_edges_are_in_the_lists, assert_unbiased, estimates, same_typed_batch, stars
 
+from neighbourhoods import assert_edges_are_in_the_lists, assert_unbiased, estimates, same_typed_batch, stars
 from penstock import EdgeSet, Graph, NodeSet, PenstockError
 from penstock.graph.csr import build_lists
 from penstock.graph.schema import edge_key

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from neighbourhoods import stars
 
+from neighbourhoods import stars
 from penstock import PenstockError
 from penstock.sampling import ALL, BatchKey, NeighbourSampler
 
