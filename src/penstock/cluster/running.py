@@ -20,7 +20,7 @@ from penstock.train.checkpoints import newest
 from penstock.train.data import open_data
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.run_folder import CLUSTER, JOB, RunFolder
-from penstock.train.running import _change_epochs, resolved
+from penstock.train.running import change_epochs, resolved
 from penstock.train.standing import checked_standing
 from penstock.train.state_file import read_state, write_state
 from penstock.train.surroundings import polite_interrupt
@@ -93,7 +93,7 @@ def _train_longer(file: Path, epochs: int) -> None:
     """Let a run that had ended go on from its last checkpoint."""
     state = read_state(file)
     standing = checked_standing(state["standing"], file)
-    _change_epochs(standing, epochs)
+    change_epochs(standing, epochs)
     write_state(file, {**state, "standing": asdict(standing)})
 
 

@@ -80,7 +80,7 @@ def resume_run(
             file = newest(folder.checkpoints)
             standing = restore(session, file)
             if epochs is not None:
-                _change_epochs(standing, epochs)
+                change_epochs(standing, epochs)
                 write_job(job, folder.path / JOB)
             if epochs is None and standing.done and folder.facts["state"] in ("finished", "stopped-early"):
                 progress.note("The run had ended: there is nothing left to train.")
@@ -197,7 +197,7 @@ def _check_same_graph(session: Session, folder: RunFolder) -> None:
         raise PenstockError(f"The graph is not the one that {folder.path} was trained on: name that one.")
 
 
-def _change_epochs(standing: Standing, epochs: int) -> None:
+def change_epochs(standing: Standing, epochs: int) -> None:
     """A run that had ended goes on where more epochs are asked for."""
     begun = standing.epoch + (standing.batch > 0)
     if epochs < begun:
