@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 GPU_SITE := .gpu/site
 
-.PHONY: env train test lint bench test-gpu clean
+.PHONY: env train test lint bench test-long test-gpu clean
 
 env: $(STAMP)
 
@@ -23,6 +23,10 @@ train: env
 
 test: env lint
 	$(BIN)/python -m pytest
+
+# Further whole runs on clusters of every kind: what `make test` shows on a few of them.
+test-long: env
+	$(BIN)/python -m pytest -m long
 
 lint: env
 	$(BIN)/ruff check .

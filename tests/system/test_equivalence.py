@@ -35,7 +35,7 @@ def pair(place):
     return run_on(cluster, graph.path, folder / "pair").path
 
 
-@pytest.mark.parametrize("parts, samplers", [(1, 0), (4, 1)])
+@pytest.mark.parametrize("parts, samplers", [pytest.param(1, 0, marks=pytest.mark.long), (4, 1)])
 def test_one_worker_has_the_same_bits_however_the_graph_is_cut(place, tmp_path, parts, samplers):
     folder, graph = place
     spread = machines(*([1, 0, 0, 0][:parts]))
@@ -59,6 +59,7 @@ def test_samplers_of_their_own_change_no_bit(place, pair, tmp_path):
     assert_same_state(newest_checkpoint(run.path), newest_checkpoint(pair))
 
 
+@pytest.mark.long
 def test_more_epochs_later_are_as_many_at_once(place, pair, tmp_path):
     """A run that has ended goes on only when it is told to."""
     folder, graph = place
@@ -72,6 +73,7 @@ def test_more_epochs_later_are_as_many_at_once(place, pair, tmp_path):
     assert_same_state(newest_checkpoint(run), newest_checkpoint(pair))
 
 
+@pytest.mark.long
 def test_patience_ends_a_run_at_the_same_epoch(place, tmp_path):
     """Its best model is tested; a rate that never gets better has no gain after the first epochs."""
     folder, graph = place
@@ -110,6 +112,7 @@ def test_unequal_machines_and_servers(place, tmp_path):
     assert_same_losses(run.path, folder / "hard", ROUNDING)
 
 
+@pytest.mark.long
 def test_four_workers_of_one_machine(place, tmp_path):
     """With batches that have fewer seeds than there are workers."""
     _, graph = place
@@ -118,7 +121,10 @@ def test_four_workers_of_one_machine(place, tmp_path):
     assert_same_losses(run.path, tmp_path / "one", ROUNDING)
 
 
-@pytest.mark.parametrize("way, learned", [({}, True), ({"reduce": "servers", "servers": 3}, False)])
+@pytest.mark.parametrize(
+    "way, learned",
+    [({}, True), pytest.param({"reduce": "servers", "servers": 3}, False, marks=pytest.mark.long)],
+)
 def test_typed_graph_with_a_rare_relation(tmp_path, way, learned):
     """In most batches its weights have no gradient, and must not move. Authors have features, or learned rows."""
     graph = typed_graph()

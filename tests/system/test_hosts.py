@@ -81,6 +81,7 @@ def test_without_root_the_benchmark_says_so(monkeypatch, capsys):
     assert "needs root" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_run_over_hosts_of_different_rates(tmp_path):
     graph = community_graph().save(tmp_path / "graph")
     parts = in_parts(graph, 2, tmp_path)

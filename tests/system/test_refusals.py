@@ -32,6 +32,7 @@ def test_job_that_is_not_for_clusters(graph, tmp_path, fields, sentence):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_learned_rows_cannot_be_clipped(tmp_path):
     graph = typed_graph(60).save(tmp_path / "graph")
     with pytest.raises(PenstockError, match="set clip to 0"):
@@ -39,6 +40,7 @@ def test_learned_rows_cannot_be_clipped(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_servers_cannot_clip(graph, tmp_path):
     cluster = cluster_file(tmp_path, machines=machines(1), reduce="servers")
     with pytest.raises(PenstockError, match="set clip to 0"):
@@ -46,6 +48,7 @@ def test_servers_cannot_clip(graph, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_servers_cannot_see_whole_matrices(graph, tmp_path):
     cluster = cluster_file(tmp_path, machines=machines(1), reduce="servers")
     with pytest.raises(PenstockError, match="Adafactor looks at whole matrices"):

@@ -49,7 +49,16 @@ def whole(place):
     return {name: run_on(cluster, graph, folder / name, **LONG).path for name, cluster in clusters.items()}
 
 
-@pytest.mark.parametrize("task", ["store-m1", "sampler-0-0", "server-0", "worker-0", "worker-1"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "store-m1",
+        "server-0",
+        "worker-0",
+        pytest.param("sampler-0-0", marks=pytest.mark.long),
+        pytest.param("worker-1", marks=pytest.mark.long),
+    ],
+)
 def test_killed_task_is_replaced(place, whole, tmp_path, task):
     _, graph, clusters = place
     run = disturbed_run(task, 3, clusters["all"], graph, tmp_path / "run", **LONG)
@@ -59,7 +68,7 @@ def test_killed_task_is_replaced(place, whole, tmp_path, task):
     assert_ended_like(run.path, whole["all"])
 
 
-@pytest.mark.parametrize("task", ["worker-0", "worker-1"])
+@pytest.mark.parametrize("task", [pytest.param("worker-0", marks=pytest.mark.long), "worker-1"])
 def test_killed_worker_among_workers_that_sum(place, whole, tmp_path, task):
     _, graph, clusters = place
     run = disturbed_run(task, 5, clusters["few"], graph, tmp_path / "run", **LONG)
@@ -67,6 +76,7 @@ def test_killed_worker_among_workers_that_sum(place, whole, tmp_path, task):
     assert_ended_like(run.path, whole["few"])
 
 
+@pytest.mark.long
 def test_interrupted_and_resumed(place, whole, tmp_path):
     _, graph, clusters = place
     run = disturbed_run_of_controller(clusters["all"], graph, tmp_path / "run", signal.SIGINT)

@@ -135,7 +135,7 @@ def test_an_agent_without_a_launcher_gives_up():
         Agent(places()[1], SECRET, "127.0.0.1", 1).run()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_of_processes_trains_as_one_host_does(tmp_path):
     graph = community_graph()
     graph.save(tmp_path / "graph")

@@ -118,6 +118,7 @@ def test_tasks_run_where_planned_with_the_same_losses(nodes, folder, graph, clus
     assert_same_losses(folder / "ray", local_run, 0)
 
 
+@pytest.mark.long
 def test_a_node_is_removed_and_the_run_goes_on_when_its_machine_is_back(
     nodes, folder, graph, cluster_fields, local_run
 ):
