@@ -51,6 +51,7 @@ def test_two_workers_lose_as_one(place, pair):
     assert_same_losses(pair, place[0] / "plain", ROUNDING)
 
 
+@pytest.mark.long
 def test_samplers_of_their_own_change_no_bit(place, pair, tmp_path):
     folder, graph = place
     cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, folder), samplers=2)

@@ -19,9 +19,9 @@ def graph(tmp_path_factory):
 @pytest.mark.parametrize(
     "fields, sentence",
     [
-        ({"sampler": "labor"}, "use sampler neighbour"),
+        pytest.param({"sampler": "labor"}, "use sampler neighbour", marks=pytest.mark.long),
         ({"task": "link-prediction"}, "train it on one"),
-        ({"norm": "batch"}, "choose another norm"),
+        pytest.param({"norm": "batch"}, "choose another norm", marks=pytest.mark.long),
         ({"features": "colour"}, "colour"),
     ],
 )
