@@ -73,7 +73,9 @@ class Loop:
                 self._obey()
                 rest = self._turn()
         except Exception:
-            log.exception("%s: the wire's thread failed; its calls will end in their time.", self._thread.name)
+            # A process that ends without closing takes from under this thread what ZeroMQ needs: no fault.
+            if threading.main_thread().is_alive():
+                log.exception("%s: the wire's thread failed; its calls will end in their time.", self._thread.name)
         finally:
             self._ended()
             self._finished = True
