@@ -14,6 +14,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
 from penstock.graph.graph import EdgeSet
 from penstock.graph.schema import EdgeType
 from penstock.sampling.admissible import Conditions, draw_admissible, redraw_excluded, total_admissible, total_whole
@@ -192,6 +193,14 @@ class _Scratch:
 
 
 _scratch = PerThread(_Scratch)
+
+
+def check_typed_seeds(seeds: Mapping[str, Array], counts: Mapping[str, int]) -> dict[str, Array]:
+    """Seeds by type as the kernels want them, of types that there are."""
+    for name in seeds:
+        if name not in counts:
+            raise PenstockError(f"There are no vertices of type {name!r} to start from: types {list(counts)}.")
+    return {name: check_seeds(these, counts[name], name, index_dtype(counts[name])) for name, these in seeds.items()}
 
 
 def check_seeds(seeds: Array, count: int, node_type: str, dtype: np.dtype[np.signedinteger]) -> Array:

@@ -5,13 +5,12 @@ from typing import Self
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import Block, TypedBatch, TypedBlock
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.key import BatchKey
-from penstock.sampling.lists import Lists, Readable, Readers, check_seeds, numbered
+from penstock.sampling.lists import Lists, Readable, Readers, check_typed_seeds, numbered
 from penstock.sampling.neighbours import ALL
 from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
 
@@ -86,7 +85,7 @@ class TypedNeighbourSampler:
 
         `exclude` has, by relation, edges [2, m], sources above destinations, that no hop of this batch may draw.
         """
-        seeds = self._checked(seeds)
+        seeds = check_typed_seeds(seeds, self._counts)
         exclusions = self._exclusions(exclude or {})
         rows = self._rows.get()
         try:
@@ -136,17 +135,6 @@ class TypedNeighbourSampler:
 
     def _in_order(self, fanouts: Mapping[EdgeType, int]) -> list[tuple[EdgeType, int]]:
         return [(kind, fanouts[kind]) for kind in self._lists if kind in fanouts]
-
-    def _checked(self, seeds: Mapping[str, Array]) -> dict[str, Array]:
-        for name in seeds:
-            if name not in self._counts:
-                raise PenstockError(
-                    f"There are no vertices of type {name!r} to start from: types {list(self._counts)}."
-                )
-        return {
-            name: check_seeds(these, self._counts[name], name, index_dtype(self._counts[name]))
-            for name, these in seeds.items()
-        }
 
     def _exclusions(self, exclude: Mapping[Relation, Array]) -> dict[EdgeType, Exclusion]:
         found = {}

@@ -1,5 +1,6 @@
 """What a model reads of a vertex: its stored features, or a learnable row where its type has none."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class Inputs:
     def __init__(self, graph: Graph, job: Job, device: torch.device = CPU) -> None:
         self.store: Store = LocalStore.of_graph(graph)
         self.device = device
-        having = _types_with_features(graph, job)
+        having = types_with(job.features, {name: nodes.fields for name, nodes in graph.nodes.items()})
         self.fields = {name: job.features for name in graph.nodes if name in having}
         self.tables: dict[str, Any] = {
             name: EmbeddingTable(name, nodes.count, job.embedding, job.embedding_optimiser, job.embedding_lr, job.seed)
@@ -118,13 +119,13 @@ class Inputs:
         return int(x.shape[1])
 
 
-def _types_with_features(graph: Graph, job: Job) -> set[str]:
-    """The types that have the job's field. One that was asked for by name must be somewhere: it may be mistyped."""
-    having = {name for name, nodes in graph.nodes.items() if job.features in nodes.fields}
-    if not having and job.features != DataOptions.model_fields["features"].default:
-        known = sorted({field for nodes in graph.nodes.values() for field in nodes.fields})
-        hint = nearest(job.features, known) if known else ": leave out `features`, and embeddings are learned."
-        raise PenstockError(f"No vertices have features {job.features!r}{hint}")
+def types_with(field: str, known: Mapping[str, Iterable[str]]) -> set[str]:
+    """The types that have a field, of those `known` by type. One asked for by name must be somewhere: mistyped?"""
+    having = {name for name, fields in known.items() if field in fields}
+    if not having and field != DataOptions.model_fields["features"].default:
+        others = sorted({each for fields in known.values() for each in fields})
+        hint = nearest(field, others) if others else ": leave out `features`, and embeddings are learned."
+        raise PenstockError(f"No vertices have features {field!r}{hint}")
     return having
 
 

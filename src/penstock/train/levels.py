@@ -1,6 +1,5 @@
 """The outputs of one layer of exact inference, in memory or in a file."""
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.store.files import take_blocks
 from penstock.store.rows import gather_rows
 from penstock.train.chunks import Chunk
 
@@ -37,20 +37,10 @@ class Level:
             return np.empty(shape, np.float32)
         try:
             with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".level-") as file:
-                # A mapped file with holes ends the process where the disk is full: take the blocks before.
-                _take_blocks(file.fileno(), size)
+                take_blocks(file.fileno(), size)
                 return np.memmap(file, np.float32, "r+", shape=shape).view(np.ndarray)
         except OSError as error:
             raise PenstockError(
                 f"Exact inference needs {size / 1e6:,.0f} MB in a file in {self._folder} ({error.strerror or error}):"
                 " free space, or raise inference_mb."
             ) from error
-
-
-def _take_blocks(descriptor: int, size: int) -> None:
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-        return
-    # macOS has no such call: write the blocks.
-    for start in range(0, size, 1 << 20):
-        os.pwrite(descriptor, bytes(min(1 << 20, size - start)), start)

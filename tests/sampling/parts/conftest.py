@@ -1,29 +1,15 @@
 """Tasks of one run in one process, closed when a test ends."""
 
-from contextlib import ExitStack
-
 import pytest
 
+from meeting_posts import meeting_posts
 from penstock.sampling.parts import OwnedPart, serve_lists
-from penstock.wire.keys import make_credentials
-from penstock.wire.options import WireOptions
-from penstock.wire.post import Post
 
 
 @pytest.fixture
 def posts():
     """Makes posts by name, which know each other."""
-    with ExitStack() as stack:
-
-        def make(*names):
-            credentials = make_credentials(names)
-            options = WireOptions(call_timeout=20.0, security="token")
-            made = [stack.enter_context(Post(credentials[name], options=options)) for name in names]
-            for one in made:
-                for other in made:
-                    one.meet(other.name, other.address)
-            return made
-
+    with meeting_posts() as make:
         yield make
 
 

@@ -1,16 +1,15 @@
 """A cut graph, and its stores behind posts of one process."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import pytest
 
+from meeting_posts import meeting_posts
 from penstock import Graph, NodeSet
 from penstock.partition import Cut, cut
 from penstock.partition.folder import Partition
-from penstock.wire import Post, WireOptions, make_credentials
+from penstock.wire import Post
 
 COUNT = 600
 
@@ -45,15 +44,5 @@ def cuts(whole: Graph, tmp_path_factory: pytest.TempPathFactory) -> Callable[[in
 @pytest.fixture
 def posts() -> Iterator[Callable[..., list[Post]]]:
     """Posts by name that know each other, closed when the test ends."""
-    with ExitStack() as stack:
-
-        def make(*names: str, **options: Any) -> list[Post]:
-            chosen = WireOptions(**{"call_timeout": 20.0, "security": "token", **options})
-            credentials = make_credentials(names)
-            made = [stack.enter_context(Post(credentials[name], options=chosen)) for name in names]
-            for one in made:
-                for other in made:
-                    one.meet(other.name, other.address)
-            return made
-
+    with meeting_posts() as make:
         yield make

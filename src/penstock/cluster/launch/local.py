@@ -71,7 +71,7 @@ class LocalLauncher:
 
     def __init__(self, run: Path) -> None:
         self.interface: str | None = None
-        self._logs = log_folder(run)
+        log_folder(run)
 
     def start(self, setup: Setup) -> LocalProcess:
         """Start a task."""

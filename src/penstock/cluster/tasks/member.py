@@ -1,4 +1,4 @@
-"""A task's side of the run: its end of the wire, where the others are, and a sign of life every second."""
+"""A task's side of the run: its end of the wire, where the others are, and a sign of life twice a second."""
 
 import threading
 from collections.abc import Callable

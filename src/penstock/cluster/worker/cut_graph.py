@@ -1,7 +1,7 @@
 """A cut graph as a worker sees it: vertices by the numbers they had before the cut, lists and features elsewhere."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,9 @@ _COLUMN = 1 << 22
 
 @dataclass(eq=False)
 class RemoteEdges(EdgeSet):
-    """A relation whose lists are at the parts' owners: its size, and the names of its fields."""
+    """A relation whose lists are at the parts' owners: its size."""
 
     total: int = 0
-    field_names: list[str] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -38,9 +37,18 @@ class RemoteEdges(EdgeSet):
 class CutGraph(Graph):
     """What a session asks of a graph. Labels are read when it is opened; nothing else is."""
 
-    def __init__(self, nodes: Mapping[str, NodeSet], edges: Mapping[EdgeType, EdgeSet], name: str, size: int) -> None:
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeSet],
+        edges: Mapping[EdgeType, EdgeSet],
+        field_names: Mapping[str, list[str]],
+        name: str,
+        size: int,
+    ) -> None:
         # Not the parent's: its checks read the lists, which are not here.
         self.nodes, self.edges = dict(nodes), dict(edges)
+        self.field_names = field_names
+        """What the vertices of every type have, at their owners."""
         self.name, self.path, self.origin, self._size = name, None, {}, size
 
     @property
@@ -100,9 +108,10 @@ def open_cut_graph(parts: Parts, label: str) -> CutGraph:
         source, relation_name, target = relation["type"]
         total = sum(int(each["edges"][number]["count"]) for each in said)
         none = np.empty(0, np.int64)
-        edges[source, relation_name, target] = RemoteEdges(none, none, total=total, field_names=relation["fields"])
+        edges[source, relation_name, target] = RemoteEdges(none, none, total=total)
     size = sum(int(each["bytes"]) for each in said)
-    return CutGraph(nodes, edges, str(parts.partition.document.graph), size)
+    field_names = {name: list(said[0]["nodes"][name]["fields"]) for name in nodes}
+    return CutGraph(nodes, edges, field_names, str(parts.partition.document.graph), size)
 
 
 def _column(store: PartedStore, partition: Partition, node_type: str, name: str) -> Array:

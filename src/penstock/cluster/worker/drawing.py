@@ -37,8 +37,8 @@ def job_sampler(parts: Parts, job: Job) -> Any:
     )
 
 
-def make_parted_drawing(parts: Parts, job: Job, node_type: str, train: Array, new: Array) -> Drawing:
-    """`train` are the training vertices, ascending, and `new` their numbers in the cut graph."""
+def make_parted_drawing(parts: Parts, job: Job, node_type: str, typed: bool, train: Array, new: Array) -> Drawing:
+    """`train` are the training vertices, ascending, and `new` their numbers in the cut graph, which may be `typed`."""
     setup = parts.member.setup
     helpers = setup.layout.samplers_of(setup.task.rank)
     sampler: Any
@@ -50,7 +50,6 @@ def make_parted_drawing(parts: Parts, job: Job, node_type: str, train: Array, ne
         sampler = RemoteSampler(channels, SAMPLER, counts, names)
     else:
         sampler = job_sampler(parts, job)
-    typed = len(parts.partition.book.node_types) > 1 or _relations(parts) > 1
 
     def sample(seeds: Mapping[str, Array], planned: Planned, **more: Any) -> Batch:
         (given,) = seeds.values()
@@ -61,9 +60,3 @@ def make_parted_drawing(parts: Parts, job: Job, node_type: str, train: Array, ne
         return batch
 
     return Drawing(sample, train, job.batch_size)
-
-
-def _relations(parts: Parts) -> int:
-    if parts.graphs:
-        return len(next(iter(parts.graphs.values())).edges)
-    return len(parts.describe("")[0]["edges"])

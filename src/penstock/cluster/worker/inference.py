@@ -40,6 +40,7 @@ class PartedInference:
     def __init__(self, session: Session, parts: Parts, team: "Team", name: str) -> None:
         self._session, self._parts, self._team, self._name = session, parts, team, name
         self._model: Any = session.model
+        self._made: set[str] = set()
         self._budget = (session.job.inference_mb << 20) // _SHARE
         if not getattr(self._model, "layerwise", False):
             raise PenstockError("A model that is not made of layers is not evaluated on several machines yet.")
@@ -141,7 +142,9 @@ class PartedInference:
 
     def _keep(self, number: int, name: str, rows: Array, out: torch.Tensor) -> None:
         field = self._level(number, name)
-        self._parts.store.make(field, out.shape[1])
+        if field not in self._made:
+            self._parts.store.make(field, out.shape[1])
+            self._made.add(field)
         self._parts.store.push(field, rows, out.float().numpy())
 
     def _collect(self, name: str, ids: Array) -> torch.Tensor:

@@ -6,13 +6,12 @@ import numpy as np
 import torch
 
 from penstock.cluster.worker.cut_graph import CutGraph, Parts
-from penstock.errors import PenstockError, nearest
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.pipeline.carrying import HostCarrier
 from penstock.pipeline.loading import Batch
 from penstock.store.parts import RemoteEmbedding
-from penstock.train.data import DataOptions
-from penstock.train.inputs import Inputs, divide_by_sum
+from penstock.train.inputs import Inputs, divide_by_sum, types_with
 from penstock.train.job import Job
 
 
@@ -56,12 +55,8 @@ class PartedInputs(Inputs):
         self._waiting: dict[str, Any] = {}
         self._rank, self._world = setup.task.rank, setup.layout.world
         self.device, self._field, self._repeats = torch.device("cpu"), job.features, False
-        said = parts.describe(job.label)[0]["nodes"]
-        self.fields = {name: job.features for name in graph.nodes if job.features in said[name]["fields"]}
-        if not self.fields and job.features != DataOptions.model_fields["features"].default:
-            known = sorted({field for nodes in said.values() for field in nodes["fields"]})
-            hint = nearest(job.features, known) if known else ": leave out `features`, and embeddings are learned."
-            raise PenstockError(f"No vertices have features {job.features!r}{hint}")
+        having = types_with(job.features, graph.field_names)
+        self.fields = {name: job.features for name in graph.nodes if name in having}
         self.store, self.placed_tables = parts.store, {}
         self.scale = divide_by_sum if job.scale_features == "rows" else None
         self.tables = {name: self._table(name, parts, job) for name in graph.nodes if name not in self.fields}

@@ -31,7 +31,8 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, SeedSplit]:
     data = labelled_vertices(graph, job, task_name)
     train = np.asarray(data.splits["train"])
     new = parts.partition.new_ids(train, data.node_type)
-    task = NodeTask(data, make_parted_drawing(parts, job, data.node_type, train, new), job)
+    drawing = make_parted_drawing(parts, job, data.node_type, not graph.is_homogeneous, train, new)
+    task = NodeTask(data, drawing, job)
     session = assembled(job, graph, inputs, task)
     if not any((Path(setup.run) / "checkpoints").glob("step-*.ckpt")):
         # Once a run has begun, its embeddings are past the first step, and the model has been tried.

@@ -6,11 +6,10 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
 from penstock.graph.schema import edge_key
 from penstock.sampling.block import MiniBatch, TypedBatch
 from penstock.sampling.key import BatchKey
-from penstock.sampling.lists import check_seeds
+from penstock.sampling.lists import check_typed_seeds
 from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.parts.requests import BatchRequest, read_body
 from penstock.sampling.parts.travelling import batch_messages, batch_received
@@ -88,15 +87,7 @@ class RemoteSampler:
             if len(self._counts) != 1:
                 raise PenstockError(f"Name the seeds' type: the graph has {', '.join(self._counts)}.")
             seeds = dict.fromkeys(self._counts, seeds)
-        for name in seeds:
-            if name not in self._counts:
-                raise PenstockError(
-                    f"There are no vertices of type {name!r} to start from: types {list(self._counts)}."
-                )
-        return {
-            name: check_seeds(these, self._counts[name], name, index_dtype(self._counts[name]))
-            for name, these in seeds.items()
-        }
+        return check_typed_seeds(seeds, self._counts)
 
 
 def _by_relation(exclude: Array | Mapping[Relation, Array]) -> dict[str, Array]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.graph import Graph
+from penstock.store.files import passing_rows
 from penstock.store.local import LocalStore, graph_fields
-from penstock.store.parts.files import passing_rows
 
 IN_MEMORY = 1 << 30
 """Bytes of a made field above which it lies in a file."""

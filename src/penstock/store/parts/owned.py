@@ -22,7 +22,7 @@ from numba import njit
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.store.embedding import MOMENTS, Optimiser, check_optimiser, draw_rows, learn_rows
-from penstock.store.parts.files import rows_in_file
+from penstock.store.files import rows_in_file
 from penstock.store.parts.journal import Journal, write_journal
 from penstock.store.rows import check_rows, gather_rows, spread_rows
 from penstock.wire.message import Message
