@@ -10,7 +10,8 @@ import zmq
 from meetings import Meeting, echo, until
 
 from penstock.errors import PenstockError
-from penstock.wire import Message, Post, RemoteError, WireOptions
+from penstock.turn import own_turn, taking_turn
+from penstock.wire import Message, Post, RemoteError, WireOptions, own_meter
 from penstock.wire.message import LIMITS
 from penstock.wire.sockets import calling_socket
 
@@ -307,3 +308,40 @@ def test_over_ipv6(meeting: Meeting) -> None:
         post.serve("echo", echo)
         a.meet("a", post.address)
         assert a.channel("a").call(Message("echo")).kind == "back"
+
+
+def test_a_turn_goes_with_a_call_and_with_what_its_handler_asks(meeting: Meeting) -> None:
+    a, b, c = meeting("a", "b", "c")
+    seen: dict[str, int] = {}
+
+    def note(message: Message, sender: str) -> Message:
+        seen["c"] = own_turn()
+        return Message("noted")
+
+    def pass_on(message: Message, sender: str) -> Message:
+        seen["b"] = own_turn()
+        return b.channel("c").call(Message("note"))
+
+    c.serve("note", note)
+    b.serve("pass on", pass_on)
+    with taking_turn(7):
+        a.channel("b").call(Message("pass on"))
+    assert seen == {"b": 7, "c": 7}
+    a.channel("b").call(Message("pass on"))
+    assert seen == {"b": 0, "c": 0}
+
+
+def test_a_meter_counts_what_its_own_thread_asked_for(meeting: Meeting) -> None:
+    a, b = meeting("a", "b")
+    b.serve("echo", echo)
+    own_meter().take()
+    for flow, count in (("", 10), ("rows", 1000)):
+        a.channel("b", flow).call(Message("echo", arrays=(np.zeros(count, np.uint8),)))
+    other = threading.Thread(target=lambda: a.channel("b").call(Message("echo", arrays=(np.zeros(5000, np.uint8),))))
+    other.start()
+    other.join()
+    found = own_meter().take()
+    assert set(found) == {("b", ""), ("b", "rows")}
+    assert 10 < found["b", ""] < 200 < 1000 < found["b", "rows"] < 1200
+    assert own_meter().take() == {}
+    assert 0 < b.served()["a"] < 10

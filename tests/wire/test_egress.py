@@ -19,10 +19,11 @@ class Waiting:
     arrival: int
     start: int
     priority: int
+    turn: int
 
 
 heads = st.lists(
-    st.builds(Waiting, st.integers(0, 99), st.integers(0, 99), st.integers(-3, 3)),
+    st.builds(Waiting, st.integers(0, 99), st.integers(0, 99), st.integers(-3, 3), st.integers(0, 2)),
     min_size=1,
     max_size=8,
     unique_by=lambda head: head.arrival,
@@ -36,6 +37,8 @@ def test_policies_are_orders(waiting: list[Waiting]) -> None:
     assert first["fair"].start == min(head.start for head in waiting)
     urgent = [head for head in waiting if head.priority == min(each.priority for each in waiting)]
     assert first["priority"] == min(urgent, key=POLICIES["fair"].rank)
+    soonest = [head for head in waiting if head.turn == min(each.turn for each in waiting)]
+    assert first["turns"] == min(soonest, key=POLICIES["priority"].rank)
 
 
 def put(egress: Egress, flow: Flow, size: int) -> Outgoing:
@@ -109,6 +112,14 @@ def test_equals_share_within_a_priority() -> None:
         for _ in range(4):
             put(egress, egress.flow(name, priority), 10)
     assert [out.flow.name for out in drained(egress)] == ["urgent"] * 4 + ["a", "b"] * 4
+
+
+def test_earlier_turns_go_first_whatever_came_before() -> None:
+    egress = Egress(POLICIES["turns"], WINDOW)
+    for name, turn in (("a", 3), ("b", 1), ("c", 2)):
+        for _ in range(2):
+            put(egress, egress.flow(name, 0), 10).turn = turn
+    assert [out.turn for out in drained(egress)] == [1, 1, 2, 2, 3, 3]
 
 
 @pytest.mark.parametrize("policy", ["fair", "priority"])

@@ -41,6 +41,7 @@ app = typer.Typer(
 _COMMANDS = {
     "data": "penstock.cli.data:data",
     "partition": "penstock.cli.partition:partition_command",
+    "profile": "penstock.cli.profile:profile_command",
     "train": "penstock.cli.train:train_command",
     "evaluate": "penstock.cli.use:evaluate_command",
     "predict": "penstock.cli.use:predict_command",

@@ -37,6 +37,8 @@ class Task:
     """What it has counted, by incarnation."""
     flows: dict[str, list[int]] = field(default_factory=dict)
     """Bytes sent and received by the flows it had begun, as told when it left."""
+    observed: dict[str, Any] = field(default_factory=dict)
+    """What it found its iterations to cost, if they were measured."""
     lost_at: float | None = None
 
     @property
@@ -91,7 +93,7 @@ class Controller:
         self._heard: queue.SimpleQueue[tuple[str, Message]] = queue.SimpleQueue()
         self._credentials = make_credentials([CONTROLLER, *self.tasks])
         self._meeting = Meeting(self._layout.world)
-        self._facts: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
         self._result: dict[str, Any] | None = None
         self._asked = False
         self._began = time.monotonic()
@@ -120,7 +122,7 @@ class Controller:
         return Outcome(
             self._result.pop("state"),
             self._result,
-            self._facts,
+            self.facts,
             [task.facts() for task in self.tasks.values()],
             self.recoveries,
             self._counted("received"),
@@ -141,6 +143,7 @@ class Controller:
             self._post.serve(kind, handler)
         self._post.serve("here", self._here)
         self._post.serve("beat", self._beat)
+        self._post.serve("observed", self._observed)
         for kind in ("progress", "facts", "result", "failed"):
             self._post.serve(kind, self._queue)
 
@@ -168,6 +171,10 @@ class Controller:
             task.flows = dict(message.body.get("flows", task.flows))
         return Message("heard")
 
+    def _observed(self, message: Message, sender: str) -> Message:
+        self.tasks[sender].observed = message.body
+        return Message("heard")
+
     def _hear_all(self, started: Callable[[dict[str, Any]], None]) -> None:
         while not self._heard.empty():
             sender, message = self._heard.get()
@@ -176,8 +183,8 @@ class Controller:
                 self._welcome(self.tasks[sender])
             elif message.kind == "progress":
                 _forward(self._progress, body)
-            elif message.kind == "facts" and not self._facts:
-                self._facts = body
+            elif message.kind == "facts" and not self.facts:
+                self.facts = body
                 started(body)
             elif message.kind == "result":
                 self._result = body
@@ -252,7 +259,7 @@ class Controller:
             for each in self.tasks.values()
             if each.spec.kind == "worker" and each.spec.machine != machine and each.ready
         }
-        if 0 in rest and self._facts:
+        if 0 in rest and self.facts:
             self._tell_all(over=self._meeting.close(rest))
             end = time.monotonic() + self._failure.patience
             while self._result is None and time.monotonic() < end and _runs(self.tasks["worker-0"]):

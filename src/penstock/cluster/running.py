@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem
+from penstock.graph.graph import Graph
 from penstock.partition import Cut, cut, open_partition
 from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import newest
@@ -42,8 +43,7 @@ def start_cluster_run(job: Job, cluster_name: str, force: bool = False, progress
     folder = RunFolder.create(job, f"{name}-{job.model}".replace("/", "-"), force)
     try:
         if graph is not None:
-            cut(graph, _how(cluster), folder.path / PARTS, progress=progress)
-            cluster.partition = str((folder.path / PARTS).resolve())
+            _cut(graph, cluster, folder, progress)
         write_whole(folder.path / CLUSTER, cluster.model_dump_json(indent=1) + "\n")
         started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         folder.write_facts(state="running", message="", started=started, model=job.model)
@@ -62,11 +62,21 @@ def _take_part(cluster: ClusterDocument) -> None:
         raise SystemExit(0)
 
 
-def _how(cluster: ClusterDocument) -> Cut:
+def cut_for(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> str:
+    """The cluster's partition: its own, or the job's graph cut for it in the run folder."""
+    if cluster.partition is None:
+        _cut(open_data(job), cluster, folder, progress)
+    assert cluster.partition is not None
+    return cluster.partition
+
+
+def _cut(graph: Graph, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
     """A part a machine, and in it a range of numbers a worker."""
     parts = len(cluster.machines)
     trainers = max(machine.workers for machine in cluster.machines)
-    return Cut(parts, trainers, cluster.method if parts > 1 else "chunk")
+    how = Cut(parts, trainers, cluster.method if parts > 1 else "chunk")
+    cut(graph, how, folder.path / PARTS, progress=progress)
+    cluster.partition = str((folder.path / PARTS).resolve())
 
 
 def resume_cluster_run(path: Path, epochs: int | None = None, progress: Progress = SILENT) -> RunFolder:
@@ -137,7 +147,7 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
     try:
         launcher = make_launcher(cluster, folder.path)
         with polite_interrupt() as asked:
-            outcome = Controller(_template(job, cluster, folder), launcher, progress).run(asked, started)
+            outcome = Controller(template_of(job, cluster, folder), launcher, progress).run(asked, started)
     except BaseException as error:
         _fail(folder, error, fresh and not known)
         raise
@@ -148,7 +158,7 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
     return folder
 
 
-def _template(job: Job, cluster: ClusterDocument, folder: RunFolder) -> Setup:
+def template_of(job: Job, cluster: ClusterDocument, folder: RunFolder, measured: int = 0) -> Setup:
     """What every task is told; its own name and keys come later."""
     assert cluster.partition is not None
     layout = lay_out(cluster, open_partition(cluster.partition).parts)
@@ -163,6 +173,7 @@ def _template(job: Job, cluster: ClusterDocument, folder: RunFolder) -> Setup:
         cluster=cluster,
         layout=layout,
         addresses={},
+        measured=measured,
     )
 
 

@@ -23,6 +23,7 @@ class Setup(StrictDocument):
     cluster: ClusterDocument
     layout: Layout
     addresses: dict[str, str] = Field(description="where the tasks are that run already")
+    measured: int = Field(default=0, ge=0, description="iterations to be measured, not to be kept; 0: an ordinary run")
 
 
 def read_setup(text: str) -> Setup:

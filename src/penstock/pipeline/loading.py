@@ -12,6 +12,7 @@ from penstock.pipeline.flow import Flow, Stage
 from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.schedule import Planned, Position
 from penstock.sampling.block import MiniBatch, TypedBatch
+from penstock.turn import taking_turn, turn_of
 
 Batch = MiniBatch | TypedBatch
 
@@ -107,11 +108,13 @@ class Loader:
                 self._carrier.give_back(buffer)
 
     def _sample(self, planned: Planned) -> Loaded:
-        return Loaded(planned, self._sampler(planned))
+        with taking_turn(turn_of(*planned.position)):
+            return Loaded(planned, self._sampler(planned))
 
     def _gather(self, loaded: Loaded) -> Loaded:
-        loaded.buffers = self._carrier.gather(loaded.batch)
-        self._label(loaded.batch)
+        with taking_turn(turn_of(*loaded.position)):
+            loaded.buffers = self._carrier.gather(loaded.batch)
+            self._label(loaded.batch)
         return loaded
 
     def _transfer(self, loaded: Loaded) -> Loaded:

@@ -12,6 +12,7 @@ from penstock.pipeline.clock import Recorder, StageTime
 from penstock.pipeline.loading import Loaded, Loader
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.train.session import Session
+from penstock.turn import taking_turn, turn_of
 
 
 class Step(NamedTuple):
@@ -72,7 +73,8 @@ class LoadedSteps:
 
     def __iter__(self) -> Iterator[list[Step]]:
         for loaded in self._loader:
-            loss = self._step(loaded)
+            with taking_turn(turn_of(*loaded.position)):
+                loss = self._step(loaded)
             examples = loaded.examples if loaded.planned.whole is None else loaded.planned.whole
             yield [Step(loaded.position, examples, loss, loaded.planned.last)]
 

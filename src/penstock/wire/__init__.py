@@ -4,7 +4,7 @@
 `channel` its calls to one peer; `egress` decides what leaves next. Behind them: `gate` lets peers in, `sockets` and
 `loop` are ZeroMQ and the thread that owns it, `exchange` what that thread does, `link` a channel's connection,
 `pending` a call under way, `serving` and `answer` the other side of it, `departure` sends memory without copying it,
-`reuse` keeps what messages are received into.
+`reuse` keeps what messages are received into, `meter` counts what a thread's calls bring.
 What is said, by whom and when, is not decided here.
 """
 
@@ -13,6 +13,7 @@ from penstock.wire.egress import FlowCount
 from penstock.wire.errors import PeerLost, RemoteError
 from penstock.wire.keys import Credentials, KeyPair, make_credentials, make_keys
 from penstock.wire.message import Limits, Malformed, Message
+from penstock.wire.meter import own_meter
 from penstock.wire.options import WireOptions
 from penstock.wire.pending import Pending
 from penstock.wire.post import Post
@@ -34,4 +35,5 @@ __all__ = [
     "keep_freed_memory",
     "make_credentials",
     "make_keys",
+    "own_meter",
 ]

@@ -116,7 +116,9 @@ class Answer:
             loan.release()
             raise
         sent = self._part_sent if sign == "part" else self._last_sent
-        self._put(Outgoing(self._asked.flow, self._asked.route, frames, frame_bytes(frames), sent, loan.release))
+        asked = self._asked
+        turn = asked.received.number
+        self._put(Outgoing(asked.flow, asked.route, frames, frame_bytes(frames), sent, loan.release, turn))
 
     def _part_sent(self, handed_over: bool) -> None:
         with self._lock:

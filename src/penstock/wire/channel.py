@@ -55,6 +55,7 @@ class Channel:
         self._egress.received(self.flow, size)
         pending = self._calls.get(received.call)
         if pending is not None:
+            pending.meter.count(self.peer, self.label, size)
             pending.accept(received)
             if pending.over:
                 self._forget(pending)
@@ -97,13 +98,13 @@ class Channel:
 
     def _outgoing(self, pending: Pending) -> Outgoing:
         flow = self.flow
-        frames = encode(pending.message, pending.call, "ask", 0, self.label, flow.priority)
+        frames = encode(pending.message, pending.call, "ask", pending.turn, self.label, flow.priority)
         pending.loan.hold()
 
         def sent(handed_over: bool) -> None:
             pending.outgoing, pending.last_sent = None, time.monotonic()
 
-        return Outgoing(flow, None, frames, frame_bytes(frames), sent, pending.loan.release)
+        return Outgoing(flow, None, frames, frame_bytes(frames), sent, pending.loan.release, pending.turn)
 
     def _forget(self, pending: Pending) -> None:
         with self._lock:

@@ -69,7 +69,7 @@ class Received(NamedTuple):
     sign: str
     """One of SIGNS."""
     number: int
-    """Of a part, its place; of an end, how many parts there were."""
+    """Of a part, its place; of an end, how many parts there were; of a request, the turn it belongs to."""
     flow: str
     priority: int
 

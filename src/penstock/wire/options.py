@@ -7,7 +7,7 @@ from pydantic import Field
 from penstock.graph.documents import StrictDocument
 
 Security = Literal["curve", "token"]
-EgressPolicy = Literal["fair", "fifo", "priority"]
+EgressPolicy = Literal["fair", "fifo", "priority", "turns"]
 
 
 class WireOptions(StrictDocument):
@@ -18,7 +18,10 @@ class WireOptions(StrictDocument):
         description="between tasks: curve (authenticated and encrypted) or token (authenticated, in the clear, about"
         " four times as fast: for networks of your own)",
     )
-    egress: EgressPolicy = Field(default="fair", description="which flow may send next: fair, fifo or priority")
+    egress: EgressPolicy = Field(
+        default="fair",
+        description="which flow may send next: fair, fifo, priority, or turns (earlier batches first)",
+    )
     call_timeout: float = Field(default=30.0, gt=0, description="seconds without a sign after which a call has failed")
     heartbeat: float = Field(default=10.0, gt=0, description="seconds of silence after which a connection is made anew")
     window_bytes: int = Field(

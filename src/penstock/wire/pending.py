@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Iterator
 
 from penstock.errors import PenstockError
+from penstock.turn import own_turn
 from penstock.wire.departure import Loan
 from penstock.wire.egress import Outgoing
 from penstock.wire.errors import PeerLost, RemoteError
 from penstock.wire.message import Message, Received
+from penstock.wire.meter import own_meter
 
 
 class Pending:
@@ -19,6 +21,8 @@ class Pending:
         self.message, self.call, self.timeout, self.loan = message, call, timeout, Loan(message.done)
         self.outgoing: Outgoing | None = None
         """The request while it waits to be sent."""
+        self.meter, self.turn = own_meter(), own_turn()
+        """Of whoever made the call."""
         self.last_sent = self.last_sign = time.monotonic()
         self._peer, self._explain = peer, explain
         self._parts: dict[int, Message] = {}

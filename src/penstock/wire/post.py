@@ -98,6 +98,10 @@ class Post:
         """What every flow to or from this process has carried."""
         return [flow.count() for flow in self._egress.flows()]
 
+    def served(self) -> dict[str, float]:
+        """Processor seconds spent on answers, by the peer that asked."""
+        return self._serving.seconds()
+
     @property
     def refused(self) -> int:
         """Connections that were not let in."""

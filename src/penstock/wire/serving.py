@@ -2,10 +2,12 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 
 from penstock.errors import PenstockError, nearest
+from penstock.turn import taking_turn
 from penstock.wire.answer import Answer, Asked
 from penstock.wire.egress import Outgoing
 from penstock.wire.message import Message
@@ -31,6 +33,7 @@ class Serving:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._under_way: set[tuple[bytes, int]] = set()
         self._inbox = 0
+        self._seconds: dict[str, float] = {}
         self._closing = False
         self._lock = threading.Lock()
         self._threads = [
@@ -51,11 +54,16 @@ class Serving:
                 return
             self._under_way.add(key)
             self._inbox += asked.size
-        self._work.put(lambda: self._begin(asked))
+        self._again(asked, lambda: self._begin(asked))
 
     def full(self) -> bool:
         """Whether so much waits that no more should be read."""
         return self._inbox > _INBOX_BYTES
+
+    def seconds(self) -> dict[str, float]:
+        """Processor seconds that answers have taken so far, by the caller's name."""
+        with self._lock:
+            return dict(self._seconds)
 
     def close(self) -> None:
         """Let the threads end what they are at, and nothing more."""
@@ -77,7 +85,7 @@ class Serving:
     def _begin(self, asked: Asked) -> None:
         with self._lock:
             self._inbox -= asked.size
-        answer = Answer(asked, self._name, self._put, self._work.put, self._wanted, self._ended)
+        answer = Answer(asked, self._name, self._put, lambda step: self._again(asked, step), self._wanted, self._ended)
         try:
             made = self._handler(asked.received.message.kind)(asked.received.message, asked.sender)
             if isinstance(made, Message):
@@ -86,6 +94,21 @@ class Serving:
                 answer.stream(iter(made))
         except Exception as error:
             answer.fail(error)
+
+    def _again(self, asked: Asked, step: Callable[[], None]) -> None:
+        """Have a step of an answer done, and its time counted."""
+
+        def counted() -> None:
+            began = time.thread_time()
+            try:
+                with taking_turn(asked.received.number):
+                    step()
+            finally:
+                spent = time.thread_time() - began
+                with self._lock:
+                    self._seconds[asked.sender] = self._seconds.get(asked.sender, 0.0) + spent
+
+        self._work.put(counted)
 
     def _wanted(self) -> bool:
         return self._closing or not self._work.empty()

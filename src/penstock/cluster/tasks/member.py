@@ -32,6 +32,7 @@ class Member:
         self.counts: Callable[[], dict[str, int]] = dict
         """What this task has counted so far, told with its signs of life."""
         self.post.serve("tell", self._hear)
+        self.post.serve("served", self._served)
         self.post.meet(CONTROLLER, setup.controller)
         for name, address in setup.addresses.items():
             self.post.meet(name, address)
@@ -76,6 +77,9 @@ class Member:
         if message.body.get("stop"):
             self.stopped.set()
         return Message("heard")
+
+    def _served(self, message: Message, sender: str) -> Message:
+        return Message("served", {"seconds": sum(self.post.served().values())})
 
     def _beat(self) -> None:
         while not self.stopped.wait(_BEAT):

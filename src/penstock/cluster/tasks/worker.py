@@ -12,6 +12,7 @@ from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.cluster.worker.inputs import PartedInputs
+from penstock.cluster.worker.observing import Observer
 from penstock.cluster.worker.records import LastRecords, mend_metrics, stands_at_best
 from penstock.cluster.worker.reducing import AllReduce
 from penstock.cluster.worker.served import Servers
@@ -26,7 +27,7 @@ from penstock.progress import SILENT
 from penstock.train.checkpoints import newest, read_best
 from penstock.train.checks import check_job
 from penstock.train.facts import run_facts
-from penstock.train.job import make_job
+from penstock.train.job import Job, make_job
 from penstock.train.loop import Loop
 from penstock.train.records import FolderRecords, Records
 from penstock.train.run_folder import RunFolder
@@ -35,8 +36,10 @@ from penstock.train.session import Session
 from penstock.train.standing import Standing
 from penstock.train.surroundings import own_settings
 from penstock.train.together import RegroupError
-from penstock.wire import PeerLost
+from penstock.wire import Message, PeerLost
 
+WARMING = 3
+"""Iterations before those that are measured: kernels are compiled, buffers made."""
 _LAST = "last_records"
 _TRIES = 2
 """As many times the controller's patience a step is tried again while a task gives no sign."""
@@ -47,7 +50,7 @@ _LOOK = 0.02
 def run_worker(setup: Setup) -> int:
     """Train until the run is over."""
     with Member(setup) as member:
-        job = make_job(setup.job, "The run's job")
+        job = _with_samplers(make_job(setup.job, "The run's job"), setup.cluster.samplers)
         try:
             with own_settings(job):
                 Worker(member, job).run()
@@ -60,6 +63,12 @@ def run_worker(setup: Setup) -> int:
             raise cause from error
         finally:
             member.leave()
+
+
+def _with_samplers(job: Job, samplers: int) -> Job:
+    """Every sampler has a batch to draw: as many are asked for at once."""
+    threads = max(job.sample_threads, samplers)
+    return job.model_copy(update={"sample_threads": threads, "sample_depth": max(job.sample_depth, samplers + 1)})
 
 
 class Worker:
@@ -82,6 +91,7 @@ class Worker:
         self._folder = RunFolder(Path(self._setup.run))
         self._remembered = LastRecords()
         self._records: Records = FolderRecords(self._folder, job) if self._first else self._remembered
+        self._observer = Observer(WARMING) if self._setup.measured else None
         self._session.folder = self._folder.path
         self._progress = ToldProgress(member) if self._first else SILENT
         serve_state(member, "state", self._state)
@@ -189,6 +199,9 @@ class Worker:
 
     def _train(self) -> None:
         session, standing = self._session, self._standing
+        if self._observer is not None:
+            self._observe(self._observer)
+            return
         loop = Loop(session, self._folder, standing, self._progress, self._records)
         times = loop.run(self._team.stopping)
         if self._saved != (standing.step, standing.done):
@@ -201,6 +214,29 @@ class Worker:
             result = finish(loop, times, self._best(), self._progress)
         early = standing.epoch < session.job.epochs
         self._tell_result("stopped-early" if early else "finished", result)
+
+    def _observe(self, observer: Observer) -> None:
+        """Train for as many iterations as are measured, and tell what they cost."""
+        enough = WARMING + self._setup.measured
+        loop = Loop(self._session, self._folder, self._standing, self._progress, observer)
+        served: dict[int, dict[str, float]] = {}
+
+        def stop() -> bool:
+            if self._first and self._standing.step in (WARMING, enough):
+                served[self._standing.step] = self._served()
+            return self._team.stopping() or self._standing.step >= enough
+
+        loop.run(stop)
+        spent = {name: after - served[WARMING][name] for name, after in served.get(enough, {}).items()}
+        self._member.ask("observed", **observer.found(), served=spent)
+        self._team.barrier("observed")
+        self._tell_result("measured", {})
+
+    def _served(self) -> dict[str, float]:
+        """Processor seconds that stores and servers have spent on answers."""
+        asked = [task.id for task in self._setup.layout.tasks if task.kind in ("store", "server")]
+        channels = {name: self._member.post.channel(name, "measuring") for name in asked}
+        return {name: channel.call(Message("served")).body["seconds"] for name, channel in channels.items()}
 
     def _wait_for_the_end(self) -> None:
         """Until the first worker's result is known: were it lost before, the others must meet it again."""

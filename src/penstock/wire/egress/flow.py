@@ -34,6 +34,8 @@ class Outgoing:
     """Told, when it leaves the queue, whether it was handed over (True) or dropped."""
     left: Callable[[], None]
     """Told when its memory is nobody's any more. Also of what was dropped."""
+    turn: int = 0
+    """The batch it belongs to; lower ones are needed sooner."""
     arrival: int = 0
     cancelled: bool = False
 
@@ -61,6 +63,11 @@ class Flow:
     def arrival(self) -> int:
         """Of the message at the head."""
         return self.queue[0].arrival
+
+    @property
+    def turn(self) -> int:
+        """Of the message at the head."""
+        return self.queue[0].turn
 
     def count(self) -> FlowCount:
         """The counters as they are."""

@@ -12,6 +12,10 @@ class Head(Protocol):
         """The message's place in the order of arrival, over all flows."""
 
     @property
+    def turn(self) -> int:
+        """The batch that it belongs to; lower is needed sooner."""
+
+    @property
     def start(self) -> int:
         """Bytes that had been sent, to a flow that always had its share, when this message's turn came."""
 
@@ -42,4 +46,5 @@ POLICIES = {
     # one message of each.
     "fair": Policy(lambda head: (head.start, head.arrival), _everybody),
     "priority": Policy(lambda head: (head.priority, head.start, head.arrival), _equals),
+    "turns": Policy(lambda head: (head.turn, head.priority, head.start, head.arrival), _everybody),
 }

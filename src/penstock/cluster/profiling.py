@@ -1,0 +1,132 @@
+"""What a job's iterations cost, measured on the real system: every task of a cluster, on this host."""
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.cluster.controller import Controller, Task
+from penstock.cluster.document import ClusterDocument, Machine
+from penstock.cluster.launch import make_launcher
+from penstock.cluster.running import cut_for, template_of
+from penstock.cluster.tasks.worker import WARMING
+from penstock.cost.profile import Profile, Spread, TaskCost, deciding
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.progress import Progress
+from penstock.train.job import Job
+from penstock.train.run_folder import RunFolder
+from penstock.train.running import resolved
+from penstock.train.surroundings import polite_interrupt
+
+_SEATS = "workers-of-the-profile"
+
+
+def profile_job(job: Job, cluster: ClusterDocument, iterations: int, progress: Progress) -> Profile:
+    """Train for some iterations on the cluster's parts and workers, all on this host; nothing of it is kept.
+
+    Workers sit beside no part, so that all they read is counted, and draw their batches themselves. Processor time is
+    measured on one thread each: a speed beside 1 in the cluster file says how other machines are.
+    """
+    own = {"threads": 1, "epochs": max(job.epochs, iterations + WARMING), "evaluate_every": -1, "sample_threads": 1}
+    with tempfile.TemporaryDirectory(prefix="penstock-profile-") as place:
+        run = {"run": str(Path(place) / "run"), "graph": resolved(job.graph), "device": "cpu"}
+        measured = job.model_copy(update={**own, **run})
+        folder = RunFolder.create(measured, "profile", force=False)
+        try:
+            bench = _bench(cluster, cut_for(measured, cluster.model_copy(), folder, progress))
+            controller = _carried_out(measured, bench, folder, iterations, progress)
+        finally:
+            folder.close()
+    return _profile(job, controller, bench, iterations)
+
+
+def _bench(cluster: ClusterDocument, partition: str) -> ClusterDocument:
+    """The same parts and workers, on this host: parts on machines without workers, workers on one without parts."""
+    holders = [Machine(name=machine.name, workers=0) for machine in cluster.machines]
+    return cluster.model_copy(
+        update={
+            "machines": [*holders, Machine(name=_SEATS, workers=cluster.workers)],
+            "launcher": "local",
+            "samplers": 0,
+            "partition": partition,
+        }
+    )
+
+
+def _carried_out(
+    job: Job, bench: ClusterDocument, folder: RunFolder, iterations: int, progress: Progress
+) -> Controller:
+    launcher = make_launcher(bench, folder.path)
+    try:
+        with polite_interrupt() as asked:
+            controller = Controller(template_of(job, bench, folder, measured=iterations), launcher, progress)
+            outcome = controller.run(asked, lambda facts: None)
+    finally:
+        launcher.close()
+    if outcome.state != "measured":
+        raise PenstockError("The measurement was broken off: nothing was written.")
+    return controller
+
+
+def _profile(job: Job, controller: Controller, bench: ClusterDocument, iterations: int) -> Profile:
+    tasks = list(controller.tasks.values())
+    of_kind = {kind: [task for task in tasks if task.spec.kind == kind] for kind in ("store", "server", "worker")}
+    stores, servers, workers = of_kind["store"], of_kind["server"], of_kind["worker"]
+    found = [task.observed for task in workers]
+    served = found[0]["served"]
+    costs = {
+        "sampler": TaskCost(seconds=_together(found, "sample"), memory_gb=_memory(workers)),
+        "gather": TaskCost(seconds=_together(found, "gather", "transfer")),
+        "worker": TaskCost(seconds=_together(found, "compute"), cores=2, memory_gb=_memory(workers)),
+        "store": TaskCost(seconds=_served(stores, served, len(workers) * iterations), memory_gb=_memory(stores)),
+    }
+    if servers:
+        costs["server"] = TaskCost(seconds=_served(servers, served, iterations), memory_gb=_memory(servers))
+    names = [task.spec.id for task in stores]
+    sizes = np.concatenate([_relative(each) for each in found])
+    rates = [rate for each in found for rate in each["rates"]]
+    return Profile(
+        job=deciding(job.model_dump(mode="json")),
+        iterations=iterations,
+        batches=found[0]["batches"],
+        parts=len(stores),
+        workers=len(workers),
+        tasks=costs,  # type: ignore[arg-type]
+        lists=_matrix(found, "lists", names),
+        features=_matrix(found, "features", names),
+        blocks=[float(np.mean(each["blocks"])) for each in found],
+        sizes=Spread.of(sizes).shape,
+        gradients=float(controller.facts.get("parameters", 0) * 4),
+        rate=float(np.quantile(rates, 0.9)) if rates else 0.0,
+    )
+
+
+def _together(found: Iterable[dict[str, Any]], *stages: str) -> Spread:
+    """Seconds an iteration of some stages, of all workers."""
+    return Spread.of(np.concatenate([np.sum([each["seconds"][stage] for stage in stages], 0) for each in found]))
+
+
+def _served(tasks: list[Task], seconds: dict[str, float], iterations: int) -> Spread:
+    """Seconds a task and iteration; a server or store does not know which iteration it works for."""
+    return Spread(mean=max(0.0, sum(seconds[task.spec.id] for task in tasks)) / len(tasks) / iterations)
+
+
+def _memory(tasks: list[Task]) -> float:
+    return max(task.peak_mb for task in tasks) / 1024
+
+
+def _matrix(found: list[dict[str, Any]], flow: str, names: list[str]) -> list[list[float]]:
+    """Mean bytes an iteration, from every store to every worker."""
+    return [[float(np.mean(each["bytes"].get(flow, {}).get(name, [0]))) for each in found] for name in names]
+
+
+def _relative(found: dict[str, Any]) -> Array:
+    """A worker's bytes of each iteration, as multiples of its mean."""
+    total: Array = np.asarray(found["blocks"], np.float64)
+    for by_peer in found["bytes"].values():
+        for sizes in by_peer.values():
+            total = total + np.asarray(sizes)
+    return np.asarray(total / max(float(total.mean()), 1.0))
