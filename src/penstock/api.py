@@ -78,6 +78,7 @@ def train(
     *,
     resume: str | Path | None = None,
     cluster: str | Path | None = None,
+    plan: str | Path | None = None,
     force: bool = False,
     progress: Progress = SILENT,
     job: Job | None = None,
@@ -88,6 +89,8 @@ def train(
     `graph` is anything `ps.load` recognises, `model` a name, a model of `ps.nn`, or any module with
     `forward(x, edge_index)` or `forward(x_dict, edge_index_dict)`. `resume` names a run folder to go on from.
     `cluster` names a cluster file (docs/cluster.md), or says 2x2 for two machines of two workers, all on this host.
+    `plan` names a plan (docs/planning.md), which holds its job and its cluster; `fields` may change what it does not
+    depend on.
     """
     module = model if isinstance(model, torch.nn.Module) else None
     if resume is not None and (Path(resume) / CLUSTER).exists():
@@ -101,6 +104,8 @@ def train(
             raise PenstockError("A resumed run keeps its job: only epochs may be changed.")
         opened = None if graph is None else _opened(graph)
         return _reported(resume_run(Path(resume), opened, module, fields.get("epochs"), progress), progress)
+    if plan is not None:
+        return _planned(Path(plan), [graph, model, cluster, job], fields, force, progress)
     if isinstance(model, str):
         fields["model"] = model
     if isinstance(graph, (str, Path)):
@@ -120,6 +125,15 @@ def train(
             )
         return _reported(start_cluster_run(chosen, str(cluster), force, progress), progress)
     return _reported(start_run(chosen, opened, module, force, progress), progress)
+
+
+def _planned(plan: Path, others: list[Any], fields: dict[str, Any], force: bool, progress: Progress) -> Run:
+    from penstock.cluster.running import start_planned_run
+    from penstock.plan.document import read_plan
+
+    if any(each is not None for each in others):
+        raise PenstockError("A plan holds its graph, its model and its cluster: give the plan alone.")
+    return _reported(start_planned_run(read_plan(plan), fields, force, progress), progress)
 
 
 def job_defaults() -> dict[str, Any]:

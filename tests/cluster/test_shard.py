@@ -204,5 +204,60 @@ def test_jobs_that_need_all_weights_are_refused():
         check_served(job_of(**fields))
     with pytest.raises(PenstockError, match="looks at whole matrices"):
         check_served(job_of(optimiser="Adafactor"))
-    with pytest.raises(PenstockError, match="set clip to 0"):
-        check_served(job_of(clip=1.0))
+
+
+def clipped_step(servers, step, order, clip):
+    """One step in which each of two workers, in some order, asks all for squares and tells them the factor."""
+    for number in range(len(servers.shards)):
+        assert servers.shards[number].squares(step, 0.0) is None
+        assert not servers.shards[number].shrink(step, 0.5)
+        for rank in order:
+            servers.give(number, rank, step)
+    for _ in order:
+        squares = sum(shard.squares(step, 0.0) for shard in servers.shards)
+        factor = min(1.0, clip / (squares**0.5 + 1e-6))
+        for shard in servers.shards:
+            assert shard.shrink(step, factor)
+
+
+@pytest.mark.parametrize("clip", [0.7, 100.0])
+def test_servers_clip_by_the_norm_of_all_gradients(tmp_path, clip):
+    job = job_of(clip=clip, optimiser="SGD")
+    mine, theirs = Servers(job, tmp_path, 3, 2), model()
+    optimiser = make_optimiser(theirs, job)
+    mine.begin(0, mine.parameters, make_optimiser(mine.parameters, job))
+    for step in range(3):
+        for parameter, gradient in zip(theirs, gradients(step), strict=True):
+            parameter.grad = gradient
+        torch.nn.utils.clip_grad_norm_(theirs, clip)
+        optimiser.step()
+        clipped_step(mine, step, (1, 0), clip)
+        whole = torch.cat([p.detach().reshape(-1) for p in theirs])
+        torch.testing.assert_close(mine.weights(step), whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_server_killed_between_squares_and_step_changes_nothing(tmp_path, killed):
+    """Its gradients come again, and squares of servers that have made the step are the same as before."""
+    job = job_of(clip=0.7)
+    calm, stormy = Servers(job, tmp_path / "calm", 2, 2), Servers(job, tmp_path / "stormy", 2, 2)
+    for each in (calm, stormy):
+        each.folder.mkdir()
+        each.begin(0, each.parameters, make_optimiser(each.parameters, job))
+        for step in range(2):
+            clipped_step(each, step, (0, 1), 0.7)
+    for number in range(2):
+        for rank in range(2):
+            stormy.give(number, rank, 2)
+    squares = [shard.squares(2, 0.0) for shard in stormy.shards]
+    factor = 0.7 / (sum(squares) ** 0.5 + 1e-6)
+    assert stormy.shards[1 - killed].shrink(2, factor)
+    stormy.shards = [stormy.opened(number) for number in range(2)]
+    assert not stormy.shards[killed].shrink(2, factor)
+    for number in range(2):
+        for rank in range(2):
+            stormy.give(number, rank, 2)
+    assert [shard.squares(2, 0.0) for shard in stormy.shards] == squares
+    assert all(shard.shrink(2, factor) for shard in stormy.shards)
+    clipped_step(calm, 2, (1, 0), 0.7)
+    assert torch.equal(stormy.weights(2), calm.weights(2))

@@ -113,6 +113,33 @@ def test_unequal_machines_and_servers(place, tmp_path):
     assert_same_losses(run.path, folder / "hard", ROUNDING)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"sampler": "labor"}, marks=pytest.mark.long),
+        {"time": "t", "seed_time": "when", "epochs": 2},
+        pytest.param({"time": "node:when", "epochs": 2}, marks=pytest.mark.long),
+        pytest.param({"time": "t", "seed_time": "when", "features": "colour", "clip": 0.5}, marks=pytest.mark.long),
+    ],
+)
+def test_other_ways_to_draw(tmp_path, fields):
+    """LABOR; and by times, of edges or vertices, with features or with learned rows. Two workers, a sampler each."""
+    graph = community_graph()
+    (edges,), (nodes,) = graph.edges.values(), graph.nodes.values()
+    rng = np.random.default_rng(4)
+    edges.fields["t"] = rng.integers(0, 100, edges.count)
+    nodes.fields["when"] = rng.uniform(20, 100, nodes.count)
+    if fields.pop("features", None):
+        del nodes.fields["x"]
+        fields["embedding"] = 8
+    saved = graph.save(tmp_path / "graph")
+    one = trained(saved, tmp_path / "one", **{**JOB, **fields})
+    cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(saved, 2, tmp_path), samplers=1)
+    run = run_on(cluster, saved.path, tmp_path / "run", **fields)
+    assert_same_losses(run.path, tmp_path / "one", ROUNDING)
+    assert run.facts["result"]["test"] == pytest.approx(one.test, abs=ROUNDING)
+
+
 @pytest.mark.long
 def test_four_workers_of_one_machine(place, tmp_path):
     """With batches that have fewer seeds than there are workers."""
@@ -123,11 +150,17 @@ def test_four_workers_of_one_machine(place, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "way, learned",
-    [({}, True), pytest.param({"reduce": "servers", "servers": 3}, False, marks=pytest.mark.long)],
+    "way, learned, clip",
+    [
+        ({}, True, 0.4),
+        pytest.param({}, True, 0.0, marks=pytest.mark.long),
+        pytest.param({"reduce": "servers", "servers": 3}, False, 0.0, marks=pytest.mark.long),
+        pytest.param({"reduce": "servers", "servers": 2}, True, 0.4, marks=pytest.mark.long),
+    ],
 )
-def test_typed_graph_with_a_rare_relation(tmp_path, way, learned):
-    """In most batches its weights have no gradient, and must not move. Authors have features, or learned rows."""
+def test_typed_graph_with_a_rare_relation(tmp_path, way, learned, clip):
+    """In most batches its weights have no gradient, and must not move. Authors have features, or learned rows, whose
+    gradients count in the norm that all are clipped by."""
     graph = typed_graph()
     papers = graph.nodes["paper"].count
     graph.edges["paper", "corrects", "paper"] = lists_of([0, 1, 2], [50, 60, 70], papers, papers)
@@ -135,7 +168,7 @@ def test_typed_graph_with_a_rare_relation(tmp_path, way, learned):
     if not learned:
         authors.fields["x"] = np.random.default_rng(2).normal(0, 1, (authors.count, 3)).astype(np.float32)
     saved = graph.save(tmp_path / "graph")
-    fields = {"model": "sage", "dropout": 0.0, "batch_size": 15, "weight_decay": 0.01, "embedding": 8}
+    fields = {"model": "sage", "dropout": 0.0, "batch_size": 15, "weight_decay": 0.01, "embedding": 8, "clip": clip}
     trained(saved, tmp_path / "one", **{**JOB, **fields})
     parts = in_parts(saved, 2, tmp_path)
     cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=parts, **way)

@@ -7,7 +7,7 @@ import pytest
 
 from cluster_runs import cluster_file, machines, recorded_starts, run_on
 from penstock.errors import PenstockError
-from training_graphs import PENSTOCK, community_graph, typed_graph
+from training_graphs import PENSTOCK, community_graph
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +19,9 @@ def graph(tmp_path_factory):
 @pytest.mark.parametrize(
     "fields, sentence",
     [
-        pytest.param({"sampler": "labor"}, "use sampler neighbour", marks=pytest.mark.long),
-        ({"task": "link-prediction"}, "train it on one"),
+        pytest.param({"sampler": "ladies"}, "use sampler neighbour", marks=pytest.mark.long),
+        pytest.param({"time": "node:when"}, "when", marks=pytest.mark.long),
+        ({"task": "link-prediction", "time": "t"}, "not by time"),
         pytest.param({"norm": "batch"}, "choose another norm", marks=pytest.mark.long),
         ({"features": "colour"}, "colour"),
     ],
@@ -29,22 +30,6 @@ def test_job_that_is_not_for_clusters(graph, tmp_path, fields, sentence):
     with pytest.raises(PenstockError, match=sentence) as caught:
         run_on("1x1", graph, tmp_path / "run", **fields)
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.long
-def test_learned_rows_cannot_be_clipped(tmp_path):
-    graph = typed_graph(60).save(tmp_path / "graph")
-    with pytest.raises(PenstockError, match="set clip to 0"):
-        run_on("1x1", graph.path, tmp_path / "run", clip=1.0)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.long
-def test_servers_cannot_clip(graph, tmp_path):
-    cluster = cluster_file(tmp_path, machines=machines(1), reduce="servers")
-    with pytest.raises(PenstockError, match="set clip to 0"):
-        run_on(cluster, graph, tmp_path / "run", clip=1.0)
     assert not (tmp_path / "run").exists()
 
 
@@ -75,8 +60,8 @@ def test_command_says_one_sentence(graph, tmp_path):
     flags = [
         f"--graph={graph}",
         f"--run={tmp_path / 'run'}",
-        "--fanouts=4,3",
-        "--sampler=labor",
+        "--layer-sizes=64,64",
+        "--sampler=ladies",
         "--cluster=1x1",
         "--json",
     ]

@@ -6,8 +6,12 @@ import pytest
 
 from penstock import Graph, NodeSet, PenstockError, StringIds
 from penstock.api import Run
+from penstock.pipeline.schedule import Planned
+from penstock.sampling import BatchKey
+from penstock.train.job import make_job
+from penstock.train.session import make_session
 from penstock.train.use import embed_run, evaluate_run, predict_run
-from training_graphs import community_graph, lists_of, trained, typed_graph
+from training_graphs import SMALL, community_graph, lists_of, trained, typed_graph
 
 LONG = {"epochs": 12, "lr": 0.02, "fanouts": [6, 6]}
 
@@ -41,6 +45,27 @@ def test_classes_and_words(tmp_path):
     with pytest.raises(PenstockError, match="no split 'tset': did you mean 'test'"):
         predict_run(run.path, tmp_path / "none.parquet", "tset", graph=graph)
     assert not (tmp_path / "none.parquet").exists()
+
+
+@pytest.mark.parametrize("fields", [{}, {"task": "link-prediction", "edge_type": "author__writes__paper"}])
+def test_a_share_without_items_has_a_loss(tmp_path, fields):
+    """Of a batch with fewer items than workers some have none: their loss is 0 and can be derived."""
+    graph = typed_graph(60).save(tmp_path / "graph")
+    job = make_job({**SMALL, "graph": str(graph.path), "embedding": 8, **fields})
+    session = make_session(job)
+    if fields:
+        # Whoever shares a batch of edges gets all of it, and takes none.
+        session.task._share = lambda links: np.empty(0, np.int64)
+    items = session.task.items[:3] if fields else session.task.items[:0]
+    batch = session.task.sample(Planned(BatchKey(0, 0, 0), items, False))
+    session.inputs.carrier.gather(batch)
+    session.task.label(batch)
+    session.inputs.carrier.transfer(batch)
+    x = session.inputs.complete(batch)
+    loss = session.task.loss(session.encode(batch, x), batch)
+    assert float(loss.detach()) == 0
+    session.backward(loss)
+    assert all(p.grad is None or not p.grad.any() for p in session.learned.parameters())
 
 
 def test_integer_ids_and_embeddings(tmp_path):

@@ -12,7 +12,10 @@ from penstock.train.job import PARTS, Job
 
 
 def with_job_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with a flag a field in place of its `**fields`; only those given are passed on."""
+    """The command with a flag a field in place of its `**fields`; only those given are passed on.
+
+    Where a flag of the command's own has a field's name, the field is left to the job file.
+    """
     signature = inspect.signature(command)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     added = [
@@ -21,6 +24,7 @@ def with_job_flags(command: Callable[..., None]) -> Callable[..., None]:
         )
         for part, options in PARTS.items()
         for name in options.model_fields
+        if name not in signature.parameters
     ]
 
     def wrapped(**given: Any) -> None:

@@ -42,6 +42,8 @@ _COMMANDS = {
     "data": "penstock.cli.data:data",
     "partition": "penstock.cli.partition:partition_command",
     "profile": "penstock.cli.profile:profile_command",
+    "plan": "penstock.cli.plan:plan_command",
+    "simulate": "penstock.cli.simulate:simulate_command",
     "train": "penstock.cli.train:train_command",
     "evaluate": "penstock.cli.use:evaluate_command",
     "predict": "penstock.cli.use:predict_command",

@@ -24,6 +24,7 @@ def train_command(
     cluster: Annotated[
         str | None, typer.Option(help="A cluster file (docs/cluster.md), or 2x2: two machines of two workers here.")
     ] = None,
+    plan: Annotated[Path | None, typer.Option(help="A plan to carry out (penstock plan).")] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
     **fields: Any,
@@ -36,10 +37,12 @@ def train_command(
 
     Example: penstock train job.yaml --cluster cluster.yaml
 
+    Example: penstock train --plan plan.json
+
     Example: penstock train --resume runs/synthetic-arxiv-sage-1
     """
     with shown_progress(as_json) as progress:
-        run = _trained(job, resume, cluster, force, fields, progress)
+        run = _trained(job, resume, cluster, plan, force, fields, progress)
     if as_json:
         print_json({**run.result, "state": run.state, "report": run.page and str(run.page), "notes": progress.notes})
     else:
@@ -53,10 +56,15 @@ def _trained(
     job: Path | None,
     resume: Path | None,
     cluster: str | None,
+    plan: Path | None,
     force: bool,
     fields: dict[str, Any],
     progress: Progress,
 ) -> Run:
+    if plan is not None:
+        if any(each is not None for each in (job, resume, cluster)):
+            raise PenstockError("A plan holds its job and its cluster: give --plan alone, with flags such as --epochs.")
+        return train(plan=plan, force=force, progress=progress, **fields)
     if resume is None:
         chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
         return train(job=chosen, cluster=cluster, force=force, progress=progress)

@@ -31,7 +31,7 @@ class Machine(StrictDocument):
     )
     cores: int | None = Field(default=None, ge=1)
     memory_gb: float | None = Field(default=None, gt=0)
-    gpus: int = Field(default=0, ge=0)
+    gpus: int = Field(default=0, ge=0, description="for its workers; the n-th worker computes on the n-th")
     nic_gbps: float | None = Field(default=None, gt=0)
     rack: str | None = None
 
@@ -63,6 +63,9 @@ class ClusterDocument(StrictDocument):
     """The whole of a cluster file."""
 
     machines: list[Machine] = Field(min_length=1, max_length=1024)
+    oversubscription: float = Field(
+        default=1.0, ge=1, description="how much more the machines of a rack can send than its uplink carries"
+    )
     partition: str | None = Field(
         default=None, description="a folder with the graph cut into parts; cut at the start if none"
     )
@@ -78,6 +81,9 @@ class ClusterDocument(StrictDocument):
         default="all-reduce", description="how gradients are summed: among the workers, or by parameter servers"
     )
     servers: int = Field(default=1, ge=1, le=64, description="parameter servers, if they sum")
+    share_gpus: bool = Field(
+        default=False, description="let several workers of a machine with fewer GPUs compute on the same one"
+    )
     wire_type: Literal["stored", "float16", "int8"] = Field(default="stored", description="how features travel")
     failure: FailureOptions = FailureOptions()
     wire: WireOptions = WireOptions()

@@ -1,11 +1,12 @@
 """Which task runs where: stores beside their parts, workers as many as a machine has, samplers and servers for them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from penstock.cluster.document import ClusterDocument
+from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument
 
 Kind = Literal["store", "sampler", "server", "worker"]
@@ -23,6 +24,7 @@ class TaskSpec(StrictDocument):
     parts: list[int] = Field(
         default=[], description="a store's: what it holds; others': what their machine's store holds"
     )
+    gpu: int | None = Field(default=None, description="a worker's: the number of its GPU among its host's")
 
 
 class Layout(StrictDocument):
@@ -46,12 +48,16 @@ class Layout(StrictDocument):
         return len(self.shares)
 
 
-def lay_out(cluster: ClusterDocument, parts: int) -> Layout:
-    """Parts to machines in order, each as many as the others or one more; every machine's tasks beside its parts."""
+def lay_out(cluster: ClusterDocument, parts: int, placed: Mapping[str, str] | None = None) -> Layout:
+    """Parts to machines in order, each as many as the others or one more; every machine's tasks beside its parts.
+
+    With `placed`, the machine of every task by name, each is where that says, and workers have equal shares.
+    """
     machines = cluster.machines
     held: list[list[int]] = [[] for _ in machines]
     for part in range(parts):
         held[part * len(machines) // parts if parts > len(machines) else part].append(part)
+    where = _where(cluster, placed)
     tasks: list[TaskSpec] = []
     for number, machine in enumerate(machines):
         if held[number]:
@@ -59,24 +65,53 @@ def lay_out(cluster: ClusterDocument, parts: int) -> Layout:
     owners = [f"store-{machines[number].name}" for number in range(len(machines)) for _ in held[number]]
     if cluster.reduce == "servers":
         tasks += [
-            _task(f"server-{rank}", "server", cluster, rank % len(machines), rank, held)
-            for rank in range(cluster.servers)
+            _task(name, "server", cluster, where(name, rank % len(machines)), rank, held)
+            for rank, name in enumerate(f"server-{rank}" for rank in range(cluster.servers))
         ]
-    seats = list(_seats(cluster))
+    seats = [where(f"worker-{rank}", number) for rank, number in enumerate(_seats(cluster))]
+    for rank, seat in enumerate(seats):
+        names = [f"sampler-{rank}-{copy}" for copy in range(cluster.samplers)]
+        tasks += [_task(name, "sampler", cluster, where(name, seat), rank, held) for name in names]
+    gpus = list(_gpus(cluster, seats))
     tasks += [
-        _task(f"sampler-{rank}-{copy}", "sampler", cluster, number, rank, held)
+        _task(f"worker-{rank}", "worker", cluster, number, rank, held).model_copy(update={"gpu": gpus[rank]})
         for rank, number in enumerate(seats)
-        for copy in range(cluster.samplers)
     ]
-    tasks += [_task(f"worker-{rank}", "worker", cluster, number, rank, held) for rank, number in enumerate(seats)]
-    speeds = [machines[number].speed for number in seats]
+    speeds = [1.0 if placed else machines[number].speed for number in seats]
     return Layout(tasks=tasks, shares=[speed / sum(speeds) for speed in speeds], owners=owners)
+
+
+def _where(cluster: ClusterDocument, placed: Mapping[str, str] | None) -> Callable[[str, int], int]:
+    """(a task's name, its machine if nobody says) -> its machine, by number."""
+    numbers = {machine.name: number for number, machine in enumerate(cluster.machines)}
+
+    def where(task: str, otherwise: int) -> int:
+        if placed is None:
+            return otherwise
+        if task not in placed or placed[task] not in numbers:
+            raise PenstockError(
+                f"The plan puts {task} on {placed.get(task, 'no machine')!r}, and the cluster has"
+                f" {', '.join(numbers)}: plan for this cluster."
+            )
+        return numbers[placed[task]]
+
+    return where
 
 
 def _seats(cluster: ClusterDocument) -> Iterator[int]:
     """The machine of every worker, by rank."""
     for number, machine in enumerate(cluster.machines):
         yield from [number] * machine.workers
+
+
+def _gpus(cluster: ClusterDocument, seats: Sequence[int]) -> Iterator[int | None]:
+    """The GPU of every worker, by rank; those of a machine are shared out in turn."""
+    counts = [machine.gpus for machine in cluster.machines]
+    # Machines that are one host have its GPUs one after the other.
+    first = [sum(counts[:number]) if cluster.launcher == "local" else 0 for number in range(len(counts))]
+    for rank, number in enumerate(seats):
+        place = seats[:rank].count(number)
+        yield first[number] + place % counts[number] if counts[number] else None
 
 
 def _task(name: str, kind: Kind, cluster: ClusterDocument, number: int, rank: int, held: list[list[int]]) -> TaskSpec:

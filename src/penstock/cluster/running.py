@@ -1,26 +1,32 @@
 """A run on several machines, from a job and a cluster to a run folder."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from penstock.cluster.controller import Controller, MachineAway, Outcome
 from penstock.cluster.document import ClusterDocument, read_cluster
+from penstock.cluster.gpus import chosen_for_all
 from penstock.cluster.launch import Launcher, make_launcher, take_part
 from penstock.cluster.layout import lay_out
 from penstock.cluster.setup import Setup
+from penstock.cost.profile import deciding
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, cut, open_partition
+from penstock.plan.document import Plan, read_plan, write_plan
 from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import newest
 from penstock.train.data import open_data
 from penstock.train.job import Job, make_job, write_job
-from penstock.train.run_folder import CLUSTER, JOB, RunFolder
+from penstock.train.run_folder import CLUSTER, JOB, PLAN, RunFolder
 from penstock.train.running import change_epochs, resolved
 from penstock.train.standing import checked_standing
 from penstock.train.state_file import read_state, write_state
@@ -31,8 +37,31 @@ PARTS = "parts"
 
 def start_cluster_run(job: Job, cluster_name: str, force: bool = False, progress: Progress = SILENT) -> RunFolder:
     """Train a job on a cluster from its beginning. Processes of a job whose part is another end in it."""
-    cluster = read_cluster(cluster_name)
+    return _start(job, read_cluster(cluster_name), force, progress, None)
+
+
+def start_planned_run(
+    plan: Plan, changes: Mapping[str, Any], force: bool = False, progress: Progress = SILENT
+) -> RunFolder:
+    """Train as a plan says. `changes` of its job may not touch what the plan was made for."""
+    job = make_job({**plan.job, **changes}, "The plan's job")
+    before, after = (deciding(fields) for fields in (plan.job, job.model_dump(mode="json")))
+    for name, value in after.items():
+        if before.get(name, value) != value:
+            raise PenstockError(f"The plan was made for {name} {before[name]!r}, not {value!r}: plan again for that.")
+    try:
+        cluster = ClusterDocument.model_validate(plan.cluster)
+    except ValidationError as error:
+        raise PenstockError(f"The plan's cluster is none: {first_problem(error)}.") from None
+    cluster.wire = cluster.wire.model_copy(update={"egress": plan.egress})
+    return _start(job, cluster, force, progress, plan)
+
+
+def _start(job: Job, cluster: ClusterDocument, force: bool, progress: Progress, plan: Plan | None) -> RunFolder:
     _take_part(cluster)
+    if plan is None:
+        # What cannot be is refused before the graph is cut.
+        chosen_for_all(job.device, cluster)
     threads = job.threads or max(1, default_threads() // max(machine.workers for machine in cluster.machines))
     job = job.model_copy(update={"threads": threads, "graph": resolved(job.graph)})
     if cluster.partition is not None:
@@ -45,6 +74,8 @@ def start_cluster_run(job: Job, cluster_name: str, force: bool = False, progress
         if graph is not None:
             _cut(graph, cluster, folder, progress)
         write_whole(folder.path / CLUSTER, cluster.model_dump_json(indent=1) + "\n")
+        if plan is not None:
+            write_plan(plan, folder.path / PLAN)
         started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         folder.write_facts(state="running", message="", started=started, model=job.model)
     except BaseException:
@@ -109,8 +140,6 @@ def _train_longer(file: Path, epochs: int) -> None:
 
 def cluster_of(path: Path) -> ClusterDocument:
     """The cluster of a run."""
-    from pydantic import ValidationError
-
     try:
         return ClusterDocument.model_validate_json((path / CLUSTER).read_text())
     except (OSError, ValueError) as error:
@@ -129,7 +158,8 @@ def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progre
                 raise
             if not cluster.failure.elastic or not any(machine.workers for machine in rest):
                 raise
-            progress.note(f"The run goes on without {error.machine}. {error}")
+            progress.note(f"The run goes on without {error.machine}, and without a plan. {error}")
+            (folder.path / PLAN).unlink(missing_ok=True)
             cluster = cluster.model_copy(update={"machines": rest})
             write_whole(folder.path / CLUSTER, cluster.model_dump_json(indent=1) + "\n")
             folder.write_facts(state="running", message="")
@@ -147,21 +177,27 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
     try:
         launcher = make_launcher(cluster, folder.path)
         with polite_interrupt() as asked:
-            outcome = Controller(template_of(job, cluster, folder), launcher, progress).run(asked, started)
+            template = template_of(job, cluster, folder)
+            note = chosen_for_all(job.device, cluster, template.layout)[1]
+            if note is not None:
+                progress.note(note)
+            outcome = Controller(template, launcher, progress).run(asked, started)
     except BaseException as error:
         _fail(folder, error, fresh and not known)
         raise
     finally:
         if launcher is not None:
             launcher.close()
-    folder.write_facts(state=outcome.state, message="", result=_result(outcome))
+    folder.write_facts(state=outcome.state, message="", result={**_result(outcome), **_foretold(folder)})
     return folder
 
 
 def template_of(job: Job, cluster: ClusterDocument, folder: RunFolder, measured: int = 0) -> Setup:
     """What every task is told; its own name and keys come later."""
     assert cluster.partition is not None
-    layout = lay_out(cluster, open_partition(cluster.partition).parts)
+    plan = _plan_of(folder)
+    placed = None if plan is None else plan.machine_of()
+    layout = lay_out(cluster, open_partition(cluster.partition).parts, placed)
     return Setup(
         task=layout.tasks[0],
         incarnation=0,
@@ -169,12 +205,27 @@ def template_of(job: Job, cluster: ClusterDocument, folder: RunFolder, measured:
         controller="",
         run=str(folder.path.resolve()),
         partition=cluster.partition,
-        job=job.model_dump(mode="json"),
+        job={**job.model_dump(mode="json"), "device": chosen_for_all(job.device, cluster, layout)[0]},
         cluster=cluster,
         layout=layout,
         addresses={},
         measured=measured,
     )
+
+
+def _plan_of(folder: RunFolder) -> Plan | None:
+    path = folder.path / PLAN
+    return read_plan(path) if path.exists() else None
+
+
+def _foretold(folder: RunFolder) -> dict[str, Any]:
+    """What a plan had said, to stand beside what happened."""
+    plan = _plan_of(folder)
+    if plan is None:
+        return {}
+    said = plan.predicted
+    seconds = {"iteration_s": said.iteration_s, "epoch_s": said.epoch_s, "lower_bound_s": said.lower_bound_s}
+    return {"predicted": {"placement": plan.placement, "flows": plan.flows, **seconds}}
 
 
 def _result(outcome: Outcome) -> dict[str, Any]:

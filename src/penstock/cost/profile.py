@@ -62,7 +62,6 @@ class TaskCost(StrictDocument):
     seconds: Spread = Field(description="processor seconds an iteration, on the machine that was measured")
     cores: Amount = Field(default=1.0, description="cores that it keeps busy at most")
     memory_gb: Amount = Field(default=0.0, description="largest resident memory")
-    gpus: Amount = 0.0
 
 
 class Profile(StrictDocument):

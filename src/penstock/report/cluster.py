@@ -16,7 +16,27 @@ _LONGEST = 60
 def cluster_cards(run: Run) -> list[str]:
     """None for a run on one machine."""
     tasks = [mapping(task) for task in _list(run.result.get("tasks"))]
-    return [_tasks_card(run, tasks), _traffic_card(run)] if tasks else []
+    return [_plan_card(run), _tasks_card(run, tasks), _traffic_card(run)] if tasks else []
+
+
+def _plan_card(run: Run) -> str:
+    """What a plan had said beside what happened; nothing for a run without one."""
+    said = mapping(run.result.get("predicted"))
+    foretold = number(said.get("epoch_s"))
+    # The first epoch compiles kernels and fills the pipeline.
+    epochs = sorted(each for each in map(number, _list(run.result.get("epoch_seconds"))) if each is not None)
+    if foretold is None or not epochs:
+        return ""
+    real = epochs[len(epochs) // 2]
+    off = f" ({real / foretold - 1:+.1%})" if foretold else ""
+    rows = [
+        ("an epoch, as planned", seconds(foretold)),
+        ("an epoch, as it was (median)", seconds(real) + off),
+        ("an iteration, as planned", seconds(number(said.get("iteration_s")) or 0.0)),
+        ("no schedule can be below", seconds(number(said.get("lower_bound_s")) or 0.0)),
+    ]
+    about = f"placement {_text(said.get('placement'))}, flows {_text(said.get('flows'))}"
+    return card("Plan", pairs(rows), escape(about))
 
 
 def _tasks_card(run: Run, tasks: list[dict[str, Any]]) -> str:

@@ -52,15 +52,25 @@ class NeighbourSampler:
         self._set_up(readable, fanouts, totals, edges, clock, relabel)
 
     @classmethod
-    def over(cls, readable: Readable, fanouts: Sequence[int], totals: bool = False, relabel: str = "auto") -> Self:
-        """A sampler of lists wherever they are; whether they weigh or repeat is theirs to say."""
+    def over(
+        cls,
+        readable: Readable,
+        fanouts: Sequence[int],
+        totals: bool = False,
+        relabel: str = "auto",
+        clock: Clock | None = None,
+    ) -> Self:
+        """A sampler of lists wherever they are; whether they weigh or repeat is theirs to say.
+
+        With a `clock`, of which the kind of numbers counts, seeds have times that the lists obey.
+        """
         if len(readable.counts) != 1 or len(readable.relations) != 1:
             raise PenstockError(
                 "NeighbourSampler samples graphs with one node type and one edge type: use TypedNeighbourSampler."
             )
         _check_fanouts(fanouts)
         sampler = cls.__new__(cls)
-        sampler._set_up(readable, fanouts, totals, False, None, relabel)
+        sampler._set_up(readable, fanouts, totals, False, clock, relabel)
         return sampler
 
     def _set_up(
@@ -74,25 +84,34 @@ class NeighbourSampler:
         self._rows: PerThread[Rows] = PerThread(lambda: TreeRows(count) if clock else rows_for(count, relabel))
 
     def sample(
-        self, seeds: Array, key: BatchKey, *, exclude: Array | None = None, times: Array | None = None
+        self,
+        seeds: Array,
+        key: BatchKey,
+        *,
+        exclude: Array | None = None,
+        times: Array | None = None,
+        places: Array | None = None,
     ) -> MiniBatch:
         """The batch of some different seeds; the same for the same key on any thread.
 
         `exclude` are edges [2, m], sources above destinations, that no hop of this batch may draw. `times` has one time
-        per seed where the sampler obeys time; seeds may then repeat.
+        per seed where the sampler obeys time; seeds may then repeat. `places` are then those of the seeds in the batch
+        of which these are a part: seeds draw apart by them.
         """
         seeds = check_seeds(seeds, self._count, self.node_type, index_dtype(self._count))
         exclusion = exclusion_of(exclude, self._count, self._count)
         limits = self._limits(times, len(seeds))
+        if limits is not None and places is not None and places.shape != limits.shape:
+            raise PenstockError(f"{len(seeds)} seeds have {len(places)} places: give one for every seed.")
         rows, blocks = self._rows.get(), list[Block]()
         rows.start(seeds)
         try:
             for hop, fanout in enumerate(self.fanouts):
-                readers = _readers(rows, limits, exclusion)
+                readers = _readers(rows, limits, exclusion, places)
                 drawn = self._lists.start_draw(readers, key.hop(hop), fanout, self.edges)()
                 blocks.append(numbered(drawn, rows))
             if self.totals:
-                totals = self._lists.start_totals(_readers(rows, limits, exclusion))()
+                totals = self._lists.start_totals(_readers(rows, limits, exclusion, places))()
                 for block in blocks:
                     block.totals = totals[: block.num_src]
             vertices = rows.vertices[: rows.known].copy()
@@ -109,14 +128,14 @@ class NeighbourSampler:
         return None
 
 
-def _readers(rows: Rows, limits: Array | None, exclusion: Exclusion = NOTHING) -> Readers:
+def _readers(rows: Rows, limits: Array | None, exclusion: Exclusion = NOTHING, places: Array | None = None) -> Readers:
     """All rows known so far."""
     vertices = rows.vertices[: rows.known]
     if limits is None:
         return Readers(vertices, exclusion=exclusion)
     assert isinstance(rows, TreeRows)
     trees = rows.trees[: rows.known]
-    return Readers(vertices, trees, limits[trees], exclusion)
+    return Readers(vertices, trees if places is None else places[trees], limits[trees], exclusion)
 
 
 def _check_fanouts(fanouts: Sequence[int]) -> None:

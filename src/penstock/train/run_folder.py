@@ -15,10 +15,11 @@ from penstock.graph.documents import read_yaml
 from penstock.train.job import Job, make_job, write_job
 
 FORMAT, VERSION = "penstock-run", 1
-RUN, JOB, CLUSTER, METRICS, EVENTS, LOG, REPORT = (
+RUN, JOB, CLUSTER, PLAN, METRICS, EVENTS, LOG, REPORT = (
     "run.json",
     "job.yaml",
     "cluster.json",
+    "plan.json",
     "metrics.jsonl",
     "events.jsonl",
     "log.txt",

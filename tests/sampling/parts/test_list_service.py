@@ -75,7 +75,10 @@ def test_answers_are_as_narrow_as_they_can_be(partition, store):
         ({"fanout": -2}, "fanout: "),
         ({"fanout": 1 << 31}, "fanout: "),
         ({"replace": 1}, "replace: "),
-        ({"time": "t"}, "time: "),
+        ({"times": "t"}, "times: "),
+        ({"time": "t"}, "have no field 't' to tell the time by"),
+        ({"time": "w"}, "has 1 arrays"),
+        ({"time": "node:w"}, "by the times of edges"),
     ],
 )
 def test_bodies_that_are_refused(partition, store, change, message):

@@ -122,7 +122,7 @@ def test_a_whole_graph_that_was_renumbered_names_its_vertices():
     ("how", "message"),
     [
         ({"edges": True}, "no positions to give"),
-        ({"time": "t"}, "not sampled by time"),
+        ({"time": "t"}, "no field 't' to tell the time by"),
         ({"weight": "nothing"}, "no field 'nothing' to weigh"),
         ({"fanouts": [3, 0]}, "cannot be sampled"),
         ({"fanouts": [{"node__to__node": 3}]}, "give one number a hop"),
@@ -141,7 +141,7 @@ def test_lists_of_parts_refuse_positions_and_times(tmp_path):
     lists = parted_sampler(partition, [2])._lists
     with pytest.raises(PenstockError, match="no positions to give"):
         lists.start_draw(Readers(SEEDS), np.uint64(1), 2, True)
-    with pytest.raises(PenstockError, match="not sampled by time"):
+    with pytest.raises(PenstockError, match="do not obey time"):
         lists.start_totals(Readers(SEEDS, SEEDS, SEEDS))
 
 

@@ -449,3 +449,79 @@ def test_a_step_is_taken_back_after_a_kill_too(tmp_path):
         killed.reach(2)
         assert_is(killed, expected(2), 2)
         killed.close()
+
+
+def clipped(step, world=WORLD, seed=0):
+    """The same pushes, which wait for a factor."""
+    return [push._replace(clipped=True) for push in pushes(step, world, seed)]
+
+
+def shrunk(steps, factors, optimiser="adam"):
+    """One machine's table after steps with gradients multiplied, and the sum of squares of each step's gradients."""
+    table, squares = EmbeddingTable("t", COUNT, WIDTH, optimiser, 0.1, 1, NAMES), []
+    for step in range(steps):
+        total, touched = np.zeros((COUNT, WIDTH), np.float32), np.zeros(COUNT, bool)
+        for push in pushes(step):
+            np.add.at(total, push.ids, push.gradients)
+            touched[push.ids] = True
+        ids = np.flatnonzero(touched)
+        squares.append(np.square(total, dtype=np.float64).sum())
+        table.push(ids, total[ids] * np.float32(factors[step]))
+    return table, squares
+
+
+@pytest.mark.parametrize("kind", [OwnedEmbedding, KilledBeforeRecord, KilledBeforeCopy, KilledBeforeSettling])
+def test_a_clipped_step_is_applied_with_its_factor_after_any_kill(tmp_path, kind):
+    """Squares are told while gradients are staged and after they were applied: some ranks go on before others ask."""
+    factors = [0.5, 1.0, 0.25]
+    table, squares = shrunk(3, factors)
+    for step, factor in enumerate(factors):
+        own = owned(tmp_path)
+        for push in clipped(step):
+            own.push(push)
+        assert own.squares(step) == pytest.approx(squares[step])
+        own.shrink(step, factor)
+        own.push(clipped(step)[0])  # a call that was heard twice takes nothing back
+        own.close()
+        if kind is not OwnedEmbedding:
+            dying = owned(tmp_path, kind=kind)
+            with pytest.raises(KilledError):
+                dying.reach(step + 1)
+            dying.close()
+        own = owned(tmp_path)
+        own.reach(step + 1)
+        own.shrink(step, 0.0)  # long past
+        assert own.squares(step) == pytest.approx(squares[step])
+        own.close()
+        own = owned(tmp_path)
+        assert own.squares(step) == pytest.approx(squares[step])
+        own.close()
+    own = owned(tmp_path)
+    assert_is(own, table, 3)
+    own.close()
+
+
+def test_a_clipped_step_is_not_applied_without_a_factor(tmp_path):
+    own = owned(tmp_path)
+    own.push(clipped(0)[0])
+    with pytest.raises(PushMissing, match="rank 1 of 2"):
+        own.squares(0)
+    own.push(clipped(0)[1])
+    with pytest.raises(PushMissing, match="no factor"):
+        own.reach(1)
+    own.shrink(0, 0.5)
+    own.reach(1)
+    for push in clipped(1):
+        own.push(push)
+    # The factor was the last step's.
+    with pytest.raises(PushMissing, match="no factor"):
+        own.reach(2)
+    own.shrink(1, 0.5)
+    own.reach(2)
+    own.stand(1, number=1)
+    for push in clipped(1):
+        own.push(push)
+    own.shrink(1, 0.5)
+    own.reach(2)
+    assert_is(own, shrunk(2, [0.5, 0.5])[0], 2)
+    own.close()

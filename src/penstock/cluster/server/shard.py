@@ -28,6 +28,11 @@ class Shard:
         self._step = -1
         self._more = torch.zeros(0)
         self._given: dict[int, Tensor] = {}
+        self._rate = 0.0
+        self._summed: Tensor | None = None
+        """The gradients of the step under way, where they wait for a factor."""
+        self._squares = 0.0
+        """Of the last step's gradients, summed."""
         if file.exists():
             self._take(read_state(file))
 
@@ -41,7 +46,7 @@ class Shard:
             pieces = torch.split(weights, [math.prod(shape) for shape in shapes])
             shaped = [piece.reshape(tuple(shape)) for piece, shape in zip(pieces, shapes, strict=True)]
             self._take({"step": step, "weights": shaped, "optimiser": states, "more": torch.zeros(0)})
-            self._given = {}
+            self._given, self._summed = {}, None
             self._keep()
             self._changed.notify_all()
 
@@ -59,10 +64,37 @@ class Shard:
                 return
             if step > self._step:
                 raise PenstockError(f"Gradients of step {step} came before those of step {self._step}.")
-            self._given[rank] = numbers
+            self._given[rank], self._rate = numbers, rate
             if len(self._given) == self._world:
-                self._do_step(rate)
+                self._summed = self._sum()
+                if not self._job.clip:
+                    self._do_step(1.0)
                 self._changed.notify_all()
+
+    def squares(self, step: int, patience: float) -> float | None:
+        """The sum of the squares of a step's gradients, all workers' added up; None: not yet, after `patience` seconds.
+
+        With `clip`, a step is made when its factor is known, which follows from all servers' squares.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._step > step or self._summed is not None, patience)
+            if self._step == step + 1:
+                return self._squares
+            return None if self._step != step or self._summed is None else self._squared(self._summed)
+
+    def shrink(self, step: int, factor: float) -> bool:
+        """Make a step with its gradients multiplied by a factor, unless it is made; False: its gradients are not there.
+
+        Again is no harm: all workers come to the same factor.
+        """
+        with self._changed:
+            if step < self._step:
+                return True
+            if step > self._step or self._summed is None:
+                return False
+            self._do_step(factor)
+            self._changed.notify_all()
+            return True
 
     def after(self, step: int, patience: float) -> tuple[Tensor, Tensor] | None:
         """The weights after a step and the summed further numbers; None: not yet, after `patience` seconds."""
@@ -80,20 +112,31 @@ class Shard:
             self._check_ready()
             return self._states()
 
-    def _do_step(self, rate: float) -> None:
-        """By rank, so that sums round the same in every run. A piece that no worker has a gradient of stays as it is,
-        as one without gradient does on one machine."""
+    def _sum(self) -> Tensor:
+        """By rank, so that sums round the same in every run."""
         total = self._given[0].clone()
         for rank in range(1, self._world):
             total += self._given[rank]
+        return total
+
+    def _squared(self, total: Tensor) -> float:
+        return float(total[: self._count()].double().square().sum())
+
+    def _do_step(self, factor: float) -> None:
+        """A piece that no worker has a gradient of stays as it is, as one without gradient does on one machine."""
+        total, self._summed = self._summed, None
+        assert total is not None
+        self._squares = self._squared(total)
         count, pieces = self._count(), len(self._pieces)
+        if factor != 1.0:
+            total[:count] *= factor
         gradients = torch.split(total[:count], [piece.numel() for piece in self._pieces])
         present = total[count : count + pieces].tolist()
         for piece, gradient, there in zip(self._pieces, gradients, present, strict=True):
             piece.grad = gradient.view_as(piece) if there else None
         if self._optimiser is not None:
             for group in self._optimiser.param_groups:
-                group["lr"] = rate
+                group["lr"] = self._rate
             self._optimiser.step()
         self._more = total[count + pieces :]
         self._given, self._step = {}, self._step + 1
@@ -102,10 +145,12 @@ class Shard:
     def _keep(self) -> None:
         weights = [piece.detach() for piece in self._pieces]
         state = {"step": self._step, "weights": weights, "optimiser": self._states(), "more": self._more}
+        state["squares"] = self._squares
         write_state(self._file, state, durable=False)
 
     def _take(self, state: dict[str, Any]) -> None:
         self._step, self._more = int(state["step"]), state["more"]
+        self._squares = float(state.get("squares", 0.0))
         self._pieces = [torch.nn.Parameter(weights.clone()) for weights in state["weights"]]
         # A model may have fewer weights than there are servers.
         self._optimiser = make_optimiser(self._pieces, self._job) if self._pieces else None

@@ -48,13 +48,21 @@ def _serve(member: Member, shard: Shard) -> None:
             return Message("wait")
         return Message("weights", arrays=tuple(value.numpy().copy() for value in found))
 
+    def squares(message: Message, sender: str) -> Message:
+        found = shard.squares(int(message.body["step"]), _PATIENCE)
+        return Message("wait") if found is None else Message("squares", {"squares": found})
+
+    def shrink(message: Message, sender: str) -> Message:
+        there = shard.shrink(int(message.body["step"]), float(message.body["factor"]))
+        return Message("shrunk" if there else "wait")
+
     def optimiser(message: Message, sender: str) -> Message:
         states = shard.states()
         arrays = tuple(value.numpy().copy() for state in states for value in state.values())
         return Message("optimiser", {"names": [list(state) for state in states]}, arrays)
 
-    for kind, handler in {"begin": begin, "gradients": gradients, "weights": weights, "optimiser": optimiser}.items():
-        member.post.serve(kind, handler)
+    for handler in (begin, gradients, weights, squares, shrink, optimiser):
+        member.post.serve(handler.__name__, handler)
 
 
 def _tensor(array: Array) -> torch.Tensor:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.cluster.gpus import claim_gpu
 from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.cut_graph import Parts
@@ -52,6 +53,8 @@ def run_worker(setup: Setup) -> int:
     with Member(setup) as member:
         job = _with_samplers(make_job(setup.job, "The run's job"), setup.cluster.samplers)
         try:
+            if job.device == "cuda":
+                claim_gpu(setup)
             with own_settings(job):
                 Worker(member, job).run()
             return 0

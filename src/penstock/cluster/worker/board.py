@@ -64,6 +64,10 @@ class WireBoard(Store):
         """Whether several can be asked for at once."""
         return True
 
+    def clone(self) -> "WireBoard":
+        """The same board: calls of several threads do not disturb each other."""
+        return self
+
     def set_timeout(self, timeout: timedelta) -> None:
         """The run's own patience counts."""
 

@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 
 from penstock.cluster.tasks.member import Member
+from penstock.cluster.worker.exchange import Exchange
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.blocks import ranges
 from penstock.graph.graph import SPLITS, EdgeSet, Graph, NodeSet
 from penstock.graph.schema import EdgeType
 from penstock.partition import Partition, open_partition
-from penstock.sampling.parts import OwnedPart
+from penstock.sampling.links import Absent
+from penstock.sampling.parts import OwnedPart, RelationReader
+from penstock.sampling.temporal import OF_NODES
 from penstock.store.local import LocalStore
 from penstock.store.parts import PartedStore
 from penstock.wire import Channel, Message
@@ -24,7 +28,7 @@ _COLUMN = 1 << 22
 
 @dataclass(eq=False)
 class RemoteEdges(EdgeSet):
-    """A relation whose lists are at the parts' owners: its size."""
+    """A relation whose lists are at the parts' owners: its size, and the names of its fields without their values."""
 
     total: int = 0
 
@@ -71,6 +75,27 @@ class Parts:
         self.store = PartedStore(self.partition.book, local, features, setup.cluster.wire_type)
         self.lists = self.channels("lists", 0)
         """The way to a part's lists: draws go first, as rows cannot be asked for before they are known."""
+        self.absent: dict[EdgeType, Absent] = {}
+        """Edges that the task holds out, by relation: they are in the parts' files, and nobody draws them."""
+        self.exchange = Exchange(member)
+        self._times: Array | None = None
+
+    @property
+    def reader(self) -> RelationReader:
+        """For relations that are read whole."""
+        return RelationReader(self.partition, self.owned, self.lists)
+
+    def vertex_times(self, time: str | None) -> Array | None:
+        """Where a job draws by the times of vertices: those of all, by new number; read once."""
+        if time is None or not time.startswith(OF_NODES):
+            return None
+        if self._times is None:
+            name = f"{self.partition.book.type_named(None)}/{time.removeprefix(OF_NODES)}"
+            count = self.partition.book.count()
+            self._times = np.concatenate(
+                [self.store.pull(name, np.arange(*some)) for some in ranges(count, _COLUMN)] or [np.empty(0)]
+            )
+        return self._times
 
     def channels(self, flow: str, priority: int) -> Callable[[int], Channel]:
         """A flow to the owners of parts."""
@@ -90,16 +115,16 @@ class Parts:
         return [call.result().body for call in calls]
 
 
-def open_cut_graph(parts: Parts, label: str) -> CutGraph:
-    """The graph with the labels named `label`, and its splits, in the order before the cut."""
+def open_cut_graph(parts: Parts, label: str, times: str | None = None) -> CutGraph:
+    """The graph with the labels named `label`, the field `times`, and its splits, in the order before the cut."""
     said = parts.describe(label)
     book = parts.partition.book
     nodes: dict[str, NodeSet] = {}
     for name in book.node_types:
         described = [each["nodes"][name] for each in said]
-        fields = {}
-        if label in described[0]["fields"]:
-            fields[label] = _column(parts.store, parts.partition, name, label)
+        fields: dict[str, Array] = {}
+        for wanted in {label, times or label} & set(described[0]["fields"]):
+            fields[wanted] = _column(parts.store, parts.partition, name, wanted)
         words = described[0]["words"]
         categories = {} if words is None else {label: list(words)}
         nodes[name] = NodeSet(book.count(name), fields, _splits(parts, name), None, categories)
@@ -108,7 +133,8 @@ def open_cut_graph(parts: Parts, label: str) -> CutGraph:
         source, relation_name, target = relation["type"]
         total = sum(int(each["edges"][number]["count"]) for each in said)
         none = np.empty(0, np.int64)
-        edges[source, relation_name, target] = RemoteEdges(none, none, total=total)
+        fields = dict.fromkeys(map(str, relation["fields"]), none)
+        edges[source, relation_name, target] = RemoteEdges(none, none, fields, total=total)
     size = sum(int(each["bytes"]) for each in said)
     field_names = {name: list(said[0]["nodes"][name]["fields"]) for name in nodes}
     return CutGraph(nodes, edges, field_names, str(parts.partition.document.graph), size)

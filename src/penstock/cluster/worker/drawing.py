@@ -6,11 +6,15 @@ from typing import Any
 import numpy as np
 
 from penstock.cluster.worker.cut_graph import Parts
+from penstock.cluster.worker.split import SeedSplit
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.schema import EdgeType
 from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned
-from penstock.sampling.parts import RemoteSampler, parted_sampler
+from penstock.sampling import NeighbourSampler, TypedNeighbourSampler
+from penstock.sampling.links import Absent, Exclude
+from penstock.sampling.parts import LackingSampler, RemoteSampler, edge_types_in, parted_labor, parted_sampler
 from penstock.train.job import Job
 from penstock.train.samplers import Drawing
 
@@ -20,36 +24,37 @@ SAMPLER = "train"
 
 def job_sampler(parts: Parts, job: Job) -> Any:
     """The job's sampler over all parts."""
+    fanouts: list[Any] = [dict(fanout) if isinstance(fanout, dict) else fanout for fanout in job.fanouts]
+    if job.sampler == "labor":
+        if any(isinstance(fanout, dict) for fanout in fanouts):
+            raise PenstockError("Fan-outs a relation are for graphs with several relations: give one number a hop.")
+        return parted_labor(parts.partition, fanouts, local=parts.owned, channels=parts.lists)
     if job.sampler != "neighbour":
         raise PenstockError(
-            f"Sampler {job.sampler} needs the whole graph in one place: on several machines use sampler neighbour."
+            f"Sampler {job.sampler} needs the whole graph in one place: on several machines use sampler neighbour, or"
+            " labor."
         )
-    fanouts: list[Any] = [dict(fanout) if isinstance(fanout, dict) else fanout for fanout in job.fanouts]
-    return parted_sampler(
-        parts.partition,
-        fanouts,
-        job.replace,
-        job.weight,
-        totals=job.needs_totals,
-        time=job.time,
-        local=parts.owned,
-        channels=parts.lists,
-    )
+
+    def lacking(absent: Mapping[EdgeType, Absent]) -> NeighbourSampler | TypedNeighbourSampler:
+        return parted_sampler(
+            parts.partition,
+            fanouts,
+            job.replace,
+            job.weight,
+            totals=job.needs_totals,
+            time=job.time,
+            local=parts.owned,
+            channels=parts.lists,
+            absent=absent,
+            vertex_times=parts.vertex_times(job.time),
+        )
+
+    return LackingSampler(lacking, edge_types_in(parts.owned, parts.lists))
 
 
 def make_parted_drawing(parts: Parts, job: Job, node_type: str, typed: bool, train: Array, new: Array) -> Drawing:
     """`train` are the training vertices, ascending, and `new` their numbers in the cut graph, which may be `typed`."""
-    setup = parts.member.setup
-    helpers = setup.layout.samplers_of(setup.task.rank)
-    sampler: Any
-    if helpers:
-        book = parts.partition.book
-        counts = {name: book.count(name) for name in book.node_types}
-        names = {name: parts.partition.original(name) for name in book.node_types}
-        channels = [parts.member.post.channel(task, "batches", 0) for task in helpers]
-        sampler = RemoteSampler(channels, SAMPLER, counts, names)
-    else:
-        sampler = job_sampler(parts, job)
+    sampler = _sampler_for(parts, job)
 
     def sample(seeds: Mapping[str, Array], planned: Planned, **more: Any) -> Batch:
         (given,) = seeds.values()
@@ -60,3 +65,55 @@ def make_parted_drawing(parts: Parts, job: Job, node_type: str, typed: bool, tra
         return batch
 
     return Drawing(sample, train, job.batch_size)
+
+
+def make_timed_drawing(parts: Parts, job: Job, times: Array, train: Array, split: SeedSplit) -> Drawing:
+    """Of a graph of one type, by time; `times` are those of all vertices as seeds, and `split` takes this worker's
+    seeds of a whole batch: a seed's draws depend on its place in it."""
+    sampler, partition = _sampler_for(parts, job), parts.partition
+    new = partition.new_ids(train)
+
+    def sample(seeds: Mapping[str, Array], planned: Planned) -> Batch:
+        places = split.places(planned)
+        (given,) = ({name: these[places] for name, these in seeds.items()}).values()
+        numbers = new[np.searchsorted(train, given)]
+        batch: Batch = sampler.sample(numbers, planned.key, times=times[given], places=places)
+        batch.seeds = given
+        return batch
+
+    return Drawing(sample, train, job.batch_size)
+
+
+def make_parted_edge_drawing(parts: Parts, job: Job, new: Mapping[str, Array], typed: bool, items: Array) -> Drawing:
+    """For tasks on edges: `items` are the training edges' positions, `new` the new numbers of all vertices, by type."""
+    sampler = _sampler_for(parts, job)
+
+    def sample(seeds: Mapping[str, Array], planned: Planned, *, exclude: Exclude) -> Batch:
+        numbers: Any = {name: new[name][these] for name, these in seeds.items()}
+        pairs: Any
+        if isinstance(exclude, dict):
+            pairs = {
+                kind: np.stack([new[kind[0]][sources], new[kind[2]][targets]])
+                for kind, (sources, targets) in exclude.items()
+            }
+        else:
+            ((only, numbers),) = numbers.items()
+            pairs = new[only][exclude]
+        batch: Batch = sampler.sample(numbers, planned.key, exclude=pairs, absent=parts.absent)
+        batch.seeds = dict(seeds) if typed else next(iter(seeds.values()))
+        return batch
+
+    return Drawing(sample, items, job.batch_size)
+
+
+def _sampler_for(parts: Parts, job: Job) -> Any:
+    """The job's sampler, or the tasks that sample for this worker."""
+    setup = parts.member.setup
+    helpers = setup.layout.samplers_of(setup.task.rank)
+    if not helpers:
+        return job_sampler(parts, job)
+    book = parts.partition.book
+    counts = {name: book.count(name) for name in book.node_types}
+    names = {name: parts.partition.original(name) for name in book.node_types}
+    channels = [parts.member.post.channel(task, "batches", 0) for task in helpers]
+    return RemoteSampler(channels, SAMPLER, counts, names)

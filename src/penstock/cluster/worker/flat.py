@@ -1,5 +1,7 @@
 """All gradients of a model as one row of numbers, and back."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -7,13 +9,20 @@ from penstock.train.session import Session
 
 
 class Flat:
-    """The learned parameters of a session, one behind the other, and room for a few numbers more."""
+    """The learned parameters of a session, one behind the other, and room for a few numbers more.
 
-    def __init__(self, session: Session, more: int) -> None:
+    `numbers` are on the host, where whoever sums them reads them, or `on_device`: where the parameters are. Between a
+    GPU and the host they are copied at once, not parameter by parameter.
+    """
+
+    def __init__(self, session: Session, more: int, on_device: bool = False) -> None:
         self.parameters = [p for p in session.learned.parameters() if p.requires_grad]
         self.sizes = [p.numel() for p in self.parameters]
         self.count = sum(self.sizes)
-        self.numbers = torch.zeros(self.count + more, dtype=torch.float32)
+        device = next((parameter.device for parameter in self.parameters), torch.device("cpu"))
+        self._near = torch.zeros(self.count + more, dtype=torch.float32, device=device)
+        self._copied = device.type != "cpu" and not on_device
+        self.numbers = torch.zeros(self._near.shape, pin_memory=True) if self._copied else self._near
         self.present = [False] * len(self.sizes)
         """Whether a parameter had a gradient when they were taken; some have none in a batch without their edges."""
 
@@ -21,6 +30,14 @@ class Flat:
     def more(self) -> Tensor:
         """The numbers behind the gradients."""
         return self.numbers[self.count :]
+
+    def set_more(self, values: Sequence[float]) -> None:
+        """Write the numbers behind the gradients."""
+        self.more.copy_(torch.tensor(values, dtype=torch.float32))
+
+    def are_finite(self) -> bool:
+        """Whether no gradient is infinite or NaN."""
+        return bool(self.numbers[: self.count].isfinite().all())
 
     def take_gradients(self) -> None:
         """From the parameters; zeros where one has none."""
@@ -30,9 +47,11 @@ class Flat:
                 part.zero_()
             else:
                 part.copy_(parameter.grad.reshape(-1))
+        self._fetch()
 
     def give_gradients(self, present: list[bool]) -> None:
         """To the parameters that any worker has one for: an optimiser passes over the others."""
+        self._bring()
         for part, parameter, there in zip(self._parts(), self.parameters, present, strict=True):
             if not there:
                 parameter.grad = None
@@ -45,12 +64,22 @@ class Flat:
         """From the parameters."""
         for part, parameter in zip(self._parts(), self.parameters, strict=True):
             part.copy_(parameter.detach().reshape(-1))
+        self._fetch()
 
     def give_weights(self) -> None:
         """To the parameters."""
+        self._bring()
         with torch.no_grad():
             for part, parameter in zip(self._parts(), self.parameters, strict=True):
                 parameter.copy_(part.view_as(parameter))
 
     def _parts(self) -> list[Tensor]:
-        return list(torch.split(self.numbers[: self.count], self.sizes))
+        return list(torch.split(self._near[: self.count], self.sizes))
+
+    def _fetch(self) -> None:
+        if self._copied:
+            self.numbers[: self.count].copy_(self._near[: self.count])
+
+    def _bring(self) -> None:
+        if self._copied:
+            self._near[: self.count].copy_(self.numbers[: self.count])

@@ -4,7 +4,8 @@ Outputs of a layer are kept at their vertices' owners, where the next layer read
 wait for each other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.progress import SILENT, Progress
 from penstock.sampling import ALL, BatchKey
+from penstock.sampling.device.block import on_device
 from penstock.sampling.parts import parted_sampler
 from penstock.train.inference import evaluating
 from penstock.train.reach import followed_relations
-from penstock.train.samplers import layers_of
+from penstock.train.samplers import clock_for, layers_of
 from penstock.train.session import Session
 from penstock.train.together import RegroupError
 
@@ -41,9 +43,9 @@ class PartedInference:
         self._session, self._parts, self._team, self._name = session, parts, team, name
         self._model: Any = session.model
         self._made: set[str] = set()
+        self._shared = 0
         self._budget = (session.job.inference_mb << 20) // _SHARE
-        if not getattr(self._model, "layerwise", False):
-            raise PenstockError("A model that is not made of layers is not evaluated on several machines yet.")
+        self._clock = clock_for(session.job, session.graph)
 
     def outputs(
         self, wanted: dict[str, Array], progress: Progress = SILENT, hidden: bool = False
@@ -51,17 +53,41 @@ class PartedInference:
         """The outputs of vertices, in their order, to every worker."""
         if hidden:
             raise PenstockError("Hidden outputs are not computed on several machines yet: use one.")
-        try:
+        if not getattr(self._model, "layerwise", False) or self._clock is not None:
+            # As on one machine: no vertex has one value that all its readers could share.
+            return self._by_neighbourhoods(wanted)
+        with self._in_round():
             return self._by_all(wanted)
+
+    def in_parts(self, count: int, compute: Callable[[slice], Array]) -> Array:
+        """What `compute` gives for a range of `count` items, one row each: every worker computes some, and has all."""
+        self._shared += 1
+        name, rank, world = f"{self._name}-{self._shared}", self._team.rank, self._team.world
+        with self._in_round():
+            own = compute(slice(count * rank // world, count * (rank + 1) // world))
+            if world == 1:
+                return own
+            exchange = self._parts.exchange
+            exchange.keep(name, own)
+            self._team.barrier(f"kept-{name}")
+            found = exchange.joined(name)
+            self._team.barrier(f"had-{name}")
+            exchange.forget(name)
+            return found
+
+    @contextmanager
+    def _in_round(self) -> Iterator[None]:
+        """A task that was started again has lost what others read of it: then the round is over, and all done anew."""
+        try:
+            yield
         except PenstockError as error:
-            # A store that was started again has lost the levels: then the round is over, and all is done anew.
             if self._team.holds():
                 raise
             raise RegroupError(str(error)) from error
 
     def _by_all(self, wanted: dict[str, Array]) -> dict[str, torch.Tensor]:
         self._settle()
-        with torch.no_grad(), evaluating(self._session.model):
+        with torch.no_grad(), evaluating(self._session.model), self._session.precision():
             for number, types in enumerate(self._types(list(wanted))):
                 self._compute(number, types)
                 self._team.barrier(f"level-{self._name}-{number}")
@@ -70,6 +96,33 @@ class PartedInference:
         self._team.barrier(f"read-{self._name}")
         self._drop()
         return found
+
+    def _by_neighbourhoods(self, wanted: dict[str, Array]) -> dict[str, torch.Tensor]:
+        """Each worker computes some of the vertices from their whole neighbourhoods."""
+        with self._in_round():
+            self._settle()
+        sampler = self._sampler(self._followed())
+        found = {}
+        for name, rows in wanted.items():
+
+            def compute(some: slice, name: str = name, rows: Array = rows) -> Array:
+                with torch.no_grad(), evaluating(self._session.model), self._session.precision():
+                    return self._of_neighbourhoods(sampler, name, rows[some])
+
+            found[name] = torch.from_numpy(self.in_parts(len(rows), compute)).to(self._session.inputs.device)
+        return found
+
+    def _of_neighbourhoods(self, sampler: Any, name: str, rows: Array) -> Array:
+        """Outputs of some vertices by original number; float32, a row each, of no width where there are none."""
+        new, outputs = self._parts.partition.new_ids(rows, name), list[Array]()
+        for numbers, batch in self._chunks(sampler, name, new, None if self._clock is None else self._clock[1][rows]):
+            x = {each: self._session.inputs.pull(each, ids) for each, ids in batch.inputs.items() if len(ids)}
+            blocks = [self._near(block) for block in batch.blocks]
+            out = self._model(blocks, x[name] if self._session.graph.is_homogeneous else x)
+            rows_out = out if isinstance(out, torch.Tensor) else out[name]
+            assert len(rows_out) == len(numbers)
+            outputs.append(rows_out.float().cpu().numpy())
+        return np.concatenate(outputs) if outputs else np.empty((0, self._session.task.out), np.float32)
 
     def _settle(self) -> None:
         """If the weights were restored, the owners' embeddings are too before anybody reads them."""
@@ -89,70 +142,93 @@ class PartedInference:
 
     def _hops(self) -> list[list[EdgeType]]:
         """The relations that layers follow, the last one first."""
-        job, graph = self._session.job, self._session.graph
-        hops = followed_relations(graph, job.fanouts, layers_of(job))
+        hops = self._followed()
         layers: int = self._model.num_layers
         return [hops[min(place, len(hops) - 1)] for place in range(layers)]
 
-    def _compute(self, number: int, types: list[str]) -> None:
-        """One layer, for this worker's vertices."""
-        hop = self._hops()[self._model.num_layers - 1 - number]
-        homogeneous = self._session.graph.is_homogeneous
-        fanouts: list[Any] = [ALL] if homogeneous else [dict.fromkeys(hop, ALL)]
-        sampler: Any = parted_sampler(
+    def _followed(self) -> list[list[EdgeType]]:
+        """The relations of every hop, counted from the seeds."""
+        return followed_relations(self._session.graph, self._session.job.fanouts, layers_of(self._session.job))
+
+    def _sampler(self, hops: list[list[EdgeType]]) -> Any:
+        """Whole lists, over some hops."""
+        job, homogeneous = self._session.job, self._session.graph.is_homogeneous
+        fanouts: list[Any] = [ALL if homogeneous else dict.fromkeys(hop, ALL) for hop in hops]
+        return parted_sampler(
             self._parts.partition,
             fanouts,
-            weight=self._session.job.weight,
+            weight=job.weight,
             totals=True,
+            time=job.time,
             local=self._parts.owned,
             channels=self._parts.lists,
+            absent=self._parts.absent,
+            vertex_times=self._parts.vertex_times(job.time),
         )
+
+    def _compute(self, number: int, types: list[str]) -> None:
+        """One layer, for this worker's vertices."""
+        sampler = self._sampler([self._hops()[self._model.num_layers - 1 - number]])
+        homogeneous = self._session.graph.is_homogeneous
         for name in types:
             for first, last in self._ranges(name):
-                for rows, batch in self._chunks(sampler, name, first, last):
+                for rows, batch in self._chunks(sampler, name, range(first, last)):
                     x = {each: self._fetch(number, each, ids) for each, ids in batch.inputs.items() if len(ids)}
                     given = x[name] if homogeneous else x
-                    out = self._model.layer(number, batch.blocks[0], given)
+                    out = self._model.layer(number, self._near(batch.blocks[0]), given)
                     self._keep(number, name, rows, out if homogeneous else out[name])
 
-    def _chunks(self, sampler: Any, name: str, first: int, last: int) -> Iterator[tuple[Array, Any]]:
-        """Vertices with their whole lists, as many as the working memory holds."""
-        size, width = _FIRST, max(self._session.inputs.widths.values())
-        width = max(width, self._session.job.hidden)
-        while first < last:
-            rows = np.arange(first, min(first + size, last))
-            batch = sampler.sample(rows if self._session.graph.is_homogeneous else {name: rows}, _ANY)
+    def _chunks(
+        self, sampler: Any, name: str, vertices: Array | range, times: Array | None = None
+    ) -> Iterator[tuple[Array, Any]]:
+        """Vertices with their whole lists, as many as the working memory holds; `times` are theirs as seeds."""
+        size, width = _FIRST if times is None else 1, max(self._session.inputs.widths.values())
+        width, start = max(width, self._session.job.hidden), 0
+        while start < len(vertices):
+            rows = np.asarray(vertices[start : start + size])
+            seen = {} if times is None else {"times": times[start : start + size]}
+            batch = sampler.sample(rows if self._session.graph.is_homogeneous else {name: rows}, _ANY, **seen)
             load = 4 * width * sum(map(len, batch.inputs.values())) + 16 * batch.blocks[0].num_edges
             if load > self._budget and len(rows) > 1:
                 size = len(rows) // 2
                 continue
             yield rows, batch
-            first += len(rows)
+            start += len(rows)
             if 2 * load <= self._budget:
                 size *= 2
 
     def _fetch(self, number: int, name: str, ids: Array) -> torch.Tensor:
         """What a layer reads of some vertices."""
         if number > 0:
-            return torch.from_numpy(self._parts.store.pull(self._level(number - 1, name), ids))
+            return self._pull(number - 1, name, ids)
         x = self._session.inputs.pull(name, ids)
         prepared = self._model.prepare(x if self._session.graph.is_homogeneous else {name: x})
         rows: torch.Tensor = prepared if self._session.graph.is_homogeneous else prepared[name]
         return rows
+
+    def _pull(self, number: int, name: str, ids: Array) -> torch.Tensor:
+        """What a layer has given for some vertices."""
+        rows = torch.from_numpy(self._parts.store.pull(self._level(number, name), ids))
+        return rows.to(self._session.inputs.device)
+
+    def _near(self, block: Any) -> Any:
+        """A block where the model computes."""
+        device = self._session.inputs.device
+        return block if device.type == "cpu" else on_device(block, device)
 
     def _keep(self, number: int, name: str, rows: Array, out: torch.Tensor) -> None:
         field = self._level(number, name)
         if field not in self._made:
             self._parts.store.make(field, out.shape[1])
             self._made.add(field)
-        self._parts.store.push(field, rows, out.float().numpy())
+        self._parts.store.push(field, rows, out.float().cpu().numpy())
 
     def _collect(self, name: str, ids: Array) -> torch.Tensor:
         """The answer for some vertices, from the levels that it is made of."""
         new = self._parts.partition.new_ids(ids, name)
         layers: int = self._model.num_layers
         numbers = range(layers) if self._model.needs_all_outputs else [layers - 1]
-        levels = [torch.from_numpy(self._parts.store.pull(self._level(n, name), new)) for n in numbers]
+        levels = [self._pull(n, name, new) for n in numbers]
         if self._session.graph.is_homogeneous:
             joined: torch.Tensor = self._model.join(levels)
             return joined

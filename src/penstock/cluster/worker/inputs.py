@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.pipeline.carrying import HostCarrier
 from penstock.pipeline.loading import Batch
 from penstock.store.parts import RemoteEmbedding
-from penstock.train.inputs import Inputs, divide_by_sum, types_with
+from penstock.train.inputs import CPU, Inputs, divide_by_sum, types_with
 from penstock.train.job import Job
 
 
@@ -48,13 +48,14 @@ class AgreedTable:
 class PartedInputs(Inputs):
     """Features by new number, pulled from whoever holds them; gradients of embeddings are handed to their owners."""
 
-    def __init__(self, graph: CutGraph, parts: Parts, job: Job) -> None:
+    def __init__(self, graph: CutGraph, parts: Parts, job: Job, device: torch.device = CPU) -> None:
         setup = parts.member.setup
         self.step = 0
         """Steps of the run that are done."""
         self._waiting: dict[str, Any] = {}
+        self._clipped = job.clip > 0
         self._rank, self._world = setup.task.rank, setup.layout.world
-        self.device, self._field, self._repeats = torch.device("cpu"), job.features, False
+        self.device, self._field, self._repeats = device, job.features, False
         having = types_with(job.features, graph.field_names)
         self.fields = {name: job.features for name in graph.nodes if name in having}
         self.store, self.placed_tables = parts.store, {}
@@ -62,8 +63,6 @@ class PartedInputs(Inputs):
         self.tables = {name: self._table(name, parts, job) for name in graph.nodes if name not in self.fields}
         self.widths = {name: self._parted_width(name, job) for name in graph.nodes}
         self.carrier = HostCarrier(self.store, self.fields, self.scale)
-        if self.tables and job.clip:
-            raise PenstockError("clip takes embeddings' gradients together, which are at their owners: set clip to 0.")
 
     def is_finite(self) -> bool:
         """Looked at when a state is taken: the rows are elsewhere."""
@@ -74,8 +73,17 @@ class PartedInputs(Inputs):
         for name, table in self.tables.items():
             gradients = x[name].grad if name in x else None
             ids: Any = batch.inputs.get(name, np.empty(0, np.int64))
-            pushed = None if gradients is None else gradients.float().numpy()
-            table.remote.push(ids, pushed, self.step, self._rank, self._world)
+            pushed = None if gradients is None else gradients.float().cpu().numpy()
+            table.remote.push(ids, pushed, self.step, self._rank, self._world, self._clipped)
+
+    def squares(self) -> float:
+        """The sum of the squares of the learnable rows' gradients in this step, once all workers have handed in."""
+        return float(sum(table.remote.squares(self.step) for table in self.tables.values()))
+
+    def shrink(self, factor: float) -> None:
+        """Have the owners multiply this step's gradients by a factor."""
+        for table in self.tables.values():
+            table.remote.shrink(self.step, factor)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Remember a checkpoint's tables until `settle`; another worker's state has none, as owners keep theirs."""

@@ -1,11 +1,13 @@
 """Gradients summed by parameter servers, which give the new weights back."""
 
 import itertools
+from typing import Any
 
 import torch
 
 from penstock.cluster.server.pieces import State, cut_state, join_state, shape_of, shard_pieces
 from penstock.cluster.tasks.member import Member
+from penstock.cluster.worker.clipping import clip_factor
 from penstock.cluster.worker.flat import Flat
 from penstock.train.session import Session
 from penstock.train.together import RegroupError
@@ -46,6 +48,8 @@ class Servers:
             calls.append(self._channels[number].start(Message("gradients", body, (numbers,)), self._patience))
         for call in calls:
             call.result()
+        if session.job.clip:
+            self._clip(session)
         total, stop = loss, asked
         for number, (first, last) in enumerate(self._bounds):
             weights, more_sums = self._weights(number)
@@ -85,14 +89,26 @@ class Servers:
             shapes = [shape_of(piece, parameters[piece.parameter]) for piece in pieces]
             names = [list(state) for state in states]
             body = {"step": self._step, "shapes": shapes, "names": names, "again": again}
-            channel.call(Message("begin", body, tuple(a.contiguous().numpy() for a in arrays)), self._patience)
+            channel.call(Message("begin", body, tuple(a.contiguous().cpu().numpy() for a in arrays)), self._patience)
+
+    def _clip(self, session: Session) -> None:
+        """Every worker comes to the same factor, and tells it to all: whoever has it already is told in vain."""
+        servers = range(len(self._channels))
+        squares = sum(float(self._answer(number, "squares").body["squares"]) for number in servers)
+        factor = clip_factor(session, squares)
+        for number in servers:
+            self._answer(number, "shrink", factor=factor)
 
     def _weights(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        weights, more = self._answer(number, "weights").arrays
+        return torch.from_numpy(weights.copy()), torch.from_numpy(more.copy())
+
+    def _answer(self, number: int, kind: str, **more: Any) -> Message:
+        """What a server says of the step under way, once it can; all gradients must be there for that."""
         while True:
-            answer = self._channels[number].call(Message("weights", {"step": self._step}), self._patience)
-            if answer.kind == "weights":
-                weights, more = answer.arrays
-                return torch.from_numpy(weights.copy()), torch.from_numpy(more.copy())
+            answer = self._channels[number].call(Message(kind, {"step": self._step, **more}), self._patience)
+            if answer.kind != "wait":
+                return answer
             if self._member.round >= self._generation or self._member.stopped.is_set() or self._left():
                 raise RegroupError("the round is over")
 

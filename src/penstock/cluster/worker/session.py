@@ -5,45 +5,69 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from penstock.cluster.gpus import chosen_for_all
 from penstock.cluster.server import check_served
-from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
-from penstock.cluster.worker.drawing import make_parted_drawing
+from penstock.cluster.worker.cut_graph import CutGraph, Parts, open_cut_graph
+from penstock.cluster.worker.drawing import make_parted_drawing, make_timed_drawing
+from penstock.cluster.worker.edge_tasks import make_parted_edge_task
 from penstock.cluster.worker.inputs import PartedInputs
-from penstock.cluster.worker.split import SeedSplit
+from penstock.cluster.worker.split import SeedSplit, whole_batches
 from penstock.errors import PenstockError
+from penstock.sampling.temporal import OF_NODES
 from penstock.train.data import choose_task
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices
+from penstock.train.samplers import clock_for
 from penstock.train.session import Session, assembled, try_out
-from penstock.train.tasks import NodeTask
+from penstock.train.tasks import NodeTask, Task
 
 
 def make_parted_session(parts: Parts, job: Job) -> tuple[Session, SeedSplit]:
     """Everything the job names, over a cut graph; and how its batches are split."""
     setup = parts.member.setup
+    device = torch.device(chosen_for_all(job.device, setup.cluster, setup.layout)[0])
     _check(job, setup.cluster.reduce)
-    graph = open_cut_graph(parts, job.label)
+    times = None if job.time is None else job.seed_time or job.time.removeprefix(OF_NODES)
+    graph = open_cut_graph(parts, job.label, times)
     torch.manual_seed(job.seed)
-    inputs = PartedInputs(graph, parts, job)
-    task_name = choose_task(graph, job)
-    if task_name not in ("node-classification", "node-regression"):
-        raise PenstockError(f"Task {task_name} is not trained on several machines yet: train it on one.")
-    data = labelled_vertices(graph, job, task_name)
-    train = np.asarray(data.splits["train"])
-    new = parts.partition.new_ids(train, data.node_type)
-    drawing = make_parted_drawing(parts, job, data.node_type, not graph.is_homogeneous, train, new)
-    task = NodeTask(data, drawing, job)
+    inputs = PartedInputs(graph, parts, job, device)
+    task, graph, split = _task(parts, graph, job)
     session = assembled(job, graph, inputs, task)
-    if not any((Path(setup.run) / "checkpoints").glob("step-*.ckpt")):
+    fresh = not any((Path(setup.run) / "checkpoints").glob("step-*.ckpt"))
+    if device.type == "cuda":
+        from penstock.cluster.worker.placing import check_for_gpus, place_with_host
+
+        check_for_gpus(job, setup.cluster.reduce == "servers", bool(inputs.tables))
+        session.device = place_with_host(session, setup.layout.shares[setup.task.rank], fresh)
+    if fresh:
         # Once a run has begun, its embeddings are past the first step, and the model has been tried.
         try_out(session, with_loss=True)
-    return session, SeedSplit(train, new, setup.layout.shares, setup.task.rank)
+    return session, split
+
+
+def _task(parts: Parts, graph: CutGraph, job: Job) -> tuple[Task, CutGraph, SeedSplit]:
+    """The job's task, the graph it trains on, and how its batches are split."""
+    name = choose_task(graph, job)
+    if name in ("link-prediction", "edge-classification"):
+        return make_parted_edge_task(parts, graph, job, name)
+    layout, rank = parts.member.setup.layout, parts.member.setup.task.rank
+    data = labelled_vertices(graph, job, name)
+    train = np.asarray(data.splits["train"])
+    new = parts.partition.new_ids(train, data.node_type)
+    split = SeedSplit(train, new, layout.shares, rank)
+    if job.time is not None:
+        if not graph.is_homogeneous:
+            raise PenstockError("Temporal sampling is for graphs with one node and edge type: leave out `time`.")
+        clock = clock_for(job, graph)
+        assert clock is not None
+        timed = make_timed_drawing(parts, job, clock[1], train, split)
+        return NodeTask(data, timed, job), graph, whole_batches(train)
+    drawing = make_parted_drawing(parts, job, data.node_type, not graph.is_homogeneous, train, new)
+    return NodeTask(data, drawing, job), graph, split
 
 
 def _check(job: Job, reduce: str) -> None:
     """What is not done on several machines is said before anything starts."""
-    if job.device not in ("auto", "cpu"):
-        raise PenstockError(f"Device {job.device} is not used on several machines yet: set device to cpu.")
     if reduce == "servers":
         check_served(job)
     if job.norm == "batch":

@@ -1,9 +1,10 @@
 """Links as examples: edges become batches with negatives, are held out, and are ranked.
 
 `batcher` turns edge positions into an `EdgeBatch`; the policies `uniform`, `joint` and `inbatch` say what stands
-against the positives; `splitting` holds edges out; `ranking` places held-out edges among candidates. `known` answers
-which pairs are true edges, `reverse` which relation holds the same edges the other way round. The neighbourhoods of
-a batch's vertices come from the node samplers, which are given `nodes` and `exclude`.
+against the positives; `sharing` gives several workers a part of a batch each; `splitting` holds edges out; `ranking`
+places held-out edges among candidates. `known` answers which pairs are true edges, `reverse` which relation holds the
+same edges the other way round. The neighbourhoods of a batch's vertices come from the node samplers, which are given
+`nodes` and `exclude`.
 """
 
 from typing import Any
@@ -17,13 +18,15 @@ from penstock.sampling.links.known import KnownEdges, known_edges
 from penstock.sampling.links.negatives import Drawn, NegativePolicy, Positives
 from penstock.sampling.links.ranking import ScoreBlock, dot_product, ranks, ranks_of_scores
 from penstock.sampling.links.reverse import Reverse, find_reverse
-from penstock.sampling.links.splitting import split_edges, split_positions
+from penstock.sampling.links.sharing import share_of
+from penstock.sampling.links.splitting import Absent, split_and_tell, split_edges, split_positions
 from penstock.sampling.links.uniform import Uniform
 
 NEGATIVES: dict[str, type[NegativePolicy]] = {"uniform": Uniform, "joint": Joint, "in-batch": InBatch}
 
 __all__ = [
     "NEGATIVES",
+    "Absent",
     "Drawn",
     "EdgeBatch",
     "EdgeBatcher",
@@ -42,6 +45,8 @@ __all__ = [
     "negatives_named",
     "ranks",
     "ranks_of_scores",
+    "share_of",
+    "split_and_tell",
     "split_edges",
     "split_positions",
 ]

@@ -1,7 +1,7 @@
 """What a batch of edges is: the edges, what stands against them, and the vertices they all need."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,13 @@ from penstock.sampling.key import BatchKey
 
 Exclude = Array | dict[EdgeType, Array]
 """[2, m] sources above destinations; by edge type where the graph has several types."""
+
+
+class Whole(NamedTuple):
+    """How large a batch is of which this is a worker's share: its positives, and all its pairs that count."""
+
+    positives: int
+    pairs: int
 
 
 @dataclass(eq=False)
@@ -25,7 +32,7 @@ class EdgeBatch:
     `nodes` are the different vertices of each node type in order of first appearance (sources, destinations, negative
     destinations, negative sources); the `_rows` arrays, shaped like what they index, point into `nodes` of the end's
     type. `exclude` are the pairs a sampler must not draw: the positives and their reverses. `clashes` counts masked
-    negatives that are true edges.
+    negatives that are true edges. `whole` is of the batch that this one is a share of, if it is one.
     """
 
     edge_type: EdgeType
@@ -46,9 +53,20 @@ class EdgeBatch:
     clashes: int = 0
     labels: Any = None
     key: BatchKey | None = None
+    whole: Whole | None = None
 
     def __len__(self) -> int:
         return len(self.source)
+
+    @property
+    def num_pairs(self) -> int:
+        """How many pairs count: positives, and for each what stands against it."""
+        wide = self.negative_destination_mask, self.negative_destination
+        other = self.negative_source_mask, self.negative_source
+        return len(self) + sum(
+            len(self) * negatives.shape[1] if mask is None else int(np.count_nonzero(mask))
+            for mask, negatives in (wide, other)
+        )
 
     @property
     def seeds(self) -> Array | dict[str, Array]:

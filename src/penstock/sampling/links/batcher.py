@@ -74,14 +74,8 @@ class EdgeBatcher:
         wrong_destination = self._draw(positives, "destination", key)
         wrong_source = self._draw(positives, "source", key)
         source_type, _, destination_type = self.edge_type
-        nodes, rows = _number(
-            [
-                (source_type, positives.source),
-                (destination_type, positives.destination),
-                (destination_type, wrong_destination.vertices),
-                (source_type, wrong_source.vertices),
-            ]
-        )
+        ends = positives.source, positives.destination, wrong_destination.vertices, wrong_source.vertices
+        nodes, rows = number_ends(source_type, destination_type, *ends)
         return EdgeBatch(
             self.edge_type,
             positions,
@@ -117,6 +111,25 @@ class EdgeBatcher:
         if isinstance(self.reverse, tuple):
             pairs[self.reverse] = forward[::-1].copy()
         return pairs
+
+
+def number_ends(
+    source_type: str,
+    destination_type: str,
+    source: Array,
+    destination: Array,
+    wrong_destination: Array,
+    wrong_source: Array,
+) -> tuple[dict[str, Array], list[Array]]:
+    """`nodes` of an `EdgeBatch`, and the rows of each of these in the order given."""
+    return _number(
+        [
+            (source_type, source),
+            (destination_type, destination),
+            (destination_type, wrong_destination),
+            (source_type, wrong_source),
+        ]
+    )
 
 
 def _number(parts: list[tuple[str, Array]]) -> tuple[dict[str, Array], list[Array]]:

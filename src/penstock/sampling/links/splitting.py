@@ -3,6 +3,8 @@
 The hash belongs to the pair, so that what must go together does: parallel edges, and an edge and its reverse.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numba import njit
 
@@ -13,6 +15,30 @@ from penstock.graph.hashing import key_of, mix
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.links.known import is_edge
 from penstock.sampling.links.reverse import Reverse, checked_reverse, chosen_edge_type
+
+_OWN = np.empty(0, np.int64)
+"""Vertices named by their own numbers."""
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Which edges of a relation are held out: those whose pair draws less than `end` by `key`.
+
+    `unordered`: a pair and its reverse draw the same; `turned`: a pair draws what its reverse does. A part of a cut
+    graph can tell of its own edges alone whether they are there.
+    """
+
+    key: int
+    end: int
+    unordered: bool
+    turned: bool
+
+    def taken_from(self, edges: EdgeSet, sources: Array, destinations: Array) -> EdgeSet:
+        """The edges without those held out; `sources` and `destinations` are the original numbers of the vertices."""
+        bits = np.empty(edges.count, np.uint64)
+        key = np.uint64(self.key)
+        _draw_pairs(edges.indptr, edges.indices, sources, destinations, key, self.unordered, self.turned, False, bits)
+        return _without(edges, bits >= np.uint64(self.end), {})
 
 
 def split_edges(
@@ -28,7 +54,27 @@ def split_edges(
     each is named once. Takes about 12 bytes an edge beside the new lists.
     """
     edge_type = chosen_edge_type(graph, edge_type)
-    reverse = checked_reverse(graph, edge_type, reverse)
+    return _split(graph, edge_type, ratios, seed, checked_reverse(graph, edge_type, reverse))[0]
+
+
+def split_and_tell(
+    graph: Graph, edge_type: EdgeType, ratios: tuple[float, float], seed: int
+) -> tuple[Graph, dict[EdgeType, Absent]]:
+    """As `split_edges`, and what is held out of which relation, for those who hold parts of the graph."""
+    reverse = checked_reverse(graph, edge_type, "auto")
+    split, end = _split(graph, edge_type, ratios, seed, reverse)
+    key = int(key_of(seed, "edge split"))
+    absent = {edge_type: Absent(key, end, reverse == "same", False)}
+    # A reverse that was found has the same edges: what leaves it is known by the pair alone.
+    if isinstance(reverse, tuple):
+        absent[reverse] = Absent(key, end, False, True)
+    return split, absent
+
+
+def _split(
+    graph: Graph, edge_type: EdgeType, ratios: tuple[float, float], seed: int, reverse: Reverse
+) -> tuple[Graph, int]:
+    """The graph without the edges held out, and the draw below which they are."""
     edges = graph.edges[edge_type]
     _check_split(graph, edge_type, ratios)
     key = key_of(seed, "edge split")
@@ -46,7 +92,7 @@ def split_edges(
         _keep_unpaired(other.indptr, other.indices, edges.indptr, edges.indices, keep)
         new[reverse] = _without(other, keep, other.held_out)
     done = {"edge_type": edge_key(edge_type), "ratios": list(ratios), "seed": seed}
-    return Graph(graph.nodes, new, graph.name, origin={**graph.origin, "edge_split": done})
+    return Graph(graph.nodes, new, graph.name, origin={**graph.origin, "edge_split": done}), int(ends[1])
 
 
 def split_positions(
@@ -118,20 +164,29 @@ def _without(edges: EdgeSet, keep: Array, held_out: dict[str, Array]) -> EdgeSet
 
 def _pair_bits(edges: EdgeSet, key: np.uint64, unordered: bool, turned: bool, apart: bool) -> Array:
     bits = np.empty(edges.count, np.uint64)
-    _draw_pairs(edges.indptr, edges.indices, key, unordered, turned, apart, bits)
+    _draw_pairs(edges.indptr, edges.indices, _OWN, _OWN, key, unordered, turned, apart, bits)
     return bits
 
 
 @njit(nogil=True, cache=True)
 def _draw_pairs(
-    indptr: Array, indices: Array, key: np.uint64, unordered: bool, turned: bool, apart: bool, bits: Array
+    indptr: Array,
+    indices: Array,
+    sources: Array,
+    destinations: Array,
+    key: np.uint64,
+    unordered: bool,
+    turned: bool,
+    apart: bool,
+    bits: Array,
 ) -> None:
     """64 random bits of every pair: of either direction the same if `unordered`, of the reverse if `turned`.
-    `apart`: parallel edges have their own."""
+    `apart`: parallel edges have their own. `sources` and `destinations` name the vertices; empty: their own numbers."""
     for row in range(indptr.shape[0] - 1):
         copy = 0
         for k in range(indptr[row], indptr[row + 1]):
-            a, b = np.int64(indices[k]), np.int64(row)
+            a = np.int64(indices[k] if sources.shape[0] == 0 else sources[indices[k]])
+            b = np.int64(row if destinations.shape[0] == 0 else destinations[row])
             copy = copy + 1 if k > indptr[row] and indices[k - 1] == indices[k] else 0
             if turned or (unordered and b < a):
                 a, b = b, a

@@ -6,19 +6,22 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.graph.schema import edge_key
+from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import MiniBatch, TypedBatch
 from penstock.sampling.key import BatchKey
+from penstock.sampling.links.splitting import Absent
 from penstock.sampling.lists import check_typed_seeds
 from penstock.sampling.neighbours import NeighbourSampler
-from penstock.sampling.parts.requests import BatchRequest, read_body
+from penstock.sampling.parts.labor import PartedLabor
+from penstock.sampling.parts.lacking import LackingSampler
+from penstock.sampling.parts.requests import AbsentForm, BatchRequest, read_body
 from penstock.sampling.parts.travelling import batch_messages, batch_received
 from penstock.sampling.typed import Relation, TypedNeighbourSampler
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
 from penstock.wire.post import Post
 
-Sampler = NeighbourSampler | TypedNeighbourSampler
+Sampler = NeighbourSampler | TypedNeighbourSampler | LackingSampler | PartedLabor
 
 
 def serve_batches(post: Post, samplers: Mapping[str, Sampler]) -> None:
@@ -60,8 +63,14 @@ class RemoteSampler:
         key: BatchKey,
         *,
         exclude: Array | Mapping[Relation, Array] | None = None,
+        absent: Mapping[EdgeType, Absent] | None = None,
+        times: Array | None = None,
+        places: Array | None = None,
     ) -> MiniBatch | TypedBatch:
-        """The batch of some different seeds: an array for a graph of one type, or arrays by type."""
+        """The batch of some different seeds: an array for a graph of one type, or arrays by type.
+
+        The rest is as for the samplers that the tasks have; whoever gives `times` gives `places` too.
+        """
         typed, given = isinstance(seeds, Mapping), self._by_type(seeds)
         excluded = None if exclude is None else _by_relation(exclude)
         body = BatchRequest(
@@ -69,10 +78,14 @@ class RemoteSampler:
             key=[int(number) for number in key],
             seeds={name: len(these) for name, these in given.items()},
             excluded=None if excluded is None else {name: pairs.shape[1] for name, pairs in excluded.items()},
+            absent={edge_key(kind): AbsentForm.of(rule) for kind, rule in absent.items()} if absent else None,
+            timed=times is not None,
         )
         arrays = [np.concatenate([*given.values(), np.empty(0, np.int32)])]
         if excluded is not None:
             arrays.append(np.concatenate([*excluded.values(), np.empty((2, 0), np.int64)], 1))
+        if times is not None and places is not None:
+            arrays += [np.ascontiguousarray(times), np.ascontiguousarray(places, np.int64)]
         channel = self._channels[key.batch % len(self._channels)]
         pending = channel.start(Message("batch", body.model_dump(), tuple(arrays)))
         batch = batch_received(pending.parts(), self._counts, key, channel.peer)
@@ -109,12 +122,33 @@ def _by_relation(exclude: Array | Mapping[Relation, Array]) -> dict[str, Array]:
 def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> MiniBatch | TypedBatch:
     """The batch that a request asks for; seeds and excluded edges are checked by the sampler."""
     key = BatchKey(*asked.key)
+    seen: dict[str, Array] = {}
+    if asked.timed:
+        *arrays, times, places = arrays
+        seen = _checked_seen(asked, times, places)
     seeds, excluded = _apart(asked, arrays)
+    if isinstance(sampler, LackingSampler):
+        sampler = sampler.lacking({name: form.read() for name, form in (asked.absent or {}).items()})
+    elif asked.absent:
+        raise PenstockError(f"The sampler {asked.sampler!r} is of the whole graph, without edges held out of it.")
     if isinstance(sampler, TypedNeighbourSampler):
         return sampler.sample(seeds, key, exclude=excluded)
+    if seen and not isinstance(sampler, NeighbourSampler):
+        raise PenstockError(f"The sampler {asked.sampler!r} does not obey time.")
     if list(seeds) != [sampler.node_type] or (excluded is not None and list(excluded) != [""]):
         raise PenstockError(f"The sampler {asked.sampler!r} is of a graph of one type, {sampler.node_type!r}.")
-    return sampler.sample(seeds[sampler.node_type], key, exclude=None if excluded is None else excluded[""])
+    given = None if excluded is None else excluded[""]
+    if isinstance(sampler, NeighbourSampler):
+        return sampler.sample(seeds[sampler.node_type], key, exclude=given, **seen)
+    return sampler.sample(seeds[sampler.node_type], key, exclude=given)
+
+
+def _checked_seen(asked: BatchRequest, times: Array, places: Array) -> dict[str, Array]:
+    """Times and places of all seeds; times are checked by the sampler."""
+    count = sum(asked.seeds.values())
+    if places.shape != (count,) or times.shape != (count,) or places.dtype != np.int64:
+        raise PenstockError("A request for a batch has other times than seeds: is the worker of the same release?")
+    return {"times": times, "places": places}
 
 
 def _apart(asked: BatchRequest, arrays: Sequence[Array]) -> tuple[dict[str, Array], dict[Relation, Array] | None]:

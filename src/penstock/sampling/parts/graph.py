@@ -3,16 +3,23 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
 from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.partition.folder import Partition
+from penstock.sampling.links.splitting import Absent
 from penstock.sampling.lists import Readable
 from penstock.sampling.neighbours import NeighbourSampler
+from penstock.sampling.parts.labor import PartedLabor
 from penstock.sampling.parts.owner import OwnedPart
+from penstock.sampling.parts.relation import RelationReader
 from penstock.sampling.parts.remote import Channels, PartedLists
 from penstock.sampling.parts.requests import Name, Request, Whole, read_body
+from penstock.sampling.parts.vertex_times import VertexTimedLists
+from penstock.sampling.temporal import OF_NODES, Clock
 from penstock.sampling.typed import Relation, TypedNeighbourSampler
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
@@ -30,48 +37,113 @@ def parted_sampler(
     *,
     local: Mapping[int, OwnedPart] | None = None,
     channels: Channels | None = None,
+    absent: Mapping[EdgeType, Absent] | None = None,
+    vertex_times: Array | None = None,
 ) -> NeighbourSampler | TypedNeighbourSampler:
     """A sampler by neighbours, of one type or of several as the graph has; vertices go by their new numbers.
 
     `local` are the parts that are here (all of them, where nothing is said of either); `channels` leads to the owners
-    of the others. Batches of a graph of one type carry the original numbers of their vertices.
+    of the others. Edges that are `absent` from a relation are not drawn. `vertex_times`, by new number, are needed
+    where `time` names them. Batches of a graph of one type carry the original numbers of their vertices.
     """
     if edges:
         raise PenstockError(
             "A cut graph's edges have no positions to give: sample without `edges`, or the whole graph."
         )
-    if time is not None:
-        raise PenstockError("A cut graph is not sampled by time: leave out `time`, or sample the whole graph.")
+    by_vertex = time is not None and time.startswith(OF_NODES)
+    if by_vertex and (vertex_times is None or weight is not None):
+        raise PenstockError(
+            "A cut graph is sampled by the times of vertices where all are given, and not in proportion to a field:"
+            " give `vertex_times`, leave out `weight`, or name a field of the edges as `time`."
+        )
     if local is None:
         local = {} if channels else {part: OwnedPart.of(partition, part) for part in range(partition.parts)}
-    readable = readable_parts(partition, local, channels or _nobody, replace, weight)
+    readable = readable_parts(
+        partition, local, channels or _nobody, replace, weight, absent, time=None if by_vertex else time
+    )
     if len(readable.counts) > 1 or len(readable.relations) > 1:
+        if time is not None:
+            raise PenstockError("Sampling by time is for graphs with one node type and one edge type.")
         return TypedNeighbourSampler.over(readable, fanouts, totals, relabel)
     plain = [fanout for fanout in fanouts if isinstance(fanout, int)]
     if len(plain) < len(fanouts):
         raise PenstockError("Fan-outs by relation are for graphs with several relations: give one number a hop.")
-    return NeighbourSampler.over(readable, plain, totals, relabel)
+    clock = None
+    if by_vertex and vertex_times is not None:
+        readable, clock = _by_vertex_times(readable, vertex_times, replace)
+    elif time is not None:
+        clock = _clock_like(partition, local, channels or _nobody, time)
+    return NeighbourSampler.over(readable, plain, totals, relabel, clock)
+
+
+def _by_vertex_times(readable: Readable, times: Array, replace: bool) -> tuple[Readable, Clock]:
+    """The only relation, as whoever has all vertices' times draws from it."""
+    ((node_type, count),), ((kind, lists),) = readable.counts.items(), readable.relations.items()
+    if times.shape != (count,) or times.dtype.kind not in "iuf" or times.dtype == np.uint64 or readable.names is None:
+        raise PenstockError(f"Times of {count:,} vertices must be one signed number each, not {times.dtype}.")
+    times = times.astype(np.int64) if times.dtype.kind == "u" else times
+    timed = VertexTimedLists(lists, readable.names[node_type], times, replace)
+    nothing = np.empty(0, times.dtype)
+    return Readable(readable.counts, {kind: timed}, readable.names), Clock(nothing, nothing)
+
+
+def _clock_like(partition: Partition, local: Mapping[int, OwnedPart], channels: Channels, time: str) -> Clock:
+    """A clock with the kind of numbers of an edge field, whose values are with the owners."""
+    (kind,) = edge_types_in(local, channels)
+    values = RelationReader(partition, local, channels).no_values(kind, time)
+    if values.ndim != 1 or values.dtype.kind not in "iuf" or values.dtype == np.uint64:
+        raise PenstockError(f"Edge field {time!r} cannot tell the time: it must hold one signed number each.")
+    nothing = np.empty(0, np.float64 if values.dtype.kind == "f" else np.int64)
+    return Clock(nothing, nothing)
+
+
+def parted_labor(
+    partition: Partition,
+    fanouts: Sequence[int],
+    *,
+    local: Mapping[int, OwnedPart] | None = None,
+    channels: Channels | None = None,
+) -> PartedLabor:
+    """LABOR over a cut graph of one type; the rest is as for `parted_sampler`."""
+    if local is None:
+        local = {} if channels else {part: OwnedPart.of(partition, part) for part in range(partition.parts)}
+    return PartedLabor(readable_parts(partition, local, channels or _nobody, shared=True), fanouts)
 
 
 def readable_parts(
-    partition: Partition, local: Mapping[int, OwnedPart], channels: Channels, replace: bool, weight: str | None
+    partition: Partition,
+    local: Mapping[int, OwnedPart],
+    channels: Channels,
+    replace: bool = False,
+    weight: str | None = None,
+    absent: Mapping[EdgeType, Absent] | None = None,
+    shared: bool = False,
+    time: str | None = None,
 ) -> Readable:
     """A cut graph as samplers see it."""
-    book = partition.book
-    kinds = list(next(iter(local.values())).graph.edges) if local else edge_types_of(channels(0), 0)
+    book, absent = partition.book, absent or {}
+    kinds = edge_types_in(local, channels)
     relations = {
         kind: PartedLists(
             kind,
             book,
-            {index: part.lists(kind, replace, weight) for index, part in local.items()},
+            {index: part.lists(kind, replace, weight, absent.get(kind), time) for index, part in local.items()},
             channels,
             replace,
             weight,
+            absent.get(kind),
+            shared,
+            time,
         )
         for kind in kinds
     }
     counts = {name: book.count(name) for name in book.node_types}
     return Readable(counts, relations, {name: partition.original(name) for name in book.node_types})
+
+
+def edge_types_in(local: Mapping[int, OwnedPart], channels: Channels) -> list[EdgeType]:
+    """The relations of a cut graph, in stored order."""
+    return list(next(iter(local.values())).graph.edges) if local else edge_types_of(channels(0), 0)
 
 
 def edge_types_of(channel: Channel, part: int) -> list[EdgeType]:

@@ -1,76 +1,169 @@
 """Drawing where the lists are: one part of a cut graph, whose vertices go by their new numbers."""
 
 import threading
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
-from penstock.graph.graph import Graph
+from penstock.graph.graph import EdgeSet, Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
+from penstock.sampling.labor_kernels import draw_shared
+from penstock.sampling.links.splitting import Absent
 from penstock.sampling.lists import Drawn, Lists, Readers
+from penstock.sampling.temporal import OF_NODES, Clock, clock_of
 from penstock.sampling.typed import Relation, edge_type_named
 
 
 class OwnedPart:
     """The lists of one part. Any thread may ask; sums of weights are made once for every relation and field."""
 
-    def __init__(self, graph: Graph, names: Mapping[str, Array]) -> None:
-        """`names` are the original numbers of the part's vertices, by node type."""
+    def __init__(
+        self,
+        graph: Graph,
+        names: Mapping[str, Array],
+        all_names: Mapping[str, Array] | None = None,
+        places: Callable[[EdgeType, str], Array] | None = None,
+    ) -> None:
+        """`names` are the original numbers of the part's vertices, by node type, and `all_names` those of all parts'.
+
+        `places` tells where held-out pairs stood before the cut. Without both, edges cannot be held out of the lists.
+        """
         for name, nodes in graph.nodes.items():
             if name not in names or len(names[name]) != nodes.count:
                 raise PenstockError(
                     f"{graph.name!r} has {nodes.count:,} vertices of type {name!r}"
                     f" and {len(names.get(name, ())):,} original numbers: take both from one partition."
                 )
-        self.graph, self._names = graph, names
-        self._lists: dict[tuple[EdgeType, str | None], Lists] = {}
+        self.graph, self._names, self._all_names, self._places = graph, names, all_names, places
+        self._lists: dict[tuple[EdgeType, str | None, str | None, Absent | None], Lists] = {}
         self._lock = threading.Lock()
 
     @classmethod
     def of(cls, partition: Partition, index: int) -> Self:
         """A part of a partition, mapped."""
         ranges = {name: slice(*partition.book.range(index, name)) for name in partition.book.node_types}
-        return cls(partition.part(index), {name: partition.original(name)[rows] for name, rows in ranges.items()})
+        names = {name: partition.original(name) for name in ranges}
+        own = {name: names[name][rows] for name, rows in ranges.items()}
+        return cls(partition.part(index), own, names, lambda kind, name: partition.held_out_places(index, kind, name))
 
-    def lists(self, relation: Relation, replace: bool = False, weight: str | None = None) -> "PartLists":
-        """The lists of a relation, drawn uniformly or in proportion to a field."""
-        kind = edge_type_named(self.graph, relation)
+    def kind_named(self, relation: Relation) -> EdgeType:
+        """The edge type that a key or the type itself names."""
+        return edge_type_named(self.graph, relation)
+
+    def places(self, kind: EdgeType, name: str) -> Array:
+        """Where the part's held-out pairs of a name stood before the cut."""
+        if self._places is None:
+            raise PenstockError(
+                f"Nobody knows the places of held-out pairs in {self.graph.name!r}: open its partition."
+            )
+        return self._places(kind, name)
+
+    def lists(
+        self,
+        relation: Relation,
+        replace: bool = False,
+        weight: str | None = None,
+        absent: Absent | None = None,
+        time: str | None = None,
+    ) -> "PartLists":
+        """The lists of a relation, drawn uniformly or in proportion to a field; without edges that are `absent`.
+
+        `time` is a field with the edges' times, which readers then have limits for. Lists without some edges are a
+        copy: the newest of each relation is kept.
+        """
+        kind = self.kind_named(relation)
+        named = kind, weight, time, absent
         with self._lock:
-            if (kind, weight) not in self._lists:
-                where = f"{edge_key(kind)} of {self.graph.name!r}"
-                self._lists[kind, weight] = Lists(self.graph.edges[kind], where, self._names[kind[2]], replace, weight)
-            lists = self._lists[kind, weight].replacing(replace)
-        return PartLists(self.graph, kind, lists)
+            if named not in self._lists:
+                made = self._made(*named)
+                older = [key for key in self._lists if key[:3] == named[:3] and key[3] is not None]
+                for key in older if absent is not None else ():
+                    del self._lists[key]
+                self._lists[named] = made
+            lists = self._lists[named].replacing(replace)
+        return PartLists(self.graph, kind, lists, None if self._all_names is None else self._all_names[kind[0]])
+
+    def _made(self, kind: EdgeType, weight: str | None, time: str | None, absent: Absent | None) -> Lists:
+        edges, where = self.graph.edges[kind], f"{edge_key(kind)} of {self.graph.name!r}"
+        if absent is not None:
+            if self._all_names is None:
+                raise PenstockError(f"Nobody knows the original numbers of the sources of {where}: open its partition.")
+            fields = {name: edges.fields[name] for name in edges.fields if name == weight}
+            bare = EdgeSet(edges.indptr, edges.indices, fields)
+            edges = absent.taken_from(bare, self._all_names[kind[0]], self._names[kind[2]])
+        return Lists(edges, where, self._names[kind[2]], False, weight, self._clock(time, absent))
+
+    def _clock(self, time: str | None, absent: Absent | None) -> Clock | None:
+        if time is None:
+            return None
+        if time.startswith(OF_NODES) or absent is not None or not self.graph.is_homogeneous:
+            raise PenstockError(
+                f"Parts of {self.graph.name!r} are sampled by the times of edges, in graphs of one type, with all their"
+                " edges."
+            )
+        return clock_of(self.graph, time)
+
+
+class Seen(NamedTuple):
+    """For every reader, the place of the seed in whose tree it is, and that seed's time."""
+
+    trees: Array
+    times: Array
 
 
 class PartLists:
     """Draws from one relation's lists in one part. Vertices and excluded edges have the cut graph's numbers."""
 
-    def __init__(self, graph: Graph, kind: EdgeType, lists: Lists) -> None:
-        self.weighted = lists.weighted
+    def __init__(self, graph: Graph, kind: EdgeType, lists: Lists, source_names: Array | None = None) -> None:
+        """`source_names` are the original numbers of the sources, wherever they are: for draws that are shared."""
+        self.weighted, self._edges, self._source_names = lists.weighted, graph.edges[kind], source_names
         self._lists, self._nodes, self._kind = lists, graph.nodes[kind[2]], kind
         self.num_sources, self._name = graph.nodes[kind[0]].total, graph.name
 
-    def draw(self, vertices: Array, key: np.uint64, fanout: int, excluded: Array | None = None) -> Drawn:
-        """One hop's draws for vertices of this part; `excluded` are edges [2, m], sources above destinations."""
-        return self._lists.draw(self._readers(vertices, excluded), key, fanout, False)
+    def draw(
+        self, vertices: Array, key: np.uint64, fanout: int, excluded: Array | None = None, seen: Seen | None = None
+    ) -> Drawn:
+        """One hop's draws for vertices of this part; `excluded` are edges [2, m], sources above destinations.
 
-    def totals(self, vertices: Array, excluded: Array | None = None) -> Array:
+        `seen`, of lists that obey time: from which seeds' trees, and at which times.
+        """
+        return self._lists.draw(self._readers(vertices, excluded, seen), key, fanout, False)
+
+    def draw_shared(self, vertices: Array, key: np.uint64, fanout: int) -> Drawn:
+        """One hop's draws as LABOR has them, which weigh (see `sampling.labor`); a fan-out of -1: all."""
+        if self._source_names is None:
+            raise PenstockError(
+                f"Nobody knows the original numbers of the sources of {self._name!r}: open its partition."
+            )
+        edges, rows, most = self._edges, self._local(vertices), fanout if fanout >= 0 else np.iinfo(np.int64).max
+        indptr, positions = draw_shared(edges.indptr, edges.indices, self._source_names, key, most, rows)
+        lengths = (edges.indptr[1:][rows] - edges.indptr[:-1][rows]).astype(np.float32)
+        weights = np.repeat(np.maximum(lengths / np.float32(most), np.float32(1)), np.diff(indptr))
+        return Drawn(indptr, edges.indices[positions], None, weights)
+
+    def totals(self, vertices: Array, excluded: Array | None = None, seen: Seen | None = None) -> Array:
         """The number, or the weight, of the edges that each vertex may draw, as float32."""
-        return self._lists.totals(self._readers(vertices, excluded))
+        return self._lists.totals(self._readers(vertices, excluded, seen))
 
     def most(self, vertices: Array, fanout: int) -> int:
         """Edges that a draw has at most."""
         return self._lists.most(self._local(vertices), fanout)
 
-    def check(self, vertices: Array, excluded: Array | None = None) -> None:
+    def check(self, vertices: Array, excluded: Array | None = None, seen: Seen | None = None) -> None:
         """Refuse what is not of this part: kernels believe what they are given."""
+        if seen is not None and (
+            seen.trees.shape != vertices.shape
+            or seen.times.shape != vertices.shape
+            or seen.trees.dtype != np.int64
+            or seen.times.dtype not in (np.int64, np.float64)
+        ):
+            raise PenstockError(f"{self._name!r} cannot draw by time: give each vertex its tree and its time.")
         what = f"{self._name!r} cannot draw {edge_key(self._kind)}"
         first, last = self._nodes.first, self._nodes.first + self._nodes.count
         if vertices.ndim != 1 or vertices.dtype not in (np.int32, np.int64):
@@ -91,8 +184,9 @@ class PartLists:
         if excluded.shape[1] and (destinations.min() < first or destinations.max() >= last):
             raise PenstockError(f"{what}: an excluded edge has a destination outside its {first}..{last - 1}.")
 
-    def _readers(self, vertices: Array, excluded: Array | None) -> Readers:
-        return Readers(self._local(vertices), exclusion=self._exclusion(excluded))
+    def _readers(self, vertices: Array, excluded: Array | None, seen: Seen | None) -> Readers:
+        readers = Readers(self._local(vertices), exclusion=self._exclusion(excluded))
+        return readers if seen is None else readers._replace(trees=seen.trees, limits=seen.times)
 
     def _local(self, vertices: Array) -> Array:
         dtype = index_dtype(self._nodes.total)

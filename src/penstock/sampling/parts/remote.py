@@ -11,9 +11,11 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.book import Book
 from penstock.sampling.exclusion import Exclusion
+from penstock.sampling.links.splitting import Absent
 from penstock.sampling.lists import Drawn, Readers
-from penstock.sampling.parts.owner import PartLists
+from penstock.sampling.parts.owner import PartLists, Seen
 from penstock.sampling.parts.requests import (
+    AbsentForm,
     DrawRequest,
     TotalsRequest,
     counts_received,
@@ -40,10 +42,18 @@ class PartedLists:
         channels: Channels,
         replace: bool = False,
         weight: str | None = None,
+        absent: Absent | None = None,
+        shared: bool = False,
+        time: str | None = None,
     ) -> None:
-        """`local` draw as `replace` and `weight` say too; of all other parts the owners are asked."""
+        """`local` draw as `replace`, `weight`, `absent` and `time` say too; of all other parts the owners are asked.
+
+        `shared`: rows share their draws, as LABOR has it.
+        """
         self.weighted, self.replace = weight is not None, replace
         self._relation, self._weight, self._local, self._channels = edge_key(kind), weight, local, channels
+        self._shared, self._time = shared, time
+        self._absent = None if absent is None else AbsentForm.of(absent)
         ranges = [book.range(part, kind[2]) for part in range(book.parts)]
         self._bounds = np.array([0, *(last for _, last in ranges)], np.int64)
         self._num_sources = book.count(kind[0])
@@ -62,11 +72,14 @@ class PartedLists:
                     part=part,
                     relation=self._relation,
                     weight=self._weight,
+                    absent=self._absent,
+                    time=self._time,
                     key=int(key),
                     fanout=fanout,
                     replace=self.replace,
+                    shared=self._shared,
                 )
-                asked[part] = self._ask("draw", part, group, body, readers.exclusion)
+                asked[part] = self._ask("draw", part, group, body, readers)
         return partial(self._drawn, readers, groups, asked, key, fanout)
 
     def start_totals(self, readers: Readers) -> Callable[[], Array]:
@@ -75,28 +88,36 @@ class PartedLists:
         asked = {}
         for part, group in groups.items():
             if part not in self._local:
-                body = TotalsRequest(part=part, relation=self._relation, weight=self._weight)
-                asked[part] = self._ask("totals", part, group, body, readers.exclusion)
+                body = TotalsRequest(
+                    part=part, relation=self._relation, weight=self._weight, absent=self._absent, time=self._time
+                )
+                asked[part] = self._ask("totals", part, group, body, readers)
         return partial(self._totals, readers, groups, asked)
 
     def _groups(self, readers: Readers) -> dict[int, Group]:
-        if len(readers.limits):
-            raise PenstockError("A cut graph is not sampled by time: leave out `time`, or sample the whole graph.")
+        if len(readers.limits) and self._time is None:
+            raise PenstockError("These lists do not obey time: name the field with `time`.")
         return split_by_owner(self._bounds, readers.vertices)
 
-    def _ask(self, kind: str, part: int, group: Group, body: TotalsRequest, exclusion: Exclusion) -> Pending:
-        excluded = self._excluded(exclusion, part)
-        arrays = (group.vertices,) if excluded is None else (group.vertices, excluded)
+    def _ask(self, kind: str, part: int, group: Group, body: TotalsRequest, readers: Readers) -> Pending:
+        excluded, seen = self._excluded(readers.exclusion, part), self._seen(readers, group)
+        if excluded is not None and seen is not None:
+            raise PenstockError("A cut graph is not sampled by time with edges excluded: leave out `time`.")
+        arrays = (group.vertices, *(seen or ()), *(() if excluded is None else (excluded,)))
         return self._channels(part).start(Message(kind, body.model_dump(), arrays))
+
+    def _seen(self, readers: Readers, group: Group) -> Seen | None:
+        """Trees and times of one owner's rows, where time counts."""
+        return None if self._time is None else Seen(readers.trees[group.rows], readers.limits[group.rows])
 
     def _drawn(
         self, readers: Readers, groups: dict[int, Group], asked: dict[int, Pending], key: np.uint64, fanout: int
     ) -> Drawn:
-        estimates = self.weighted and (fanout < 0 or not self.replace)
+        estimates = self._shared or (self.weighted and (fanout < 0 or not self.replace))
         pieces = {}
         for part, group in groups.items():
             if part in self._local:
-                drawn = self._local[part].draw(group.vertices, key, fanout, self._excluded(readers.exclusion, part))
+                drawn = self._draw_here(part, group, key, fanout, readers)
                 if len(groups) == 1:
                     return drawn
                 pieces[part] = Piece(np.diff(drawn.indptr), drawn.sources, drawn.weights)
@@ -104,11 +125,18 @@ class PartedLists:
             pieces[part] = self._received(pending, part, len(groups[part].rows), estimates)
         return stitch_draws(groups, pieces, len(readers.vertices), index_dtype(self._num_sources), estimates)
 
+    def _draw_here(self, part: int, group: Group, key: np.uint64, fanout: int, readers: Readers) -> Drawn:
+        if self._shared:
+            return self._local[part].draw_shared(group.vertices, key, fanout)
+        excluded, seen = self._excluded(readers.exclusion, part), self._seen(readers, group)
+        return self._local[part].draw(group.vertices, key, fanout, excluded, seen)
+
     def _totals(self, readers: Readers, groups: dict[int, Group], asked: dict[int, Pending]) -> Array:
         pieces = {}
         for part, group in groups.items():
             if part in self._local:
-                pieces[part] = self._local[part].totals(group.vertices, self._excluded(readers.exclusion, part))
+                excluded, seen = self._excluded(readers.exclusion, part), self._seen(readers, group)
+                pieces[part] = self._local[part].totals(group.vertices, excluded, seen)
         for part, pending in asked.items():
             answer, who = pending.result(), f"The owner of part {part}"
             if len(answer.arrays) != 1:

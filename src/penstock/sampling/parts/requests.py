@@ -1,6 +1,7 @@
 """What travels with a request for draws, and how a request is checked before anything is done about it."""
 
-from typing import Annotated, Any, TypeVar
+from dataclasses import asdict
+from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
 from pydantic import ConfigDict, Field, ValidationError
@@ -8,6 +9,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument, first_problem
+from penstock.sampling.links.splitting import Absent
 from penstock.wire.message import Message
 
 Name = Annotated[str, Field(max_length=256)]
@@ -20,20 +22,70 @@ class Request(StrictDocument):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class TotalsRequest(Request):
-    """Arrays: vertices of the part, and maybe excluded edges [2, m] that lead to them."""
+Bits = Annotated[int, Field(ge=0, lt=1 << 64)]
+
+
+class AbsentForm(Request):
+    """An `Absent`: edges that are held out of a relation."""
+
+    key: Bits
+    end: Bits
+    unordered: bool
+    turned: bool
+
+    @classmethod
+    def of(cls, absent: Absent) -> Self:
+        """As it travels."""
+        return cls(**asdict(absent))
+
+    def read(self) -> Absent:
+        """As it is used."""
+        return Absent(**self.model_dump())
+
+
+class AboutRequest(Request):
+    """A relation of a part."""
 
     part: Whole
     relation: Name
+
+
+class DegreesRequest(AboutRequest):
+    """Lengths of the lists of rows [first, last), counted in the part."""
+
+    first: Whole
+    last: Whole
+
+
+class EdgesRequest(DegreesRequest):
+    """Sources of edges [first, last), as they stand in the part, and maybe a field of them."""
+
+    field: Name | None
+
+
+class HeldOutRequest(AboutRequest):
+    """Held-out pairs and their places before the cut; in the body, names of fields, and the words of one."""
+
+    label: Name
+
+
+class TotalsRequest(AboutRequest):
+    """Arrays: vertices of the part, and maybe excluded edges [2, m] that lead to them."""
+
     weight: Name | None
+    absent: AbsentForm | None = None
+    time: Name | None = None
+    """An edge field: then the arrays are vertices, the seeds' places whose trees they are in, and the seeds' times."""
 
 
 class DrawRequest(TotalsRequest):
     """As for totals. The answer: how many sources each vertex has, the sources, and estimators' weights if any."""
 
-    key: Annotated[int, Field(ge=0, lt=1 << 64)]
+    key: Bits
     fanout: Annotated[int, Field(ge=-1, lt=1 << 31)]
     replace: bool
+    shared: bool = False
+    """Whether rows share their draws, as LABOR has it."""
 
 
 class BatchRequest(Request):
@@ -43,6 +95,9 @@ class BatchRequest(Request):
     key: Annotated[list[int], Field(min_length=3, max_length=3)]
     seeds: dict[Name, Whole]
     excluded: dict[Name, Whole] | None
+    absent: dict[Name, AbsentForm] | None = None
+    timed: bool = False
+    """Whether the last two arrays are the seeds' times and their places in a larger batch."""
 
 
 Form = TypeVar("Form", bound=Request)

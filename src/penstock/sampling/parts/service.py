@@ -12,7 +12,9 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.schema import edge_key
-from penstock.sampling.parts.owner import OwnedPart
+from penstock.sampling.links.splitting import Absent
+from penstock.sampling.parts.owner import OwnedPart, Seen
+from penstock.sampling.parts.relation import answer_about
 from penstock.sampling.parts.requests import DrawRequest, Request, TotalsRequest, counts_as_sent, read_body
 from penstock.wire.message import Message
 from penstock.wire.post import Post
@@ -22,8 +24,10 @@ MOST_EDGES = 1 << 27
 
 
 def serve_lists(post: Post, parts: Mapping[int, OwnedPart]) -> None:
-    """Answer "draw", "totals" and "lists" for some parts."""
+    """Answer "draw", "totals" and "lists" for some parts; and what `relation` reads."""
     service = _Lists(post.name, parts)
+    for kind in ("degrees", "edges", "held-out"):
+        post.serve(kind, service.tell)
     post.serve("draw", service.draw)
     post.serve("totals", service.totals)
     post.serve("lists", service.describe)
@@ -38,16 +42,19 @@ class _Lists:
         asked = read_body(message, DrawRequest)
         if asked.fanout == 0:
             raise PenstockError("A fan-out of 0 draws nothing: ask for a positive number, or -1 for all.")
-        lists = self._part(asked.part).lists(asked.relation, asked.replace, asked.weight)
-        vertices, excluded = self._arrays(message)
-        lists.check(vertices, excluded)
+        lists = self._part(asked.part).lists(asked.relation, asked.replace, asked.weight, _absent(asked), asked.time)
+        vertices, excluded, seen = self._arrays(message, asked)
+        lists.check(vertices, excluded, seen)
         most = lists.most(vertices, asked.fanout)
         if most > MOST_EDGES:
             raise PenstockError(
                 f"{len(vertices):,} vertices draw up to {most:,} edges of {asked.relation}, over {MOST_EDGES:,}:"
                 " use smaller batches or fan-outs."
             )
-        drawn = lists.draw(vertices, np.uint64(asked.key), asked.fanout, excluded)
+        if asked.shared:
+            drawn = lists.draw_shared(vertices, np.uint64(asked.key), asked.fanout)
+        else:
+            drawn = lists.draw(vertices, np.uint64(asked.key), asked.fanout, excluded, seen)
         weights = () if drawn.weights is None else (drawn.weights,)
         sources = drawn.sources.astype(index_dtype(lists.num_sources), copy=False)
         return Message("draw", {}, (counts_as_sent(np.diff(drawn.indptr)), sources, *weights))
@@ -55,15 +62,20 @@ class _Lists:
     def totals(self, message: Message, sender: str) -> Message:
         """One float32 a vertex."""
         asked = read_body(message, TotalsRequest)
-        lists = self._part(asked.part).lists(asked.relation, weight=asked.weight)
-        vertices, excluded = self._arrays(message)
-        lists.check(vertices, excluded)
-        return Message("totals", {}, (lists.totals(vertices, excluded),))
+        lists = self._part(asked.part).lists(asked.relation, False, asked.weight, _absent(asked), asked.time)
+        vertices, excluded, seen = self._arrays(message, asked)
+        lists.check(vertices, excluded, seen)
+        return Message("totals", {}, (lists.totals(vertices, excluded, seen),))
 
     def describe(self, message: Message, sender: str) -> Message:
         """What is held here: by part, vertices by type and relations in stored order."""
         read_body(message, Request)
         return Message("lists", {"parts": {str(index): _description(part) for index, part in self._parts.items()}})
+
+    def tell(self, message: Message, sender: str) -> Message:
+        """Something about a relation, as it is in the graph folder."""
+        part = message.body.get("part")
+        return answer_about(self._part(part if isinstance(part, int) else -1), message)
 
     def _part(self, index: int) -> OwnedPart:
         if index not in self._parts:
@@ -71,10 +83,17 @@ class _Lists:
             raise PenstockError(f"{self._name} does not hold part {index} (it holds: {held}): ask who does.")
         return self._parts[index]
 
-    def _arrays(self, message: Message) -> tuple[Array, Array | None]:
-        if len(message.arrays) not in (1, 2):
+    def _arrays(self, message: Message, asked: TotalsRequest) -> tuple[Array, Array | None, Seen | None]:
+        if len(message.arrays) not in ((1, 2) if asked.time is None else (3,)):
             raise PenstockError(f"A message of kind {message.kind!r} has {len(message.arrays)} arrays: send vertices.")
-        return message.arrays[0], message.arrays[1] if len(message.arrays) == 2 else None
+        if asked.time is not None:
+            vertices, trees, times = message.arrays
+            return vertices, None, Seen(trees, times)
+        return message.arrays[0], message.arrays[1] if len(message.arrays) == 2 else None, None
+
+
+def _absent(asked: TotalsRequest) -> Absent | None:
+    return None if asked.absent is None else asked.absent.read()
 
 
 def _description(part: OwnedPart) -> dict[str, Any]:

@@ -53,10 +53,10 @@ def stitch_draws(
     weights = np.empty(indptr[-1], np.float32) if weighted else None
     for part, (rows, _) in groups.items():
         piece = pieces[part]
-        _place_lists(rows, indptr, piece.sources, sources)
+        place_lists(rows, indptr, piece.sources, sources)
         if weights is not None:
             assert piece.weights is not None
-            _place_lists(rows, indptr, piece.weights, weights)
+            place_lists(rows, indptr, piece.weights, weights)
     return Drawn(indptr, sources, None, weights)
 
 
@@ -91,7 +91,7 @@ def _group(owners: Array, vertices: Array, fill: Array, rows: Array, grouped: Ar
 
 
 @njit(nogil=True, cache=True)
-def _place_lists(rows: Array, indptr: Array, values: Array, out: Array) -> None:
+def place_lists(rows: Array, indptr: Array, values: Array, out: Array) -> None:
     """Lists that lie one behind the other go to where their rows have room for them."""
     used = 0
     for k in range(len(rows)):

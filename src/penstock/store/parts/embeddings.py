@@ -12,7 +12,7 @@ from penstock.partition.folder import Partition
 from penstock.store.embedding import Optimiser
 from penstock.store.parts.lending import SendBuffers, rows_a_part
 from penstock.store.parts.owned import OwnedEmbedding, Push, chunks
-from penstock.store.parts.requests import OfTable, Restore, Staged, Stand, checked, row_numbers
+from penstock.store.parts.requests import OfTable, Restore, Shrink, Staged, Stand, checked, row_numbers
 from penstock.store.rows import check_rows
 from penstock.wire.message import Message
 from penstock.wire.post import Post
@@ -30,11 +30,14 @@ def own_embedding(
 
 
 class EmbeddingService:
-    """Answers `embed-pull`, `-push`, `-stand`, `-state` and `-restore`. Rows are numbered inside their part."""
+    """Answers `embed-pull`, `-push`, `-squares`, `-shrink`, `-stand`, `-state` and `-restore`.
+
+    Rows are numbered inside their part.
+    """
 
     def __init__(self, post: Post, tables: Tables) -> None:
         self._tables, self._name, self._buffers = tables, post.name, SendBuffers()
-        for kind in ("pull", "push", "stand", "state", "restore"):
+        for kind in ("pull", "push", "squares", "shrink", "stand", "state", "restore"):
             post.serve(f"embed-{kind}", getattr(self, f"_{kind}"))
 
     def _pull(self, request: Message, sender: str) -> Iterator[Message]:
@@ -61,9 +64,18 @@ class EmbeddingService:
     def _push(self, request: Message, sender: str) -> Message:
         asked = checked(request, Staged)
         ids = row_numbers(request, 2)
-        push = Push(asked.step, asked.rank, asked.world, asked.learned, ids, request.arrays[1])
+        push = Push(asked.step, asked.rank, asked.world, asked.learned, ids, request.arrays[1], asked.clipped)
         self._owned(asked).push(push)
         return Message("staged")
+
+    def _squares(self, request: Message, sender: str) -> Message:
+        asked = checked(request, OfTable)
+        return Message("squares", {"squares": self._owned(asked).squares(asked.step)})
+
+    def _shrink(self, request: Message, sender: str) -> Message:
+        asked = checked(request, Shrink)
+        self._owned(asked).shrink(asked.step, asked.factor)
+        return Message("shrunk")
 
     def _stand(self, request: Message, sender: str) -> Message:
         asked = checked(request, Stand)

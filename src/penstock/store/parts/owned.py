@@ -46,6 +46,8 @@ class Push(NamedTuple):
     """Whether the rank's batch had vertices of this type, in whatever part."""
     ids: Array
     gradients: Array
+    clipped: bool = False
+    """Whether the step waits for a factor that all ranks' gradients are multiplied by."""
 
 
 class _Undo(NamedTuple):
@@ -79,6 +81,9 @@ class OwnedEmbedding:
             "width": width, "optimiser": optimiser, "seed": seed,
         }  # fmt: skip
         self._staged: dict[int, Push] = {}
+        self._factor: float | None = None
+        self._squares: tuple[int, float] = -1, 0.0
+        """The last step that was applied, and the sum of its gradients' squares."""
         self._undo: _Undo | None = None
         self._round = 0
         self._restoring = ""
@@ -131,6 +136,26 @@ class OwnedEmbedding:
             self.reach(push.step)
             self._journal.append(_staged(push))
             self._stage(push)
+
+    def squares(self, step: int) -> float:
+        """The sum of the squares of a step's gradients, those of all ranks added up; of the last step, if it is past.
+
+        A rank may ask when all have pushed, and another may then have gone on already.
+        """
+        with self._lock:
+            if step == self.step - 1 and self._squares[0] == step:
+                return self._squares[1]
+            self.reach(step)
+            return _squared(self._summed(self._complete())[1])
+
+    def shrink(self, step: int, factor: float) -> None:
+        """Have a step's gradients multiplied by a factor; again is no harm, as all ranks come to the same one."""
+        with self._lock:
+            if step < self.step:
+                return
+            self.reach(step)
+            self._journal.append(_shrunk(step, factor))
+            self._factor = factor
 
     def reach(self, step: int) -> None:
         """Apply what lies before a step. Raises PushMissing, or StepPast if the rows are beyond it."""
@@ -200,6 +225,7 @@ class OwnedEmbedding:
         self._journal.replace([self._clock(step=step, steps=steps, restoring=restoring, past=past)])
         self.step, self.steps, self._restoring, self._past = step, steps, restoring, past
         self._staged.clear()
+        self._factor = None
         self._undo = None
 
     def _check_state(self, stop: int, tables: list[Array]) -> None:
@@ -228,9 +254,13 @@ class OwnedEmbedding:
             raise PenstockError(f"{folder} holds other embeddings ({said}, not {self._about}): name another folder.")
         self.step, self.steps = head.body["step"], head.body["steps"]
         self._restoring, self._past = head.body["restoring"], head.body["past"]
+        step, squares = head.body.get("squares", (-1, 0.0))
+        self._squares = int(step), float(squares)
         for record in rest:
             if record.kind == "staged":
                 self._stage(_push(record))
+            elif record.kind == "shrunk":
+                self._factor = record.body["factor"]
             elif record.kind == "restored":
                 self._covered[record.body["start"]] = record.body["stop"]
             elif record.kind == "undo":
@@ -238,7 +268,9 @@ class OwnedEmbedding:
             elif record.kind == "applied":
                 self._copy(record.arrays[0], list(record.arrays[1:]))
                 self.step, self.steps = record.body["step"], record.body["steps"]
+                self._squares = self.step - 1, record.body.get("squares", 0.0)
                 self._staged.clear()
+                self._factor = None
         if any(record.kind == "applied" for record in rest):
             undo = [] if self._undo is None else [self._undo.record()]
             self._journal.replace([self._clock(), *undo, *map(_staged, self._staged.values())])
@@ -265,11 +297,19 @@ class OwnedEmbedding:
         """One step: outcome to the journal, to the tables, and a new journal."""
         pushes = self._complete()
         steps = self.steps + any(push.learned for push in pushes)
-        ids, before, tables = self._outcome(pushes, steps)
+        if self._factor is None and any(push.clipped for push in pushes):
+            raise PushMissing(f"Step {self.step} of the embeddings of {self.name!r} has no factor: do the step again.")
+        ids, total = self._summed(pushes)
+        squares = _squared(total)
+        if self._factor is not None:
+            total *= np.float32(self._factor)
+        before, tables = self._outcome(ids, total, steps)
         undo = _Undo(self.step, self.steps, ids, before)
         self._journal.append(undo.record())
-        self._journal.append(Message("applied", {"step": self.step + 1, "steps": steps}, (ids, *tables)))
+        told = {"step": self.step + 1, "steps": steps, "squares": squares}
+        self._journal.append(Message("applied", told, (ids, *tables)))
         self._copy(ids, tables)
+        self._squares = self.step, squares
         self._settle(self.step + 1, steps, undo)
 
     def _complete(self) -> list[Push]:
@@ -285,16 +325,20 @@ class OwnedEmbedding:
             )
         return [self._staged[rank] for rank in range(world)]
 
-    def _outcome(self, pushes: list[Push], steps: int) -> tuple[Array, list[Array], list[Array]]:
-        """The rows that a step touches, and what they and their moments are and will be."""
+    def _summed(self, pushes: list[Push]) -> tuple[Array, Array]:
+        """The rows that a step touches, and the gradient of each."""
         ids, place = np.unique(np.concatenate([push.ids for push in pushes]), return_inverse=True)
         total = np.zeros((len(ids), self.rows.shape[1]), np.float32)
         _add(np.concatenate([push.gradients for push in pushes]), place, total)
+        return ids, total
+
+    def _outcome(self, ids: Array, total: Array, steps: int) -> tuple[list[Array], list[Array]]:
+        """What the rows that a step touches and their moments are and will be."""
         before = [gather_rows(table, ids) for table in self._tables]
         tables = [table.copy() for table in before]
         if len(ids):
             learn_rows(self.optimiser, self.rate, steps, tables, np.arange(len(ids)), total)
-        return ids, before, tables
+        return before, tables
 
     def _copy(self, ids: Array, tables: list[Array]) -> None:
         for own, new in zip(self._tables, tables, strict=True):
@@ -304,10 +348,12 @@ class OwnedEmbedding:
         """The tables are those before `step`: begin a journal that says so."""
         self.step, self.steps, self._undo = step, steps, undo
         self._staged.clear()
+        self._factor = None
         self._journal.replace([self._clock(), *([] if undo is None else [undo.record()])])
 
     def _clock(self, **instead: Any) -> Message:
         now = {"step": self.step, "steps": self.steps, "restoring": self._restoring, "past": self._past}
+        now["squares"] = list(self._squares)
         return Message("clock", {**self._about, **now, **instead})
 
 
@@ -352,12 +398,22 @@ def _locked(folder: Path) -> int:
 
 def _staged(push: Push) -> Message:
     body = {"step": push.step, "rank": push.rank, "world": push.world, "learned": push.learned}
+    body["clipped"] = push.clipped
     return Message("staged", body, (push.ids, push.gradients))
 
 
 def _push(record: Message) -> Push:
     body = record.body
-    return Push(body["step"], body["rank"], body["world"], body["learned"], record.arrays[0], record.arrays[1])
+    who = body["step"], body["rank"], body["world"], body["learned"]
+    return Push(*who, record.arrays[0], record.arrays[1], body.get("clipped", False))
+
+
+def _shrunk(step: int, factor: float) -> Message:
+    return Message("shrunk", {"step": step, "factor": factor})
+
+
+def _squared(total: Array) -> float:
+    return float(np.square(total, dtype=np.float64).sum())
 
 
 def _undo(record: Message) -> _Undo:

@@ -63,10 +63,13 @@ class RemoteEmbedding:
         place_rows(out, split.first, split.again, out)
         return out
 
-    def push(self, ids: Array, gradients: Array | None, step: int, rank: int, world: int) -> None:
+    def push(
+        self, ids: Array, gradients: Array | None, step: int, rank: int, world: int, clipped: bool = False
+    ) -> None:
         """Hand in a rank's gradients of a step; of a vertex that comes twice they are summed.
 
-        None: the rank's batch had no vertices of this type. Where no rank's had any, no optimiser step is made.
+        None: the rank's batch had no vertices of this type. Where no rank's had any, no optimiser step is made. What is
+        `clipped` waits for `shrink`.
         """
         learned = gradients is not None
         gradients = np.zeros((0, self.width), np.float32) if gradients is None else gradients
@@ -79,20 +82,27 @@ class RemoteEmbedding:
         for part in range(self._parts):
             # Owners without rows in the step count it too.
             rows, places = split.of(part)
-            body = {"rank": rank, "world": world, "learned": learned}
+            body = {"rank": rank, "world": world, "learned": learned, "clipped": clipped}
             request = self._message("embed-push", part, step, (rows, gather_rows(gradients, places)), **body)
             calls.append(self._channels(part).start(request))
         for call in calls:
             call.result()
 
+    def squares(self, step: int) -> float:
+        """The sum of the squares of a step's gradients, once every rank has pushed: the same for all that ask."""
+        return sum(float(answer.body["squares"]) for answer in self._tell_all("embed-squares", step))
+
+    def shrink(self, step: int, factor: float) -> None:
+        """Have the owners multiply a step's gradients by a factor, to which all ranks have come."""
+        self._tell_all("embed-shrink", step, factor=factor)
+
     def stand(self, step: int, number: int) -> None:
         """Tell all owners that the ranks have met, for the round of this number, and stand before a step."""
-        calls = [
-            self._channels(part).start(self._message("embed-stand", part, step, round=number))
-            for part in range(self._parts)
-        ]
-        for call in calls:
-            call.result()
+        self._tell_all("embed-stand", step, round=number)
+
+    def _tell_all(self, kind: str, step: int, **body: Any) -> list[Message]:
+        calls = [self._channels(part).start(self._message(kind, part, step, **body)) for part in range(self._parts)]
+        return [call.result() for call in calls]
 
     def stream(self, step: int) -> Iterator[tuple[int, int, list[Array]]]:
         """The state before a step in pieces: (first new number, optimiser steps, [rows, moments...])."""

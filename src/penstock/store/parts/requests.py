@@ -62,6 +62,14 @@ class Staged(OfTable):
     world: Annotated[int, Field(ge=1)]
     learned: bool
     """Whether the rank's batch had vertices of the table's type, in whatever part."""
+    clipped: bool = False
+    """Whether the step waits for a factor."""
+
+
+class Shrink(OfTable):
+    """What a step's gradients are multiplied by."""
+
+    factor: Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Stand(OfTable):

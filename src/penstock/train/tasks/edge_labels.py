@@ -36,9 +36,19 @@ class LabelledEdges:
         return LearnedLabels("edge-classification", kind, self.field, self.classes, words=self.words)
 
 
-def labelled_edges(graph: Graph, kind: EdgeType, options: DataOptions, learned: LearnedLabels | None) -> LabelledEdges:
-    """Labels and splits of an edge task; in the codes of a run that has `learned` them, where given."""
-    edges, field, reverse = graph.edges[kind], options.label, find_reverse(graph, kind)
+def labelled_edges(
+    graph: Graph,
+    kind: EdgeType,
+    options: DataOptions,
+    learned: LearnedLabels | None,
+    reverse: Reverse | None = None,
+) -> LabelledEdges:
+    """Labels and splits of an edge task; in the codes of a run that has `learned` them, where given.
+
+    `reverse` is of the relation, looked for if not known.
+    """
+    edges, field = graph.edges[kind], options.label
+    reverse = find_reverse(graph, kind) if reverse is None else reverse
     if learned is None:
         if field not in edges.fields:
             raise PenstockError(f"The edges have no field {field!r} to learn: set `label`.")

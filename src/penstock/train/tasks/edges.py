@@ -21,7 +21,7 @@ from penstock.train.job import Job
 from penstock.train.metrics import METRICS, default_metric
 from penstock.train.samplers import Drawing
 from penstock.train.tasks.edge_labels import LabelledEdges
-from penstock.train.tasks.ends import Rows, all_rows, end_rows, pair_blocks, sample_ends
+from penstock.train.tasks.ends import Rows, Share, all_rows, end_rows, in_parts, mean_of_batch, pair_blocks, sample_ends
 from penstock.train.tasks.task import Scores, chosen_metric
 
 _REPORTED = ("accuracy", "macro-f1", "micro-f1")
@@ -32,8 +32,11 @@ class EdgeTask:
 
     name: Literal["edge-classification"] = "edge-classification"
 
-    def __init__(self, graph: Graph, data: LabelledEdges, drawing: Drawing, job: Job) -> None:
-        self._graph, self._data, self._drawing = graph, data, drawing
+    def __init__(
+        self, graph: Graph, data: LabelledEdges, drawing: Drawing, job: Job, share: Share | None = None
+    ) -> None:
+        """`share`, where several workers train: this one's edges of a batch."""
+        self._graph, self._data, self._drawing, self._share = graph, data, drawing, share
         self._kind = self.edge_type = data.edge_type
         self.learned, self._width = data.learned(), job.hidden
         self.items, self.batch_size, self.out = drawing.items, drawing.batch_size, job.hidden
@@ -43,7 +46,7 @@ class EdgeTask:
 
     def sample(self, planned: Planned) -> Batch:
         """Edges, and the neighbourhoods of their ends."""
-        return sample_ends(self._batcher, self._drawing, planned)
+        return sample_ends(self._batcher, self._drawing, planned, self._share)
 
     def label(self, batch: Batch) -> None:
         """The edges' classes, and their ends as rows of the batch's seeds."""
@@ -53,9 +56,11 @@ class EdgeTask:
 
     def loss(self, out: Rows, batch: Batch) -> torch.Tensor:
         """Cross-entropy."""
-        sources, destinations = end_rows(out, self._kind)
+        sources, destinations = end_rows(out, self._kind, self.out, batch.labels["rows"])
         logits = self.head(sources[batch.labels["rows"]], destinations[batch.labels["columns"]])
-        return functional.cross_entropy(logits, batch.labels["classes"])
+        losses = functional.cross_entropy(logits, batch.labels["classes"], reduction="none")
+        whole = batch.links.whole
+        return mean_of_batch(losses, None if whole is None else whole.positives)
 
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Metrics of the edges of each split."""
@@ -68,7 +73,12 @@ class EdgeTask:
         names = dict.fromkeys((self.metric.name, *_REPORTED))
         found = {}
         for split, some in positions.items():
-            logits = np.concatenate([part.numpy() for _, _, part in self._classified(rows, some)])
+
+            def logits_of(part: slice, some: Array = some) -> Array:
+                none = np.empty((0, self.learned.classes), np.float32)
+                return np.concatenate([none, *(each.numpy() for _, _, each in self._classified(rows, some[part]))])
+
+            logits = in_parts(inference, len(some), logits_of)
             found[split] = {name: METRICS[name].compute(logits, self._data.labels[some]) for name in names}
         return found
 

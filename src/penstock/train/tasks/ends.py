@@ -1,18 +1,19 @@
 """What tasks on edges share: batches of edges, and exact rows of their ends."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
+from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import Progress
-from penstock.sampling.links import EdgeBatcher
+from penstock.sampling.links import EdgeBatch, EdgeBatcher, share_of
 from penstock.train.inference import Inference
 from penstock.train.samplers import Drawing
 
@@ -22,25 +23,47 @@ _ARRAYS = 8
 """Arrays as wide as a row that a head makes of a pair."""
 
 Rows = torch.Tensor | dict[str, torch.Tensor]
+Share = Callable[[EdgeBatch], Array]
+"""Which positives of a batch are this worker's: their places, ascending."""
 
 
-def sample_ends(batcher: EdgeBatcher, drawing: Drawing, planned: Planned) -> Batch:
-    """A batch of edges, and the neighbourhoods of their ends without the edges themselves."""
+def sample_ends(batcher: EdgeBatcher, drawing: Drawing, planned: Planned, share: Share | None = None) -> Batch:
+    """A batch of edges, or a share of it, and the neighbourhoods of their ends without the whole batch's edges."""
     links = batcher.batch(planned.seeds, planned.key)
+    if share is not None:
+        links = share_of(links, share(links))
     batch = drawing.sample(links.nodes, planned, exclude=links.exclude)
     batch.links = links
     return batch
 
 
-def end_rows(out: Rows, kind: EdgeType) -> tuple[torch.Tensor, torch.Tensor]:
-    """The model's rows of the sources' and of the destinations' types."""
-    return (out, out) if isinstance(out, torch.Tensor) else (out[kind[0]], out[kind[2]])
+def end_rows(out: Rows, kind: EdgeType, width: int, near: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The model's rows, `width` wide, of the sources' and of the destinations' types; `near` tells their device.
+
+    A worker whose share of a batch has no edges has no rows of either type.
+    """
+    if isinstance(out, torch.Tensor):
+        return out, out
+    none = torch.zeros(0, width, device=near.device, requires_grad=True)
+    return out.get(kind[0], none), out.get(kind[2], none)
+
+
+def mean_of_batch(losses: torch.Tensor, whole: int | None) -> torch.Tensor:
+    """The mean of losses; of a share of a batch with losses of `whole` edges or pairs, its part of the batch's mean."""
+    return losses.mean() if whole is None else losses.sum() / whole
 
 
 def pair_blocks(count: int, width: int) -> Iterator[slice]:
     """All of so many pairs, as many at a time as a head may compute of rows `width` wide."""
     size = max(1, _BLOCK_BYTES // (4 * _ARRAYS * width))
     return (slice(start, stop) for start, stop in ranges(count, size))
+
+
+def in_parts(inference: Inference, count: int, compute: Callable[[slice], Array]) -> Array:
+    """What `compute` gives for all of `count` pairs, a row each: workers that train together compute some each."""
+    shared: Any = getattr(inference, "in_parts", None)
+    found: Array = compute(slice(0, count)) if shared is None else shared(count, compute)
+    return found
 
 
 def all_rows(graph: Graph, kind: EdgeType, inference: Inference, progress: Progress) -> tuple[Any, Any]:

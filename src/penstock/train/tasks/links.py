@@ -15,14 +15,14 @@ from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.key import BatchKey
-from penstock.sampling.links import EdgeBatcher, NegativePolicy, known_edges, negatives_named, ranks
+from penstock.sampling.links import EdgeBatcher, NegativePolicy, Reverse, known_edges, negatives_named, ranks
 from penstock.train.inference import Inference
 from penstock.train.job import Job
 from penstock.train.learned_labels import LearnedLabels
 from penstock.train.link_options import LinkOptions
 from penstock.train.metrics import default_metric, metric_named
 from penstock.train.samplers import Drawing
-from penstock.train.tasks.ends import Rows, all_rows, end_rows, pair_blocks, sample_ends
+from penstock.train.tasks.ends import Rows, Share, all_rows, end_rows, in_parts, mean_of_batch, pair_blocks, sample_ends
 from penstock.train.tasks.task import Scores, chosen_metric
 
 _REPORTED = ("mrr", "hits@1", "hits@10", "hits@50")
@@ -41,8 +41,19 @@ class LinkTask:
 
     name: Literal["link-prediction"] = "link-prediction"
 
-    def __init__(self, graph: Graph, kind: EdgeType, drawing: Drawing, job: Job) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        kind: EdgeType,
+        drawing: Drawing,
+        job: Job,
+        reverse: Reverse = "auto",
+        share: Share | None = None,
+    ) -> None:
+        """`reverse`: of the relation, looked for if not known; `share`, where several workers train: this one's edges
+        of a batch."""
         self._graph, self._kind, self._drawing, self._options = graph, kind, drawing, job
+        self._share = share
         self.edge_type = kind
         self.learned = LearnedLabels(self.name, edge_key(kind))
         edges = graph.edges[kind]
@@ -51,12 +62,13 @@ class LinkTask:
         self.items, self.batch_size, self.out = drawing.items, drawing.batch_size, job.hidden
         self.head: torch.nn.Module = build_scorer(job.scorer, job.hidden)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
-        self._batcher = EdgeBatcher(graph, kind, make_negatives(job))
-        self._known = known_edges(graph, kind, [edges.held_out[name] for name in SPLITS if name in edges.held_out])
+        self._batcher = EdgeBatcher(graph, kind, make_negatives(job), reverse)
+        held_out = [edges.held_out[name] for name in SPLITS if name in edges.held_out]
+        self._known = known_edges(graph, kind, held_out, self._batcher.reverse)
 
     def sample(self, planned: Planned) -> Batch:
         """Edges with their negatives, and the neighbourhoods of all their ends."""
-        return sample_ends(self._batcher, self._drawing, planned)
+        return sample_ends(self._batcher, self._drawing, planned, self._share)
 
     def label(self, batch: Batch) -> None:
         """The pairs to score, as rows of the batch's seeds."""
@@ -68,13 +80,17 @@ class LinkTask:
 
     def loss(self, out: Rows, batch: Batch) -> torch.Tensor:
         """Binary cross-entropy of every pair, or of each true edge among its false ones."""
-        sources, destinations = end_rows(out, self._kind)
+        sources, destinations = end_rows(out, self._kind, self.out, batch.labels["rows"])
         pairs = batch.labels
         scores = self.head(sources[pairs["rows"]], destinations[pairs["columns"]])
+        whole = batch.links.whole
         if self._options.link_loss == "bce":
-            return functional.binary_cross_entropy_with_logits(scores, pairs["true"])
+            losses = functional.binary_cross_entropy_with_logits(scores, pairs["true"], reduction="none")
+            return mean_of_batch(losses, None if whole is None else whole.pairs)
         scores = scores.masked_fill(~pairs["true"], float("-inf"))
-        return functional.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.int64, device=scores.device))
+        first = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
+        losses = functional.cross_entropy(scores, first, reduction="none")
+        return mean_of_batch(losses, None if whole is None else whole.positives)
 
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Ranks of the held-out edges of each split among vertices that are not true partners."""
@@ -84,7 +100,7 @@ class LinkTask:
             return {}
         sources, destinations = all_rows(self._graph, self._kind, inference, progress)
         return {
-            name: self._scores(sources, destinations, some, held_out.get(f"{name}_negative"))
+            name: self._scores(inference, sources, destinations, some, held_out.get(f"{name}_negative"))
             for name, some in pairs.items()
         }
 
@@ -101,21 +117,24 @@ class LinkTask:
         return self._of_pairs(sources, destinations, pairs)
 
     def _scores(
-        self, sources: torch.Tensor, destinations: torch.Tensor, pairs: Array, false: Array | None
+        self, inference: Inference, sources: torch.Tensor, destinations: torch.Tensor, pairs: Array, false: Array | None
     ) -> dict[str, float]:
         against: Any = self._options.rank_against or "all"
-        found = ranks(self._scorer(sources, destinations), pairs, self._known, against)
+        scorer = self._scorer(sources, destinations)
+        found = in_parts(inference, len(pairs), lambda some: ranks(scorer, pairs[some], self._known, against))
         scores = {name: metric_named(name).compute(found, None) for name in _REPORTED}
         if self.metric.takes == "ranks":
             return {self.metric.name: self.metric.compute(found, None), **scores}
         false = self._false(pairs) if false is None else np.asarray(false)
-        outputs = self._of_pairs(sources, destinations, np.concatenate([pairs, false]))
+        both = np.concatenate([pairs, false])
+        outputs = in_parts(inference, len(both), lambda some: self._of_pairs(sources, destinations, both[some]))
         labels = np.repeat([1, 0], [len(pairs), len(false)])
         return {self.metric.name: self.metric.compute(outputs, labels), **scores}
 
     def _false(self, pairs: Array) -> Array:
         """One false pair for every held-out one, for graphs that bring none."""
-        drawn = EdgeBatcher(self._graph, self._kind, negatives_named("uniform", k=1, filtered=True), known=self._known)
+        policy = negatives_named("uniform", k=1, filtered=True)
+        drawn = EdgeBatcher(self._graph, self._kind, policy, self._batcher.reverse, known=self._known)
         links = drawn.batch_of_pairs(pairs, BatchKey(0, 0, 0))
         return np.stack([links.source, links.negative_destination[:, 0]], 1)
 

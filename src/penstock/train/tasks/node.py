@@ -52,7 +52,12 @@ class NodeTask:
 
     def loss(self, out: torch.Tensor | dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
         """Cross-entropy, binary cross-entropy a label, or squared error."""
-        out = self._checked(out if isinstance(out, torch.Tensor) else out[self._data.node_type])
+        if isinstance(out, dict):
+            if not len(batch.labels):
+                # A worker's share of a small batch may have no seeds, and the model then gives no rows.
+                return torch.zeros((), device=batch.labels.device, requires_grad=True)
+            out = out[self._data.node_type]
+        out = self._checked(out)
         if len(out) == 0:
             # A subgraph may hold no training vertex: nothing is learned from it.
             return out.sum()

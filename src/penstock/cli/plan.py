@@ -1,0 +1,104 @@
+"""`penstock plan`: which task runs where, how flows share links, and what that will take."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.job_flags import with_job_flags
+from penstock.cli.output import ForceOption, JsonOption, SeedOption, print_json, short
+from penstock.cli.progress import shown_progress
+from penstock.errors import PenstockError
+from penstock.plan.document import Plan, write_plan
+from penstock.plan.placement import Budget
+from penstock.train.job import make_job, read_job
+
+
+@with_job_flags
+def plan_command(
+    job: Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")] = None,
+    cluster: Annotated[str, typer.Option(help="The cluster file: machines, what they have, their links.")] = "2x1",
+    profile: Annotated[
+        Path | None, typer.Option(help="What an iteration costs (penstock profile); measured now if none.")
+    ] = None,
+    placement: Annotated[str, typer.Option(help="ifs, distdgl, spread, greedy, etp or search; all are compared.")] = "",
+    flows: Annotated[str, typer.Option(help="oes, maxmin, fifo, iteration-first, …; the best that can run.")] = "",
+    budget: Annotated[float, typer.Option(min=0, help="Seconds to search at most; 0: by steps alone.")] = 0.0,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a search.")] = 10_000,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The plan to write.")] = Path("plan.json"),
+    plan_seed: SeedOption = 0,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    **fields: Any,
+) -> None:
+    """Decide where every task runs and how flows share links; predict the time; write it down.
+
+    Example: penstock plan job.yaml --cluster cluster.yaml --profile profile.json -o plan.json
+    """
+    from penstock.cluster.document import read_cluster
+    from penstock.cluster.planning import plan_run
+
+    if out.exists() and not force:
+        raise PenstockError(f"{out} exists: name another file, or add --force.")
+    chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
+    with shown_progress(as_json) as progress:
+        plan = plan_run(
+            chosen,
+            read_cluster(cluster),
+            profile,
+            placement or None,
+            flows or None,
+            Budget(steps, budget or None),
+            plan_seed,
+            progress,
+        )
+    write_plan(plan, out)
+    if as_json:
+        print_json({"path": str(out), "notes": progress.notes, **_fields(plan)})
+    else:
+        _print(plan, out)
+
+
+def _fields(plan: Plan) -> dict[str, Any]:
+    return {
+        "placement": plan.placement,
+        "flows": plan.flows,
+        "predicted": plan.predicted.model_dump(include={"iteration_s", "epoch_s", "lower_bound_s"}),
+        "compared": [each.model_dump() for each in plan.compared],
+        "bottleneck": plan.bottleneck,
+        "changes": [each.model_dump() for each in plan.changes],
+        "search": plan.search.model_dump(),
+    }
+
+
+def _print(plan: Plan, out: Path) -> None:
+    console = Console()
+    table = Table("placement", "flows", "ms", "epoch s", "slowest link", "its bytes", "least ms", "gap", box=None)
+    for each in plan.compared:
+        chosen = (each.placement, each.flows) == (plan.placement, plan.flows)
+        table.add_row(
+            each.placement,
+            each.flows,
+            f"{each.iteration_s * 1e3:.4g}",
+            f"{each.epoch_s:.4g}",
+            each.slowest_link,
+            short(each.slowest_link_bytes),
+            f"{each.lower_bound_s * 1e3:.4g}",
+            f"{each.gap:.0%}",
+            style="bold" if chosen else None,
+        )
+    console.print(table)
+    where = Table("machine", "tasks", "cores", "memory GB", "GPUs", box=None)
+    for machine in dict.fromkeys(task.machine for task in plan.tasks):
+        here = [task for task in plan.tasks if task.machine == machine]
+        sums = [sum(getattr(task, name) for task in here) for name in ("cores", "memory_gb", "gpus")]
+        where.add_row(machine, " ".join(task.id for task in here), *(f"{each:.3g}" for each in sums))
+    console.print(where)
+    search = plan.search
+    print(f"{plan.bottleneck}")
+    for change in plan.changes:
+        print(f"  {change.what}: {change.iteration_s * 1e3:.4g} ms an iteration ({-change.gain:+.0%})")
+    print(f"{search.steps:,} steps, {search.simulated:,} placements simulated, {search.seconds:.1f} s")
+    print(f"Plan: {out} (carry it out with: penstock train --plan {out})")

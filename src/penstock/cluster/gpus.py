@@ -1,0 +1,87 @@
+"""Which processor a run computes on: GPUs for all of its workers, or none; and how a worker comes to its own."""
+
+import os
+
+import torch
+
+from penstock.cluster.document import ClusterDocument, Machine
+from penstock.cluster.layout import Layout
+from penstock.cluster.setup import Setup
+from penstock.errors import PenstockError
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def chosen_for_all(device: str, cluster: ClusterDocument, layout: Layout | None = None) -> tuple[str, str | None]:
+    """`cpu` or `cuda`, for every worker, from a job's `device`; and what the user should know of the choice.
+
+    `auto` is cuda where every worker has a GPU of its own: workers of different kinds would wait for the slowest.
+    Workers are where `layout` says, or as many on each machine as the cluster file does.
+    """
+    if device == "cpu":
+        return "cpu", None
+    if device not in ("auto", "cuda"):
+        raise PenstockError(
+            f"Device {device!r} is not for several machines: use auto, cpu or cuda, and say each machine's `gpus`."
+        )
+    short = [(machine, workers) for machine, workers in _seated(cluster, layout) if workers > machine.gpus]
+    if device == "auto" and short:
+        some = any(machine.gpus for machine, workers in _seated(cluster, layout) if workers)
+        return "cpu", f"The workers compute on CPUs, as {_shortage(*short[0])}." if some else None
+    for machine, workers in short:
+        _check_shared(machine, workers, cluster.share_gpus)
+    return "cuda", None
+
+
+def own_gpus(cluster: ClusterDocument, layout: Layout) -> bool:
+    """Whether no two workers of a run on GPUs share one."""
+    return all(workers <= machine.gpus for machine, workers in _seated(cluster, layout))
+
+
+def claim_gpu(setup: Setup) -> None:
+    """Let this worker's process see its own GPU alone. Called before anything asks for a GPU: later is not heard."""
+    task, launcher = setup.task, setup.cluster.launcher
+    if launcher != "ray":
+        # Ray has done so when it gave the worker its share.
+        os.environ[_VISIBLE] = _name_of(task.gpu, os.environ.get(_VISIBLE))
+    if not torch.cuda.is_available():
+        which = "no GPU" if launcher == "ray" else f"no GPU {task.gpu}"
+        raise PenstockError(
+            f"{task.id} finds {which} on machine {task.machine}, or its torch was built without CUDA: mend the"
+            " machine's `gpus` in the cluster file, or set device to cpu."
+        )
+
+
+def _name_of(gpu: int | None, visible: str | None) -> str:
+    """A GPU as the system names it: of all, or of those that this process was given. Nothing where there is none."""
+    if gpu is None:
+        return ""
+    if visible is None:
+        return str(gpu)
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    return names[gpu] if gpu < len(names) else ""
+
+
+def _seated(cluster: ClusterDocument, layout: Layout | None) -> list[tuple[Machine, int]]:
+    """Every machine with the number of its workers."""
+    if layout is None:
+        return [(machine, machine.workers) for machine in cluster.machines]
+    seats = [task.machine for task in layout.of_kind("worker")]
+    return [(machine, seats.count(machine.name)) for machine in cluster.machines]
+
+
+def _check_shared(machine: Machine, workers: int, may_share: bool) -> None:
+    if not machine.gpus:
+        raise PenstockError(
+            f"Device cuda cannot be: {_shortage(machine, workers)}. Say how many it has (`gpus`), or set device to cpu."
+        )
+    if not may_share:
+        raise PenstockError(
+            f"Device cuda cannot be: {_shortage(machine, workers)}. Give it fewer workers, or set `share_gpus: true`."
+        )
+
+
+def _shortage(machine: Machine, workers: int) -> str:
+    has = f"{workers} worker" + ("s" if workers > 1 else "")
+    gpus = f"{machine.gpus or 'no'} GPU" + ("s" if machine.gpus > 1 else "")
+    return f"machine {machine.name} has {has} and {gpus}"

@@ -1,0 +1,159 @@
+"""From a job, a cluster file and a profile to a plan."""
+
+from collections import defaultdict
+from math import inf
+from pathlib import Path
+from time import perf_counter
+
+from penstock.cluster.document import ClusterDocument, Machine
+from penstock.cluster.profiling import profile_job
+from penstock.cost.profile import Profile, read_profile
+from penstock.errors import PenstockError, nearest
+from penstock.plan.bottleneck import bottleneck_of
+from penstock.plan.buying import changes_of
+from penstock.plan.comparing import Comparison, Trial
+from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedTask, Predicted
+from penstock.plan.machines import Machines
+from penstock.plan.placement import PLACEMENTS, Budget
+from penstock.plan.training import Shape
+from penstock.progress import Progress
+from penstock.simulate.rates import POLICIES
+from penstock.train.job import Job
+
+_BYTES = 1e9 / 8
+"""In a gigabit."""
+_PROFILED = 50
+"""Iterations measured where there is no profile."""
+_FEWER = 5
+"""What a search for a change is given: so many times fewer steps than the plan's own."""
+
+
+def plan_run(
+    job: Job,
+    cluster: ClusterDocument,
+    profile_path: Path | None,
+    placement: str | None,
+    flows: str | None,
+    budget: Budget,
+    seed: int,
+    progress: Progress,
+) -> Plan:
+    """The best of what was looked at: all placements and all flow policies that a run can carry out, or those named."""
+    for name, known in ((placement, list(PLACEMENTS)), (flows, list(POLICIES))):
+        if name is not None and name not in known:
+            what = "placement" if known == list(PLACEMENTS) else "flow policy"
+            raise PenstockError(f"No {what} is called {name!r}{nearest(name, known)}")
+    profile = _profile(job, cluster, profile_path, progress)
+    began = perf_counter()
+    machines = machines_of(cluster, profile.rate)
+    run = Comparison(profile, shape_of(cluster, job), machines, 1.0 if job.device == "cuda" else 0.0, seed)
+    trials = run.try_all(
+        list(PLACEMENTS) if placement is None else [placement],
+        [each for each in CARRIED_OUT if each != "oes"] if flows is None else [flows],
+        budget,
+        progress,
+    )
+    best = min(trials, key=lambda trial: trial.iteration_s)
+    fewer = Budget(max(1, (budget.steps or 10_000) // _FEWER), budget.seconds)
+    changes = changes_of(run, best, fewer, seed, progress)
+    where = _tasks(run, best)
+    return Plan(
+        job=job.model_dump(mode="json"),
+        cluster=cluster.model_dump(mode="json"),
+        placement=best.placed.policy,
+        flows=best.flows,
+        tasks=where,
+        predicted=_predicted(run, best, where),
+        bottleneck=bottleneck_of(best.timeline, [machines.names[number] for number in best.placed.machine_of]),
+        compared=[trial.row(profile.batches) for trial in trials],
+        changes=changes,
+        search=Effort(
+            steps=sum(trial.placed.steps for trial in trials),
+            seconds=round(perf_counter() - began, 3),
+            simulated=sum(trial.placed.simulated for trial in trials),
+        ),
+    )
+
+
+def machines_of(cluster: ClusterDocument, measured_rate: float) -> Machines:
+    """What a cluster file says; a link of which it says nothing is as fast as the profile's were (bytes/s)."""
+    return Machines(
+        names=tuple(machine.name for machine in cluster.machines),
+        capacities={
+            "cores": tuple(inf if machine.cores is None else machine.cores for machine in cluster.machines),
+            "memory_gb": tuple(inf if each.memory_gb is None else each.memory_gb for each in cluster.machines),
+            "gpus": tuple(float(machine.gpus) for machine in cluster.machines),
+        },
+        rates=tuple(_rate(machine, measured_rate) for machine in cluster.machines),
+        racks=tuple(machine.rack or "" for machine in cluster.machines),
+        speeds=tuple(machine.speed for machine in cluster.machines),
+        oversubscription=cluster.oversubscription,
+    )
+
+
+def shape_of(cluster: ClusterDocument, job: Job) -> Shape:
+    """How a run on a cluster is set up."""
+    return Shape(
+        stores=[f"store-{machine.name}" for machine in cluster.machines],
+        samplers=cluster.samplers,
+        servers=cluster.servers if cluster.reduce == "servers" else 0,
+        sample_depth=max(job.sample_depth, cluster.samplers + 1),
+        gather_depth=job.gather_depth,
+        transfer_depth=job.transfer_depth,
+    )
+
+
+def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Progress) -> Profile:
+    if path is None:
+        progress.note(f"No profile is given: {_PROFILED} iterations are measured now (keep one: penstock profile).")
+        return profile_job(job, cluster, _PROFILED, progress)
+    profile = read_profile(path)
+    profile.check_job(job.model_dump(mode="json"), str(path))
+    if profile.workers != cluster.workers:
+        raise PenstockError(
+            f"{path} is of {profile.workers} workers and the cluster has {cluster.workers}: measure again with"
+            " `penstock profile JOB --cluster` for this cluster."
+        )
+    if cluster.reduce == "servers" and "server" not in profile.tasks:
+        raise PenstockError(
+            f"{path} was measured without parameter servers, which the cluster has: measure again with"
+            " `penstock profile JOB --cluster` for this cluster."
+        )
+    return profile
+
+
+def _rate(machine: Machine, measured: float) -> float:
+    if machine.nic_gbps is not None:
+        return machine.nic_gbps * _BYTES
+    if measured <= 0:
+        raise PenstockError(
+            f"Nobody says how fast the link of machine {machine.name} is: give it nic_gbps in the cluster file."
+        )
+    return measured
+
+
+def _tasks(run: Comparison, best: Trial) -> list[PlannedTask]:
+    load, names = run.load, run.machines.names
+    found = []
+    for task, name in enumerate(load.task_names):
+        if load.beside[task] == task:
+            held = {resource: float(amounts[task]) for resource, amounts in load.resources.items()}
+            machine = names[best.placed.machine_of[task]]
+            found.append(PlannedTask(id=name, kind=load.task_kinds[task], machine=machine, **held))  # type: ignore[arg-type]
+    return found
+
+
+def _predicted(run: Comparison, best: Trial, tasks: list[PlannedTask]) -> Predicted:
+    timeline, memory = best.timeline, defaultdict[str, float](float)
+    for task in tasks:
+        memory[task.machine] += task.memory_gb
+    links = timeline.network.link_names
+    count = timeline.iterations * run.shape.unrolled
+    return Predicted(
+        iteration_s=best.iteration_s,
+        epoch_s=best.iteration_s * run.profile.batches,
+        lower_bound_s=best.lower_bound_s,
+        link_bytes={name: float(size) / count for name, size in zip(links, timeline.link_bytes, strict=True)},
+        link_utilisation={name: float(use) for name, use in zip(links, timeline.link_use, strict=True)},
+        memory_gb=dict(memory),
+    )

@@ -1,0 +1,159 @@
+"""torch's process groups, for one round: a row of numbers summed among the workers, by their hosts or their GPUs.
+
+When a worker is lost, sums under way are given up, and all meet again.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, distributed
+
+from penstock.cluster.tasks.member import Member
+from penstock.cluster.worker.board import WireBoard
+from penstock.errors import PenstockError
+from penstock.train.together import RegroupError
+
+_SETTINGS = {
+    "TORCH_NCCL_BLOCKING_WAIT": "1",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+}
+"""Errors are told to whoever waits. By default torch ends the process when a sum takes too long."""
+_LOOK = 2e-5
+"""Seconds between two looks at whether a sum is done,"""
+_LOOK_AT_JOINING = 0.005
+"""or the group is made,"""
+_ASK = 0.25
+"""and between two questions whether the round still holds."""
+
+
+class Group(Protocol):
+    """Sums are made in an order that depends on the number of workers alone."""
+
+    def sum(self, numbers: Tensor) -> None:
+        """In place, of all workers'. Raises RegroupError when the round is over."""
+
+    def close(self) -> None:
+        """Let go of the other workers: those that still wait for this one hear of it."""
+
+
+class HostGroup:
+    """By torch's group for hosts (gloo), which notices by itself when another worker is gone."""
+
+    def __init__(self, member: Member, generation: int) -> None:
+        setup = member.setup
+        # The group calls the board's methods, and does not keep it.
+        self._board = WireBoard(member, generation, setup.cluster.failure.patience)
+        gloo: Any = distributed.ProcessGroupGloo
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=setup.task.address)]
+        options._timeout = timedelta(seconds=setup.cluster.failure.patience)
+        try:
+            self._group: Any = gloo(self._board, setup.task.rank, setup.layout.world, options)
+        except (RuntimeError, PenstockError) as error:
+            raise RegroupError(str(error)) from error
+
+    def sum(self, numbers: Tensor) -> None:
+        """Of numbers on the host."""
+        try:
+            self._group.allreduce([numbers]).wait()
+        except RuntimeError as error:
+            raise RegroupError(str(error)) from error
+
+    def close(self) -> None:
+        """Its connections close."""
+        self._group = None
+
+
+class DeviceGroup:
+    """By NCCL, a GPU a worker. It would wait for a lost worker for ever: while it works, the round is watched."""
+
+    def __init__(self, member: Member, generation: int, device: torch.device) -> None:
+        self._member, self._generation = member, generation
+        self._patience = member.setup.cluster.failure.patience
+        self._board = WireBoard(member, generation, self._patience)
+        self._group: Any = None
+        self._asked, self._closed = time.monotonic(), False
+        os.environ.update(_SETTINGS)
+        self._join(torch.ones(1, device=device))
+
+    def sum(self, numbers: Tensor) -> None:
+        """Of numbers on the GPU."""
+        try:
+            work = self._group.allreduce([numbers])
+            self._watch(work.is_completed, _LOOK)
+            # It is done: what went wrong is said now, and the stream that computes comes behind.
+            work.wait()
+        except RuntimeError as error:
+            raise RegroupError(str(error)) from error
+
+    def close(self) -> None:
+        """Give up what is under way. NCCL waits until the GPU is done with what is not NCCL's: not for ever."""
+        self._closed = True
+        group, self._group = self._group, None
+        if group is not None:
+            ending = threading.Thread(target=group.abort, name="nccl-ends", daemon=True)
+            ending.start()
+            ending.join(self._patience)
+
+    def _join(self, one: Tensor) -> None:
+        """Find the others. NCCL cannot be called off meanwhile: a thread of its own would be left waiting."""
+        setup, errors = self._member.setup, list[BaseException]()
+
+        def join() -> None:
+            try:
+                nccl: Any = distributed.ProcessGroupNCCL
+                options = nccl.Options()
+                options._timeout = timedelta(seconds=self._patience)
+                group = nccl(self._board, setup.task.rank, setup.layout.world, options)
+                # Connections are made by the first sum.
+                group.allreduce([one]).wait()
+                if self._closed:
+                    group.abort()
+                else:
+                    self._group = group
+            except (RuntimeError, PenstockError, RegroupError) as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=join, name="nccl-joins", daemon=True)
+        thread.start()
+        self._watch(lambda: not thread.is_alive(), _LOOK_AT_JOINING)
+        if errors:
+            self._explain(errors[0])
+        if float(one) != setup.layout.world:
+            raise PenstockError(f"NCCL counted {float(one):g} of {setup.layout.world} workers: set device to cpu.")
+
+    def _explain(self, error: BaseException) -> None:
+        """Others may have failed because one was lost, which the controller knows in time; else it was NCCL itself."""
+        end = time.monotonic() + self._patience
+        while time.monotonic() < end:
+            if self._is_over():
+                raise RegroupError(str(error)) from error
+            time.sleep(_LOOK_AT_JOINING)
+        what = " ".join(str(error).split())[:300]
+        raise PenstockError(
+            f"The workers' GPUs could not be joined by NCCL ({what}): set NCCL_DEBUG=INFO and look at the tasks' logs,"
+            " or use reduce: servers."
+        ) from error
+
+    def _watch(self, is_done: Callable[[], bool], pause: float) -> None:
+        end = time.monotonic() + self._patience
+        while not is_done():
+            if self._is_over() or time.monotonic() > end:
+                self.close()
+                raise RegroupError("a worker did not come to a sum")
+            time.sleep(pause)
+
+    def _is_over(self) -> bool:
+        member = self._member
+        if member.round >= self._generation or member.stopped.is_set():
+            return True
+        if time.monotonic() - self._asked < _ASK:
+            return False
+        self._asked = time.monotonic()
+        return not member.ask("holds", generation=self._generation).body["holds"]

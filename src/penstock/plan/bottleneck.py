@@ -1,0 +1,70 @@
+"""What sets the pace of a plan, in words."""
+
+from collections import defaultdict
+
+from penstock.simulate.critical import Step, critical_path
+from penstock.simulate.timeline import Timeline
+
+_SHARE = "SHARE"
+_WORK = {
+    "draw": "drawing batches",
+    "serve": "answering requests",
+    "gather": "putting rows in place",
+    "step": "computing",
+    "sum": "summing gradients",
+}
+
+
+def bottleneck_of(timeline: Timeline, placement: list[str]) -> str:
+    """A sentence about the longest stretch of the critical path; `placement` names every task's machine."""
+    path = critical_path(timeline)
+    total = sum(step.end - step.start for step in path) or 1.0
+    # A flow's time counts to whoever waits for it and the link it crosses, a task's to whoever does it.
+    shares: defaultdict[tuple[str, str], float] = defaultdict(float)
+    owners = _Owners(timeline, placement)
+    for step in path:
+        shares[owners.of(step)] += (step.end - step.start) / total
+    if not shares:
+        return "Nothing takes any time."
+    (who, what), share = max(shares.items(), key=lambda item: item[1])
+    waits = sum(amount for (_, cause), amount in shares.items() if cause.startswith("waits"))
+    rest = f"Links make up {waits:.0%} of the critical path, tasks {1 - waits:.0%}."
+    return f"{who} {what.replace(_SHARE, f'{share:.0%}')}. {rest}"
+
+
+class _Owners:
+    def __init__(self, timeline: Timeline, placement: list[str]) -> None:
+        load = timeline.load
+        self._timeline, self._load, self._placement = timeline, load, placement
+        self._tasks = {name: number for number, name in enumerate(load.task_names)}
+        self._flows = {name: number for number, name in enumerate(load.flow_names)}
+
+    def of(self, step: Step) -> tuple[str, str]:
+        """(who, does what) in a step."""
+        if step.name in self._tasks:
+            task = int(self._load.beside[self._tasks[step.name]])
+            return self._named(task), f"spends {_SHARE} of the time on {_WORK.get(step.kind, step.kind)}"
+        flow = self._flows[step.name]
+        target = int(self._load.beside[self._load.targets[flow]])
+        link = step.waited_for or self._slowest(flow)
+        return self._named(target), f"waits {_SHARE} of the time for {_possessive(link)}"
+
+    def _named(self, task: int) -> str:
+        return f"{self._load.task_names[task]} on {self._placement[task]}"
+
+    def _slowest(self, flow: int) -> str:
+        """The link of the least capacity on a flow's path."""
+        routes, network = self._timeline.case.routes, self._timeline.network
+        if routes.flow_path[flow] < 0:
+            return "its own machine"
+        path = routes.paths[routes.flow_path[flow]]
+        crossed = routes.path_links[path["first"] : path["last"]]
+        return network.link_names[int(min(crossed, key=lambda link: network.capacities[link]))]
+
+
+def _possessive(link: str) -> str:
+    """`m0 out` as people say it."""
+    for ending, word in ((" out", "uplink"), (" in", "downlink"), (" up", "uplink"), (" down", "downlink")):
+        if link.endswith(ending):
+            return f"{link.removesuffix(ending)}'s {word}"
+    return link

@@ -1,0 +1,114 @@
+"""The plan: which task runs where, how flows share links, and what that is predicted to take."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from penstock.errors import PenstockError
+from penstock.graph.atomic import write_whole
+from penstock.graph.documents import StrictDocument, first_problem, read_checked
+
+FORMAT, VERSION = "penstock-plan", 1
+
+Egress = Literal["fair", "fifo", "turns"]
+CARRIED_OUT: dict[str, Egress] = {"maxmin": "fair", "oes": "fair", "fifo": "fifo", "iteration-first": "turns"}
+"""Flow policies that a run can carry out, and how its processes order what they send then."""
+
+
+class PlannedTask(StrictDocument):
+    """One process of the run."""
+
+    id: str
+    kind: Literal["store", "sampler", "server", "worker"]
+    machine: str
+    cores: float = 0.0
+    memory_gb: float = 0.0
+    gpus: float = 0.0
+
+
+class Predicted(StrictDocument):
+    """What the run should do; seconds, bytes and shares are those of one iteration."""
+
+    iteration_s: float
+    epoch_s: float
+    lower_bound_s: float = Field(description="no schedule of these tasks on these machines can be faster")
+    link_bytes: dict[str, float]
+    link_utilisation: dict[str, float]
+    memory_gb: dict[str, float] = Field(description="by machine")
+
+
+class Compared(StrictDocument):
+    """One way that was looked at."""
+
+    placement: str
+    flows: str
+    iteration_s: float
+    epoch_s: float
+    lower_bound_s: float = Field(description="of this placement, an iteration")
+    gap: float = Field(description="how far above its lower bound it is, as a share of it")
+    slowest_link: str
+    slowest_link_bytes: float
+
+
+class Effort(StrictDocument):
+    """What looking took."""
+
+    steps: int
+    seconds: float
+    simulated: int
+
+
+class Change(StrictDocument):
+    """Something that could be bought."""
+
+    what: str
+    iteration_s: float
+    gain: float = Field(description="share of the iteration that it would save")
+
+
+class Plan(StrictDocument):
+    """Everything a run needs beside the graph; see docs/planning.md."""
+
+    format: Literal["penstock-plan"] = "penstock-plan"
+    version: Literal[1] = 1
+    job: dict[str, Any]
+    cluster: dict[str, Any]
+    placement: str
+    flows: str
+    tasks: list[PlannedTask]
+    predicted: Predicted
+    bottleneck: str
+    compared: list[Compared]
+    changes: list[Change] = Field(default=[], description="what could be bought, and what it would bring")
+    search: Effort
+
+    def machine_of(self) -> dict[str, str]:
+        """The machine of every task, by its name."""
+        return {task.id: task.machine for task in self.tasks}
+
+    @property
+    def egress(self) -> Egress:
+        """How processes order what they send."""
+        if self.flows not in CARRIED_OUT:
+            can = ", ".join(CARRIED_OUT)
+            raise PenstockError(
+                f"The plan's flow policy {self.flows} can be simulated but not carried out: plan with one of {can}."
+            )
+        return CARRIED_OUT[self.flows]
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan, checked."""
+    if not path.is_file():
+        raise PenstockError(f"{path} does not exist: make a plan with `penstock plan JOB --cluster FILE -o {path}`.")
+    return read_checked(path, Plan, FORMAT, VERSION)
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """For people to read, and for `penstock train --plan`."""
+    try:
+        text = Plan.model_validate(plan.model_dump()).model_dump_json(indent=1)
+    except ValidationError as error:
+        raise PenstockError(f"The plan is not valid: {first_problem(error)}.") from None
+    write_whole(path, text + "\n")

@@ -1,0 +1,24 @@
+"""Where every task runs: policies that place the tasks of a workload on machines of unequal means.
+
+`problem` says what is to be placed, `posing` makes one and `feasibility` says why none can be solved; `evaluator`
+judges placements; `policies` is the table of those who decide: `ifs`, `distdgl`, `spread` and `greedy` construct, `etp`
+and `search` (ours) look for better ones.
+"""
+
+from penstock.plan.placement.evaluator import Evaluator
+from penstock.plan.placement.policies import PLACEMENTS, Placed, PlacementPolicy, place
+from penstock.plan.placement.posing import placement_problem
+from penstock.plan.placement.problem import PlacementProblem
+from penstock.plan.placement.spending import Budget, Found
+
+__all__ = [
+    "PLACEMENTS",
+    "Budget",
+    "Evaluator",
+    "Found",
+    "Placed",
+    "PlacementPolicy",
+    "PlacementProblem",
+    "place",
+    "placement_problem",
+]

@@ -1,0 +1,124 @@
+"""`etp`: the source's walk (Algorithm 3) from `ifs`, one random task to one random machine at a time.
+
+Machines may be over-used up to (1 + mu) of their capacities; a step is accepted with probability min(1, exp(beta x
+(cost - cost'))), costs (eq. 27) as shares of the first one, so that beta means the same on every cluster. As in the
+text, every feasible placement it comes to within (1 + gamma) of the shortest feasible critical path is simulated, and
+the best simulated one wins.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from penstock.graph.arrays import Array
+from penstock.graph.hashing import below, draw, key_of, unit
+from penstock.plan.placement.criticalpath import Waits, critical_path
+from penstock.plan.placement.evaluator import Evaluator
+from penstock.plan.placement.ifs import initial_placement
+from penstock.plan.placement.problem import PlacementProblem
+from penstock.plan.placement.spending import Budget, Found, Spending
+from penstock.plan.placement.tables import Tables, Walk, move, over_use, walk_from
+
+STEPS = 10_000
+_DRAWS = 3
+
+
+class Exploring(NamedTuple):
+    """The source's constants."""
+
+    beta: float = 0.1
+    gamma: float = 0.1
+    mu: float = 1.0
+
+
+EXPLORING = Exploring()
+
+
+def explore(
+    problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed: int, constants: Exploring = EXPLORING
+) -> Found:
+    """The best simulated placement of the walk."""
+    tables, waits = evaluator.tables, evaluator.waits
+    best = initial_placement(problem, seed)
+    lowest = evaluator.makespan(best)
+    spending = Spending(budget, STEPS)
+    if not len(problem.movable):
+        return Found(best, 0)
+    walk = walk_from(tables, best)
+    first = critical_path(tables, walk, waits, evaluator.seconds, evaluator.sizes)
+    costs = np.array([first, first, max(first, 1e-300)])
+    key = key_of(seed, "etp")
+    while spending.goes_on:
+        spending.steps, worthy = _explore(
+            tables,
+            walk,
+            waits,
+            evaluator.seconds,
+            evaluator.sizes,
+            key,
+            spending.steps,
+            spending.up_to(),
+            constants,
+            costs,
+        )
+        if worthy and (makespan := evaluator.makespan(walk.units)) < lowest:
+            lowest, best = makespan, walk.units.copy()
+    return Found(best, spending.steps)
+
+
+@njit(nogil=True, cache=True)
+def _explore(
+    tables: Tables,
+    walk: Walk,
+    waits: Waits,
+    seconds: Array,
+    sizes: Array,
+    key: np.uint64,
+    first: int,
+    last: int,
+    constants: Exploring,
+    costs: Array,
+) -> tuple[int, bool]:
+    """Walk until a placement is worth simulating: the step to go on from, and whether there is one.
+
+    `costs`: here, the shortest feasible path so far, the unit.
+    """
+    open_machines = np.empty(tables.capacities.shape[0], np.int32)
+    for step in range(first, last):
+        counter = np.uint64(step * _DRAWS)
+        chosen = tables.movable[below(draw(key, counter), tables.movable.shape[0])]
+        count = _with_room(tables, walk, chosen, constants.mu, open_machines)
+        if count == 0:
+            continue
+        here = walk.units[chosen]
+        move(tables, walk, chosen, open_machines[below(draw(key, counter + np.uint64(1)), count)])
+        path = critical_path(tables, walk, waits, seconds, sizes)
+        beyond = over_use(tables, walk)
+        cost = path * (1 + beyond)
+        chance = np.exp(constants.beta * (costs[0] - cost) / costs[2])
+        if unit(draw(key, counter + np.uint64(2))) > chance:
+            move(tables, walk, chosen, here)
+            continue
+        costs[0] = cost
+        if beyond == 0 and path < (1 + constants.gamma) * costs[1]:
+            costs[1] = min(costs[1], path)
+            return step + 1, True
+    return last, False
+
+
+@njit(nogil=True, cache=True)
+def _with_room(tables: Tables, walk: Walk, chosen: int, mu: float, machines: Array) -> int:
+    """Machines other than its own that take the unit within (1 + mu) of their capacities (eq. 28); their number."""
+    count = 0
+    for machine in range(tables.capacities.shape[0]):
+        room = machine != walk.units[chosen]
+        for resource in range(tables.capacities.shape[1]):
+            capacity = tables.capacities[machine, resource]
+            used = walk.used[machine, resource] + tables.demands[chosen, resource]
+            if used > (1 + mu) * capacity + 1e-9 * capacity:
+                room = False
+        if room:
+            machines[count] = machine
+            count += 1
+    return count

@@ -1,0 +1,59 @@
+"""What a placement is worth: its critical path, the cost of eq. 27, and its simulated makespan.
+
+All policies of a comparison share one evaluator: they see the same iterations under the same flow policy, and what one
+has simulated no other simulates again.
+"""
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.plan.placement.criticalpath import critical_path, waits_of
+from penstock.plan.placement.problem import PlacementProblem
+from penstock.plan.placement.tables import over_use, tables_of, walk_from
+from penstock.simulate.amounts import Amounts, draw_amounts
+from penstock.simulate.rates import RatePolicy
+from penstock.simulate.simulation import Simulator
+
+ITERATIONS = 20
+
+
+class Evaluator:
+    """Judges placements of one problem under one flow policy over the iterations of `amounts` (the means, if None)."""
+
+    def __init__(self, problem: PlacementProblem, flows: str | RatePolicy, amounts: Amounts | None = None) -> None:
+        self.problem = problem
+        drawn = amounts or draw_amounts(problem.workload, ITERATIONS)
+        self.seconds, self.sizes = drawn
+        self.tables = tables_of(problem, self.sizes.mean(axis=0))
+        self.waits = waits_of(problem)
+        self.simulated = 0  # placements, each once
+        self._known: dict[bytes, float] = {}
+        self._simulator = Simulator(problem.workload, problem.network, drawn, flows, problem.speeds)
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that are simulated."""
+        return len(self.seconds)
+
+    def critical_path(self, units: Array) -> float:
+        """Seconds of the longest path with the weights of eq. 26."""
+        return float(critical_path(self.tables, walk_from(self.tables, units), self.waits, self.seconds, self.sizes))
+
+    def cost(self, units: Array) -> float:
+        """The critical path times 1 plus the relative over-use of all resources (eq. 27), seconds."""
+        return self.critical_path(units) * (1 + float(over_use(self.tables, walk_from(self.tables, units))))
+
+    def bound(self, units: Array) -> float:
+        """Seconds that no run of a placement goes below: the busiest link's, over all iterations."""
+        walk = walk_from(self.tables, units)
+        # Means are whole bytes here, half a byte off at most for each flow.
+        carried = np.maximum(walk.link_bytes - 0.5 * walk.link_flows, 0)
+        return float(self.iterations * (carried / self.tables.link_rates).max())
+
+    def makespan(self, units: Array) -> float:
+        """Simulated seconds of all iterations."""
+        key = np.asarray(units, np.int32).tobytes()
+        if key not in self._known:
+            self._known[key] = self._simulator.makespan(self.problem.machine_of(units))
+            self.simulated += 1
+        return self._known[key]

@@ -1,0 +1,58 @@
+"""The placement policies by name, and the one way to call them."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.arrays import Array
+from penstock.plan.placement.distdgl import colocated_placement
+from penstock.plan.placement.etp import explore
+from penstock.plan.placement.evaluator import Evaluator
+from penstock.plan.placement.greedy import least_busy_placement
+from penstock.plan.placement.ifs import initial_placement
+from penstock.plan.placement.problem import PlacementProblem
+from penstock.plan.placement.search import search
+from penstock.plan.placement.spending import Budget, Found
+from penstock.plan.placement.spread import even_placement
+
+PlacementPolicy = Callable[[PlacementProblem, Evaluator, Budget, int], Found]
+
+PLACEMENTS: dict[str, PlacementPolicy] = {
+    "ifs": lambda problem, evaluator, budget, seed: Found(initial_placement(problem, seed), 0),
+    "distdgl": lambda problem, evaluator, budget, seed: Found(colocated_placement(problem), 0),
+    "spread": lambda problem, evaluator, budget, seed: Found(even_placement(problem), 0),
+    "greedy": lambda problem, evaluator, budget, seed: Found(least_busy_placement(problem), 0),
+    "etp": explore,
+    "search": search,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A placement that respects every limit, and what finding it took."""
+
+    policy: str
+    machine_of: Array  # int32 [T]
+    makespan: float  # simulated seconds of the evaluator's iterations
+    steps: int
+    simulated: int  # placements that were simulated for it
+    seconds: float
+
+
+def place(evaluator: Evaluator, policy: str = "search", budget: Budget | None = None, seed: int = 0) -> Placed:
+    """Place an evaluator's problem by a policy; the same seed and steps give the same placement anywhere."""
+    if policy not in PLACEMENTS:
+        raise PenstockError(f"No placement policy is called {policy!r}{nearest(policy, PLACEMENTS)}")
+    problem = evaluator.problem
+    begin, simulated = time.perf_counter(), evaluator.simulated
+    found = PLACEMENTS[policy](problem, evaluator, budget or Budget(), seed)
+    makespan = evaluator.makespan(found.units)
+    return Placed(
+        policy,
+        problem.machine_of(found.units),
+        makespan,
+        found.steps,
+        evaluator.simulated - simulated,
+        time.perf_counter() - begin,
+    )

@@ -1,0 +1,139 @@
+"""`search`: several annealing chains from several constructions, judged by simulation under the flow policy in use.
+
+Chains walk by the score of `annealing`, which costs a microsecond; every stretch of a chain hands in its best feasible
+placement, which is simulated. Now and then the weaker half of the chains starts again from the best simulated one.
+What is left of the budget goes to small changes of the best. Whatever cannot beat the best, because its busiest link
+alone takes longer, is not simulated. Problems with few placements are searched whole. The result is never worse than
+any construction, since all are compared with it.
+"""
+
+from itertools import product
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.graph.hashing import key_of
+from penstock.plan.placement.annealing import Cooling, anneal, nearby, score
+from penstock.plan.placement.distdgl import colocated_placement
+from penstock.plan.placement.evaluator import Evaluator
+from penstock.plan.placement.greedy import least_busy_placement
+from penstock.plan.placement.ifs import initial_placement
+from penstock.plan.placement.problem import PlacementProblem
+from penstock.plan.placement.proposals import room_for_proposal
+from penstock.plan.placement.spending import Budget, Found, Spending
+from penstock.plan.placement.spread import even_placement
+from penstock.plan.placement.tables import Tables, Walk, settle, walk_from
+
+STEPS = 100_000
+_FEW = 4096  # placements: simulate all of them
+_CHAINS = 8  # at most, and at least two
+_CHAIN_STEPS = 4000  # fewer chains where a chain would get fewer steps than these
+_ROUNDS = 12
+_RESTART = 4  # rounds after which weak chains start again
+_ANNEALED = 0.8  # of the steps; the rest polishes
+_POLISHED = 60  # small changes that are offered, at most
+_LOOSE = 1.05  # a small change may score so much worse than the best and still be simulated
+_HOT, _COLD, _PRICE = 0.05, 0.0005, 2.0
+
+
+def search(problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed: int) -> Found:
+    """The best simulated placement found."""
+    spending = Spending(budget, STEPS)
+    best = Best(evaluator)
+    starts = constructions(problem, seed)
+    starts.sort(key=best.offer)
+    if len(problem.movable) and spending.goes_on:
+        if problem.machines ** min(len(problem.movable), 64) <= _FEW:
+            _search_all(problem, best, spending)
+        else:
+            _run_chains(evaluator.tables, starts, best, spending, seed)
+            _polish(evaluator.tables, best, spending, seed)
+    return Found(best.units, spending.steps)
+
+
+def constructions(problem: PlacementProblem, seed: int) -> list[Array]:
+    """The placements that chains start from."""
+    return [
+        least_busy_placement(problem),
+        colocated_placement(problem),
+        even_placement(problem),
+        initial_placement(problem, seed),
+    ]
+
+
+class Best:
+    """The best of the placements that were simulated."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.makespan = np.inf
+        self.units: Array = np.zeros(0, np.int32)
+        self._evaluator = evaluator
+
+    def offer(self, units: Array) -> float:
+        """Keep a feasible placement if it is better; its makespan, or the bound that already says that it is not."""
+        bound = self._evaluator.bound(units)
+        if bound >= self.makespan:
+            return bound
+        makespan = self._evaluator.makespan(units)
+        if makespan < self.makespan:
+            self.makespan, self.units = makespan, units.copy()
+        return makespan
+
+
+def _search_all(problem: PlacementProblem, best: Best, spending: Spending) -> None:
+    for machines in product(range(problem.machines), repeat=len(problem.movable)):
+        units = problem.home.copy()
+        units[problem.movable] = machines
+        if not problem.over_use(units).any():
+            best.offer(units)
+        spending.steps += 1
+        if not spending.goes_on:
+            return
+
+
+def _run_chains(tables: Tables, starts: list[Array], best: Best, spending: Spending, seed: int) -> None:
+    steps = int(spending.most * _ANNEALED)
+    chains = min(max(steps // _CHAIN_STEPS, 2), _CHAINS)
+    walks = [walk_from(tables, starts[chain % len(starts)]) for chain in range(chains)]
+    latest = np.full(chains, np.inf)
+    stretch = max(steps // (chains * _ROUNDS), 1)
+    cooling = Cooling(_HOT, _COLD, stretch * _ROUNDS, _PRICE)
+    proposal = room_for_proposal(tables)
+    found = np.empty_like(best.units)
+    for number in range(_ROUNDS):
+        for chain, walk in enumerate(walks):
+            if not spending.goes_on:
+                return
+            key = key_of(seed, f"search/{chain}")
+            first = number * stretch
+            if anneal(tables, walk, key, first, first + stretch, cooling, proposal, found) < np.inf:
+                latest[chain] = best.offer(found)
+            spending.steps += stretch
+        if number % _RESTART == _RESTART - 1:
+            _restart_weak(tables, walks, latest, best)
+
+
+def _restart_weak(tables: Tables, walks: list[Walk], latest: Array, best: Best) -> None:
+    for chain in np.argsort(latest, kind="stable")[len(walks) // 2 :]:
+        walks[chain].units[:] = best.units
+        settle(tables, walks[chain])
+
+
+def _polish(tables: Tables, best: Best, spending: Spending, seed: int) -> None:
+    """Small changes of the best, simulated; a better one becomes the best at once."""
+    key = key_of(seed, "search/polish")
+    proposal = room_for_proposal(tables)
+    found = np.empty_like(best.units)
+    walk = walk_from(tables, best.units)
+    most = _LOOSE * score(tables, walk)
+    for _ in range(_POLISHED):
+        if not spending.goes_on:
+            return
+        last = spending.up_to()
+        step = nearby(tables, walk, key, spending.steps, last, most, proposal, found)
+        spending.steps = last if step < 0 else step + 1
+        before = best.makespan
+        if step >= 0 and best.offer(found) < before:
+            walk.units[:] = best.units
+            settle(tables, walk)
+            most = _LOOSE * score(tables, walk)

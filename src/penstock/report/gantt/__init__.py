@@ -1,0 +1,11 @@
+"""A simulation as a picture: `write_timeline` makes a page that works offline, or a trace that Perfetto opens.
+
+`bars` lays tasks and flows out in lanes by machine and merges what is too much to see, `link_use` says how full links
+were over time, `findings` what set the pace; `page` draws them with `style` and `script`, `trace_file` lists them.
+"""
+
+from penstock.report.gantt.findings import KindShare, path_by_kind, path_sentence
+from penstock.report.gantt.page import Shown
+from penstock.report.gantt.writing import check_form, write_timeline
+
+__all__ = ["KindShare", "Shown", "check_form", "path_by_kind", "path_sentence", "write_timeline"]

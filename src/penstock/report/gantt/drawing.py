@@ -1,0 +1,118 @@
+"""Bands as HTML places, and as the numbers that the page's script draws into them."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.report.gantt.bars import Band, Bar, Lane, Merged
+from penstock.report.gantt.link_use import link_use_over_time
+from penstock.report.gantt.style import LOOKS
+from penstock.report.markup import cut
+from penstock.report.words import seconds
+from penstock.simulate import Step, Timeline
+
+_UNITS = 10_000_000  # the makespan in whole numbers
+_SLOTS = 800
+_GAP, _STRIP, _TALLEST = 3, 14, 130  # pixels
+
+
+class Drawing(NamedTuple):
+    """HTML of the bands, the script's data, and what a legend needs."""
+
+    machines: str
+    links: str
+    data: str
+    kinds: list[tuple[str, str]]  # those drawn: name, colour's class
+    slots: int
+    unused: int  # links that carry nothing
+
+
+def drawing_of(timeline: Timeline, laid: Merged, path: Sequence[Step]) -> Drawing:
+    """Everything the script draws: the axis, the critical path, the machines and the links."""
+    kinds = list(dict.fromkeys([*timeline.load.task_kinds, *timeline.load.flow_kinds]))
+    names: dict[str, int] = {}
+    writer = _Writer(timeline.makespan, {kind: place for place, kind in enumerate(kinds)}, names)
+    bands: list[dict[str, Any]] = []
+    machines = [_axis(bands), _chain(bands, path, writer)]
+    machines += [_machine(bands, band, writer, len(laid.bands)) for band in laid.bands]
+    use = np.rint(link_use_over_time(timeline, _SLOTS) * 100).astype(int)
+    carrying = np.flatnonzero(timeline.link_bytes)
+    links = [_axis(bands)] + [_link(bands, timeline.network.link_names[link], use[link]) for link in carrying.tolist()]
+    looks = [(kind, f"k{place % LOOKS}") for place, kind in enumerate(kinds)]
+    seen = {bar.kind for band in laid.bands for lane in band.lanes for bar in lane.bars}
+    data = {
+        "makespan": timeline.makespan,
+        "units": _UNITS,
+        "ends": timeline.iteration_ends.tolist(),
+        "kinds": looks,
+        "names": list(names),
+        "bands": bands,
+        "waits": [f"shared {step.waited_for}: {seconds(step.waited)} longer" if step.waited else "" for step in path],
+    }
+    # A name must not end the element that holds it.
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    drawn = "".join(links) if len(carrying) else ""
+    return Drawing(
+        "".join(machines), drawn, text, [look for look in looks if look[0] in seen], _SLOTS, len(use) - len(carrying)
+    )
+
+
+class _Writer(NamedTuple):
+    """Bars as flat whole numbers, in the order of the script's fields."""
+
+    makespan: float
+    kinds: dict[str, int]
+    names: dict[str, int]
+
+    def write(self, bars: Sequence[Bar]) -> list[int]:
+        scale = _UNITS / (self.makespan or 1.0)
+        out: list[int] = []
+        for bar in bars:
+            name = self.names.setdefault(bar.name, len(self.names))
+            out += [round(bar.start * scale), round(bar.end * scale), bar.row, self.kinds[bar.kind], bar.iteration]
+            out += [name, bar.items, round(bar.bytes), int(bar.critical)]
+        return out
+
+
+def _axis(bands: list[dict[str, Any]]) -> str:
+    bands.append({"axis": True})
+    sides = '<span class="side" style="top:1px">time</span><span class="side" style="top:26px">iteration</span>'
+    return f'<div class="band axis" data-band="{len(bands) - 1}">{sides}</div>'
+
+
+def _chain(bands: list[dict[str, Any]], path: Sequence[Step], writer: _Writer) -> str:
+    """The critical path as one row of its own."""
+    bars = [Bar(step.start, step.end, step.kind, step.name, step.iteration, 1, 0.0, True) for step in path]
+    bands.append({"plain": True, "lanes": [{"top": 4, "row": 20, "rows": 1, "bars": writer.write(bars)}]})
+    side = '<span class="side" style="top:8px">critical path</span>'
+    return f'<div class="band chain" data-band="{len(bands) - 1}" style="height:28px">{side}</div>'
+
+
+def _machine(bands: list[dict[str, Any]], band: Band, writer: _Writer, machines: int) -> str:
+    top = float(_GAP)
+    lanes, sides = [], []
+    for lane in band.lanes:
+        row = _row_height(lane, machines)
+        tall = max(row * lane.rows, 12)
+        lanes.append({"top": top, "row": round(row, 3), "rows": lane.rows, "bars": writer.write(lane.bars)})
+        sides.append(f'<span class="side" style="top:{top + tall / 2 - 6:g}px">{escape(cut(lane.label, 12))}</span>')
+        top += tall + _GAP
+    bands.append({"lanes": lanes})
+    name = f'<span class="side machine" title="{escape(band.machine)}">{escape(band.machine)}</span>'
+    height = max(top, 22)
+    return f'<div class="band" data-band="{len(bands) - 1}" style="height:{height:g}px">{name}{"".join(sides)}</div>'
+
+
+def _row_height(lane: Lane, machines: int) -> float:
+    """Pixels: lanes of many rows, and clusters of many machines, get flat rows."""
+    room = 120 if machines <= 4 else 60 if machines <= 8 else 48
+    return min(14.0, max(1.5, room / lane.rows), _TALLEST / lane.rows)
+
+
+def _link(bands: list[dict[str, Any]], name: str, use: np.ndarray[Any, Any]) -> str:
+    bands.append({"link": name, "use": use.tolist()})
+    side = f'<span class="side" style="top:1px" title="{escape(name)}">{escape(name)}</span>'
+    return f'<div class="band" data-band="{len(bands) - 1}" style="height:{_STRIP}px">{side}</div>'

@@ -1,0 +1,156 @@
+"""The page of a simulation: what it took, what set the pace, every machine's lanes, and how full links were."""
+
+import base64
+import hashlib
+from datetime import datetime
+from html import escape
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.report.gantt.bars import lay_out
+from penstock.report.gantt.drawing import Drawing, drawing_of
+from penstock.report.gantt.findings import path_by_kind, path_sentence
+from penstock.report.gantt.script import SCRIPT
+from penstock.report.gantt.style import STYLE
+from penstock.report.markup import card, cut, key, table
+from penstock.report.script import SCRIPT as PAGE_SCRIPT
+from penstock.report.style import STYLE as PAGE_STYLE
+from penstock.report.words import percent, seconds, short
+from penstock.simulate import Step, Timeline, critical_path
+from penstock.version import __version__
+
+_MOST_LINKS = 24
+_HELP = (
+    "Drag to move; wheel over the axis, or Ctrl and wheel anywhere, to zoom; double-click to zoom in, with Shift out."
+)
+
+
+class Shown(NamedTuple):
+    """What a page is about."""
+
+    title: str
+    policy: str
+    timeline: Timeline
+    placement: Array  # int32 [tasks]: machine
+    bound: float  # seconds that no schedule beats
+
+
+def render_page(shown: Shown) -> str:
+    """The page as text, in one file that loads nothing."""
+    timeline = shown.timeline
+    path = critical_path(timeline)
+    laid = lay_out(timeline, shown.placement, path)
+    drawing = drawing_of(timeline, laid, path)
+    cards = [_chart_card(drawing, laid.notes), _links_card(drawing), _path_card(path), _use_card(shown)]
+    scripts = PAGE_SCRIPT + SCRIPT
+    written = f"{datetime.now():%d %B %Y, %H:%M}".lstrip("0")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'
+        f'<meta name="color-scheme" content="light dark"><title>{escape(shown.title)}</title>'
+        f"<style>{PAGE_STYLE}{STYLE}</style></head>\n<body><main>\n{_headline(shown, path)}\n"
+        f'<div class="cards">\n{chr(10).join(cards)}\n</div>\n'
+        f"<footer>Simulated {written} by Penstock {escape(__version__)}</footer></main>\n"
+        f'<div id="tip" role="status" hidden></div><script id="bars" type="application/json">{drawing.data}</script>'
+        f"<script>{scripts}</script></body></html>\n"
+    )
+
+
+def _policy(scripts: str) -> str:
+    """Only our own script runs and nothing is fetched, whatever a workload's names contain."""
+    digest = base64.b64encode(hashlib.sha256(scripts.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+
+
+def _headline(shown: Shown, path: list[Step]) -> str:
+    timeline = shown.timeline
+    load, network = timeline.load, timeline.network
+    gap = timeline.makespan / shown.bound - 1 if shown.bound else 0.0
+    busiest = int(np.argmax(timeline.link_use)) if len(network.link_names) else 0
+    figures = [
+        ("flow policy", shown.policy),
+        ("iterations", f"{timeline.iterations:,}"),
+        ("an iteration", seconds(timeline.makespan / timeline.iterations)),
+        ("no schedule takes less than", seconds(shown.bound)),
+        ("gap to that", percent(gap)),
+        ("busiest link", f"{network.link_names[busiest]}, {percent(timeline.link_use[busiest])}"),
+    ]
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures)
+    parts = (f"{len(network.machines)} machines", f"{load.tasks:,} tasks", f"{short(load.flows)} flows an iteration")
+    number, _, unit = seconds(timeline.makespan).partition(" ")
+    return (
+        '<header class="good"><div class="top"><p class="state"><b>simulated</b></p>'
+        '<button id="theme" type="button" hidden title="Light or dark" aria-label="Light or dark">'
+        '<svg viewBox="0 0 20 20" aria-hidden="true"><circle cx="10" cy="10" r="8"/><path d="M10 2a8 8 0 0 1 0 16z"/>'
+        f'</svg></button></div><div class="hero"><div><h1>{escape(cut(shown.title, 80))}</h1>'
+        f'<p class="sub">{" · ".join(f"<span>{part}</span>" for part in parts)}</p></div>'
+        f'<p class="figure"><b>{escape(number)}<small>{escape(unit)}</small></b><span>makespan</span></p></div>'
+        f'<dl class="figures">{items}</dl>'
+        f'<p class="limit">Critical path: {escape(path_sentence(path_by_kind(path)))}</p></header>'
+    )
+
+
+def _chart_card(drawing: Drawing, notes: list[str]) -> str:
+    buttons = "".join(
+        f'<button type="button" data-act="{act}" aria-label="{name}" title="{name}">{face}</button>'
+        for act, name, face in (
+            ("left", "Earlier", "←"),
+            ("right", "Later", "→"),
+            ("out", "Zoom out", "\u2212"),
+            ("in", "Zoom in", "+"),
+            ("all", "All of it", "all"),
+        )
+    )
+    keys = "".join(key(name, look) for name, look in drawing.kinds)
+    tools = f'<div class="tools">{keys}<span class="mark">critical path</span><span class="buttons">{buttons}</span>'
+    foot = escape(" ".join([_HELP, "Marks below the times: where each iteration ends.", *notes]))
+    body = f'{tools}</div><div class="chart">{drawing.machines}</div><noscript>The chart needs scripts.</noscript>'
+    return card("Tasks and flows", body, "by machine", wide=True, foot=foot)
+
+
+def _links_card(drawing: Drawing) -> str:
+    unused = f" {drawing.unused} links that carry nothing are left out." if drawing.unused else ""
+    foot = f'0 %<i class="scale"></i>100 % of the rate; means of {drawing.slots:,} equal stretches of time.{unused}'
+    body = f'<div class="chart links">{drawing.links}</div>' if drawing.links else '<p class="none">Nothing flows.</p>'
+    return card("Links", body, "how full, over time", wide=True, foot=foot)
+
+
+def _path_card(path: list[Step]) -> str:
+    total = sum(step.end - step.start for step in path)
+    rows = [
+        [
+            each.kind,
+            f"{each.steps:,}",
+            seconds(each.seconds),
+            percent(each.seconds / total),
+            seconds(each.waited) if each.waited else "",
+            each.waited_for,
+        ]
+        for each in path_by_kind(path)
+    ]
+    head = ["kind", "steps", "time", "share", "of it waiting", "mostly for"]
+    return card("Critical path", table(head, rows), "the chain that set the pace, by kind")
+
+
+def _use_card(shown: Shown) -> str:
+    timeline = shown.timeline
+    use, capacities = timeline.link_use, timeline.network.capacities
+    order = [link for link in np.argsort(-use, kind="stable").tolist() if use[link] > 0]
+    rows = [
+        [
+            timeline.network.link_names[link],
+            percent(use[link]),
+            _amount(timeline.link_bytes[link], "B"),
+            _amount(capacities[link] * 8, "bit/s"),
+        ]
+        for link in order[:_MOST_LINKS]
+    ]
+    return card("Use of links", table(["link", "used", "carried", "rate"], rows, len(order)), "over the makespan")
+
+
+def _amount(value: float, unit: str) -> str:
+    """`1.25 GB`, `40 B`."""
+    return f"{short(value)}{'' if value >= 999.5 else ' '}{unit}"

@@ -1,0 +1,186 @@
+"""One relation of a cut graph, read from the owners of its parts: its lists in the numbers before the cut.
+
+For tasks whose examples are that relation's edges. Of the others nothing is read.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
+from penstock.graph.graph import EdgeSet
+from penstock.graph.schema import EdgeType, edge_key
+from penstock.partition.folder import Partition
+from penstock.sampling.parts.owner import OwnedPart
+from penstock.sampling.parts.remote import Channels
+from penstock.sampling.parts.requests import (
+    DegreesRequest,
+    EdgesRequest,
+    HeldOutRequest,
+    Request,
+    counts_received,
+    numbers_received,
+    read_body,
+)
+from penstock.sampling.parts.split import place_lists
+from penstock.wire.message import Message
+
+_PIECE = 1 << 20
+"""Rows or edges that are asked for at a time."""
+
+
+class RelationReader:
+    """Reads relations of a partition: `local` parts from their mappings, the others through `channels`."""
+
+    def __init__(self, partition: Partition, local: Mapping[int, OwnedPart], channels: Channels) -> None:
+        self._partition, self._local, self._channels = partition, local, channels
+
+    def names(self, kind: EdgeType, label: str) -> tuple[list[str], list[str], list[str] | None]:
+        """The relation's fields, the names of its held-out pairs, and the words of the field `label`, if it has any."""
+        said = self._ask(0, Message("held-out", _about(0, kind, label)))
+        told = read_body(said, _Told)
+        return told.fields, told.held_out, told.words
+
+    def lists(self, kind: EdgeType, field: str | None = None) -> EdgeSet:
+        """The whole relation, with one field of its edges and the pairs held out of it, by original numbers."""
+        book, targets = self._partition.book, self._partition.original(kind[2])
+        indptr = np.zeros(len(targets) + 1, np.int64)
+        for part in range(book.parts):
+            first, last = book.range(part, kind[2])
+            indptr[1:][targets[first:last]] = self._degrees(part, kind, last - first)
+        np.cumsum(indptr, out=indptr)
+        indices = np.empty(int(indptr[-1]), index_dtype(book.count(kind[0])))
+        values: Array | None = None
+        for part in range(book.parts):
+            first, last = book.range(part, kind[2])
+            rows = np.ascontiguousarray(targets[first:last])
+            amount = int((indptr[rows + 1] - indptr[rows]).sum())
+            sources, found = self._edges(part, kind, amount, field)
+            place_lists(rows, indptr, sources, indices)
+            if found is not None:
+                values = np.empty((len(indices), *found.shape[1:]), found.dtype) if values is None else values
+                place_lists(rows, indptr, found, values)
+        fields = {} if field is None or values is None else {field: values}
+        return EdgeSet(indptr, indices, fields, self._held_out(kind))
+
+    def no_values(self, kind: EdgeType, field: str) -> Array:
+        """A field of the edges without its values: its kind of numbers and their shape."""
+        body = EdgesRequest(part=0, relation=edge_key(kind), first=0, last=0, field=field)
+        return self._arrays(0, Message("edges", body.model_dump()), 2)[1]
+
+    def _degrees(self, part: int, kind: EdgeType, count: int) -> Array:
+        found = [np.empty(0, np.int64)]
+        for first, last in _pieces(count):
+            body = DegreesRequest(part=part, relation=edge_key(kind), first=first, last=last)
+            (counts,) = self._arrays(part, Message("degrees", body.model_dump()), 1)
+            if len(counts) != last - first:
+                raise _wrong(part, "lists of other rows than asked for")
+            found.append(counts_received(counts, int(counts.sum(dtype=np.int64)), _owner(part)))
+        return np.concatenate(found)
+
+    def _edges(self, part: int, kind: EdgeType, amount: int, field: str | None) -> tuple[Array, Array | None]:
+        """Sources by original number and the field of a part's edges, in the part's order."""
+        count = self._partition.book.count(kind[0])
+        names, dtype = self._partition.original(kind[0]), index_dtype(count)
+        sources, values = np.empty(amount, dtype), list[Array]()
+        for first, last in _pieces(amount):
+            body = EdgesRequest(part=part, relation=edge_key(kind), first=first, last=last, field=field)
+            arrays = self._arrays(part, Message("edges", body.model_dump()), 1 if field is None else 2)
+            if any(len(array) != last - first for array in arrays):
+                raise _wrong(part, "other edges than asked for")
+            sources[first:last] = names[numbers_received(arrays[0], count, dtype, _owner(part))]
+            values += arrays[1:]
+        if field is None or not values:
+            return sources, None
+        return sources, np.concatenate(values)
+
+    def _held_out(self, kind: EdgeType) -> dict[str, Array]:
+        """By name, the pairs [m, 2] in the order that they had before the cut."""
+        ends = self._partition.original(kind[0]), self._partition.original(kind[2])
+        found: dict[str, list[tuple[Array, Array]]] = {}
+        for part in range(self._partition.parts):
+            answer = self._ask(part, Message("held-out", _about(part, kind, "")))
+            told = read_body(answer, _Told)
+            if len(answer.arrays) != 2 * len(told.held_out):
+                raise _wrong(part, "held-out pairs without their places")
+            for name, pairs, places in zip(told.held_out, answer.arrays[::2], answer.arrays[1::2], strict=True):
+                if pairs.shape != (len(places), 2):
+                    raise _wrong(part, "held-out pairs that are none")
+                checked = [
+                    names[numbers_received(np.ascontiguousarray(side), len(names), pairs.dtype, _owner(part))]
+                    for side, names in zip(pairs.T, ends, strict=True)
+                ]
+                found.setdefault(name, []).append((np.stack(checked, 1), places))
+        return {name: _in_order(pieces) for name, pieces in found.items()}
+
+    def _arrays(self, part: int, message: Message, amount: int) -> tuple[Array, ...]:
+        arrays = self._ask(part, message).arrays
+        if len(arrays) != amount:
+            raise _wrong(part, f"{len(arrays)} arrays")
+        return arrays
+
+    def _ask(self, part: int, message: Message) -> Message:
+        """What the owner of a part says of a relation, or what is here of it."""
+        if part in self._local:
+            return answer_about(self._local[part], message)
+        return self._channels(part).call(message)
+
+
+def answer_about(owned: OwnedPart, message: Message) -> Message:
+    """The answer to "degrees", "edges" and "held-out", of a part that is here."""
+    forms: dict[str, type[DegreesRequest | EdgesRequest | HeldOutRequest]] = {
+        "degrees": DegreesRequest,
+        "edges": EdgesRequest,
+        "held-out": HeldOutRequest,
+    }
+    asked = read_body(message, forms[message.kind])
+    kind = owned.kind_named(asked.relation)
+    edges = owned.graph.edges[kind]
+    if isinstance(asked, HeldOutRequest):
+        arrays = [array for name in edges.held_out for array in (edges.held_out[name], owned.places(kind, name))]
+        told = _Told(fields=list(edges.fields), held_out=list(edges.held_out), words=edges.categories.get(asked.label))
+        return Message("held-out", told.model_dump(), tuple(np.asarray(array, np.int64) for array in arrays))
+    count = edges.count if isinstance(asked, EdgesRequest) else len(edges.indptr) - 1
+    if not asked.first <= asked.last <= count or asked.last - asked.first > _PIECE:
+        raise PenstockError(f"{asked.first}..{asked.last} of {asked.relation} cannot be given: there are {count}.")
+    if not isinstance(asked, EdgesRequest):
+        degrees = np.diff(edges.indptr[asked.first : asked.last + 1])
+        return Message("degrees", {}, (degrees.astype(np.uint32),))
+    some = slice(asked.first, asked.last)
+    arrays = [edges.indices[some].astype(index_dtype(owned.graph.nodes[kind[0]].total), copy=False)]
+    if asked.field is not None:
+        if asked.field not in edges.fields:
+            raise PenstockError(f"The edges {asked.relation} have no field {asked.field!r}.")
+        arrays.append(edges.fields[asked.field][some])
+    return Message("edges", {}, tuple(np.ascontiguousarray(array) for array in arrays))
+
+
+class _Told(Request):
+    fields: list[str]
+    held_out: list[str]
+    words: list[str] | None
+
+
+def _about(part: int, kind: EdgeType, label: str) -> dict[str, Any]:
+    return HeldOutRequest(part=part, relation=edge_key(kind), label=label).model_dump()
+
+
+def _in_order(pieces: list[tuple[Array, Array]]) -> Array:
+    pairs, places = (np.concatenate(some) for some in zip(*pieces, strict=True))
+    ordered: Array = pairs[np.argsort(places, kind="stable")]
+    return ordered
+
+
+def _pieces(count: int) -> Iterator[tuple[int, int]]:
+    return ((first, min(first + _PIECE, count)) for first in range(0, count, _PIECE))
+
+
+def _owner(part: int) -> str:
+    return f"The owner of part {part}"
+
+
+def _wrong(part: int, what: str) -> PenstockError:
+    return PenstockError(f"{_owner(part)} answered with {what}: is it of the same release?")

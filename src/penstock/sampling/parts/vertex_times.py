@@ -1,0 +1,60 @@
+"""Draws by the times of vertices, which a list's owner does not have of other parts' vertices.
+
+Whole lists come to whoever asks, who has all vertices' times and draws from them as an owner would.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.graph.graph import EdgeSet
+from penstock.sampling.lists import Drawn, Lists, ListSource, Readers
+from penstock.sampling.neighbours import ALL
+from penstock.sampling.temporal import Clock
+
+_ANY = np.uint64(0)
+"""Whole lists are not drawn: any key names them."""
+
+
+class VertexTimedLists:
+    """Lists of one relation whose readers have limits; `lists` draw uniformly, wherever they are."""
+
+    weighted = False
+
+    def __init__(self, lists: ListSource, names: Array, times: Array, replace: bool = False) -> None:
+        """`names` are the destinations' original numbers and `times` those of the sources, by new number."""
+        self._lists, self._names, self._replace = lists, names, replace
+        self._clock = Clock(np.empty(0, times.dtype), times)
+
+    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], Drawn]:
+        """Ask for whole lists; they are drawn from when the answer is waited for."""
+        ready = self._start(readers, edges)
+
+        def drawn() -> Drawn:
+            lists, here = ready()
+            return lists.draw(here, key, fanout, False)
+
+        return drawn
+
+    def start_totals(self, readers: Readers) -> Callable[[], Array]:
+        """Ask for whole lists; what is in time is counted when the answer is waited for."""
+        ready = self._start(readers, False)
+
+        def totals() -> Array:
+            lists, here = ready()
+            return lists.totals(here)
+
+        return totals
+
+    def _start(self, readers: Readers, edges: bool) -> Callable[[], tuple[Lists, Readers]]:
+        """Each list is asked for once, in however many trees its vertex is."""
+        vertices, places = np.unique(readers.vertices, return_inverse=True)
+        asked = self._lists.start_draw(Readers(vertices), _ANY, ALL, edges)
+        return partial(self._here, asked, vertices, readers._replace(vertices=places))
+
+    def _here(self, asked: Callable[[], Drawn], vertices: Array, readers: Readers) -> tuple[Lists, Readers]:
+        found = asked()
+        whole = EdgeSet(found.indptr, found.sources)
+        return Lists(whole, "A cut graph", self._names[vertices], self._replace, None, self._clock), readers

@@ -1,0 +1,51 @@
+"""Tasks and flows over a network in time: what a placed job will take, before it runs.
+
+`workload` says what has to be done (`building` puts one together, `gnn` builds GNN training), `network` what flows
+cross, `amounts` how much each iteration brings, `rates/` how flows share links, `timeline` what happened when,
+`critical` which chain set the pace, `bound` what no schedule can beat. `simulation` joins them; `engine` and the files
+it needs (`state`, `routes`, `heaps`, `ordering`, `levels`, `inner`) are kernels. Where tasks are placed is decided
+elsewhere.
+"""
+
+from penstock.simulate.amounts import Amounts, Constant, PeakToMean, Quantiles, Spread, draw_amounts
+from penstock.simulate.bound import chain_alone, chain_crowded, largest_degree, lower_bound
+from penstock.simulate.building import Item, WorkloadBuilder
+from penstock.simulate.critical import Step, critical_path
+from penstock.simulate.gnn import GnnJob, gnn_workload
+from penstock.simulate.network import Network, racks, star
+from penstock.simulate.rates import POLICIES, Case, RatePolicy, policy_named
+from penstock.simulate.simulation import Simulator, simulate
+from penstock.simulate.timeline import Segment, Timeline
+from penstock.simulate.workload import Workload, merge
+
+__all__ = [
+    "POLICIES",
+    "Amounts",
+    "Case",
+    "Constant",
+    "GnnJob",
+    "Item",
+    "Network",
+    "PeakToMean",
+    "Quantiles",
+    "RatePolicy",
+    "Segment",
+    "Simulator",
+    "Spread",
+    "Step",
+    "Timeline",
+    "Workload",
+    "WorkloadBuilder",
+    "chain_alone",
+    "chain_crowded",
+    "critical_path",
+    "draw_amounts",
+    "gnn_workload",
+    "largest_degree",
+    "lower_bound",
+    "merge",
+    "policy_named",
+    "racks",
+    "simulate",
+    "star",
+]

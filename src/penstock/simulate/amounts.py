@@ -1,0 +1,102 @@
+"""How much each iteration brings: seconds of every task and bytes of every flow, drawn around their means."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numba import njit
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.arrays import Array
+from penstock.graph.hashing import draw, key_of, unit
+from penstock.simulate.workload import Workload
+
+
+class Amounts(NamedTuple):
+    """What the iterations of a workload bring."""
+
+    seconds: Array  # float64 [iterations, tasks], on a machine of speed 1
+    sizes: Array  # float64 [iterations, flows]: bytes
+
+
+class Spread(Protocol):
+    """A distribution of mean 1: turns uniform draws of [0, 1) into factors of the mean."""
+
+    def factors(self, uniform: Array) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Always the mean."""
+
+    def factors(self, uniform: Array) -> Array:
+        """Ones."""
+        return np.ones_like(uniform)
+
+
+class Quantiles:
+    """A measured sample: its quantiles, joined by straight lines, over its mean."""
+
+    def __init__(self, sample: Sequence[float] | Array) -> None:
+        values = np.sort(np.asarray(sample, np.float64))
+        if len(values) == 0 or not np.isfinite(values).all() or values[0] < 0 or values[-1] <= 0:
+            raise PenstockError(
+                "A measured sample must hold finite numbers, none below 0 and one above: profile again."
+            )
+        # Straight lines between sorted values have this mean, not that of the values themselves.
+        mean = values.mean() if len(values) == 1 else float(np.mean((values[1:] + values[:-1]) / 2))
+        self._levels = np.linspace(0, 1, len(values)) if len(values) > 1 else np.zeros(1)
+        self._values = values / mean
+
+    def factors(self, uniform: Array) -> Array:
+        """The sample's values over their mean."""
+        return np.asarray(np.interp(uniform, self._levels, self._values))
+
+
+@dataclass(frozen=True)
+class PeakToMean:
+    """Factors up to `ratio`, with mean 1: ratio x u^(ratio - 1); 1 is constant, 2 uniform, above 2 mostly small."""
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.ratio) and self.ratio >= 1):
+            raise PenstockError(f"A peak-to-mean ratio of {self.ratio:g} cannot be: give 1 or more.")
+
+    def factors(self, uniform: Array) -> Array:
+        """Factors in [0, ratio]."""
+        return np.asarray(self.ratio * uniform ** (self.ratio - 1))
+
+
+def draw_amounts(
+    load: Workload, iterations: int, seed: int = 0, spreads: Mapping[str, Spread] | None = None
+) -> Amounts:
+    """Amounts of so many iterations; `spreads` gives a distribution to a kind of task or flow, others are constant.
+
+    An amount depends on the seed, the iteration and the item's number alone.
+    """
+    if iterations < 1:
+        raise PenstockError(f"{iterations} iterations cannot be simulated: ask for at least 1.")
+    kinds = [*load.task_kinds, *load.flow_kinds]
+    means = np.concatenate([load.task_seconds, load.flow_bytes])
+    out = np.repeat(means[None, :], iterations, axis=0)
+    key = key_of(seed, "amounts")
+    for kind, spread in (spreads or {}).items():
+        items = np.flatnonzero(np.array(kinds) == kind)
+        if len(items) == 0:
+            raise PenstockError(
+                f"No task or flow of the workload is of kind {kind!r}{nearest(kind, sorted(set(kinds)))}"
+            )
+        if not isinstance(spread, Constant):
+            out[:, items] *= spread.factors(_uniform(key, iterations, items))
+    return Amounts(np.ascontiguousarray(out[:, : load.tasks]), np.ascontiguousarray(out[:, load.tasks :]))
+
+
+@njit(nogil=True, cache=True)
+def _uniform(key: np.uint64, iterations: int, items: Array) -> Array:
+    out = np.empty((iterations, items.shape[0]))
+    for n in range(iterations):
+        for k in range(items.shape[0]):
+            out[n, k] = unit(draw(key, (np.uint64(n) << np.uint64(32)) + np.uint64(items[k])))
+    return out

@@ -1,0 +1,212 @@
+"""Events in continuous time: tasks and flows end, what waited for them starts, and links are shared anew.
+
+Rates change only when something starts or ends, so nothing happens in between and no time step is needed.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from penstock.graph.arrays import Array
+from penstock.simulate.heaps import least_leaf, leaves_for, pop_task, push_task
+from penstock.simulate.inner import borrowed, inner
+from penstock.simulate.rates.families import PRIORITY, PROPORTIONAL, SAME, let_in, let_out, open_groups, share_links
+from penstock.simulate.rates.proportional import shift_load
+from penstock.simulate.state import AT_WORK, DONE, READY, STACKED, TIMED, Record, Routes, Scratch, Shape, Terms
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def run(
+    family: int,
+    shape: Shape,
+    routes: Routes,
+    seconds: Array,
+    slowness: Array,
+    sizes: Array,
+    terms: Terms,
+    scratch: Scratch,
+    record: Record,
+) -> float:
+    """Simulate `seconds.shape[0]` iterations; the makespan in seconds. `scratch.numbers` says what else was counted.
+
+    `seconds` is [iterations, tasks], multiplied by `slowness` [tasks]; `sizes` is [iterations, flows] in bytes.
+    """
+    starts, followers, lags = borrowed(shape.starts), borrowed(shape.followers), borrowed(shape.lags)
+    flow_path, paths, path_links = borrowed(routes.flow_path), borrowed(routes.paths), borrowed(routes.path_links)
+    links, link_paths = borrowed(routes.links), borrowed(routes.link_paths)
+    weight, size, rank, ceiling = borrowed(terms.weight), borrowed(terms.size), borrowed(terms.rank), terms.ceiling
+    groups, flows, tree = borrowed(scratch.groups), borrowed(scratch.flows), borrowed(scratch.tree)
+    order, dirty, ends = borrowed(scratch.order), borrowed(scratch.dirty), borrowed(scratch.ends)
+    tasks, waiting, ended = borrowed(scratch.tasks), borrowed(scratch.waiting), borrowed(scratch.ended)
+    ready, numbers, begins = borrowed(scratch.ready), borrowed(scratch.numbers), borrowed(record.starts)
+    finishes, owner, changes = borrowed(record.ends), borrowed(record.owner), borrowed(record.changes)
+    seconds, slowness, sizes = borrowed(seconds), borrowed(slowness), borrowed(sizes)
+    if family != PRIORITY or rank.size == 1:
+        # One group a path: a lower tree is enough.
+        tree = tree[: 2 * leaves_for(paths.shape[0])]
+    open_groups(family, groups, tree, links, paths, numbers)
+    _open_iterations(shape.waits, waiting, ready, numbers)
+    now = 0.0
+    while True:
+        while numbers[READY] > 0:
+            _begin(
+                family, now, shape.tasks, seconds, slowness, sizes, flow_path, weight, size, rank, groups, flows, links,
+                paths, path_links, order, dirty, ends, tasks, ended, ready, begins, owner, changes, numbers,
+            )  # fmt: skip
+            _release(now, starts, followers, lags, waiting, ended, ready, finishes, numbers)
+        share_links(
+            family, groups, flows, tree, links, link_paths, paths, path_links, order, dirty, ceiling, now, changes,
+            numbers,
+        )  # fmt: skip
+        first = tree[1]
+        if numbers[AT_WORK] > 0:
+            first = min(first, ends[0])
+        if first == np.inf:
+            return now
+        now = first
+        _collect(
+            family, now, shape.tasks, shape.flows, flow_path, weight, groups, flows, tree, links, paths, path_links,
+            dirty, ends, tasks, ended, numbers,
+        )  # fmt: skip
+        _release(now, starts, followers, lags, waiting, ended, ready, finishes, numbers)
+
+
+@inner
+def _open_iterations(waits: Array, waiting: Array, ready: Array, numbers: Array) -> None:
+    """Fill in what everything waits for; what waits for nothing is ready."""
+    last, items = waits.shape[0] - 1, waits.shape[1]
+    for n in range(waiting.shape[0]):
+        for item in range(items):
+            waiting[n, item] = waits[min(n, last), item]
+            if waiting[n, item] == 0:
+                ready[numbers[READY]] = n * items + item
+                numbers[READY] += 1
+
+
+@inner
+def _begin(
+    family: int,
+    now: float,
+    task_count: int,
+    seconds: Array,
+    slowness: Array,
+    sizes: Array,
+    flow_path: Array,
+    weight: Array,
+    size: Array,
+    rank: Array,
+    groups: Array,
+    flows: Array,
+    links: Array,
+    paths: Array,
+    path_links: Array,
+    order: Array,
+    dirty: Array,
+    ends: Array,
+    tasks: Array,
+    ended: Array,
+    ready: Array,
+    begins: Array,
+    owner: Array,
+    changes: Array,
+    numbers: Array,
+) -> None:
+    """Start all that is ready; what takes no time has ended at once."""
+    items = task_count + sizes.shape[1]
+    for k in range(numbers[READY]):
+        n, item = ready[k] // items, ready[k] % items
+        if begins.shape[0] > 0:
+            begins[n, item] = now
+        flow = item - task_count
+        if flow < 0 and seconds[n, item] * slowness[item] > 0:
+            end = now + seconds[n, item] * slowness[item]
+            push_task(ends, tasks, numbers[AT_WORK], end, n * task_count + item)
+            numbers[AT_WORK] += 1
+        elif flow >= 0 and flow_path[flow] >= 0 and sizes[n, flow] > 0:
+            instance = n * sizes.shape[1] + flow
+            serial = let_in(
+                family, groups, flows, links, paths, path_links, order, dirty, instance, flow_path[flow],
+                _term(weight, n, flow), _term(size, n, flow), _term(rank, n, flow), now, changes, numbers,
+            )  # fmt: skip
+            if owner.shape[0] > 0:
+                owner[instance] = serial
+        else:
+            ended[numbers[STACKED]] = ready[k]
+            numbers[STACKED] += 1
+    numbers[READY] = 0
+
+
+@inner
+def _release(
+    now: float,
+    starts: Array,
+    followers: Array,
+    lags: Array,
+    waiting: Array,
+    ended: Array,
+    ready: Array,
+    finishes: Array,
+    numbers: Array,
+) -> None:
+    """Tell those that wait for what has ended; who waits for nothing more is ready."""
+    iterations, items = waiting.shape
+    for k in range(numbers[STACKED]):
+        n, item = ended[k] // items, ended[k] % items
+        if finishes.shape[0] > 0:
+            finishes[n, item] = now
+        for edge in range(starts[item], starts[item + 1]):
+            later, follower = n + lags[edge], followers[edge]
+            if later < iterations:
+                waiting[later, follower] -= 1
+                if waiting[later, follower] == 0:
+                    ready[numbers[READY]] = later * items + follower
+                    numbers[READY] += 1
+    numbers[DONE] += numbers[STACKED]
+    numbers[STACKED] = 0
+
+
+@inner
+def _collect(
+    family: int,
+    now: float,
+    task_count: int,
+    flow_count: int,
+    flow_path: Array,
+    weight: Array,
+    groups: Array,
+    flows: Array,
+    tree: Array,
+    links: Array,
+    paths: Array,
+    path_links: Array,
+    dirty: Array,
+    ends: Array,
+    tasks: Array,
+    ended: Array,
+    numbers: Array,
+) -> None:
+    """Gather all that ends now."""
+    items, stacked, limit = task_count + flow_count, 0, now * (1 + SAME)
+    while numbers[AT_WORK] > 0 and ends[0] <= limit:
+        task = pop_task(ends, tasks, numbers[AT_WORK])
+        numbers[AT_WORK] -= 1
+        ended[stacked] = (task // task_count) * items + task % task_count
+        stacked += 1
+    while tree[1] <= limit:
+        many = let_out(family, groups, flows, tree, least_leaf(tree), now, ended[stacked:])
+        for _ in range(many):
+            n, flow = ended[stacked] // flow_count, ended[stacked] % flow_count
+            ended[stacked] = n * items + task_count + flow
+            stacked += 1
+            if family == PROPORTIONAL:
+                path = flow_path[flow]
+                shift_load(links, paths, path_links, dirty, numbers, path, -_term(weight, n, flow), -1)
+    numbers[TIMED] += stacked
+    numbers[STACKED] = stacked
+
+
+@inner
+def _term(values: Array, n: int, flow: int) -> Any:
+    """Entry [n, flow]; a single row or column stands for all."""
+    return values[n if values.shape[0] > 1 else 0, flow if values.shape[1] > 1 else 0]

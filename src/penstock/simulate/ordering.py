@@ -1,0 +1,61 @@
+"""Dependencies of one iteration: what follows an item, an order that keeps them all, or the cycle that forbids one."""
+
+import numpy as np
+from numba import njit
+
+from penstock.graph.arrays import Array
+
+
+def successors(items: int, before: Array, after: Array, lags: Array) -> tuple[Array, Array, Array]:
+    """For every item its followers: starts (int32 [items + 1]), the followers, and their lags."""
+    order = np.argsort(before, kind="stable")
+    starts = np.zeros(items + 1, np.int32)
+    np.cumsum(np.bincount(before, minlength=items), out=starts[1:])
+    return starts, after[order].astype(np.int32), lags[order].astype(np.int32)
+
+
+def sorted_items(items: int, before: Array, after: Array, lags: Array) -> Array:
+    """The items so that each comes after those it waits for with lag 0; shorter than `items` where there is a cycle."""
+    within = lags == 0
+    starts, followers, _ = successors(items, before[within], after[within], lags[within])
+    out = np.empty(items, np.int32)
+    return out[: _sort(starts, followers, np.bincount(after[within], minlength=items), out)]
+
+
+def cycle_among(items: int, before: Array, after: Array, lags: Array) -> list[int]:
+    """Items that wait for each other in a circle with lag 0, each before the next; empty where there is none."""
+    done = sorted_items(items, before, after, lags)
+    if len(done) == items:
+        return []
+    stuck = np.ones(items, bool)
+    stuck[done] = False
+    inside = (lags == 0) & stuck[before] & stuck[after]
+    # Every stuck item waits for a stuck one, so walking back must come round.
+    waits_for = dict(zip(after[inside].tolist(), before[inside].tolist(), strict=True))
+    seen: list[int] = []
+    item = int(np.flatnonzero(stuck)[0])
+    while item not in seen:
+        seen.append(item)
+        item = waits_for[item]
+    return seen[seen.index(item) :][::-1]
+
+
+@njit(nogil=True, cache=True)
+def _sort(starts: Array, followers: Array, waiting: Array, out: Array) -> int:
+    """Kahn's algorithm; `out` is its own queue."""
+    filled = 0
+    for item in range(waiting.shape[0]):
+        if waiting[item] == 0:
+            out[filled] = item
+            filled += 1
+    taken = 0
+    while taken < filled:
+        item = out[taken]
+        taken += 1
+        for edge in range(starts[item], starts[item + 1]):
+            follower = followers[edge]
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                out[filled] = follower
+                filled += 1
+    return filled

@@ -1,0 +1,116 @@
+"""The ways of sharing that policies choose from, and the one place that tells them apart.
+
+Kernels that take functions cannot be cached between processes, so a number says which way is meant.
+"""
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.simulate.heaps import NONE, set_leaf
+from penstock.simulate.inner import inner
+from penstock.simulate.rates.groups import clear_group, enter, take_first
+from penstock.simulate.rates.priority import group_of_rank, open_ranks, share_by_rank
+from penstock.simulate.rates.proportional import share_by_weight, shift_load
+from penstock.simulate.rates.queues import join_queue, leave_queue, share_in_order
+
+PROPORTIONAL, PRIORITY, BY_ARRIVAL, BY_TIME_LEFT = range(4)
+SAME = 1e-12  # relative: ends closer than this are one event
+
+
+@inner
+def open_groups(family: int, groups: Array, tree: Array, links: Array, paths: Array, numbers: Array) -> None:
+    """Forget whatever the arrays hold from an earlier run."""
+    tree[:] = np.inf
+    numbers[:] = 0
+    for link in range(links.shape[0]):
+        links[link].load = 0.0
+        links[link].crossing = 0
+        links[link].dirty = 0
+    for path in range(paths.shape[0]):
+        paths[path].groups = NONE
+        paths[path].member = NONE
+        if family != PRIORITY:
+            clear_group(groups, path, path, 0, path, 0.0)
+    if family == PRIORITY:
+        open_ranks(groups, numbers)
+
+
+@inner
+def let_in(
+    family: int,
+    groups: Array,
+    flows: Array,
+    links: Array,
+    paths: Array,
+    path_links: Array,
+    order: Array,
+    dirty: Array,
+    instance: int,
+    path: int,
+    weight: float,
+    size: float,
+    rank: int,
+    now: float,
+    changes: Array,
+    numbers: Array,
+) -> int:
+    """A flow starts; the serial of the group whose speed it has."""
+    if family == PROPORTIONAL:
+        enter(groups, flows, path, instance, size, now)
+        shift_load(links, paths, path_links, dirty, numbers, path, weight, 1)
+        return path
+    if family == PRIORITY:
+        group = group_of_rank(groups, paths, order, numbers, path, rank, now)
+        enter(groups, flows, group, instance, size, now)
+        return int(groups[group].serial)
+    join_queue(groups, flows, paths, order, instance, path, size, family == BY_TIME_LEFT, now, changes, numbers)
+    return instance
+
+
+@inner
+def let_out(family: int, groups: Array, flows: Array, tree: Array, group: int, now: float, ended: Array) -> int:
+    """The first flows of a group end now: their instances go to `ended`; how many there are."""
+    set_leaf(tree, group, np.inf)
+    if family >= BY_ARRIVAL:
+        ended[0] = groups[group].root
+        leave_queue(groups, flows, group)
+        return 1
+    clock = flows[groups[group].root].key
+    groups[group].clock = clock
+    groups[group].since = now
+    many = 0
+    while groups[group].root != NONE and flows[groups[group].root].key <= clock * (1 + SAME):
+        ended[many] = groups[group].root
+        many += 1
+        take_first(groups, flows, group)
+    return many
+
+
+@inner
+def share_links(
+    family: int,
+    groups: Array,
+    flows: Array,
+    tree: Array,
+    links: Array,
+    link_paths: Array,
+    paths: Array,
+    path_links: Array,
+    order: Array,
+    dirty: Array,
+    ceiling: float,
+    now: float,
+    changes: Array,
+    numbers: Array,
+) -> None:
+    """New rates after flows came or went."""
+    if family == PROPORTIONAL:
+        share_by_weight(
+            groups, flows, tree, links, link_paths, paths, path_links, dirty, ceiling, now, changes, numbers
+        )
+    elif family == PRIORITY:
+        share_by_rank(groups, flows, tree, links, link_paths, paths, path_links, order, dirty, now, changes, numbers)
+    else:
+        share_in_order(
+            groups, flows, tree, links, paths, path_links, order, family == BY_TIME_LEFT, now, changes, numbers
+        )

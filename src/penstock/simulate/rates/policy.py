@@ -1,0 +1,39 @@
+"""What a rate policy is: a way of sharing, and what it says of every flow before anything runs."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.simulate.amounts import Amounts
+from penstock.simulate.state import Routes, Shape, Terms
+
+
+class Case(NamedTuple):
+    """What a policy may look at."""
+
+    shape: Shape
+    order: Array  # the workload's items so that each comes after what it waits for
+    coflows: Array  # int32 [flows]
+    routes: Routes
+    amounts: Amounts
+    slowness: Array  # float64 [tasks]
+
+
+class RatePolicy(NamedTuple):
+    """A name, one of the families of sharing, and the terms of a case's flows."""
+
+    name: str
+    family: int
+    terms: Callable[[Case], Terms]
+
+
+def terms_of(case: Case, weight: Array | None = None, size: Array | None = None, rank: Array | None = None) -> Terms:
+    """Terms in which all that is not given is alike: weight 1, size in bytes, one rank, no ceiling."""
+    return Terms(
+        np.ones((1, 1)) if weight is None else weight,
+        case.amounts.sizes if size is None else size,
+        np.zeros((1, 1), np.int64) if rank is None else rank,
+        np.inf,
+    )

@@ -1,0 +1,163 @@
+"""From a workload file to what is simulated: the workload, its network, its placement and its amounts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.arrays import Array
+from penstock.simulate.amounts import Amounts, PeakToMean, draw_amounts
+from penstock.simulate.building import Item, WorkloadBuilder
+from penstock.simulate.document import GnnDocument, MachineDocument, WorkloadDocument
+from penstock.simulate.gnn import GnnJob, gnn_workload
+from penstock.simulate.network import Network, racks
+from penstock.simulate.simulation import simulate
+from penstock.simulate.timeline import Timeline
+from penstock.simulate.workload import Workload, merge
+
+Value = TypeVar("Value")
+
+_MOST_ITEMS = 50_000_000
+_GNN_FIELDS = set(GnnDocument.model_fields) - {"spread", "placement", "machines"}
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """Everything a simulation needs but its policy."""
+
+    load: Workload
+    network: Network
+    placement: Array  # int32 [tasks]: machine
+    amounts: Amounts
+    speeds: Array  # float64 [machines]
+
+    def simulate(self, policy: str = "oes", segments: bool = False) -> Timeline:
+        """The timeline under a policy."""
+        return simulate(self.load, self.network, self.placement, self.amounts, policy, self.speeds, segments)
+
+
+def build_scenario(document: WorkloadDocument, iterations: int | None = None) -> Scenario:
+    """The document's scenario, for another number of iterations where one is given."""
+    names = [machine.name for machine in document.machines]
+    network = _network(document)
+    load, placement, ratios = _gnn(document, names) if document.gnn else _loose(document, names)
+    count = iterations or document.iterations
+    if count * load.items > _MOST_ITEMS:
+        raise PenstockError(
+            f"{count:,} iterations of {load.items:,} tasks and flows are more than {_MOST_ITEMS:,} in all:"
+            " ask for fewer with --iterations."
+        )
+    placement = load.settled(placement, len(names))
+    _check_resources(load, placement, document.machines)
+    speeds = np.array([machine.speed for machine in document.machines])
+    return Scenario(load, network, placement, _amounts(load, count, document.seed, ratios), speeds)
+
+
+def _network(document: WorkloadDocument) -> Network:
+    machines = document.machines
+    labels = list(dict.fromkeys(str(machine.rack) for machine in machines))
+    numbers = [labels.index(str(machine.rack)) for machine in machines]
+    incoming, outgoing = zip(*(machine.rates for machine in machines), strict=True)
+    network = racks(numbers, incoming, outgoing, document.oversubscription, [machine.name for machine in machines])
+    if len(labels) == 1:
+        return network
+    # The network numbers racks; a file names them.
+    named = [f"rack {label} {way}" for way in ("up", "down") for label in labels]
+    return replace(network, link_names=(*network.link_names[: 2 * len(machines)], *named))
+
+
+def _loose(document: WorkloadDocument, machines: Sequence[str]) -> tuple[Workload, Array, Array]:
+    """Tasks and flows as they are listed."""
+    building = WorkloadBuilder()
+    items: dict[str, Item] = {}
+    for task in document.tasks:
+        items.setdefault(task.name, building.task(task.name, task.kind, task.seconds, task.resources))
+    tasks = dict(items)
+    for flow in document.flows:
+        name = flow.name or f"{flow.source}->{flow.target}"
+        source, target = (_known(end, tasks, "task", f"flow {name}") for end in (flow.source, flow.target))
+        item = building.flow(source, target, flow.bytes, flow.kind, name=name, coflow=flow.coflow, arrival_lag=flow.lag)
+        items.setdefault(name, item)
+    for wait in document.waits:
+        before, after = (_known(each, items, "task or flow", "after") for each in (wait.before, wait.after))
+        building.wait(before, after, wait.lag)
+    places = {name: place for place, name in enumerate(machines)}
+    placement = [_known(task.machine, places, "machine", f"task {task.name}") for task in document.tasks]
+    ratios = [task.spread for task in document.tasks] + [flow.spread for flow in document.flows]
+    return building.build(), np.array(placement, np.int32), np.array(ratios)
+
+
+def _gnn(document: WorkloadDocument, machines: Sequence[str]) -> tuple[Workload, Array, Array]:
+    """Jobs of GNN training; where there are several, their tasks are called JOB/TASK."""
+    loads, placements, task_ratios, flow_ratios = {}, [], [], []
+    for name, job in document.gnn.items():
+        load = gnn_workload(GnnJob(**job.model_dump(include=_GNN_FIELDS)), name)
+        loads[name] = load
+        placements.append(_placed(load, job, machines, name))
+        kinds = {*load.task_kinds, *load.flow_kinds}
+        for kind in job.spread:
+            _known(kind, dict.fromkeys(sorted(kinds)), "kind of task or flow", f"the spread of {name}")
+        task_ratios += [job.spread.get(kind, 1.0) for kind in load.task_kinds]
+        flow_ratios += [job.spread.get(kind, 1.0) for kind in load.flow_kinds]
+    load = merge(loads) if len(loads) > 1 else next(iter(loads.values()))
+    return load, np.concatenate(placements), np.array([*task_ratios, *flow_ratios])
+
+
+def _placed(load: Workload, job: GnnDocument, machines: Sequence[str], name: str) -> Array:
+    """A machine for every task of one job: named by task, else by kind, else by the rule."""
+    places = {machine: place for place, machine in enumerate(machines)}
+    where = f"the machines of {name}"
+    choosable = dict.fromkeys([*load.task_names, *sorted(set(load.task_kinds))])
+    named: dict[str, list[int]] = {}
+    for key, given in job.machines.items():
+        _known(key, choosable, "task or kind of task", where)
+        listed = [given] if isinstance(given, str) else given
+        if not listed:
+            raise PenstockError(f"{key} has an empty list in {where}: name at least one machine.")
+        named[key] = [_known(each, places, "machine", where) for each in listed]
+    out = np.empty(load.tasks, np.int32)
+    seen: dict[str, int] = {}
+    worker = -1
+    for task, kind in enumerate(load.task_kinds):
+        turn = seen.setdefault(kind, 0)
+        seen[kind] += 1
+        # A worker's samplers follow it in the list of tasks.
+        worker += kind == "worker"
+        chosen = named.get(load.task_names[task], named.get(kind))
+        beside_worker = job.placement == "together" and kind == "sampler"
+        ruled = (worker if beside_worker else turn) % len(machines)
+        out[task] = ruled if chosen is None else chosen[turn % len(chosen)]
+    return out
+
+
+def _amounts(load: Workload, iterations: int, seed: int, ratios: Array) -> Amounts:
+    """Amounts in which every item, not every kind, has its own peak over its mean."""
+    out = draw_amounts(load, iterations, seed)
+    kinds = {*load.task_kinds, *load.flow_kinds}
+    for ratio in np.unique(ratios[ratios > 1]).tolist():
+        # An amount depends on the item's number alone, so these columns are those of a draw for them only.
+        drawn = draw_amounts(load, iterations, seed, dict.fromkeys(kinds, PeakToMean(ratio)))
+        chosen = ratios == ratio
+        out.seconds[:, chosen[: load.tasks]] = drawn.seconds[:, chosen[: load.tasks]]
+        out.sizes[:, chosen[load.tasks :]] = drawn.sizes[:, chosen[load.tasks :]]
+    return out
+
+
+def _check_resources(load: Workload, placement: Array, machines: Sequence[MachineDocument]) -> None:
+    for resource, held in load.resources.items():
+        wanted = np.bincount(placement, weights=held, minlength=len(machines))
+        for machine, amount in zip(machines, wanted.tolist(), strict=True):
+            there = machine.resources.get(resource, np.inf)
+            if amount > there * (1 + 1e-9):
+                raise PenstockError(
+                    f"{machine.name} lacks {amount - there:g} {resource}: its tasks hold {amount:g} and it has"
+                    f" {there:g}; move some, or give it more."
+                )
+
+
+def _known(name: str, known: Mapping[str, Value], what: str, where: str) -> Value:
+    if name not in known:
+        raise PenstockError(f"No {what} is called {name!r} (in {where}){nearest(name, known)}")
+    return known[name]

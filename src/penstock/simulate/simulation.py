@@ -1,0 +1,115 @@
+"""Run a placed workload under a policy: `simulate` for a timeline, `Simulator` for a search that wants makespans."""
+
+from time import perf_counter
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.simulate.amounts import Amounts, draw_amounts
+from penstock.simulate.engine import run
+from penstock.simulate.network import Network
+from penstock.simulate.rates import Case, RatePolicy, policy_named
+from penstock.simulate.routes import routes_of
+from penstock.simulate.state import CHANGES, DONE, TIMED, Record, record_for, scratch_for, shape_of
+from penstock.simulate.timeline import Timeline
+from penstock.simulate.workload import Workload
+
+
+def simulate(
+    load: Workload,
+    network: Network,
+    placement: Array,
+    amounts: Amounts | int = 1,
+    policy: str | RatePolicy = "oes",
+    speeds: Array | None = None,
+    segments: bool = False,
+) -> Timeline:
+    """The timeline of a workload; `amounts` may be a number of iterations, each with the mean amounts.
+
+    `speeds` [machines] divides the seconds of the tasks there; `segments` also records every change of a flow's rate.
+    """
+    return Simulator(load, network, amounts, policy, speeds).timeline(placement, segments)
+
+
+class Simulator:
+    """One workload on one network with given amounts: makespans of placement after placement in memory used again."""
+
+    def __init__(
+        self,
+        load: Workload,
+        network: Network,
+        amounts: Amounts | int,
+        policy: str | RatePolicy = "oes",
+        speeds: Array | None = None,
+    ) -> None:
+        self.load, self.network = load, network
+        self.amounts = draw_amounts(load, amounts) if isinstance(amounts, int) else amounts
+        self.policy = policy_named(policy) if isinstance(policy, str) else policy
+        self.speeds = _checked_speeds(speeds, len(network.machines))
+        _check_amounts(load, self.amounts)
+        self.iterations = len(self.amounts.seconds)
+        self._shape = shape_of(load)
+        self._scratch = scratch_for(load, self.iterations, len(network.capacities))
+        self._nothing = record_for(load, self.iterations, times=False, changes=0)
+
+    def makespan(self, placement: Array) -> float:
+        """Seconds from the first start to the last end; nothing is recorded."""
+        case = self.case(placement)
+        return self._run(case, self._nothing)
+
+    def timeline(self, placement: Array, segments: bool = False) -> Timeline:
+        """Starts and ends of everything, and with `segments` the rates of flows over time."""
+        case, room = self.case(placement), 8 * self.amounts.sizes.size if segments else 0
+        began = perf_counter()
+        while True:
+            record = record_for(self.load, self.iterations, times=True, changes=room)
+            makespan = self._run(case, record)
+            if self._scratch.numbers[CHANGES] <= room:
+                break
+            room = int(self._scratch.numbers[CHANGES])
+        return Timeline(
+            self.load, self.network, case, self.policy.terms(case).weight, record.starts, record.ends, makespan,
+            int(self._scratch.numbers[TIMED]), perf_counter() - began, record.owner,
+            record.changes[: self._scratch.numbers[CHANGES]],
+        )  # fmt: skip
+
+    def case(self, placement: Array) -> Case:
+        """The workload as placed: what a policy sees."""
+        machines = self.load.settled(placement, len(self.network.machines))
+        routes = routes_of(self.load, self.network, machines)
+        slowness = 1.0 / self.speeds[machines]
+        return Case(self._shape, self.load.order, self.load.coflows, routes, self.amounts, slowness)
+
+    def _run(self, case: Case, record: Record) -> float:
+        terms = self.policy.terms(case)
+        seconds, sizes = self.amounts
+        makespan = run(
+            self.policy.family, self._shape, case.routes, seconds, case.slowness, sizes, terms, self._scratch, record
+        )
+        if self._scratch.numbers[DONE] != self.iterations * self.load.items:
+            raise PenstockError(
+                "The simulation stopped before everything had run: some item waits for a later iteration."
+            )
+        return float(makespan)
+
+
+def _checked_speeds(speeds: Array | None, machines: int) -> Array:
+    if speeds is None:
+        return np.ones(machines)
+    out = np.asarray(speeds, np.float64)
+    if out.shape != (machines,) or not (np.isfinite(out).all() and (out > 0).all()):
+        raise PenstockError(f"The speeds must be {machines} finite numbers above 0, one for each machine.")
+    return out
+
+
+def _check_amounts(load: Workload, amounts: Amounts) -> None:
+    seconds, sizes = amounts
+    if seconds.shape[1:] != (load.tasks,) or sizes.shape != (len(seconds), load.flows) or len(seconds) == 0:
+        raise PenstockError(
+            f"The amounts are {seconds.shape} seconds and {sizes.shape} bytes where the workload has {load.tasks} tasks"
+            f" and {load.flows} flows: draw them for this workload."
+        )
+    for values in amounts:
+        if not (np.isfinite(values).all() and (values >= 0).all()):
+            raise PenstockError("The amounts hold a number that is negative or not finite: draw them again.")

@@ -1,0 +1,157 @@
+"""What the engine keeps while it runs: arrays of records, and tuples of arrays that only the outermost kernel takes.
+
+Kernels below the outermost take arrays one by one: Numba counts references of a tuple's arrays at every call.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.simulate.heaps import tree_for
+from penstock.simulate.ordering import successors
+from penstock.simulate.workload import Workload
+
+# Flows that always have one rate, those of one path and one rank, are a group.
+GROUP = np.dtype(
+    [
+        ("clock", np.float64),  # service per flow so far
+        ("since", np.float64),  # seconds: when `clock` was right
+        ("speed", np.float64),  # service per flow and second
+        ("rank", np.int64),
+        ("serial", np.int64),  # number among all groups there ever were
+        ("root", np.int32),  # instance of the flow that ends first, -1 where there is none
+        ("count", np.int32),  # flows
+        ("path", np.int32),
+        ("after", np.int32),  # next group of the same path, or next free one
+        ("changed", np.int32),  # 1: flows came or went since links were last shared
+        ("spare", np.int32),  # up to a cache line
+    ]
+)
+# Flow f of iteration n is instance n * flows + f.
+FLOW = np.dtype(
+    [
+        ("key", np.float64),  # the group's clock when it ends; or its place in a queue
+        ("left", np.float64),  # bytes left (queues only)
+        ("child", np.int32),
+        ("sibling", np.int32),
+    ]
+)
+PATH = np.dtype(
+    [
+        ("full", np.float64),  # bytes/s when nothing else flows
+        ("first", np.int32),  # its links are path_links[first:last]
+        ("last", np.int32),
+        ("groups", np.int32),  # its first group, -1 where there is none
+        ("member", np.int32),  # its group in the rank being filled; or whether its queue is listed; else -1
+    ]
+)
+LINK = np.dtype(
+    [
+        ("capacity", np.float64),  # bytes/s
+        ("load", np.float64),  # weight of the flows on it; or what is left of its capacity
+        ("first", np.int32),  # the paths that cross it are link_paths[first:last]
+        ("last", np.int32),
+        ("crossing", np.int32),  # flows
+        ("dirty", np.int32),  # 1: its load changed since links were last shared
+    ]
+)
+CHANGE = np.dtype([("when", np.float64), ("speed", np.float64), ("serial", np.int64)])
+
+ACTIVE, FREE, SERIALS, DIRTY, CHANGES, AT_WORK, STACKED, READY, TIMED, DONE = range(10)
+
+
+class Shape(NamedTuple):
+    """A workload for kernels."""
+
+    tasks: int
+    flows: int
+    starts: Array  # int32 [items + 1]: where an item's followers begin
+    followers: Array  # int32
+    lags: Array  # int32
+    waits: Array  # int32 [largest lag + 1, items]: what an item of iteration 0, 1, ... waits for; then like the last
+
+
+class Routes(NamedTuple):
+    """The paths that a placement uses, numbered anew, and the links they cross."""
+
+    flow_path: Array  # int32 [flows]: -1 within one machine
+    paths: Array  # PATH
+    path_links: Array  # int32
+    links: Array  # LINK
+    link_paths: Array  # int32
+
+
+class Terms(NamedTuple):
+    """What a policy says of flow f in iteration n: entry [n, f]; an array of one column or row holds for all."""
+
+    weight: Array  # float64: share of a link relative to others (proportional sharing)
+    size: Array  # float64: what is served, bytes or another measure in which the group's clock runs
+    rank: Array  # int64: strict priority, smaller first
+    ceiling: float  # the most that a group's clock runs per second (proportional sharing)
+
+
+class Scratch(NamedTuple):
+    """Room for one run, to be used again by the next of the same workload and length."""
+
+    groups: Array  # GROUP
+    flows: Array  # FLOW [iterations * flows]
+    tree: Array  # float64: next end of every group
+    order: Array  # int32 [groups]: active groups by rank
+    dirty: Array  # int32 [links]
+    ends: Array  # float64: binary heap of running tasks
+    tasks: Array  # int32
+    waiting: Array  # int32 [iterations, items]
+    ended: Array  # int64: stack of iteration * items + item
+    ready: Array  # int64: likewise
+    numbers: Array  # int64: the counters named above
+
+
+class Record(NamedTuple):
+    """What is written down; arrays without entries where it is not asked for."""
+
+    starts: Array  # float64 [iterations, items]
+    ends: Array  # float64 [iterations, items]
+    owner: Array  # int64 [iterations * flows]: serial of a flow's group
+    changes: Array  # CHANGE
+
+
+def shape_of(load: Workload) -> Shape:
+    """The workload's arrays for kernels."""
+    starts, followers, lags = successors(load.items, load.before, load.after, load.lags)
+    waits = np.zeros((int(load.lags.max(initial=0)) + 1, load.items), np.int32)
+    np.add.at(waits, (load.lags, load.after), 1)
+    return Shape(load.tasks, load.flows, starts, followers, lags, np.cumsum(waits, axis=0, dtype=np.int32))
+
+
+def scratch_for(load: Workload, iterations: int, links: int) -> Scratch:
+    """Room for so many iterations of a workload on a network of so many links."""
+    own = (load.before == load.after) & (load.before >= load.tasks) & (load.lags > 0)
+    alone = len(np.unique(load.before[own])) == load.flows
+    together = min(iterations, int(load.lags[own].max(initial=1))) if alone else iterations
+    # Never more groups, nor paths, than flows at a time; and groups that ran empty in an event are kept to its end.
+    groups = max(1, 2 * load.flows * together)
+    return Scratch(
+        groups=np.empty(groups, GROUP),
+        flows=np.empty(iterations * load.flows, FLOW),
+        tree=tree_for(groups),
+        order=np.empty(groups, np.int32),
+        dirty=np.empty(links, np.int32),
+        ends=np.empty(iterations * load.tasks),
+        tasks=np.empty(iterations * load.tasks, np.int32),
+        waiting=np.empty((iterations, load.items), np.int32),
+        ended=np.empty(iterations * load.items, np.int64),
+        ready=np.empty(iterations * load.items, np.int64),
+        numbers=np.empty(10, np.int64),
+    )
+
+
+def record_for(load: Workload, iterations: int, times: bool, changes: int) -> Record:
+    """Room for starts and ends when asked for, and for so many changes of speed."""
+    rows = iterations if times else 0
+    return Record(
+        np.full((rows, load.items), np.nan),
+        np.full((rows, load.items), np.nan),
+        np.full(iterations * load.flows if changes else 0, -1, np.int64),
+        np.empty(changes, CHANGE),
+    )

@@ -1,0 +1,218 @@
+"""What has to be done: tasks, flows between them, and what waits for what, as a template of one iteration.
+
+The template is repeated for as many iterations as are simulated. Items are numbered tasks first, then flows. Where a
+task runs is not part of a workload: a placement (the machine of every task, int32) stands beside it, so that a search
+can change it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.arrays import Array
+from penstock.simulate.ordering import cycle_among, sorted_items
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """One iteration of T tasks and F flows, and E dependencies between these T + F items.
+
+    `sources` and `targets` say only between which tasks a flow runs, that is, between which machines. What it waits
+    for, and what waits for it, stands in the dependencies: item `after[e]` of iteration n starts when item `before[e]`
+    of iteration n - `lags[e]` has ended (at once where there is no such iteration).
+    """
+
+    task_names: tuple[str, ...]
+    task_kinds: tuple[str, ...]
+    task_seconds: Array  # float64 [T]: mean seconds on a machine of speed 1
+    task_jobs: Array  # int32 [T]: number in `job_names`
+    job_names: tuple[str, ...]
+    resources: Mapping[str, Array]  # name (as "gpus") -> float64 [T], what each task holds while the job runs
+    beside: Array  # int32 [T]: the task whose machine it shares; its own number where it is placed by itself
+    flow_names: tuple[str, ...]
+    flow_kinds: tuple[str, ...]
+    sources: Array  # int32 [F]: task
+    targets: Array  # int32 [F]: task
+    flow_bytes: Array  # float64 [F]: mean bytes
+    coflows: Array  # int32 [F]: flows of one number and one iteration belong together
+    before: Array  # int32 [E]: item
+    after: Array  # int32 [E]: item
+    lags: Array  # int32 [E]: iterations, 0 or more
+
+    def __post_init__(self) -> None:
+        _check_lengths(self)
+        _check_numbers(self)
+        cycle = cycle_among(self.items, self.before, self.after, self.lags)
+        if cycle:
+            chain = " -> ".join(self.item_name(item) for item in [*cycle, cycle[0]])
+            raise PenstockError(
+                f"The workload waits for itself within one iteration ({chain}):"
+                " take a dependency out, or give one a lag."
+            )
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks, T."""
+        return len(self.task_names)
+
+    @property
+    def flows(self) -> int:
+        """Number of flows, F."""
+        return len(self.flow_names)
+
+    @property
+    def items(self) -> int:
+        """Number of tasks and flows together."""
+        return self.tasks + self.flows
+
+    def item_name(self, item: int) -> str:
+        """The name of a task or flow by its item number."""
+        return self.task_names[item] if item < self.tasks else self.flow_names[item - self.tasks]
+
+    def tasks_of(self, kind: str) -> Array:
+        """Numbers of the tasks of a kind, ascending."""
+        if kind not in self.task_kinds:
+            raise PenstockError(
+                f"The workload has no task of kind {kind!r}{nearest(kind, sorted(set(self.task_kinds)))}"
+            )
+        return np.flatnonzero(np.array(self.task_kinds) == kind).astype(np.int32)
+
+    def settled(self, placement: Array, machines: int) -> Array:
+        """A placement (machine of every task) after a check, with every task beside the one it belongs to, int32."""
+        if len(placement) != self.tasks:
+            raise PenstockError(
+                f"The placement has {len(placement)} tasks, the workload {self.tasks}: place each once."
+            )
+        out = np.asarray(placement, np.int32)[self.beside]
+        bad = np.flatnonzero((out < 0) | (out >= machines))
+        if len(bad):
+            raise PenstockError(
+                f"{self.task_names[bad[0]]} is placed on machine {out[bad[0]]}, but there are 0 to {machines - 1}:"
+                " name one of these."
+            )
+        return out
+
+    @cached_property
+    def order(self) -> Array:
+        """All items so that within an iteration each comes after what it waits for, int32."""
+        return sorted_items(self.items, self.before, self.after, self.lags)
+
+
+def merge(workloads: Mapping[str, Workload]) -> Workload:
+    """Several jobs as one workload: names become `job/name`, coflows stay apart, nothing waits across jobs."""
+    if not workloads:
+        raise PenstockError("There is no workload to merge: give at least one job.")
+    parts = list(workloads.values())
+    first_task = _offsets([part.tasks for part in parts])
+    first_flow = _offsets([part.flows for part in parts])
+    first_coflow = _offsets([int(part.coflows.max(initial=-1)) + 1 for part in parts])
+    first_job = _offsets([len(part.job_names) for part in parts])
+    names = sorted({name for part in parts for name in part.resources})
+
+    def moved_items(part: Workload, k: int, numbers: Array) -> Array:
+        shift = np.where(numbers < part.tasks, first_task[k], first_task[-1] - part.tasks + first_flow[k])
+        return (numbers + shift).astype(np.int32)
+
+    def joined(field: str, offsets: list[int] | None = None) -> Array:
+        return np.concatenate([getattr(part, field) + (offsets[k] if offsets else 0) for k, part in enumerate(parts)])
+
+    return Workload(
+        task_names=_prefixed(workloads, "task_names"),
+        task_kinds=tuple(kind for part in parts for kind in part.task_kinds),
+        task_seconds=joined("task_seconds"),
+        task_jobs=joined("task_jobs", first_job),
+        job_names=tuple(
+            job if len(part.job_names) == 1 else f"{job}/{name}"
+            for job, part in workloads.items()
+            for name in part.job_names
+        ),
+        resources={
+            name: np.concatenate([part.resources.get(name, np.zeros(part.tasks)) for part in parts]) for name in names
+        },
+        beside=joined("beside", first_task),
+        flow_names=_prefixed(workloads, "flow_names"),
+        flow_kinds=tuple(kind for part in parts for kind in part.flow_kinds),
+        sources=joined("sources", first_task),
+        targets=joined("targets", first_task),
+        flow_bytes=joined("flow_bytes"),
+        coflows=joined("coflows", first_coflow),
+        before=np.concatenate([moved_items(part, k, part.before) for k, part in enumerate(parts)]),
+        after=np.concatenate([moved_items(part, k, part.after) for k, part in enumerate(parts)]),
+        lags=joined("lags"),
+    )
+
+
+def _prefixed(workloads: Mapping[str, Workload], field: str) -> tuple[str, ...]:
+    return tuple(f"{job}/{name}" for job, part in workloads.items() for name in getattr(part, field))
+
+
+def _offsets(counts: list[int]) -> list[int]:
+    """Where each part begins, and the total at the end."""
+    return [0, *np.cumsum(counts).tolist()]
+
+
+def _check_lengths(load: Workload) -> None:
+    tasks, flows = load.tasks, load.flows
+    if tasks == 0:
+        raise PenstockError("The workload has no tasks: give it at least one.")
+    wanted = {
+        "task_kinds": tasks,
+        "task_seconds": tasks,
+        "task_jobs": tasks,
+        "beside": tasks,
+        "flow_kinds": flows,
+        "sources": flows,
+    }
+    wanted |= {"targets": flows, "flow_bytes": flows, "coflows": flows, "after": len(load.before)}
+    wanted |= {"lags": len(load.before)}
+    for field in fields(load):
+        if field.name in wanted and len(getattr(load, field.name)) != wanted[field.name]:
+            raise PenstockError(
+                f"The workload's {field.name} has {len(getattr(load, field.name))} entries where "
+                f"{wanted[field.name]} are needed: give one for each."
+            )
+    for name, held in load.resources.items():
+        if len(held) != tasks or not (np.isfinite(held).all() and (held >= 0).all()):
+            raise PenstockError(
+                f"The workload's resource {name!r} must give each of {tasks} tasks an amount of 0 or more."
+            )
+    names = [*load.task_names, *load.flow_names]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise PenstockError(f"Two items of the workload are called {twice!r}: give each a name of its own.")
+
+
+def _check_numbers(load: Workload) -> None:
+    for what, amounts, names in (
+        ("seconds", load.task_seconds, load.task_names),
+        ("bytes", load.flow_bytes, load.flow_names),
+    ):
+        bad = np.flatnonzero(~(np.isfinite(amounts) & (amounts >= 0)))
+        if len(bad):
+            raise PenstockError(
+                f"{names[bad[0]]} of the workload has {amounts[bad[0]]:g} {what}: give a finite number, 0 or more."
+            )
+    for what, numbers, bound in (
+        ("job", load.task_jobs, len(load.job_names)),
+        ("task", load.beside, load.tasks),
+        ("source task", load.sources, load.tasks),
+        ("target task", load.targets, load.tasks),
+        ("item", load.before, load.items),
+        ("item", load.after, load.items),
+    ):
+        bad = np.flatnonzero((numbers < 0) | (numbers >= bound))
+        if len(bad):
+            raise PenstockError(
+                f"The workload names {what} {numbers[bad[0]]}, but has 0 to {bound - 1}: mend the number."
+            )
+    if (load.coflows < 0).any():
+        raise PenstockError("The workload has a coflow with a negative number: number coflows from 0.")
+    early = np.flatnonzero(load.lags < 0)
+    if len(early):
+        before, after = (load.item_name(int(items[early[0]])) for items in (load.before, load.after))
+        raise PenstockError(
+            f"{after} waits for {before} with a lag of {load.lags[early[0]]} iterations: give a lag of 0 or more."
+        )

@@ -1,0 +1,102 @@
+"""`penstock simulate`: what is printed and written, what is refused, and the commands of its page."""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from in_process import answer, command, refusal
+
+DOCS = Path(__file__).parents[2] / "docs"
+EXAMPLES = DOCS / "examples"
+FIELDS = {
+    "makespan_s", "lower_bound_s", "events", "seconds", "links", "critical_path", "policy", "iterations",
+}  # fmt: skip
+
+
+def test_json_says_what_it_took_and_why(monkeypatch, capsys):
+    found = answer(monkeypatch, capsys, "simulate", EXAMPLES / "exchange.yaml", "--policy", "maxmin")
+    assert set(found) == FIELDS
+    assert (found["policy"], found["iterations"], found["events"]) == ("maxmin", 6, 36)
+    assert 0 < found["lower_bound_s"] <= found["makespan_s"]
+    assert set(found["links"]) == {"near out", "far out", "near in", "far in"}
+    # 12.5 MB an iteration at 125 MB/s.
+    assert found["links"]["near out"]["utilisation"] == pytest.approx(0.6 / found["makespan_s"])
+    path = found["critical_path"]
+    assert set(path[0]) == {"name", "kind", "iteration", "start", "end", "waited", "waited_for"}
+    assert path[0]["start"] == 0 and path[-1]["end"] == found["makespan_s"]
+    assert sum(step["end"] - step["start"] for step in path) == pytest.approx(found["makespan_s"])
+
+
+def test_compare_ranks_all_policies(monkeypatch, capsys):
+    from penstock.simulate import POLICIES
+
+    found = answer(monkeypatch, capsys, "simulate", EXAMPLES / "exchange.yaml", "--compare")
+    assert set(found) == FIELDS | {"compared"}
+    rows = found["compared"]
+    assert {row["policy"] for row in rows} == set(POLICIES)
+    times = [row["makespan_s"] for row in rows]
+    assert times == sorted(times) and rows[0]["ratio"] == 1 and rows[-1]["ratio"] == pytest.approx(times[-1] / times[0])
+    assert {row["slowest_link"] for row in rows} == {"far out"}
+    for row in rows:
+        assert row["gap"] == pytest.approx(row["makespan_s"] / row["lower_bound_s"] - 1, abs=1e-9)
+    mine = next(row for row in rows if row["policy"] == "oes")
+    assert mine["makespan_s"] == found["makespan_s"]
+
+
+def test_text_for_people(monkeypatch, capsys):
+    code, out, err = command(monkeypatch, capsys, "simulate", EXAMPLES / "training.yaml", "--compare")
+    assert (code, err) == (0, "")
+    page = (DOCS / "simulating.md").read_text()
+    (shown,) = re.findall(r"^```\n(oes:.*?)^```", page, re.S | re.M)
+    assert out.startswith(shown)
+    assert re.search(r"^Critical path: batch \d+ % \(\d+ % waiting, mostly for rack b up\), worker ", out, re.M)
+    assert re.search(r"│ iteration-first +│ \d", out)
+
+
+def test_the_commands_of_the_page_work(monkeypatch, capsys, tmp_path):
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    monkeypatch.chdir(tmp_path / "examples")
+    lines = "".join(re.findall(r"^```sh\n(.*?)^```", (DOCS / "simulating.md").read_text(), re.S | re.M)).splitlines()
+    assert len(lines) == 4
+    for line in lines:
+        name, *words = shlex.split(line)
+        code, _, err = command(monkeypatch, capsys, *words)
+        assert (name, code, err) == ("penstock", 0, ""), line
+    assert "critical-path" in Path("timeline.html").read_text()
+    assert {event["ph"] for event in json.loads(Path("trace.json").read_text())["traceEvents"]} == {"X", "M", "C"}
+
+
+def test_iterations_replace_those_of_the_file(monkeypatch, capsys):
+    found = answer(monkeypatch, capsys, "simulate", EXAMPLES / "exchange.yaml", "--iterations", 2)
+    assert found["iterations"] == 2 and {step["iteration"] for step in found["critical_path"]} == {0, 1}
+
+
+def test_a_workload_that_takes_no_time(monkeypatch, capsys, tmp_path):
+    file = tmp_path / "idle.yaml"
+    file.write_text("machines: [{name: a, nic_gbps: 1}]\ntasks: [{name: t, machine: a, seconds: 0}]\n")
+    page, trace = tmp_path / "idle.html", tmp_path / "idle.json"
+    found = answer(monkeypatch, capsys, "simulate", file, "--compare", "--timeline", page, "--timeline", trace)
+    assert (found["makespan_s"], found["critical_path"], found["compared"][0]["gap"]) == (0, [], 0)
+    assert "Nothing flows." in page.read_text() and json.loads(trace.read_text())
+    code, out, _ = command(monkeypatch, capsys, "simulate", file)
+    assert code == 0 and "nothing crosses one" in out
+
+
+def test_refusals(monkeypatch, capsys, tmp_path):
+    def said(*words):
+        return refusal(monkeypatch, capsys, "simulate", *words)
+
+    example = EXAMPLES / "exchange.yaml"
+    assert said(example, "--policy", "maxmim") == "No rate policy is called 'maxmim': did you mean 'maxmin'?"
+    assert "end its name in .html or .json" in said(example, "--timeline", tmp_path / "chart.svg")
+    assert "does not exist: make it" in said(example, "--timeline", tmp_path / "nowhere" / "chart.html")
+    assert "does not exist: name a workload file" in said(tmp_path / "none.yaml")
+    cyclic = tmp_path / "cyclic.yaml"
+    cyclic.write_text(example.read_text().replace("lag: 2", "lag: 0"))
+    assert "The workload waits for itself within one iteration (" in said(cyclic)
+    unplaced = tmp_path / "unplaced.yaml"
+    unplaced.write_text(example.read_text().replace("machine: far", "machine: fra"))
+    assert "No machine is called 'fra' (in task second): did you mean 'far'?" in said(unplaced)

@@ -1,0 +1,137 @@
+"""Which processor a cluster computes on, what is refused, and how a worker finds its own GPU."""
+
+import os
+
+import pytest
+import torch
+from wired import template_for
+
+from penstock.cluster import gpus
+from penstock.cluster.document import ClusterDocument, Machine
+from penstock.cluster.layout import lay_out
+from penstock.cluster.worker.placing import check_for_gpus
+from penstock.errors import PenstockError
+from penstock.train.job import make_job
+
+
+def cluster_of(*counts, **fields):
+    """Machines m0, m1, … with (workers, GPUs) each."""
+    machines = [Machine(name=f"m{i}", workers=workers, gpus=count) for i, (workers, count) in enumerate(counts)]
+    return ClusterDocument(machines=machines, **fields)
+
+
+@pytest.mark.parametrize(
+    "device, counts, chosen",
+    [
+        ("cpu", [(1, 1)], "cpu"),
+        ("auto", [(1, 0), (2, 0)], "cpu"),
+        ("auto", [(2, 2), (1, 4), (0, 0)], "cuda"),
+        ("cuda", [(2, 2), (1, 1), (0, 0)], "cuda"),
+    ],
+)
+def test_all_workers_compute_alike(device, counts, chosen):
+    assert gpus.chosen_for_all(device, cluster_of(*counts)) == (chosen, None)
+
+
+@pytest.mark.parametrize("counts, said", [([(1, 1), (1, 0)], "m1 has 1 worker and no GPU"), ([(3, 2)], "3 workers")])
+def test_auto_takes_cpus_where_a_gpu_is_missing_and_says_so(counts, said):
+    for share in (False, True):
+        chosen, note = gpus.chosen_for_all("auto", cluster_of(*counts, share_gpus=share))
+        assert chosen == "cpu" and said in note and note.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "device, counts, share, said",
+    [
+        ("cuda", [(1, 1), (2, 0)], True, "machine m1 has 2 workers and no GPU"),
+        ("cuda", [(1, 1), (3, 2)], False, "machine m1 has 3 workers and 2 GPUs.*share_gpus"),
+        ("cuda:1", [(1, 1)], False, "say each machine's `gpus`"),
+        ("tpu", [(1, 1)], False, "use auto, cpu or cuda"),
+    ],
+)
+def test_refusals_are_one_sentence(device, counts, share, said):
+    with pytest.raises(PenstockError, match=said) as caught:
+        gpus.chosen_for_all(device, cluster_of(*counts, share_gpus=share))
+    assert "\n" not in str(caught.value)
+
+
+def test_gpus_are_shared_only_if_asked_for():
+    cluster = cluster_of((3, 2), (1, 1), share_gpus=True)
+    assert gpus.chosen_for_all("cuda", cluster) == ("cuda", None) and not gpus.own_gpus(cluster, lay_out(cluster, 1))
+    others = cluster_of((2, 2), (0, 0), (1, 3))
+    assert gpus.own_gpus(others, lay_out(others, 1))
+
+
+def test_workers_count_where_a_plan_puts_them():
+    cluster = cluster_of((1, 0), (1, 2))
+    planned = lay_out(cluster, 2, {"worker-0": "m1", "worker-1": "m1"})
+    assert gpus.chosen_for_all("auto", cluster, planned) == ("cuda", None) and gpus.own_gpus(cluster, planned)
+    assert [task.gpu for task in planned.of_kind("worker")] == [0, 1]
+    assert gpus.chosen_for_all("auto", cluster)[0] == "cpu"
+
+
+@pytest.mark.parametrize(
+    "launcher, expected",
+    [("environment", [0, 1, 0, None, 0]), ("ray", [0, 1, 0, None, 0]), ("local", [0, 1, 0, None, 2])],
+)
+def test_every_worker_knows_its_gpu(launcher, expected):
+    """By number on its host: machines that are one host have different ones."""
+    layout = lay_out(cluster_of((3, 2), (1, 0), (1, 1), launcher=launcher), 2)
+    assert [task.gpu for task in layout.of_kind("worker")] == expected
+    assert all(task.gpu is None for task in layout.tasks if task.kind != "worker")
+
+
+def setup_with(gpu, launcher="local"):
+    """A worker's setup."""
+    template = template_for(1)
+    task = template.layout.of_kind("worker")[0].model_copy(update={"gpu": gpu})
+    cluster = template.cluster.model_copy(update={"launcher": launcher})
+    return template.model_copy(update={"task": task, "cluster": cluster})
+
+
+@pytest.mark.parametrize(
+    "given, gpu, launcher, seen",
+    [
+        (None, 1, "local", "1"),
+        ("4, 7", 1, "local", "7"),
+        ("GPU-ab,GPU-cd", 0, "environment", "GPU-ab"),
+        ("3", 1, "ray", "3"),
+    ],
+)
+def test_a_process_sees_its_own_gpu_alone(monkeypatch, given, gpu, launcher, seen):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    # Set first, so that whatever the claim leaves behind is put back.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given or "")
+    if given is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    gpus.claim_gpu(setup_with(gpu, launcher))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
+
+
+def test_a_gpu_that_is_not_there(monkeypatch):
+    """As many are visible as the system says; one beyond them hides all."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(os.environ["CUDA_VISIBLE_DEVICES"]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(PenstockError, match="worker-0 finds no GPU 1 on machine a"):
+        gpus.claim_gpu(setup_with(1))
+
+
+@pytest.mark.parametrize(
+    "fields, served, learnable, said",
+    [
+        ({"sample_on": "device"}, False, False, "use auto or host"),
+        ({"placement": {"features": "pinned"}}, False, False, "leave out placement"),
+        ({"placement": {"cache_rows": 5}}, False, False, "leave out placement"),
+        ({"feature_type": "float16"}, False, False, "feature_type"),
+        ({"compute_type": "float16"}, True, False, "use bfloat16"),
+        ({"compute_type": "float16"}, False, True, "use bfloat16"),
+    ],
+)
+def test_jobs_that_want_the_graph_on_the_gpu(fields, served, learnable, said):
+    with pytest.raises(PenstockError, match=said):
+        check_for_gpus(make_job({"graph": "g", **fields}), served, learnable)
+
+
+@pytest.mark.parametrize("fields", [{}, {"placement": {"topology": "host"}}, {"compute_type": "float16"}])
+def test_jobs_that_do_not(fields):
+    check_for_gpus(make_job({"graph": "g", **fields}), "compute_type" not in fields, False)

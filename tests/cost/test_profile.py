@@ -1,0 +1,86 @@
+"""The profile: what is kept of what was measured, and whose it is."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.cost.profile import Profile, Spread, TaskCost, deciding, read_profile, write_profile
+from penstock.errors import PenstockError
+
+
+def profile(**changes) -> Profile:
+    cost = TaskCost(seconds=Spread(mean=0.01))
+    fields = {
+        "job": {"graph": "g", "fanouts": [4, 3]},
+        "iterations": 5,
+        "batches": 7,
+        "parts": 2,
+        "workers": 3,
+        "tasks": dict.fromkeys(("store", "sampler", "gather", "worker"), cost),
+        "lists": [[1.0, 2.0, 3.0]] * 2,
+        "features": [[10.0, 20.0, 30.0]] * 2,
+        "blocks": [5.0] * 3,
+        "gradients": 100.0,
+    }
+    return Profile.model_validate({**fields, **changes})
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200))
+def test_a_spread_keeps_the_mean(values: list[float]) -> None:
+    spread = Spread.of(values)
+    assert spread.mean == pytest.approx(np.mean(values))
+    assert np.mean(spread.shape) == pytest.approx(1, abs=1e-5)
+    assert spread.shape == sorted(spread.shape)
+
+
+def test_a_spread_keeps_the_shape() -> None:
+    values = np.random.default_rng(0).exponential(3.0, 20_000)
+    shape = np.array(Spread.of(values).shape) * values.mean()
+    expected = np.quantile(values, (np.arange(20) + 0.5) / 20)
+    np.testing.assert_allclose(shape, expected, rtol=0.05)
+
+
+def test_comes_back_as_it_was_written(tmp_path) -> None:
+    path = tmp_path / "profile.json"
+    write_profile(profile(gradients=123456.789), path)
+    assert read_profile(path) == profile(gradients=123457.0)
+    write_profile(read_profile(path), tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"lists": [[1.0, 2.0]] * 2}, "lists must have 2 rows"),
+        ({"features": [[1.0] * 3]}, "features must have 2 rows"),
+        ({"blocks": [1.0]}, "blocks must have 3 numbers"),
+        ({"blocks": [-1.0] * 3}, "greater than or equal to 0"),
+        ({"gradients": float("inf")}, "finite"),
+        ({"tasks": {}}, "tasks must have store"),
+        ({"weight": 1}, "weight"),
+    ],
+)
+def test_edited_wrongly_it_is_refused(tmp_path, change: dict, said: str) -> None:
+    path = tmp_path / "profile.json"
+    fields = json.loads(profile().model_dump_json()) | change
+    path.write_text(json.dumps(fields).replace("Infinity", "1e999"))
+    with pytest.raises(PenstockError, match=said):
+        read_profile(path)
+
+
+def test_of_another_job_it_is_refused() -> None:
+    profile().check_job({"graph": "g", "fanouts": [4, 3], "epochs": 9}, "p.json")
+    with pytest.raises(PenstockError, match=r"p.json is the profile of another job: it has fanouts \[4, 3\] where"):
+        profile().check_job({"graph": "g", "fanouts": [4]}, "p.json")
+
+
+def test_missing_it_says_how_to_make_one(tmp_path) -> None:
+    with pytest.raises(PenstockError, match="penstock profile"):
+        read_profile(tmp_path / "none.json")
+
+
+def test_what_decides_is_of_the_job_alone() -> None:
+    assert deciding({"graph": "g", "lr": 0.1, "hidden": 8}) == {"graph": "g", "hidden": 8}

@@ -1,0 +1,180 @@
+"""Clusters whose workers compute on a GPU: by NCCL, alone and in pairs, or sharing one; and those that are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from cluster_runs import (
+    JOB,
+    assert_same_losses,
+    cluster_file,
+    disturbed_run,
+    in_parts,
+    losses_of,
+    machines,
+    result_of,
+    run_on,
+)
+from penstock.cluster import running
+from penstock.errors import PenstockError
+from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
+
+pytestmark = [
+    pytest.mark.gpu,
+    # Not by a fixture: those of the module come first, and start whole runs.
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+
+LONG = {"device": "cuda", "epochs": 8, "checkpoint_steps": 3, "evaluate_every": 2}
+"""Long enough for a worker to be missed."""
+ROUNDING = 1e-4
+"""Losses of a few steps: sums of 32-bit numbers in another order."""
+
+
+class OneGpuForAll:
+    """A launcher whose workers all find the first GPU, and whom NCCL takes for workers of different hosts.
+
+    Else it refuses two of them on one GPU. They are joined by sockets, as between machines.
+    """
+
+    def __init__(self, launcher):
+        self._launcher = launcher
+        self.interface = launcher.interface
+
+    def start(self, setup):
+        """Start a task."""
+        own = {"NCCL_HOSTID": setup.task.id, "CUDA_VISIBLE_DEVICES": "0,0"}
+        with patch.dict(os.environ, own):
+            return self._launcher.start(setup)
+
+    def close(self):
+        """Nothing more will be started."""
+        self._launcher.close()
+
+
+@contextmanager
+def one_gpu_for_all() -> Iterator[None]:
+    """Runs meanwhile have as many GPUs as they ask for, all of them the same."""
+    original = running.make_launcher
+    with patch.object(running, "make_launcher", lambda *given: OneGpuForAll(original(*given))):
+        yield
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A graph in two parts, and clusters: a worker with a GPU, a pair with one each, and two that share one."""
+    folder = tmp_path_factory.mktemp("gpus")
+    graph = community_graph().save(folder / "graph")
+    parts = in_parts(graph, 2, folder)
+    failure = {"patience": 15}
+    own = [*machines(1, gpus=1), {"name": "bare", "workers": 0}]
+    clusters = {
+        "own": cluster_file(folder, machines=own, partition=parts),
+        "pair": cluster_file(folder, machines=machines(1, 1, gpus=1), partition=parts, failure=failure),
+        "shared": cluster_file(folder, machines=machines(2, gpus=1), partition=parts, share_gpus=True),
+    }
+    return folder, graph, clusters
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    """The run that nothing happened to, by cluster; `one` is of one machine."""
+    folder, graph, clusters = place
+
+    @cache
+    def run(name: str) -> Path:
+        if name == "one":
+            return Path(trained(graph, folder / "one", **{**JOB, **LONG, "capture": False}).path)
+        with one_gpu_for_all():
+            return run_on(clusters[name], graph.path, folder / name, **LONG).path
+
+    return run
+
+
+@pytest.mark.parametrize("cluster", ["own", "pair", "shared"])
+def test_a_cluster_loses_as_one_gpu_does(whole, cluster):
+    run, one = whole(cluster), whole("one")
+    assert_same_losses(run, one, ROUNDING)
+    result = result_of(run)
+    assert result["device"] == "cuda" and result["device_peak_mb"] > 0 and result["device_predicted_mb"] > 0
+    assert result["placement"]["features"] == "host" and len(result["placement"]["why"]) == 2
+    assert result["test"] == pytest.approx(result_of(one)["test"], abs=0.02)
+
+
+def test_gpus_of_their_own_are_taken_by_themselves(place, whole, tmp_path, monkeypatch):
+    """The same bits twice; summed by NCCL, as the log says."""
+    _, graph, clusters = place
+    monkeypatch.setenv("NCCL_DEBUG", "VERSION")
+    run = run_on(clusters["own"], graph.path, tmp_path / "run", **{**LONG, "device": "auto"})
+    assert result_of(run.path)["device"] == "cuda"
+    assert "NCCL version" in (run.path / "logs" / "worker-0.log").read_text()
+    assert_same_state(newest_checkpoint(run.path), newest_checkpoint(whole("own")))
+
+
+@pytest.mark.parametrize(
+    "cluster, task, how",
+    [
+        ("own", "worker-0", signal.SIGKILL),
+        ("pair", "worker-0", signal.SIGKILL),
+        ("pair", "worker-1", signal.SIGKILL),
+        # Its connections stay open: the other one waits in a sum until it is called off.
+        ("pair", "worker-1", signal.SIGSTOP),
+        ("shared", "worker-1", signal.SIGKILL),
+    ],
+)
+def test_lost_worker_comes_back_to_its_gpu(place, whole, tmp_path, cluster, task, how):
+    _, graph, clusters = place
+    with one_gpu_for_all():
+        run = disturbed_run(task, 3, clusters[cluster], graph.path, tmp_path / "run", how, **LONG)
+    assert [each["task"] for each in result_of(run.path)["recoveries"]] == [task]
+    assert_same_state(newest_checkpoint(run.path), newest_checkpoint(whole(cluster)))
+    assert result_of(run.path)["test"] == result_of(whole(cluster))["test"]
+
+
+def test_servers_and_learned_rows(tmp_path):
+    """Gradients travel as the host's arrays, those of vertices' rows to their owners; a worker is lost as well."""
+    graph = typed_graph().save(tmp_path / "graph")
+    fields = {"dropout": 0.0, "embedding": 8, **LONG}
+    trained(graph, tmp_path / "one", **{**JOB, **fields})
+    spread = {"machines": machines(2, gpus=1), "partition": in_parts(graph, 2, tmp_path), "share_gpus": True}
+    cluster = cluster_file(tmp_path, **spread, reduce="servers")
+    run = disturbed_run("worker-1", 3, cluster, graph.path, tmp_path / "run", **fields)
+    assert_same_losses(run.path, tmp_path / "one", 1e-3)
+    assert result_of(run.path)["device"] == "cuda" and len(result_of(run.path)["recoveries"]) == 1
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_half_precision_learns(place, tmp_path, kind):
+    _, graph, clusters = place
+    run = run_on(clusters["shared"], graph.path, tmp_path / "run", device="cuda", compute_type=kind)
+    losses = [loss for _, _, loss in losses_of(run.path)]
+    assert np.isfinite(losses).all() and losses[-1] < losses[0]
+
+
+def test_more_gpus_than_the_host_has(place, tmp_path):
+    """The cluster file is believed until a worker looks for its GPU."""
+    _, graph, _ = place
+    there = torch.cuda.device_count()
+    parts = in_parts(graph, 1, tmp_path)
+    cluster = cluster_file(tmp_path, machines=machines(there + 1, gpus=there + 1), partition=parts)
+    with pytest.raises(PenstockError, match=f"worker-{there} finds no GPU {there} on machine m0") as caught:
+        run_on(cluster, graph.path, tmp_path / "run", device="cuda")
+    assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
+
+
+def test_nccl_does_not_wait_for_a_worker_that_never_comes():
+    script = Path(__file__).parent / "lost_partner.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100)
+    said = [line for line in done.stdout.splitlines() if line.startswith(("summed", "joining"))]
+    expected = ["summed [0.0, 1.0, 2.0]", "joining called off", "summed [0.0, 1.0, 2.0]"]
+    assert said == expected, done.stdout + done.stderr[-2000:]

@@ -1,0 +1,97 @@
+"""A cut graph sampled by time: the uncut graph's batches, also of a part of the seeds."""
+
+import numpy as np
+import pytest
+from cut_and_sampled import KEY, assert_same_but_for_numbers, cut_at_random, plain_graph, typed_graph
+
+from penstock import PenstockError
+from penstock.sampling import NeighbourSampler
+from penstock.sampling.parts import LackingSampler, OwnedPart, RemoteSampler, parted_sampler, serve_batches
+from penstock.wire.errors import RemoteError
+
+SEEDS = np.array([7, 0, 299, 31, 150, 12, 7])
+
+
+def timed_graph(dtype):
+    """Edges with times from 0 to 100, of some kind of numbers."""
+    graph = plain_graph()
+    (edges,) = graph.edges.values()
+    edges.fields["t"] = np.random.default_rng(2).uniform(0, 100, edges.count).astype(dtype)
+    return graph, np.random.default_rng(3).uniform(20, 100, len(SEEDS))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float32])
+@pytest.mark.parametrize("weight", [None, "w"])
+def test_parts_behind_the_wire_and_here(tmp_path, owners, dtype, weight):
+    graph, times = timed_graph(dtype)
+    how = {"fanouts": [3, -1, 2], "time": "t", "weight": weight, "totals": True}
+    whole = NeighbourSampler(graph, **how).sample(SEEDS, KEY, times=times)
+    partition = cut_at_random(graph, 3, tmp_path)
+    _, channels = owners(partition)
+    for local in ({}, {1: OwnedPart.of(partition, 1)}):
+        sampler = parted_sampler(partition, **how, local=local, channels=channels)
+        assert_same_but_for_numbers(partition, sampler.sample(partition.new_ids(SEEDS), KEY, times=times), whole)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint16, np.float64])
+@pytest.mark.parametrize("replace", [False, True])
+def test_times_of_vertices(tmp_path, owners, dtype, replace):
+    graph, times = timed_graph(np.int64)
+    graph.nodes["node"].fields["when"] = np.random.default_rng(5).uniform(0, 100, 300).astype(dtype)
+    how = {"fanouts": [3, -1, 2], "time": "node:when", "replace": replace, "totals": True}
+    whole = NeighbourSampler(graph, **how).sample(SEEDS, KEY, times=times)
+    partition = cut_at_random(graph, 3, tmp_path)
+    _, channels = owners(partition)
+    when = graph.nodes["node"].fields["when"][partition.original()]
+    for local in ({}, {1: OwnedPart.of(partition, 1)}):
+        sampler = parted_sampler(partition, **how, local=local, channels=channels, vertex_times=when)
+        assert_same_but_for_numbers(partition, sampler.sample(partition.new_ids(SEEDS), KEY, times=times), whole)
+
+
+def test_a_share_of_the_seeds_has_its_trees_of_the_whole(tmp_path, owners):
+    """Drawn here or by a sampler task: every vertex that the whole batch has in the tree of one of these seeds."""
+    graph, times = timed_graph(np.int64)
+    how = {"fanouts": [3, 2], "time": "t"}
+    plain = NeighbourSampler(graph, **how)
+    partition = cut_at_random(graph, 2, tmp_path)
+    worker, channels, helper = owners(partition, "sampler-0")
+    sampler = parted_sampler(partition, **how, channels=channels)
+    serve_batches(helper, {"train": LackingSampler(lambda absent: sampler, list(graph.edges))})
+    counts, names = {"node": 300}, {"node": partition.original()}
+    remote = RemoteSampler([worker.channel("sampler-0", "batches")], "train", counts, names)
+    for places in ([2, 5], [6, 0, 3]):
+        places = np.array(places)
+        given = {"times": times[places], "places": places}
+        share = plain.sample(SEEDS[places], KEY, **given)
+        for each in (sampler, remote):
+            found = each.sample(partition.new_ids(SEEDS[places]), KEY, **given)
+            assert_same_but_for_numbers(partition, found, share)
+    whole = plain.sample(SEEDS, KEY, times=times)
+    alone = [plain.sample(SEEDS[[p]], KEY, times=times[[p]], places=np.array([p])) for p in range(len(SEEDS))]
+    assert sum(len(each.vertices) for each in alone) == len(whole.vertices)
+    assert sum(each.num_edges for each in alone) == whole.num_edges
+    assert sorted(np.concatenate([each.vertices for each in alone])) == sorted(whole.vertices)
+
+
+def test_what_cannot_be(tmp_path, owners):
+    graph, times = timed_graph(np.int64)
+    partition = cut_at_random(graph, 2, tmp_path)
+    for more in ({}, {"vertex_times": np.zeros(300), "weight": "w"}):
+        with pytest.raises(PenstockError, match="name a field of the edges"):
+            parted_sampler(partition, [2], time="node:t", **more)
+    with pytest.raises(PenstockError, match="one signed number each"):
+        parted_sampler(partition, [2], time="node:t", vertex_times=np.zeros(3))
+    with pytest.raises(PenstockError, match="in graphs of one type"):
+        parted_sampler(cut_at_random(typed_graph(), 2, tmp_path / "typed"), [2], time="w")
+    sampler = parted_sampler(partition, [2], time="t")
+    with pytest.raises(PenstockError, match="give `times`"):
+        sampler.sample(SEEDS, KEY)
+    with pytest.raises(PenstockError, match="7 seeds have 2 places"):
+        sampler.sample(SEEDS, KEY, times=times, places=np.array([0, 1]))
+    worker, channels, helper = owners(partition, "sampler-0")
+    serve_batches(helper, {"train": parted_sampler(partition, [2], channels=channels)})
+    remote = RemoteSampler([worker.channel("sampler-0", "batches")], "train", {"node": 300})
+    with pytest.raises(RemoteError, match="does not obey time"):
+        remote.sample(SEEDS[:3], KEY, times=times[:3], places=np.arange(3))
+    with pytest.raises(RemoteError, match="other times than seeds"):
+        remote.sample(SEEDS[:3], KEY, times=times[:2], places=np.arange(2))

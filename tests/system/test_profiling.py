@@ -1,0 +1,57 @@
+"""A job measured on the real system."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster_runs import JOB, cluster_file, in_parts, machines
+from penstock.cluster.document import read_cluster
+from penstock.cluster.profiling import profile_job
+from penstock.progress import SILENT
+from penstock.train.job import make_job
+from training_graphs import community_graph
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("profile")
+    graph = community_graph().save(folder / "graph")
+    parts = in_parts(graph, 2, folder)
+    cluster = read_cluster(cluster_file(folder, machines=machines(1, 1), partition=parts, reduce="servers"))
+    job = make_job({**JOB, "graph": str(graph.path)})
+    return graph, job, profile_job(job, cluster, 6, SILENT)
+
+
+def test_every_kind_of_task_and_flow_is_measured(measured) -> None:
+    graph, job, profile = measured
+    assert (profile.parts, profile.workers, profile.iterations) == (2, 2, 6)
+    assert set(profile.tasks) == {"store", "sampler", "gather", "worker", "server"}
+    for kind, cost in profile.tasks.items():
+        assert 0 < cost.seconds.mean < 10, kind
+    assert all(cost.memory_gb > 0.01 for kind, cost in profile.tasks.items() if kind != "gather")
+    assert profile.batches == -(-len(graph.nodes["node"].splits["train"]) // job.batch_size)
+    assert min(profile.blocks) > 0
+
+
+def test_workers_read_all_parts_over_the_wire(measured) -> None:
+    """Also what would be here in a run: a plan may put a worker elsewhere."""
+    graph, _, profile = measured
+    row = graph.x.shape[1] * 4
+    features = np.array(profile.features)
+    assert (features > row).all()
+    # No more rows than there are, and headers.
+    assert features.sum(0).max() < graph.num_nodes * row * 1.2
+    assert (np.array(profile.lists) > 0).all()
+
+
+def test_it_belongs_to_the_job_that_was_measured(measured) -> None:
+    _, job, profile = measured
+    profile.check_job(job.model_dump(mode="json"), "profile.json")
+    assert profile.job["fanouts"] == [4, 3]
+
+
+def test_nothing_is_left(measured, tmp_path: Path) -> None:
+    import tempfile
+
+    assert not list(Path(tempfile.gettempdir()).glob("penstock-profile-*"))
