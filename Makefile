@@ -22,7 +22,7 @@ train: env
 	$(BIN)/penstock train --graph data/synthetic-arxiv --model sage --epochs 4 --run runs/synthetic-arxiv --force
 
 test: env lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # Further whole runs on clusters of every kind: what `make test` shows on a few of them.
 test-long: env

@@ -16,6 +16,19 @@ settings.register_profile("penstock", deadline=None, suppress_health_check=list(
 settings.load_profile("penstock")
 
 
+ONE_AFTER_THE_OTHER = ("tests/system/", "tests/cluster/", "tests/cli/", "tests/benchmarks/")
+"""Tests that start processes and look at what is left of them on the whole machine: never two at a time."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several test processes, a file's tests stay in one, as they share what they have made."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        group = "machine" if file.startswith(ONE_AFTER_THE_OTHER) else file
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture
 def device() -> torch.device:
     """A device for Triton kernels: the GPU, or the host under the interpreter."""
