@@ -25,6 +25,10 @@ EPILOG = """
 
   penstock train --graph data/arxiv --model sage --epochs 5
 
+  penstock plan --graph data/arxiv --cluster cluster.yaml
+
+  penstock simulate workload.yaml --compare
+
   penstock predict runs/arxiv-sage-1 --out predictions.parquet
 """
 

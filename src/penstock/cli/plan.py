@@ -1,5 +1,6 @@
 """`penstock plan`: which task runs where, how flows share links, and what that will take."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,7 +75,8 @@ def _fields(plan: Plan) -> dict[str, Any]:
 
 
 def _print(plan: Plan, out: Path) -> None:
-    console = Console()
+    # Where nobody looks, no width limits the table.
+    console = Console(width=None if sys.stdout.isatty() else 140)
     table = Table("placement", "flows", "ms", "epoch s", "slowest link", "its bytes", "least ms", "gap", box=None)
     for each in plan.compared:
         chosen = (each.placement, each.flows) == (plan.placement, plan.flows)

@@ -2,9 +2,9 @@
 
 `workload` says what has to be done (`building` puts one together, `gnn` builds GNN training), `network` what flows
 cross, `amounts` how much each iteration brings, `rates/` how flows share links, `timeline` what happened when,
-`critical` which chain set the pace, `bound` what no schedule can beat. `simulation` joins them; `engine` and the files
-it needs (`state`, `routes`, `heaps`, `ordering`, `levels`, `inner`) are kernels. Where tasks are placed is decided
-elsewhere.
+`critical` which chain set the pace, `bound` what no schedule can beat. `simulation` joins them; `document` is all of it
+in a file and `scenario` what a file describes; `engine` and the files it needs (`state`, `routes`, `heaps`, `ordering`,
+`levels`, `inner`) are kernels. Where tasks are placed is decided elsewhere.
 """
 
 from penstock.simulate.amounts import Amounts, Constant, PeakToMean, Quantiles, Spread, draw_amounts

@@ -37,7 +37,8 @@ def run(
     links, link_paths = borrowed(routes.links), borrowed(routes.link_paths)
     weight, size, rank, ceiling = borrowed(terms.weight), borrowed(terms.size), borrowed(terms.rank), terms.ceiling
     groups, flows, tree = borrowed(scratch.groups), borrowed(scratch.flows), borrowed(scratch.tree)
-    order, dirty, ends = borrowed(scratch.order), borrowed(scratch.dirty), borrowed(scratch.ends)
+    order, touched = borrowed(scratch.order), borrowed(scratch.touched)
+    dirty, ends = borrowed(scratch.dirty), borrowed(scratch.ends)
     tasks, waiting, ended = borrowed(scratch.tasks), borrowed(scratch.waiting), borrowed(scratch.ended)
     ready, numbers, begins = borrowed(scratch.ready), borrowed(scratch.numbers), borrowed(record.starts)
     finishes, owner, changes = borrowed(record.ends), borrowed(record.owner), borrowed(record.changes)
@@ -52,12 +53,12 @@ def run(
         while numbers[READY] > 0:
             _begin(
                 family, now, shape.tasks, seconds, slowness, sizes, flow_path, weight, size, rank, groups, flows, links,
-                paths, path_links, order, dirty, ends, tasks, ended, ready, begins, owner, changes, numbers,
+                paths, path_links, order, touched, dirty, ends, tasks, ended, ready, begins, owner, changes, numbers,
             )  # fmt: skip
             _release(now, starts, followers, lags, waiting, ended, ready, finishes, numbers)
         share_links(
-            family, groups, flows, tree, links, link_paths, paths, path_links, order, dirty, ceiling, now, changes,
-            numbers,
+            family, groups, flows, tree, links, link_paths, paths, path_links, order, touched, dirty, ceiling, now,
+            changes, numbers,
         )  # fmt: skip
         first = tree[1]
         if numbers[AT_WORK] > 0:
@@ -67,7 +68,7 @@ def run(
         now = first
         _collect(
             family, now, shape.tasks, shape.flows, flow_path, weight, groups, flows, tree, links, paths, path_links,
-            dirty, ends, tasks, ended, numbers,
+            touched, dirty, ends, tasks, ended, numbers,
         )  # fmt: skip
         _release(now, starts, followers, lags, waiting, ended, ready, finishes, numbers)
 
@@ -102,6 +103,7 @@ def _begin(
     paths: Array,
     path_links: Array,
     order: Array,
+    touched: Array,
     dirty: Array,
     ends: Array,
     tasks: Array,
@@ -126,7 +128,7 @@ def _begin(
         elif flow >= 0 and flow_path[flow] >= 0 and sizes[n, flow] > 0:
             instance = n * sizes.shape[1] + flow
             serial = let_in(
-                family, groups, flows, links, paths, path_links, order, dirty, instance, flow_path[flow],
+                family, groups, flows, links, paths, path_links, order, touched, dirty, instance, flow_path[flow],
                 _term(weight, n, flow), _term(size, n, flow), _term(rank, n, flow), now, changes, numbers,
             )  # fmt: skip
             if owner.shape[0] > 0:
@@ -180,6 +182,7 @@ def _collect(
     links: Array,
     paths: Array,
     path_links: Array,
+    touched: Array,
     dirty: Array,
     ends: Array,
     tasks: Array,
@@ -194,7 +197,7 @@ def _collect(
         ended[stacked] = (task // task_count) * items + task % task_count
         stacked += 1
     while tree[1] <= limit:
-        many = let_out(family, groups, flows, tree, least_leaf(tree), now, ended[stacked:])
+        many = let_out(family, groups, flows, tree, touched, least_leaf(tree), now, ended[stacked:], numbers)
         for _ in range(many):
             n, flow = ended[stacked] // flow_count, ended[stacked] % flow_count
             ended[stacked] = n * items + task_count + flow

@@ -25,7 +25,7 @@ GROUP = np.dtype(
         ("path", np.int32),
         ("after", np.int32),  # next group of the same path, or next free one
         ("changed", np.int32),  # 1: flows came or went since links were last shared
-        ("spare", np.int32),  # up to a cache line
+        ("shared", np.int32),  # flows when links were last shared
     ]
 )
 # Flow f of iteration n is instance n * flows + f.
@@ -43,7 +43,9 @@ PATH = np.dtype(
         ("first", np.int32),  # its links are path_links[first:last]
         ("last", np.int32),
         ("groups", np.int32),  # its first group, -1 where there is none
-        ("member", np.int32),  # its group in the rank being filled; or whether its queue is listed; else -1
+        ("member", np.int32),  # its group, or queue, that is listed among those in order; else -1
+        ("filling", np.int32),  # its group while the rank of that is filled; else -1
+        ("spare", np.int32),  # up to half a cache line
     ]
 )
 LINK = np.dtype(
@@ -58,7 +60,7 @@ LINK = np.dtype(
 )
 CHANGE = np.dtype([("when", np.float64), ("speed", np.float64), ("serial", np.int64)])
 
-ACTIVE, FREE, SERIALS, DIRTY, CHANGES, AT_WORK, STACKED, READY, TIMED, DONE = range(10)
+ACTIVE, FREE, SERIALS, DIRTY, CHANGES, AT_WORK, STACKED, READY, TIMED, DONE, TOUCHED = range(11)
 
 
 class Shape(NamedTuple):
@@ -97,7 +99,8 @@ class Scratch(NamedTuple):
     groups: Array  # GROUP
     flows: Array  # FLOW [iterations * flows]
     tree: Array  # float64: next end of every group
-    order: Array  # int32 [groups]: active groups by rank
+    order: Array  # int32 [groups]: the first group of every path in use, by rank; or queues by their heads
+    touched: Array  # int32 [groups]: groups, or queues, that flows came to or left since links were last shared
     dirty: Array  # int32 [links]
     ends: Array  # float64: binary heap of running tasks
     tasks: Array  # int32
@@ -136,13 +139,14 @@ def scratch_for(load: Workload, iterations: int, links: int) -> Scratch:
         flows=np.empty(iterations * load.flows, FLOW),
         tree=tree_for(groups),
         order=np.empty(groups, np.int32),
+        touched=np.empty(groups, np.int32),
         dirty=np.empty(links, np.int32),
         ends=np.empty(iterations * load.tasks),
         tasks=np.empty(iterations * load.tasks, np.int32),
         waiting=np.empty((iterations, load.items), np.int32),
         ended=np.empty(iterations * load.items, np.int64),
         ready=np.empty(iterations * load.items, np.int64),
-        numbers=np.empty(10, np.int64),
+        numbers=np.empty(11, np.int64),
     )
 
 

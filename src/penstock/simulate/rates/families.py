@@ -8,7 +8,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.simulate.heaps import NONE, set_leaf
 from penstock.simulate.inner import inner
-from penstock.simulate.rates.groups import clear_group, enter, take_first
+from penstock.simulate.rates.groups import clear_group, enter, take_first, touch
 from penstock.simulate.rates.priority import group_of_rank, open_ranks, share_by_rank
 from penstock.simulate.rates.proportional import share_by_weight, shift_load
 from penstock.simulate.rates.queues import join_queue, leave_queue, share_in_order
@@ -29,6 +29,7 @@ def open_groups(family: int, groups: Array, tree: Array, links: Array, paths: Ar
     for path in range(paths.shape[0]):
         paths[path].groups = NONE
         paths[path].member = NONE
+        paths[path].filling = NONE
         if family != PRIORITY:
             clear_group(groups, path, path, 0, path, 0.0)
     if family == PRIORITY:
@@ -44,6 +45,7 @@ def let_in(
     paths: Array,
     path_links: Array,
     order: Array,
+    touched: Array,
     dirty: Array,
     instance: int,
     path: int,
@@ -60,7 +62,8 @@ def let_in(
         shift_load(links, paths, path_links, dirty, numbers, path, weight, 1)
         return path
     if family == PRIORITY:
-        group = group_of_rank(groups, paths, order, numbers, path, rank, now)
+        group = group_of_rank(groups, paths, numbers, path, rank, now)
+        touch(groups, touched, numbers, group)
         enter(groups, flows, group, instance, size, now)
         return int(groups[group].serial)
     join_queue(groups, flows, paths, order, instance, path, size, family == BY_TIME_LEFT, now, changes, numbers)
@@ -68,13 +71,25 @@ def let_in(
 
 
 @inner
-def let_out(family: int, groups: Array, flows: Array, tree: Array, group: int, now: float, ended: Array) -> int:
+def let_out(
+    family: int,
+    groups: Array,
+    flows: Array,
+    tree: Array,
+    touched: Array,
+    group: int,
+    now: float,
+    ended: Array,
+    numbers: Array,
+) -> int:
     """The first flows of a group end now: their instances go to `ended`; how many there are."""
     set_leaf(tree, group, np.inf)
     if family >= BY_ARRIVAL:
         ended[0] = groups[group].root
         leave_queue(groups, flows, group)
         return 1
+    if family == PRIORITY:
+        touch(groups, touched, numbers, group)
     clock = flows[groups[group].root].key
     groups[group].clock = clock
     groups[group].since = now
@@ -97,6 +112,7 @@ def share_links(
     paths: Array,
     path_links: Array,
     order: Array,
+    touched: Array,
     dirty: Array,
     ceiling: float,
     now: float,
@@ -109,7 +125,9 @@ def share_links(
             groups, flows, tree, links, link_paths, paths, path_links, dirty, ceiling, now, changes, numbers
         )
     elif family == PRIORITY:
-        share_by_rank(groups, flows, tree, links, link_paths, paths, path_links, order, dirty, now, changes, numbers)
+        share_by_rank(
+            groups, flows, tree, links, link_paths, paths, path_links, order, touched, dirty, now, changes, numbers
+        )
     else:
         share_in_order(
             groups, flows, tree, links, paths, path_links, order, family == BY_TIME_LEFT, now, changes, numbers

@@ -5,7 +5,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.simulate.heaps import NONE, meld, set_leaf, without_root
 from penstock.simulate.inner import inner
-from penstock.simulate.state import CHANGES
+from penstock.simulate.state import CHANGES, TOUCHED
 
 
 @inner
@@ -20,6 +20,7 @@ def clear_group(groups: Array, group: int, path: int, rank: int, serial: int, no
     groups[group].count = 0
     groups[group].path = path
     groups[group].changed = 0
+    groups[group].shared = 0
 
 
 @inner
@@ -44,6 +45,15 @@ def take_first(groups: Array, flows: Array, group: int) -> None:
     groups[group].root = without_root(groups[group].root, flows)
     groups[group].count -= 1
     groups[group].changed = 1
+
+
+@inner
+def touch(groups: Array, touched: Array, numbers: Array, group: int) -> None:
+    """List a group whose flows are about to come or go."""
+    if groups[group].changed == 0:
+        groups[group].changed = 1
+        touched[numbers[TOUCHED]] = group
+        numbers[TOUCHED] += 1
 
 
 @inner
