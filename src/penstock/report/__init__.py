@@ -2,7 +2,8 @@
 
 `run_folder`, `metrics_log` and `trace` read, and forgive what a run that is going or has died leaves unfinished;
 `axes`, `charts` and `timeline` draw; `words` puts numbers and findings into words; `page` and its sections put it
-together in the dress of `style` and `script`. `gantt/` draws simulated timelines. Nothing here writes anything but the page.
+together in the dress of `style` and `script`. `gantt/` draws simulated timelines. Nothing here
+writes anything but the page.
 """
 
 from penstock.report.page import render, write_report
