@@ -185,4 +185,5 @@ RATES = {
     "mrtf": _mrtf,
     "omcoflow": _omcoflow,
     "critical-path": _critical_path,
+    "by-number": lambda run: _by_rank(run, lambda n, flow: flow // 2),
 }

@@ -19,6 +19,17 @@ def random_case(seed):
     return load, network, rng.integers(0, machines, load.tasks), amounts
 
 
+def many_flows(seed):
+    """A workload, a network and a placement: a hundred flows between ten machines."""
+    rng = np.random.default_rng(seed)
+    building = WorkloadBuilder()
+    for k in range(100):
+        source = building.task(f"a{k}", "work", float(rng.choice([0.0, 0.5, 1.5])))
+        building.flow(source, building.task(f"b{k}", "work", 0.0), 4.0, "data")
+    load = building.build()
+    return load, star(*rng.uniform(1, 10, (2, 10))), rng.integers(0, 10, load.tasks)
+
+
 def _gnn(rng):
     workers, samplers, stores = (int(count) for count in rng.integers(1, 4, 3))
     return gnn_workload(

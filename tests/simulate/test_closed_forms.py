@@ -1,5 +1,6 @@
 """Cases whose makespan can be worked out on paper."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -114,6 +115,22 @@ def test_parameter_server_and_prefetch():
     assert timeline.makespan == pytest.approx(1 + 4 * 8)
     sampler, worker = load.tasks_of("sampler")[0], load.tasks_of("worker")[0]
     assert timeline.starts[2:, sampler].tolist() == pytest.approx(timeline.ends[:-2, worker].tolist())
+
+
+@ALL
+def test_prefetch_bounds_what_is_pulled_ahead(policy):
+    job = GnnJob(2, 2, 1, worker_seconds=4.0, pull_bytes=6.0, near_stores=[[1, 0], [0.5, 0.5]], prefetch=2)
+    load = gnn_workload(job)
+    placement = np.zeros(load.tasks, int)
+    placement[load.tasks_of("store")] = 1
+    timeline = simulate(load, star([6, 6], [6, 6]), placement, 6, policy)
+    ends = timeline.ends[:-2, load.tasks_of("worker")]
+    pulls = load.tasks + np.flatnonzero(np.array(load.flow_kinds) == "pull")
+    assert timeline.starts[2:, pulls].T.tolist() == [pytest.approx(ends[:, worker].tolist()) for worker in (0, 1, 1)]
+    # Two seconds until both have pulled for the first time; then pulls hide behind the workers.
+    assert timeline.iteration_ends[-1] == pytest.approx(max(ends[0]) + 5 * 4)
+    free = simulate(gnn_workload(replace(job, prefetch=None)), star([6, 6], [6, 6]), placement, 6, policy)
+    assert free.ends[:, pulls].max() == pytest.approx(12)
 
 
 def test_racks_share_their_uplink():

@@ -38,6 +38,7 @@ def run(
     weight, size, rank, ceiling = borrowed(terms.weight), borrowed(terms.size), borrowed(terms.rank), terms.ceiling
     groups, flows, tree = borrowed(scratch.groups), borrowed(scratch.flows), borrowed(scratch.tree)
     order, touched = borrowed(scratch.order), borrowed(scratch.touched)
+    spare, rows, closed = borrowed(scratch.spare), borrowed(scratch.rows), borrowed(scratch.closed)
     dirty, ends = borrowed(scratch.dirty), borrowed(scratch.ends)
     tasks, waiting, ended = borrowed(scratch.tasks), borrowed(scratch.waiting), borrowed(scratch.ended)
     ready, numbers, begins = borrowed(scratch.ready), borrowed(scratch.numbers), borrowed(record.starts)
@@ -46,7 +47,7 @@ def run(
     if family != PRIORITY or rank.size == 1:
         # One group a path: a lower tree is enough.
         tree = tree[: 2 * leaves_for(paths.shape[0])]
-    open_groups(family, groups, tree, links, paths, numbers)
+    open_groups(family, groups, tree, links, paths, spare, rows, closed, numbers)
     _open_iterations(shape.waits, waiting, ready, numbers)
     now = 0.0
     while True:
@@ -57,8 +58,8 @@ def run(
             )  # fmt: skip
             _release(now, starts, followers, lags, waiting, ended, ready, finishes, numbers)
         share_links(
-            family, groups, flows, tree, links, link_paths, paths, path_links, order, touched, dirty, ceiling, now,
-            changes, numbers,
+            family, groups, flows, tree, links, link_paths, paths, path_links, order, touched, spare, rows, closed,
+            dirty, ceiling, now, changes, numbers,
         )  # fmt: skip
         first = tree[1]
         if numbers[AT_WORK] > 0:

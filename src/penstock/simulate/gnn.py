@@ -32,7 +32,7 @@ class GnnJob:
     batch_bytes: float = 0.0  # from one sampler to its worker
     model_bytes: float = 0.0  # gradients of one worker; as many bytes of parameters come back
     near_stores: Sequence[Sequence[float]] | Array | None = None  # [samplers, stores] shares of the pull; else equal
-    prefetch: int | None = None  # a sampler is at most so many iterations ahead of its worker; None: as far as it gets
+    prefetch: int | None = None  # pulls and samplers are at most so many iterations ahead of the worker; None: no limit
     resources: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # kind of task -> resource -> amount
 
     def __post_init__(self) -> None:
@@ -60,10 +60,10 @@ def gnn_workload(job: GnnJob, name: str = "job") -> Workload:
             sampler = building.task(f"sampler{w}.{s}", "sampler", job.sampler_seconds, held.get("sampler"))
             for store, share in zip(stores, shares[w * job.samplers_per_worker + s], strict=True):
                 if share > 0:
-                    building.flow(store, sampler, job.pull_bytes * share, "pull")
+                    pull = building.flow(store, sampler, job.pull_bytes * share, "pull")
+                    if job.prefetch is not None:
+                        building.wait(worker, pull, job.prefetch)
             building.flow(sampler, worker, job.batch_bytes, "batch")
-            if job.prefetch is not None:
-                building.wait(worker, sampler, job.prefetch)
     if job.servers:
         _add_servers(building, job, workers)
     elif job.workers > 1:

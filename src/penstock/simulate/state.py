@@ -60,7 +60,9 @@ LINK = np.dtype(
 )
 CHANGE = np.dtype([("when", np.float64), ("speed", np.float64), ("serial", np.int64)])
 
-ACTIVE, FREE, SERIALS, DIRTY, CHANGES, AT_WORK, STACKED, READY, TIMED, DONE, TOUCHED = range(11)
+_ROWS = 24  # ranks whose beginning is remembered; more are seldom served at a time
+
+ACTIVE, FREE, SERIALS, DIRTY, CHANGES, AT_WORK, STACKED, READY, TIMED, DONE, TOUCHED, ROWS = range(12)
 
 
 class Shape(NamedTuple):
@@ -101,7 +103,10 @@ class Scratch(NamedTuple):
     tree: Array  # float64: next end of every group
     order: Array  # int32 [groups]: the first group of every path in use, by rank; or queues by their heads
     touched: Array  # int32 [groups]: groups, or queues, that flows came to or left since links were last shared
-    dirty: Array  # int32 [links]
+    spare: Array  # float64 [rows, links]: bytes/s; row 0 is the capacities
+    rows: Array  # int64 [rows, 2]: see `rates.priority`
+    closed: Array  # int64 [paths]: likewise
+    dirty: Array  # int32 [links + 1]
     ends: Array  # float64: binary heap of running tasks
     tasks: Array  # int32
     waiting: Array  # int32 [iterations, items]
@@ -140,13 +145,16 @@ def scratch_for(load: Workload, iterations: int, links: int) -> Scratch:
         tree=tree_for(groups),
         order=np.empty(groups, np.int32),
         touched=np.empty(groups, np.int32),
-        dirty=np.empty(links, np.int32),
+        spare=np.empty((_ROWS, links)),
+        rows=np.empty((_ROWS, 2), np.int64),
+        closed=np.empty(groups, np.int64),
+        dirty=np.empty(links + 1, np.int32),
         ends=np.empty(iterations * load.tasks),
         tasks=np.empty(iterations * load.tasks, np.int32),
         waiting=np.empty((iterations, load.items), np.int32),
         ended=np.empty(iterations * load.items, np.int64),
         ready=np.empty(iterations * load.items, np.int64),
-        numbers=np.empty(11, np.int64),
+        numbers=np.empty(12, np.int64),
     )
 
 

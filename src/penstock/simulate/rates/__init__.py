@@ -1,7 +1,8 @@
 """How flows share links: a file per policy, and a file per way of sharing that policies choose from.
 
 `POLICIES` is the table of contents. Ways of sharing: `proportional` (by weight), `priority` (strict by rank, max-min
-inside), `queues` (one flow after the other); `families` tells them apart. A new policy is a file and a line here.
+inside by `filling`), `queues` (one flow after the other); `families` tells them apart. A new policy is a file and a
+line here.
 """
 
 from penstock.errors import PenstockError, nearest

@@ -18,11 +18,22 @@ SAME = 1e-12  # relative: ends closer than this are one event
 
 
 @inner
-def open_groups(family: int, groups: Array, tree: Array, links: Array, paths: Array, numbers: Array) -> None:
+def open_groups(
+    family: int,
+    groups: Array,
+    tree: Array,
+    links: Array,
+    paths: Array,
+    spare: Array,
+    rows: Array,
+    closed: Array,
+    numbers: Array,
+) -> None:
     """Forget whatever the arrays hold from an earlier run."""
     tree[:] = np.inf
     numbers[:] = 0
     for link in range(links.shape[0]):
+        spare[0, link] = links[link].capacity
         links[link].load = 0.0
         links[link].crossing = 0
         links[link].dirty = 0
@@ -33,7 +44,7 @@ def open_groups(family: int, groups: Array, tree: Array, links: Array, paths: Ar
         if family != PRIORITY:
             clear_group(groups, path, path, 0, path, 0.0)
     if family == PRIORITY:
-        open_ranks(groups, numbers)
+        open_ranks(groups, paths, rows, closed, numbers)
 
 
 @inner
@@ -113,6 +124,9 @@ def share_links(
     path_links: Array,
     order: Array,
     touched: Array,
+    spare: Array,
+    rows: Array,
+    closed: Array,
     dirty: Array,
     ceiling: float,
     now: float,
@@ -126,9 +140,10 @@ def share_links(
         )
     elif family == PRIORITY:
         share_by_rank(
-            groups, flows, tree, links, link_paths, paths, path_links, order, touched, dirty, now, changes, numbers
-        )
+            groups, flows, tree, links, link_paths, paths, path_links, order, touched, spare, rows, closed,
+            dirty, now, changes, numbers,
+        )  # fmt: skip
     else:
         share_in_order(
-            groups, flows, tree, links, paths, path_links, order, family == BY_TIME_LEFT, now, changes, numbers
+            groups, flows, tree, links, paths, path_links, order, spare, family == BY_TIME_LEFT, now, changes, numbers
         )

@@ -1,4 +1,4 @@
-"""Links filled by the groups of one rank, from what the ranks before it left (a link's `load`).
+"""Links filled by the groups of one rank, from what the ranks before it left (`spare` [links], bytes/s).
 
 The link that gives its flows least is found, its flows get that and are done, and so on until every flow has met a
 full link: max-min fairness by progressive filling.
@@ -12,6 +12,7 @@ from penstock.simulate.inner import inner
 from penstock.simulate.rates.groups import set_speed
 
 FULL = 1e-9  # of a link's capacity: what rounding leaves of a full link
+OPEN = np.iinfo(np.int64).max  # no link of the path is known to be full
 _LIKE = 1e-13  # relative: speeds closer than this differ by rounding
 
 
@@ -27,47 +28,51 @@ def fill_rank(
     order: Array,
     first: int,
     last: int,
+    spare: Array,
+    closed: Array,
     dirty: Array,
     now: float,
     changes: Array,
     numbers: Array,
 ) -> None:
     """Progressive filling of the groups order[first:last]. `dirty` lists the links they cross."""
-    crossed, unsettled = 0, 0
+    crossed, unsettled, rank = 0, 0, groups[order[first]].rank
     for k in range(first, last):
         group = order[k]
         path = groups[group].path
-        if is_full(links, paths, path_links, path):
+        groups[group].shared = groups[group].count
+        if closed[path] != OPEN:
             set_speed(groups, flows, tree, group, 0.0, now, changes, numbers)
             continue
         unsettled += 1
         paths[path].filling = group
         for at in range(paths[path].first, paths[path].last):
             link = path_links[at]
-            if links[link].crossing == 0:
-                dirty[crossed] = link
-                crossed += 1
+            # Counts instead of branches here and below: no processor could guess these.
+            dirty[crossed] = link
+            crossed += links[link].crossing == 0
             links[link].crossing += groups[group].count
     while unsettled > 0:
         tightest, load, crossing, kept = NONE, np.inf, 1.0, 0
         for k in range(crossed):
             link = dirty[k]
-            if links[link].crossing > 0:
-                dirty[kept] = link
-                kept += 1
-                # load / crossing of this link against the least so far, without dividing
-                if links[link].load * crossing < load * links[link].crossing:
-                    tightest, load, crossing = int(link), links[link].load, float(links[link].crossing)
+            dirty[kept] = link
+            kept += links[link].crossing > 0
+            # spare / crossing of this link against the least so far, without dividing; never true of 0 flows
+            if spare[link] * crossing < load * links[link].crossing:
+                tightest, load, crossing = int(link), spare[link], float(links[link].crossing)
         crossed, least = kept, load / crossing
         for k in range(links[tightest].first, links[tightest].last):
             path = link_paths[k]
+            closed[path] = min(closed[path], rank)
             group = paths[path].filling
             if group != NONE:
                 paths[path].filling = NONE
-                take(links, paths, path_links, path, groups[group].count, least)
+                _take_elsewhere(links, paths, path_links, spare, path, tightest, groups[group].count, least)
                 change_speed(groups, flows, tree, group, least, now, changes, numbers)
                 unsettled -= 1
-        links[tightest].load = 0.0
+        spare[tightest] = 0.0
+        links[tightest].crossing = 0
 
 
 @inner
@@ -81,39 +86,27 @@ def change_speed(
 
 
 @inner
-def take(links: Array, paths: Array, path_links: Array, path: int, count: int, rate: float) -> None:
-    """Take what `count` flows that are being filled get from the links of their path."""
-    for at in range(paths[path].first, paths[path].last):
-        link = path_links[at]
-        links[link].crossing -= count
-        left = links[link].load - rate * count
-        links[link].load = left if left > FULL * links[link].capacity else 0.0
-
-
-@inner
-def take_again(links: Array, paths: Array, path_links: Array, path: int, rate: float) -> None:
-    """Take from the links of a path what its flows had before, `rate` bytes/s in all."""
-    for at in range(paths[path].first, paths[path].last):
-        link = path_links[at]
-        left = links[link].load - rate
-        links[link].load = left if left > FULL * links[link].capacity else 0.0
-
-
-@inner
-def take_all(links: Array, paths: Array, path_links: Array, path: int) -> float:
+def take_all(links: Array, paths: Array, path_links: Array, spare: Array, path: int) -> float:
     """Take all that is left along a path (bytes/s)."""
     least = np.inf
     for at in range(paths[path].first, paths[path].last):
-        least = min(least, links[path_links[at]].load)
+        least = min(least, spare[path_links[at]])
     if least > 0:
-        take_again(links, paths, path_links, path, least)
+        for at in range(paths[path].first, paths[path].last):
+            link = path_links[at]
+            left = spare[link] - least
+            spare[link] = left if left > FULL * links[link].capacity else 0.0
     return least
 
 
 @inner
-def is_full(links: Array, paths: Array, path_links: Array, path: int) -> bool:
-    """Whether a link of the path has nothing left."""
-    full = False
+def _take_elsewhere(
+    links: Array, paths: Array, path_links: Array, spare: Array, path: int, tightest: int, count: int, rate: float
+) -> None:
+    """Take what `count` flows get from the links of their path, all but the tightest."""
     for at in range(paths[path].first, paths[path].last):
-        full = full or links[path_links[at]].load <= 0
-    return full
+        link = path_links[at]
+        if link != tightest:
+            links[link].crossing -= count
+            left = spare[link] - rate * count
+            spare[link] = left if left > FULL * links[link].capacity else 0.0

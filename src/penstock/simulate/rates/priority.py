@@ -6,25 +6,24 @@ gets anything: it alone is listed in `order`. An event that leaves the listed gr
 were changes no rate; any other changes none of the ranks before the first that it touched.
 """
 
-import numpy as np
-
 from penstock.graph.arrays import Array
 from penstock.simulate.heaps import NONE
 from penstock.simulate.inner import inner
-from penstock.simulate.rates.filling import change_speed, fill_rank, take_again, take_all
+from penstock.simulate.rates.filling import OPEN, change_speed, fill_rank, take_all
 from penstock.simulate.rates.groups import clear_group, set_speed
-from penstock.simulate.state import ACTIVE, FREE, SERIALS, TOUCHED
-
-LAST_RANK = np.iinfo(np.int64).max
+from penstock.simulate.state import ACTIVE, FREE, ROWS, SERIALS, TOUCHED
 
 
 @inner
-def open_ranks(groups: Array, numbers: Array) -> None:
-    """All groups on the free list."""
+def open_ranks(groups: Array, paths: Array, rows: Array, closed: Array, numbers: Array) -> None:
+    """All groups on the free list, no rank served."""
     for group in range(groups.shape[0]):
         groups[group].after = group + 1
     groups[groups.shape[0] - 1].after = NONE
     numbers[FREE] = 0
+    numbers[ROWS], rows[0, 1] = 1, 0
+    for path in range(paths.shape[0]):
+        closed[path] = OPEN
 
 
 @inner
@@ -58,36 +57,51 @@ def share_by_rank(
     path_links: Array,
     order: Array,
     touched: Array,
+    spare: Array,
+    rows: Array,
+    closed: Array,
     dirty: Array,
     now: float,
     changes: Array,
     numbers: Array,
 ) -> None:
-    """New speeds for the listed groups from the first touched rank on."""
+    """New speeds for the listed groups from the first touched rank on.
+
+    Row r of `spare` is what r ranks leave of the links; `rows` has the last of them and where it ends in `order`.
+    The last row is for all ranks for which there is no row. `closed` is the rank that filled a link of a path.
+    """
     from_rank = _list_touched(groups, flows, tree, paths, order, touched, now, changes, numbers)
-    if numbers[ACTIVE] == 0 or groups[order[numbers[ACTIVE] - 1]].rank < from_rank:
+    if from_rank == OPEN:
         return
-    for link in range(links.shape[0]):
-        links[link].load = links[link].capacity
-    k = 0
-    while groups[order[k]].rank < from_rank:
-        group = order[k]
-        if groups[group].speed > 0:
-            take_again(links, paths, path_links, groups[group].path, groups[group].speed * groups[group].count)
-        k += 1
+    row, last = numbers[ROWS] - 1, spare.shape[0] - 1
+    while row > 0 and rows[row, 0] >= from_rank:
+        row -= 1
+    k, work = rows[row, 1], row
+    if k < numbers[ACTIVE]:
+        from_rank = min(from_rank, groups[order[k]].rank)
+    for path in range(paths.shape[0]):
+        closed[path] = closed[path] if closed[path] < from_rank else OPEN
     while k < numbers[ACTIVE]:
         first, rank = k, groups[order[k]].rank
         while k < numbers[ACTIVE] and groups[order[k]].rank == rank:
-            groups[order[k]].shared = groups[order[k]].count
             k += 1
+        if work < last:
+            spare[work + 1, :] = spare[work, :]
+            work += 1
+        if work < last:
+            row = work
+            rows[row, 0], rows[row, 1] = rank, k
         if k == first + 1:
             group = order[first]
-            rate = take_all(links, paths, path_links, groups[group].path) / groups[group].count
+            groups[group].shared = groups[group].count
+            rate = take_all(links, paths, path_links, spare[work], groups[group].path) / groups[group].count
             change_speed(groups, flows, tree, group, rate, now, changes, numbers)
         else:
             fill_rank(
-                groups, flows, tree, links, link_paths, paths, path_links, order, first, k, dirty, now, changes, numbers
-            )
+                groups, flows, tree, links, link_paths, paths, path_links, order, first, k, spare[work], closed, dirty,
+                now, changes, numbers,
+            )  # fmt: skip
+    numbers[ROWS] = row + 1
 
 
 @inner
@@ -103,7 +117,7 @@ def _list_touched(
     numbers: Array,
 ) -> int:
     """Bring the list up to date with the groups that flows came to or left; the first rank whose rates may change."""
-    from_rank = LAST_RANK
+    from_rank = OPEN
     for k in range(numbers[TOUCHED]):
         group = touched[k]
         if groups[group].count == 0:

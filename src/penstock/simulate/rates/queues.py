@@ -9,8 +9,8 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.simulate.heaps import NONE, meld, set_leaf, without_root
 from penstock.simulate.inner import inner
-from penstock.simulate.rates.groups import log_speed
 from penstock.simulate.rates.filling import take_all
+from penstock.simulate.rates.groups import log_speed
 from penstock.simulate.state import ACTIVE
 
 
@@ -29,20 +29,22 @@ def join_queue(
     numbers: Array,
 ) -> None:
     """Let a flow in: behind all others, or by the bytes it has left."""
-    serve_head(groups, flows, path, by_time_left, now)
     if paths[path].member == NONE:
         paths[path].member = path
         order[numbers[ACTIVE]] = path
         numbers[ACTIVE] += 1
+    _serve_head(groups, flows, path, by_time_left, now)
     flows[instance].left = size
     flows[instance].key = size if by_time_left else now
     flows[instance].child = NONE
     flows[instance].sibling = NONE
     before = groups[path].root
     groups[path].root = meld(before, instance, flows)
-    if groups[path].root != before and groups[path].speed > 0:
-        log_speed(changes, numbers, before, 0.0, now)
-        groups[path].speed = 0.0
+    if groups[path].root != before:
+        groups[path].changed = 1
+        if groups[path].speed > 0:
+            log_speed(changes, numbers, before, 0.0, now)
+            groups[path].speed = 0.0
     groups[path].count += 1
 
 
@@ -51,18 +53,8 @@ def leave_queue(groups: Array, flows: Array, path: int) -> None:
     """Take the head out; the next has no rate yet."""
     groups[path].root = without_root(groups[path].root, flows)
     groups[path].count -= 1
+    groups[path].changed = 1
     groups[path].speed = 0.0
-
-
-@inner
-def serve_head(groups: Array, flows: Array, path: int, by_time_left: bool, now: float) -> None:
-    """Bring the bytes left of the queue's head up to date."""
-    if groups[path].speed > 0:
-        root = groups[path].root
-        flows[root].left = max(0.0, flows[root].left - groups[path].speed * (now - groups[path].since))
-        if by_time_left:
-            flows[root].key = flows[root].left
-    groups[path].since = now
 
 
 @inner
@@ -74,23 +66,26 @@ def share_in_order(
     paths: Array,
     path_links: Array,
     order: Array,
+    spare: Array,
     by_time_left: bool,
     now: float,
     changes: Array,
     numbers: Array,
 ) -> None:
     """Order the heads, then let each take what is left."""
-    _sort_heads(groups, flows, tree, paths, order, by_time_left, now, numbers)
-    for link in range(links.shape[0]):
-        links[link].load = links[link].capacity
+    changed = _sort_heads(groups, flows, tree, paths, order, by_time_left, now, numbers)
+    if not changed:
+        return
+    left = spare[1]
+    left[:] = spare[0]
     for k in range(numbers[ACTIVE]):
         path = order[k]
-        rate = take_all(links, paths, path_links, path)
-        if rate <= 0 and groups[path].speed <= 0:
+        rate = take_all(links, paths, path_links, left, path)
+        if rate == groups[path].speed:
             continue
+        _serve_head(groups, flows, path, by_time_left, now)
         root = groups[path].root
-        if rate != groups[path].speed:
-            log_speed(changes, numbers, root, rate, now)
+        log_speed(changes, numbers, root, rate, now)
         groups[path].speed = rate
         set_leaf(tree, path, now + flows[root].left / rate if rate > 0 else np.inf)
 
@@ -98,26 +93,52 @@ def share_in_order(
 @inner
 def _sort_heads(
     groups: Array, flows: Array, tree: Array, paths: Array, order: Array, by_time_left: bool, now: float, numbers: Array
-) -> None:
-    """Insertion sort, for the order hardly changes between events; empty queues drop out. `clock` holds the keys."""
-    kept = 0
+) -> bool:
+    """Whether the order of heads is new. Insertion sort, for it hardly changes between events; empty queues drop out.
+
+    `clock` holds the keys: bytes left over the path's rate, else when the head started. Only those of new heads and,
+    where the time left counts, of heads in service can have changed.
+    """
+    kept, new = 0, False
     for k in range(numbers[ACTIVE]):
         path = order[k]
-        if groups[path].count == 0:
-            paths[path].member = NONE
+        if groups[path].changed == 1:
+            new = True
+            groups[path].changed = 0
             set_leaf(tree, path, np.inf)
-            continue
-        serve_head(groups, flows, path, by_time_left, now)
-        root = groups[path].root
-        key = flows[root].key / paths[path].full if by_time_left else flows[root].key
-        groups[path].clock = key
-        place = kept
+            if groups[path].count == 0:
+                paths[path].member = NONE
+                continue
+            groups[path].clock = _key(groups, flows, paths, path, by_time_left)
+        elif by_time_left and groups[path].speed > 0:
+            _serve_head(groups, flows, path, by_time_left, now)
+            groups[path].clock = _key(groups, flows, paths, path, by_time_left)
+        key, root, place = groups[path].clock, groups[path].root, kept
         while place > 0:
             other = order[place - 1]
             if groups[other].clock < key or (groups[other].clock == key and groups[other].root < root):
                 break
             order[place] = other
             place -= 1
+        new = new or place < kept
         order[place] = path
         kept += 1
     numbers[ACTIVE] = kept
+    return new
+
+
+@inner
+def _key(groups: Array, flows: Array, paths: Array, path: int, by_time_left: bool) -> float:
+    key = flows[groups[path].root].key
+    return float(key / paths[path].full if by_time_left else key)
+
+
+@inner
+def _serve_head(groups: Array, flows: Array, path: int, by_time_left: bool, now: float) -> None:
+    """Bring the bytes left of the queue's head up to date."""
+    if groups[path].speed > 0:
+        root = groups[path].root
+        flows[root].left = max(0.0, flows[root].left - groups[path].speed * (now - groups[path].since))
+        if by_time_left:
+            flows[root].key = flows[root].left
+    groups[path].since = now
