@@ -16,8 +16,8 @@ settings.register_profile("penstock", deadline=None, suppress_health_check=list(
 settings.load_profile("penstock")
 
 
-ONE_AFTER_THE_OTHER = ("tests/system/", "tests/cluster/", "tests/cli/", "tests/benchmarks/")
-"""Tests that start processes and look at what is left of them on the whole machine: never two at a time."""
+ONE_AFTER_THE_OTHER = ("tests/system/", "tests/cluster/launch/", "tests/benchmarks/")
+"""Tests that look at what is left on the whole machine, or leave it for others to see: never two at a time."""
 
 
 @pytest.hookimpl(tryfirst=True)

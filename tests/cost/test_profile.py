@@ -84,3 +84,8 @@ def test_missing_it_says_how_to_make_one(tmp_path) -> None:
 
 def test_what_decides_is_of_the_job_alone() -> None:
     assert deciding({"graph": "g", "lr": 0.1, "hidden": 8}) == {"graph": "g", "hidden": 8}
+
+
+def test_a_profile_that_says_nothing_fits_nothing() -> None:
+    with pytest.raises(PenstockError, match="another job"):
+        profile(job={}).check_job({"graph": "g", "hidden": 512}, "p.json")

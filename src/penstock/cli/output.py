@@ -7,11 +7,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from penstock.errors import PenstockError
 from penstock.memory import forget_peak, peak_mb, rusage_mb
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
@@ -29,6 +31,14 @@ def keep_stdout_for_answers() -> None:
     os.dup2(nowhere, 1)
     os.close(nowhere)
     sys.stdout = os.fdopen(answers, "w", encoding=sys.stdout.encoding, errors="replace")
+
+
+def check_new_file(path: Path, force: bool) -> None:
+    """Refuse a file that cannot be written, before there is something to write."""
+    if not path.parent.is_dir():
+        raise PenstockError(f"There is no folder {path.parent} for {path.name}: make it, or name another.")
+    if path.is_dir() or (path.exists() and not force):
+        raise PenstockError(f"{path} exists: name another file, or add --force.")
 
 
 def print_json(fields: dict[str, Any]) -> None:

@@ -9,9 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.job_flags import with_job_flags
-from penstock.cli.output import ForceOption, JsonOption, SeedOption, print_json, short
+from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json, short
 from penstock.cli.progress import shown_progress
-from penstock.errors import PenstockError
 from penstock.plan.document import Plan, write_plan
 from penstock.plan.placement import Budget
 from penstock.train.job import make_job, read_job
@@ -41,8 +40,7 @@ def plan_command(
     from penstock.cluster.document import read_cluster
     from penstock.cluster.planning import plan_run
 
-    if out.exists() and not force:
-        raise PenstockError(f"{out} exists: name another file, or add --force.")
+    check_new_file(out, force)
     chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
     with shown_progress(as_json) as progress:
         plan = plan_run(

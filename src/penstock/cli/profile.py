@@ -8,10 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.job_flags import with_job_flags
-from penstock.cli.output import ForceOption, JsonOption, print_json, short
+from penstock.cli.output import ForceOption, JsonOption, check_new_file, print_json, short
 from penstock.cli.progress import shown_progress
 from penstock.cost.profile import Profile, write_profile
-from penstock.errors import PenstockError
 from penstock.train.job import make_job, read_job
 
 
@@ -21,7 +20,7 @@ def profile_command(
     cluster: Annotated[
         str, typer.Option(help="The cluster it is for (parts and workers), or 2x2; all run on this host.")
     ] = "2x1",
-    iterations: Annotated[int, typer.Option(min=1, help="Iterations to measure.")] = 50,
+    iterations: Annotated[int, typer.Option(min=1, max=1000, help="Iterations to measure.")] = 50,
     out: Annotated[Path, typer.Option("--out", "-o", help="The document to write.")] = Path("profile.json"),
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -34,8 +33,7 @@ def profile_command(
     from penstock.cluster.document import read_cluster
     from penstock.cluster.profiling import profile_job
 
-    if out.exists() and not force:
-        raise PenstockError(f"{out} exists: name another file, or add --force.")
+    check_new_file(out, force)
     chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
     machines = read_cluster(cluster)
     with shown_progress(as_json) as progress:

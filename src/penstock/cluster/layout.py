@@ -77,8 +77,21 @@ def lay_out(cluster: ClusterDocument, parts: int, placed: Mapping[str, str] | No
         _task(f"worker-{rank}", "worker", cluster, number, rank, held).model_copy(update={"gpu": gpus[rank]})
         for rank, number in enumerate(seats)
     ]
+    if placed is not None:
+        _check_placed(tasks, placed)
     speeds = [1.0 if placed else machines[number].speed for number in seats]
     return Layout(tasks=tasks, shares=[speed / sum(speeds) for speed in speeds], owners=owners)
+
+
+def _check_placed(tasks: list[TaskSpec], placed: Mapping[str, str]) -> None:
+    """A plan has every task of the run, no other, and stores where their parts are."""
+    found = {task.id: task.machine for task in tasks}
+    for name in sorted(found.keys() | placed.keys()):
+        if found.get(name) != placed.get(name):
+            raise PenstockError(
+                f"The plan puts {name} on {placed.get(name, 'no machine')!r}, and the run has it on"
+                f" {found.get(name, 'no machine')!r}: plan for this cluster."
+            )
 
 
 def _where(cluster: ClusterDocument, placed: Mapping[str, str] | None) -> Callable[[str, int], int]:

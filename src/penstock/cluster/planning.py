@@ -6,7 +6,8 @@ from pathlib import Path
 from time import perf_counter
 
 from penstock.cluster.document import ClusterDocument, Machine
-from penstock.cluster.profiling import profile_job
+from penstock.cluster.gpus import chosen_for_all
+from penstock.cluster.profiling import profile_job, set_up
 from penstock.cost.profile import Profile, read_profile
 from penstock.errors import PenstockError, nearest
 from penstock.plan.bottleneck import bottleneck_of
@@ -19,6 +20,7 @@ from penstock.plan.training import Shape
 from penstock.progress import Progress
 from penstock.simulate.rates import POLICIES
 from penstock.train.job import Job
+from penstock.train.running import resolved
 
 _BYTES = 1e9 / 8
 """In a gigabit."""
@@ -39,14 +41,26 @@ def plan_run(
     progress: Progress,
 ) -> Plan:
     """The best of what was looked at: all placements and all flow policies that a run can carry out, or those named."""
-    for name, known in ((placement, list(PLACEMENTS)), (flows, list(POLICIES))):
+    for what, name, known in (("placement", placement, list(PLACEMENTS)), ("flow policy", flows, list(POLICIES))):
         if name is not None and name not in known:
-            what = "placement" if known == list(PLACEMENTS) else "flow policy"
             raise PenstockError(f"No {what} is called {name!r}{nearest(name, known)}")
+    # A run takes what its plan was made for: the threads that were measured, and a graph found from anywhere.
+    fixed = {
+        "threads": job.threads or 1,
+        "graph": resolved(job.graph),
+        "device": chosen_for_all(job.device, cluster)[0],
+    }
+    job = job.model_copy(update=fixed)
     profile = _profile(job, cluster, profile_path, progress)
     began = perf_counter()
     machines = machines_of(cluster, profile.rate)
     run = Comparison(profile, shape_of(cluster, job), machines, 1.0 if job.device == "cuda" else 0.0, seed)
+    if job.device == "cuda":
+        progress.note("Steps were measured on processors: on GPUs they take less, and so may an iteration.")
+    if flows is not None and flows not in CARRIED_OUT:
+        progress.note(
+            f"Flow policy {flows} can be simulated but not carried out: `penstock train --plan` will refuse it."
+        )
     trials = run.try_all(
         list(PLACEMENTS) if placement is None else [placement],
         [each for each in CARRIED_OUT if each != "oes"] if flows is None else [flows],
@@ -100,6 +114,8 @@ def shape_of(cluster: ClusterDocument, job: Job) -> Shape:
         sample_depth=max(job.sample_depth, cluster.samplers + 1),
         gather_depth=job.gather_depth,
         transfer_depth=job.transfer_depth,
+        sample_threads=job.sample_threads,
+        gather_threads=job.gather_threads,
     )
 
 
@@ -114,11 +130,12 @@ def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Pr
             f"{path} is of {profile.workers} workers and the cluster has {cluster.workers}: measure again with"
             " `penstock profile JOB --cluster` for this cluster."
         )
-    if cluster.reduce == "servers" and "server" not in profile.tasks:
-        raise PenstockError(
-            f"{path} was measured without parameter servers, which the cluster has: measure again with"
-            " `penstock profile JOB --cluster` for this cluster."
-        )
+    for name, value in set_up(cluster).items():
+        if profile.cluster.get(name) != value:
+            raise PenstockError(
+                f"{path} was measured with {name} {profile.cluster.get(name)!r} and the cluster has {value!r}: measure"
+                " again with `penstock profile JOB --cluster` for this cluster."
+            )
     return profile
 
 

@@ -15,6 +15,7 @@ from penstock.cluster.tasks.worker import WARMING
 from penstock.cost.profile import Profile, Spread, TaskCost, deciding
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.partition import open_partition
 from penstock.progress import Progress
 from penstock.train.job import Job
 from penstock.train.run_folder import RunFolder
@@ -22,6 +23,8 @@ from penstock.train.running import resolved
 from penstock.train.surroundings import polite_interrupt
 
 _SEATS = "workers-of-the-profile"
+_MOST = 256
+"""Workers on one machine."""
 
 
 def profile_job(job: Job, cluster: ClusterDocument, iterations: int, progress: Progress) -> Profile:
@@ -30,9 +33,10 @@ def profile_job(job: Job, cluster: ClusterDocument, iterations: int, progress: P
     Workers sit beside no part, so that all they read is counted, and draw their batches themselves. Processor time is
     measured on one thread each: a speed beside 1 in the cluster file says how other machines are.
     """
-    own = {"threads": 1, "epochs": max(job.epochs, iterations + WARMING), "evaluate_every": -1, "sample_threads": 1}
+    job = job.model_copy(update={"graph": resolved(job.graph)})
+    own = {"threads": 1, "epochs": max(job.epochs, iterations + WARMING + 1), "evaluate_every": -1, "sample_threads": 1}
     with tempfile.TemporaryDirectory(prefix="penstock-profile-") as place:
-        run = {"run": str(Path(place) / "run"), "graph": resolved(job.graph), "device": "cpu"}
+        run = {"run": str(Path(place) / "run"), "device": "cpu"}
         measured = job.model_copy(update={**own, **run})
         folder = RunFolder.create(measured, "profile", force=False)
         try:
@@ -44,11 +48,19 @@ def profile_job(job: Job, cluster: ClusterDocument, iterations: int, progress: P
 
 
 def _bench(cluster: ClusterDocument, partition: str) -> ClusterDocument:
-    """The same parts and workers, on this host: parts on machines without workers, workers on one without parts."""
-    holders = [Machine(name=machine.name, workers=0) for machine in cluster.machines]
+    """The same parts and workers, on this host: parts on machines without workers, workers on some without parts."""
+    parts = open_partition(partition).parts
+    if parts != len(cluster.machines):
+        raise PenstockError(
+            f"{partition} has {parts} parts and the cluster {len(cluster.machines)} machines: a plan is for a part a"
+            " machine; cut the graph into as many."
+        )
+    holders = [Machine(name=f"holder-{number}", workers=0) for number in range(parts)]
+    counts = [min(_MOST, cluster.workers - first) for first in range(0, cluster.workers, _MOST)]
+    seats = [Machine(name=f"{_SEATS}-{number}", workers=count) for number, count in enumerate(counts)]
     return cluster.model_copy(
         update={
-            "machines": [*holders, Machine(name=_SEATS, workers=cluster.workers)],
+            "machines": [*holders, *seats],
             "launcher": "local",
             "samplers": 0,
             "partition": partition,
@@ -68,6 +80,9 @@ def _carried_out(
         launcher.close()
     if outcome.state != "measured":
         raise PenstockError("The measurement was broken off: nothing was written.")
+    if controller.recoveries:
+        lost = controller.recoveries[0]
+        raise PenstockError(f"{lost['task']} was lost while it was measured ({lost['cause']}): measure again.")
     return controller
 
 
@@ -99,9 +114,17 @@ def _profile(job: Job, controller: Controller, bench: ClusterDocument, iteration
         features=_matrix(found, "features", names),
         blocks=[float(np.mean(each["blocks"])) for each in found],
         sizes=Spread.of(sizes).shape,
-        gradients=float(controller.facts.get("parameters", 0) * 4),
+        embeddings=_matrix(found, "embeddings", names),
+        gradients=float(found[0]["weights"]),
+        cluster=set_up(bench),
         rate=float(np.quantile(rates, 0.9)) if rates else 0.0,
     )
+
+
+def set_up(cluster: ClusterDocument) -> dict[str, Any]:
+    """What of a cluster decides how many bytes travel, and who computes."""
+    servers = cluster.servers if cluster.reduce == "servers" else 0
+    return {"wire_type": cluster.wire_type, "reduce": cluster.reduce, "servers": servers}
 
 
 def _together(found: Iterable[dict[str, Any]], *stages: str) -> Spread:

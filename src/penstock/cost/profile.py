@@ -24,8 +24,13 @@ DECIDING = (
     "layers",
     "heads",
     "sampler",
+    "replace",
+    "weight",
+    "time",
     "fanouts",
     "batch_size",
+    "negatives",
+    "scorer",
     "features",
     "embedding",
     "precision",
@@ -81,13 +86,19 @@ class Profile(StrictDocument):
     features: list[list[Amount]] = Field(description="bytes of features, from part to worker")
     blocks: list[Amount] = Field(description="bytes of a batch's blocks, by worker, if drawn by another task")
     sizes: list[Amount] = Field(default=[1.0], min_length=1, description="how these vary, as a spread's shape")
+    embeddings: list[list[Amount]] = Field(
+        default=[], description="bytes of learnable rows, from part to worker; as many gradients go back"
+    )
+    cluster: dict[str, Any] = Field(default={}, description="how rows travelled and gradients were summed")
     gradients: Amount = Field(description="bytes of all gradients, and of all weights")
     rate: Amount = Field(default=0.0, description="bytes/s that pulls reached where they were measured")
 
     @model_validator(mode="after")
     def _check(self) -> "Profile":
-        for name in ("lists", "features"):
+        for name in ("lists", "features", "embeddings"):
             rows = getattr(self, name)
+            if name == "embeddings" and not rows:
+                continue
             if len(rows) != self.parts or any(len(row) != self.workers for row in rows):
                 raise ValueError(f"{name} must have {self.parts} rows (parts) of {self.workers} numbers (workers)")
         if len(self.blocks) != self.workers:
@@ -99,11 +110,12 @@ class Profile(StrictDocument):
 
     def check_job(self, job: Mapping[str, Any], where: str) -> None:
         """Refuse a profile of another job."""
-        for name, value in self.job.items():
-            if job.get(name) != value:
+        for name in (each for each in DECIDING if each in job):
+            value = self.job.get(name)
+            if job[name] != value:
                 raise PenstockError(
                     f"{where} is the profile of another job: it has {name} {value!r} where this one has"
-                    f" {job.get(name)!r}; measure this one with `penstock profile`."
+                    f" {job[name]!r}; measure this one with `penstock profile`."
                 )
 
 
@@ -114,6 +126,8 @@ def deciding(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_profile(path: Path) -> Profile:
     """A profile, checked."""
+    if path.is_dir():
+        raise PenstockError(f"{path} is a folder, not a profile: name the file that `penstock profile` wrote.")
     if not path.is_file():
         raise PenstockError(f"{path} does not exist: make a profile with `penstock profile JOB -o {path}`.")
     return read_checked(path, Profile, FORMAT, VERSION)

@@ -1,7 +1,9 @@
 """Placements and flow policies side by side: each simulated over the same iterations, the best one kept."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -18,9 +20,11 @@ from penstock.simulate.rates import Case
 from penstock.simulate.simulation import Simulator
 from penstock.simulate.timeline import Timeline
 
-ITERATIONS = 32
-"""Of the template, that are simulated: what comes before the pipeline is full is left out of the mean."""
-_KINDS = {"draw": "sampler", "gather": "gather", "step": "worker"}
+SEARCHED, JUDGED = 32, 128
+"""Iterations of the template that a search simulates, and those that a plan is judged by."""
+_SERVING = 2
+"""Threads with which a store answers."""
+_KINDS: dict[str, Literal["sampler", "gather", "worker"]] = {"draw": "sampler", "gather": "gather", "step": "worker"}
 """Tasks of the workload whose seconds vary as those of a profile's task do."""
 
 
@@ -59,7 +63,8 @@ class Comparison:
         """`gpus`: what a worker needs."""
         self.profile, self.shape, self.machines, self._gpus, self._seed = profile, shape, machines, gpus, seed
         self.load = training_workload(profile, shape, gpus)
-        self.amounts = _amounts(self, seed)
+        self.amounts = self._drawn(SEARCHED)
+        self.judged = self._drawn(JUDGED)
         self.problem = self._problem(machines)
 
     def try_all(
@@ -78,17 +83,32 @@ class Comparison:
     def trial(self, placed: Placed, flows: str) -> Trial:
         """A placement, simulated and measured."""
         speeds = np.array(self.machines.speeds)
-        timeline = Simulator(self.load, self.problem.network, self.amounts, flows, speeds).timeline(placed.machine_of)
+        timeline = Simulator(self.load, self.problem.network, self.judged, flows, speeds).timeline(placed.machine_of)
         turns = self.shape.unrolled
-        seconds = pace(timeline) / turns
-        return Trial(placed, flows, timeline, seconds, min(seconds, least_pace(timeline) / turns), turns)
+        busiest = self._store_seconds()
+        seconds = max(pace(timeline, self.shape) / turns, busiest)
+        return Trial(placed, flows, timeline, seconds, max(least_pace(timeline) / turns, busiest), turns)
 
     def on(self, machines: Machines) -> "Comparison":
         """The same run on other machines. Those that are more hold no part."""
-        other = object.__new__(Comparison)
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         other.machines, other.problem = machines, self._problem(machines)
         return other
+
+    def _store_seconds(self) -> float:
+        """What the slowest store needs for all workers' requests of an iteration: the simulator gives each its own."""
+        speeds = self.machines.speeds[: len(self.shape.stores)]
+        return self.profile.workers * self.profile.tasks["store"].seconds.mean / _SERVING / min(speeds)
+
+    def _drawn(self, iterations: int) -> Amounts:
+        spreads: dict[str, Spread] = {}
+        for kind, of in _KINDS.items():
+            shape = self.profile.tasks[of].seconds.shape
+            if len(shape) > 1:
+                spreads[kind] = Quantiles(shape)
+        if len(self.profile.sizes) > 1:
+            spreads.update(dict.fromkeys(("lists", "features", "blocks"), Quantiles(self.profile.sizes)))
+        return draw_amounts(self.load, iterations, self._seed, spreads)
 
     def _problem(self, machines: Machines) -> PlacementProblem:
         pinned = dict(zip(self.shape.stores, machines.names, strict=False))
@@ -99,19 +119,25 @@ class Comparison:
         return placement_problem(self.load, machines.network(), limits, pinned, speeds)
 
 
-def pace(timeline: Timeline) -> float:
-    """Seconds an iteration once the pipeline is full."""
+def pace(timeline: Timeline, shape: Shape) -> float:
+    """Seconds an iteration of the template in the middle of a run.
+
+    Left out are the first third, in which the pipeline fills, and at the end as many iterations as it works ahead:
+    towards the end nothing more is read ahead, and links have less to carry than they will in a longer run.
+    """
     ends: Array = np.maximum.accumulate(timeline.iteration_ends)
-    first = len(ends) // 3
-    if len(ends) - first < 2:
+    ahead = -(-(shape.drawn_ahead + shape.pulled_ahead) // shape.unrolled)
+    first, last = len(ends) // 3, len(ends) - 1 - ahead
+    if last <= first:
         return timeline.makespan / len(ends)
-    return float(ends[-1] - ends[first]) / (len(ends) - 1 - first)
+    return float(ends[last] - ends[first]) / (last - first)
 
 
 def least_pace(timeline: Timeline) -> float:
-    """Seconds an iteration that no schedule of a placement can go below in the long run.
+    """Seconds an iteration that a placement needs in the long run, whatever the schedule.
 
-    The busiest link's bytes over its rate, or what one more iteration adds to the longest chain without contention.
+    The busiest link's bytes over its rate, or what one more iteration adds to the longest chain without
+    contention (over other iterations that differs as far as their amounts do).
     """
     loads = timeline.link_bytes / timeline.network.capacities / timeline.iterations
     whole, half = (chain_alone(case) for case in (timeline.case, _first_half(timeline.case)))
@@ -122,14 +148,3 @@ def least_pace(timeline: Timeline) -> float:
 def _first_half(case: Case) -> Case:
     half = len(case.amounts.seconds) // 2
     return case._replace(amounts=Amounts(case.amounts.seconds[:half], case.amounts.sizes[:half]))
-
-
-def _amounts(run: Comparison, seed: int) -> Amounts:
-    spreads: dict[str, Spread] = {}
-    for kind, of in _KINDS.items():
-        cost = run.profile.tasks.get(of)  # type: ignore[call-overload]
-        if cost is not None and len(cost.seconds.shape) > 1:
-            spreads[kind] = Quantiles(cost.seconds.shape)
-    if len(run.profile.sizes) > 1:
-        spreads.update(dict.fromkeys(("lists", "features", "blocks"), Quantiles(run.profile.sizes)))
-    return draw_amounts(run.load, ITERATIONS, seed, spreads)

@@ -32,7 +32,9 @@ class Predicted(StrictDocument):
 
     iteration_s: float
     epoch_s: float
-    lower_bound_s: float = Field(description="no schedule of these tasks on these machines can be faster")
+    lower_bound_s: float = Field(
+        description="in the long run: the busiest link's bytes, a store's work, or the longest chain without contention"
+    )
     link_bytes: dict[str, float]
     link_utilisation: dict[str, float]
     memory_gb: dict[str, float] = Field(description="by machine")
@@ -100,6 +102,8 @@ class Plan(StrictDocument):
 
 def read_plan(path: Path) -> Plan:
     """A plan, checked."""
+    if path.is_dir():
+        raise PenstockError(f"{path} is a folder, not a plan: name the file that `penstock plan` wrote.")
     if not path.is_file():
         raise PenstockError(f"{path} does not exist: make a plan with `penstock plan JOB --cluster FILE -o {path}`.")
     return read_checked(path, Plan, FORMAT, VERSION)

@@ -27,11 +27,24 @@ class Shape:
     sample_depth: int = 2
     gather_depth: int = 2
     transfer_depth: int = 1
+    sample_threads: int = 1
+    """Of a worker that draws its batches itself."""
+    gather_threads: int = 1
 
     @property
     def unrolled(self) -> int:
         """Iterations in the template."""
         return max(1, self.samplers)
+
+    @property
+    def drawn_ahead(self) -> int:
+        """A batch is drawn when the one so many before it has its rows: what the pipeline's queues hold."""
+        return self.sample_depth + max(self.samplers, self.sample_threads) + 1
+
+    @property
+    def pulled_ahead(self) -> int:
+        """A batch's rows are pulled when the one so many before it is computed."""
+        return self.gather_depth + self.transfer_depth + self.gather_threads + 2
 
 
 def training_workload(profile: Profile, shape: Shape, gpus: float = 0.0) -> Workload:
@@ -62,6 +75,8 @@ class _Template:
             # Whoever computes next waits for this turn's weights.
             following = [each[(turn + 1) % self._turns] for each in steps]
             lag = 1 if turn + 1 == self._turns else 0
+            if any(map(any, self._profile.embeddings)):
+                self._learn_rows(turn, computed, following, lag)
             if self._servers:
                 self._serve_weights(turn, computed, following, lag)
             elif len(computed) > 1:
@@ -106,8 +121,8 @@ class _Template:
                     served, drawn[turn], sizes[rank], "lists",
                     name=f"lists {self._name(store)} {mark}", coflow=f"lists {mark}", follows_itself=False,
                 )  # fmt: skip
-                self._after(drawn, turn, self._turns, flow, served)
-                self._after(placed, turn, shape.sample_depth + 1, flow, served)
+                self._after(drawn, turn, shape.samplers or shape.sample_threads, flow, served)
+                self._after(placed, turn, shape.drawn_ahead, flow, served)
             for store, sizes in zip(self._stores, self._profile.features, strict=True):
                 served = self._served(store, f"features {mark}")
                 building.wait(blocks, served)
@@ -115,8 +130,8 @@ class _Template:
                     served, placed[turn], sizes[rank], "features",
                     name=f"features {self._name(store)} {mark}", coflow=f"features {mark}", follows_itself=False,
                 )  # fmt: skip
-                self._after(placed, turn, 1, flow, served)
-                self._after(computed, turn, shape.gather_depth + shape.transfer_depth + 1, flow, served)
+                self._after(placed, turn, shape.gather_threads, flow, served)
+                self._after(computed, turn, shape.pulled_ahead, flow, served)
             self._after(computed, turn, 1, computed[turn])
         return computed
 
@@ -133,6 +148,21 @@ class _Template:
         lag = max(0, -(-(back - turn) // self._turns))
         for each in waiting:
             self._building.wait(items[(turn - back) % self._turns], each, lag)
+
+    def _learn_rows(self, turn: int, computed: list[Item], following: list[Item], lag: int) -> None:
+        """Gradients of learnable rows to their owners, who change them when all have come; the next step reads them."""
+        for store, sizes in zip(self._stores, self._profile.embeddings, strict=True):
+            name = self._name(store)
+            changed = self._task(f"change {turn} at {name}", "change", 0.0, store)
+            for rank, size in enumerate(sizes):
+                self._building.flow(
+                    computed[rank], changed, size, "row gradients",
+                    name=f"row gradients {rank}.{turn} to {name}", follows_itself=False,
+                )  # fmt: skip
+                self._building.flow(
+                    changed, following[rank], size, "rows",
+                    name=f"rows {name} to {rank}.{turn}", arrival_lag=lag, follows_itself=False,
+                )  # fmt: skip
 
     def _serve_weights(self, turn: int, computed: list[Item], following: list[Item], lag: int) -> None:
         shard = self._profile.gradients / len(self._servers)

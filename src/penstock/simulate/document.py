@@ -9,13 +9,15 @@ from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem, read_yaml
 
 Name = Annotated[str, Field(min_length=1, max_length=80)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, le=1e18)]
+Rate = Annotated[float, Field(gt=0, le=1e9)]
 Count = Annotated[int, Field(ge=1, le=4096)]
 Ratio = Annotated[float, Field(ge=1, le=100)]
 Held = dict[Name, Amount]
 
 _MOST_FLOWS = 1_000_000
+_FURTHEST = 1000
+"""Iterations back that something may wait for."""
 
 
 class MachineDocument(StrictDocument):
@@ -64,7 +66,7 @@ class FlowDocument(StrictDocument):
     name: Name | None = Field(default=None, description="SOURCE->TARGET if none")
     kind: Name = "flow"
     coflow: Name | None = Field(default=None, description="flows of one coflow belong together; else those to one task")
-    lag: int = Field(default=0, ge=0, description="how many iterations later its target needs it")
+    lag: int = Field(default=0, ge=0, le=_FURTHEST, description="how many iterations later its target needs it")
     spread: Ratio = 1.0
 
 
@@ -73,7 +75,7 @@ class WaitDocument(StrictDocument):
 
     before: Name
     after: Name = Field(description="starts when `before` of `lag` iterations ago has ended")
-    lag: int = Field(default=0, ge=0)
+    lag: int = Field(default=0, ge=0, le=_FURTHEST)
 
 
 class GnnDocument(StrictDocument):
@@ -91,7 +93,7 @@ class GnnDocument(StrictDocument):
     batch_bytes: Amount = 0.0
     model_bytes: Amount = 0.0
     near_stores: list[list[Amount]] | None = None
-    prefetch: int | None = Field(default=None, ge=1)
+    prefetch: int | None = Field(default=None, ge=1, le=_FURTHEST)
     resources: dict[Name, Held] = Field(default={}, description="kind of task -> what each holds")
     spread: dict[Name, Ratio] = Field(default={}, description="kind of task or flow -> peak over mean")
     placement: Literal["round-robin", "together"] = "round-robin"
