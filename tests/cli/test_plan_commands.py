@@ -1,0 +1,116 @@
+"""`penstock plan` and what becomes of its plan, without a run."""
+
+import json
+
+import pytest
+import yaml
+from in_process import command
+
+from penstock.cost.profile import deciding, write_profile
+from penstock.train.job import make_job
+from plan_profiles import profile_of
+
+JOB = ["--graph", "synthetic-arxiv", "--hidden", "8"]
+SET_UP = {"wire_type": "stored", "reduce": "all-reduce", "servers": 0}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A cluster of unequal machines, and a profile for it."""
+    job = make_job({"graph": "synthetic-arxiv", "hidden": 8})
+    write_profile(
+        profile_of(2, 3, job=deciding(job.model_dump(mode="json")), cluster=SET_UP), tmp_path / "profile.json"
+    )
+    machines = [
+        {"name": "slow", "workers": 2, "cores": 4, "nic_gbps": 0.1},
+        {"name": "fast", "workers": 1, "cores": 4, "nic_gbps": 1},
+    ]
+    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump({"machines": machines}))
+    return tmp_path
+
+
+def planned(monkeypatch, capsys, files, *words):
+    given = ["--cluster", files / "cluster.yaml", "--profile", files / "profile.json", "--steps", "200"]
+    return command(monkeypatch, capsys, "plan", *JOB, *given, "--out", files / "plan.json", *words)
+
+
+def test_a_plan_for_machines_and_people(monkeypatch, capsys, files):
+    code, out, _ = planned(monkeypatch, capsys, files, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert {"path", "predicted", "compared", "bottleneck", "search"} <= set(found)
+    assert set(found["predicted"]) == {"iteration_s", "epoch_s", "lower_bound_s"}
+    assert {"placement", "flows", "iteration_s", "epoch_s", "gap"} <= set(found["compared"][0])
+    assert set(found["search"]) == {"steps", "seconds", "simulated"}
+    best = min(found["compared"], key=lambda row: row["iteration_s"])
+    assert best["iteration_s"] == found["predicted"]["iteration_s"]
+    code, out, _ = planned(monkeypatch, capsys, files, "--force")
+    assert code == 0 and " of the time " in out and "one more machine like fast" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--placement", "serach"], "did you mean 'search'"),
+        (["--flows", "maxmi"], "did you mean 'maxmin'"),
+        (["--hidden", "16"], "is the profile of another job: it has hidden 8 where"),
+        (["--device", "cuda"], "GPU"),
+        (["--profile", "none.json"], "penstock profile JOB"),
+        (["--out", "nowhere/plan.json"], "There is no folder nowhere"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(monkeypatch, capsys, files, words, said):
+    monkeypatch.chdir(files)
+    code, out, err = planned(monkeypatch, capsys, files, *words)
+    assert (code, out) == (2, "")
+    assert said in " ".join(err.split())
+    assert not (files / "plan.json").exists()
+
+
+def test_too_little_is_named(monkeypatch, capsys, files):
+    document = yaml.safe_load((files / "cluster.yaml").read_text())
+    for machine in document["machines"]:
+        machine["cores"] = 2
+    (files / "cluster.yaml").write_text(yaml.safe_dump(document))
+    code, _, err = planned(monkeypatch, capsys, files)
+    assert code == 2 and "cores" in err
+
+
+def test_a_plan_is_kept_unless_told_otherwise(monkeypatch, capsys, files):
+    (files / "plan.json").write_text("mine")
+    code, _, err = planned(monkeypatch, capsys, files)
+    assert code == 2 and "add --force" in " ".join(err.split())
+    assert (files / "plan.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--hidden", "16"], "The plan was made for hidden 8, not 16"),
+        (["--sample-depth", "9"], "The plan was made for sample_depth 2, not 9"),
+        (["--cluster", "2x1"], "give --plan alone"),
+    ],
+)
+def test_a_plan_is_carried_out_as_it_stands(monkeypatch, capsys, files, words, said):
+    assert planned(monkeypatch, capsys, files)[0] == 0
+    run = ["--run", files / "run"]
+    code, _, err = command(monkeypatch, capsys, "train", "--plan", files / "plan.json", *run, *words)
+    assert code == 2 and said in " ".join(err.split())
+    assert not (files / "run").exists()
+
+
+def test_a_plan_of_other_tasks_is_refused(monkeypatch, capsys, files):
+    from penstock.cluster.document import ClusterDocument
+    from penstock.cluster.layout import lay_out
+    from penstock.errors import PenstockError
+    from penstock.plan.document import read_plan
+
+    assert planned(monkeypatch, capsys, files)[0] == 0
+    plan = read_plan(files / "plan.json")
+    cluster, where = ClusterDocument.model_validate(plan.cluster), plan.machine_of()
+    assert {task.id: task.machine for task in lay_out(cluster, 2, where).tasks} == where
+    for wrong in ({"store-slow": "fast"}, {"worker-9": "fast"}, {"worker-0": "moon"}):
+        with pytest.raises(PenstockError, match="The plan puts"):
+            lay_out(cluster, 2, {**where, **wrong})
+    with pytest.raises(PenstockError, match="The plan puts worker-0 on 'no machine'"):
+        lay_out(cluster, 2, {name: each for name, each in where.items() if name != "worker-0"})
