@@ -8,12 +8,11 @@ import pytest
 import torch
 from test_team import at_once
 from torch import distributed
-from wired import template_for, wired
+from wired import team_of, template_for, wired
 
 from penstock.cluster.meeting import Meeting
 from penstock.cluster.worker import groups, reducing
 from penstock.cluster.worker.flat import Flat
-from penstock.cluster.worker.together import Team
 from penstock.errors import PenstockError
 from penstock.train.together import RegroupError
 
@@ -41,7 +40,7 @@ def two():
         stack.enter_context(post)
         for member in members:
             stack.enter_context(member)
-        teams = [Team(member, None, None) for member in members]
+        teams = [team_of(member) for member in members]
         at_once(lambda: teams[0].meet(0), lambda: teams[1].meet(0))
         yield SimpleNamespace(meeting=meeting, members=members, generation=teams[0].generation)
 
@@ -195,9 +194,10 @@ def test_joining_that_hangs_is_left_behind(two, nccl, monkeypatch):
     assert not thread.is_alive() and nccl.made[0].aborted
 
 
-def test_nccl_that_cannot_start_is_one_sentence(two, nccl, monkeypatch):
+@pytest.mark.parametrize("kind", [RuntimeError, TypeError])
+def test_nccl_that_cannot_start_is_one_sentence(two, nccl, monkeypatch, kind):
     def fail(self):
-        raise RuntimeError("Duplicate GPU\ndetected")
+        raise kind("Duplicate GPU\ndetected")
 
     monkeypatch.setattr(nccl, "prepare", fail)
     two.members[0].setup.cluster.failure.patience = 2.0

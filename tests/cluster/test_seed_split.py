@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.worker.split import SeedSplit
+from penstock.cluster.worker.split import SeedSplit, whole_batches
 from penstock.pipeline.schedule import Planned
 from penstock.sampling import BatchKey
 
@@ -54,3 +54,10 @@ def test_asking_changes_nothing(world, seed):
     split.share(drawn(seed, 40, 7)[2])
     again = split.share(batch)
     assert np.array_equal(before.seeds, again.seeds) and np.array_equal(batch.seeds, seeds)
+
+
+def test_the_part_of_a_batch_that_is_left():
+    """A task that takes its share when it draws is left the whole: what it draws is scaled by nobody."""
+    items = np.arange(100)
+    assert [SeedSplit(items, items, [0.25, 0.75], rank).part for rank in range(2)] == [0.25, 0.75]
+    assert SeedSplit(items, items, [1.0], 0).part == whole_batches(items).part == 1.0

@@ -4,16 +4,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from wired import template_for, wired
+from wired import team_of, template_for, wired
 
 from penstock.cluster.meeting import Meeting
 from penstock.cluster.worker.board import WireBoard
+from penstock.cluster.worker.exchange import Exchange
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.states import serve_state, state_of
 from penstock.cluster.worker.telling import ToldProgress
-from penstock.cluster.worker.together import Team, progress_of
+from penstock.cluster.worker.together import progress_of
 from penstock.errors import PenstockError
 from penstock.train.standing import Standing
 from penstock.train.together import RegroupError
@@ -40,7 +42,7 @@ def two():
 
 def teams_of(two):
     """Both workers' views, without graphs."""
-    return [Team(member, None, None) for member in two.members]
+    return [team_of(member) for member in two.members]
 
 
 def at_once(*calls):
@@ -110,6 +112,54 @@ def test_a_step_agrees_on_loss_and_stop(two):
     two.members[0].asked.set()
     team.agree(session, 1.0)
     assert fake.given == (1.0, True) and inputs.step == 6
+
+
+def kept(two, *parts):
+    """Both workers' exchanges, each with its part of "a"."""
+    exchanges = [Exchange(member) for member in two.members]
+    for exchange, part in zip(exchanges, parts, strict=True):
+        exchange.keep("a", part)
+    return exchanges
+
+
+@pytest.mark.parametrize("rows", [(5, 7), (0, 7), (5, 0), (0, 0)])
+def test_parts_are_joined_in_the_order_of_ranks(two, monkeypatch, rows):
+    """However large they are: they travel in pieces."""
+    monkeypatch.setattr("penstock.cluster.worker.exchange._PIECE", 30)
+    whole = np.arange(2 * sum(rows), dtype=np.float32).reshape(-1, 2)
+    for exchange in kept(two, whole[: rows[0]], whole[rows[0] :]):
+        found = exchange.joined("a", rows)
+        np.testing.assert_array_equal(found, whole)
+        assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "other, said",
+    [
+        (np.zeros((3, 2)), "rows of float64"),
+        (np.zeros((3, 3), np.float32), r"\(3, 3\)"),
+        (np.zeros(3, np.float32), r"\(3,\)"),
+        (np.zeros((4, 2), np.float32), r"\(4, 2\) where 3"),
+        (np.zeros((2, 2), np.float32), "2 rows of 3"),
+    ],
+    ids=lambda value: str(getattr(value, "shape", "")),
+)
+def test_parts_that_are_not_as_ones_own_are_refused(two, other, said):
+    mine, _ = kept(two, np.zeros((2, 2), np.float32), other)
+    with pytest.raises(PenstockError, match=said):
+        mine.joined("a", (2, 3))
+
+
+def test_parts_of_a_broken_round_are_forgotten_when_workers_meet(two):
+    first, second = teams_of(two)
+    for team in (first, second):
+        team._parts.exchange.keep("a", np.zeros(3))
+    at_once(lambda: first.meet(0), lambda: second.meet(0))
+    with pytest.raises(KeyError):
+        first._parts.exchange.joined("a", (3, 3))
+    first._parts.exchange.keep("a", np.zeros(3))
+    with pytest.raises(PenstockError, match="has no part of 'a'"):
+        first._parts.exchange.joined("a", (3, 3))
 
 
 def test_progress_is_told_in_order_and_many_advances_as_one(two):

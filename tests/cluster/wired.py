@@ -1,9 +1,13 @@
 """Members of a run without processes: their posts meet in this one."""
 
+from types import SimpleNamespace
+
 from penstock.cluster.document import ClusterDocument, FailureOptions, Machine
 from penstock.cluster.layout import CONTROLLER, lay_out
 from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member
+from penstock.cluster.worker.exchange import Exchange
+from penstock.cluster.worker.together import Team
 from penstock.wire import Credentials, Post, make_credentials
 
 
@@ -42,3 +46,8 @@ def wired(template, handlers, ranks):
             if other is not member:
                 member.post.meet(other.setup.task.id, other.post.address)
     return post, members
+
+
+def team_of(member):
+    """A worker's view of the others, without a graph."""
+    return Team(member, SimpleNamespace(exchange=Exchange(member)), None)

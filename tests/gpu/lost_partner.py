@@ -15,11 +15,10 @@ TESTS = Path(__file__).parent.parent
 sys.path += [str(TESTS), str(TESTS / "cluster")]
 
 from test_team import at_once  # noqa: E402
-from wired import template_for, wired  # noqa: E402
+from wired import team_of, template_for, wired  # noqa: E402
 
 from penstock.cluster.meeting import Meeting  # noqa: E402
 from penstock.cluster.worker.groups import DeviceGroup  # noqa: E402
-from penstock.cluster.worker.together import Team  # noqa: E402
 from penstock.train.together import RegroupError  # noqa: E402
 
 DEVICE = torch.device("cuda")
@@ -32,7 +31,7 @@ def main() -> None:
     sum_alone()
     meeting = Meeting(2)
     _, members = wired(template_for(2, patience=60.0), meeting.handlers(), (0, 1))
-    teams = [Team(member, None, None) for member in members]
+    teams = [team_of(member) for member in members]
     at_once(*(lambda team=team: team.meet(0) for team in teams))
     threading.Timer(SOON, lambda: meeting.lose(1)).start()
     try:
@@ -47,7 +46,7 @@ def sum_alone() -> None:
     """A group of one."""
     _, (member,) = wired(template_for(1), Meeting(1).handlers(), (0,))
     numbers = torch.arange(3.0, device=DEVICE)
-    group = DeviceGroup(member, Team(member, None, None).meet(0).generation, DEVICE)
+    group = DeviceGroup(member, team_of(member).meet(0).generation, DEVICE)
     group.sum(numbers)
     group.close()
     print("summed", numbers.tolist(), flush=True)

@@ -174,3 +174,20 @@ def test_typed_graph_with_a_rare_relation(tmp_path, way, learned, clip):
     cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=parts, **way)
     run = run_on(cluster, saved.path, tmp_path / "run", **fields)
     assert_same_losses(run.path, tmp_path / "one", ROUNDING)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("wire_type", ["stored", "float16"])
+def test_clipped_rows_and_times_are_one_machines(tmp_path, wire_type):
+    """A vertex in many trees has one gradient, and times that float16 could not tell apart stay what they are."""
+    graph = community_graph()
+    (nodes,) = graph.nodes.values()
+    nodes.fields["when"] = 1000 * np.random.default_rng(4).uniform(90, 91, nodes.count)
+    del nodes.fields["x"]
+    saved = graph.save(tmp_path / "graph")
+    how = {"time": "node:when", "embedding": 8, "clip": 0.05, "optimiser": "SGD", "lr": 5.0, "epochs": 2}
+    trained(saved, tmp_path / "one", **{**JOB, **how, "dropout": 0.0})
+    partition = in_parts(saved, 2, tmp_path)
+    cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=partition, wire_type=wire_type)
+    run = run_on(cluster, saved.path, tmp_path / "run", **how, dropout=0.0)
+    assert_same_losses(run.path, tmp_path / "one", ROUNDING)

@@ -21,6 +21,7 @@ def graph(tmp_path_factory):
     [
         pytest.param({"sampler": "ladies"}, "use sampler neighbour", marks=pytest.mark.long),
         pytest.param({"time": "node:when"}, "when", marks=pytest.mark.long),
+        pytest.param({"sampler": "labor", "time": "node:y"}, "labor does not obey times", marks=pytest.mark.long),
         ({"task": "link-prediction", "time": "t"}, "not by time"),
         pytest.param({"norm": "batch"}, "choose another norm", marks=pytest.mark.long),
         ({"features": "colour"}, "colour"),
@@ -54,6 +55,16 @@ def test_task_that_always_dies(graph, tmp_path):
     said = r"Task store-m0 on m0 died 3 times \(last: signal 9\)"
     with recorded_starts(lambda handle: os.kill(handle.pid, 9)), pytest.raises(PenstockError, match=said):
         run_on(cluster, graph, tmp_path / "run")
+    assert (tmp_path / "run" / "logs" / "store-m0.log").exists()
+
+
+@pytest.mark.long
+def test_what_a_sampler_refuses_is_said(graph, tmp_path):
+    """By whoever comes first, it or its worker; and nothing is started again."""
+    cluster = cluster_file(tmp_path, machines=machines(1), samplers=1)
+    with recorded_starts() as handles, pytest.raises(PenstockError, match="use sampler neighbour, or labor"):
+        run_on(cluster, graph, tmp_path / "run", sampler="ladies", layer_sizes=[64, 64])
+    assert "sampler-0-0" in handles and not (tmp_path / "run").exists()
 
 
 def test_command_says_one_sentence(graph, tmp_path):

@@ -1,9 +1,11 @@
 """What a model reads of a vertex: a field named by mistake is no reason to learn embeddings."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from penstock import PenstockError
 from penstock.train.inputs import Inputs
@@ -59,3 +61,23 @@ def test_tables_come_back():
     rows += 1
     inputs.restore(state)
     np.testing.assert_array_equal(rows, state["node"]["rows"])
+
+
+@pytest.mark.parametrize("time", [None, "node:when"])
+def test_a_vertex_in_several_trees_counts_once_in_the_norm(time):
+    """Its gradient is the sum over its rows, as the owner of its row has it in a cluster."""
+    job = make_job({"embedding": 3, "time": time, "embedding_optimiser": "adagrad"})
+    clipped, plain = (Inputs(community_graph(features=False), job) for _ in range(2))
+    ids = np.array([5, 3, 5, 9, 5] if time else [5, 3, 7, 9, 4])
+    gradients = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
+    batch, rows = SimpleNamespace(inputs={"node": ids}), torch.zeros(5, 3, requires_grad=True)
+    rows.grad = gradients.clone()
+    (learned,) = clipped.learned_rows(batch, {"node": rows})
+    sums = torch.zeros(200, 3).index_add_(0, torch.from_numpy(ids), gradients)
+    norm = torch.nn.utils.clip_grad_norm_([learned], 1e9)
+    torch.testing.assert_close(norm, sums.norm())
+    # What is learned from then on is the same.
+    clipped.learn(batch, {"node": rows})
+    rows.grad = gradients.clone()
+    plain.learn(batch, {"node": rows})
+    np.testing.assert_allclose(clipped.tables["node"].rows, plain.tables["node"].rows, rtol=1e-6)

@@ -14,13 +14,14 @@ from penstock.cluster.gpus import chosen_for_all
 from penstock.cluster.launch import Launcher, make_launcher, take_part
 from penstock.cluster.layout import lay_out
 from penstock.cluster.setup import Setup
-from penstock.cost.profile import deciding
+from penstock.cost.profile import DECIDING
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, cut, open_partition
+from penstock.pipeline.options import PipelineOptions
 from penstock.plan.document import Plan, read_plan, write_plan
 from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import newest
@@ -33,6 +34,8 @@ from penstock.train.state_file import read_state, write_state
 from penstock.train.surroundings import polite_interrupt
 
 PARTS = "parts"
+PLANNED = ("threads", "device", *PipelineOptions.model_fields)
+"""Fields of a job that a plan has counted on, beside those that decide what an iteration costs."""
 
 
 def start_cluster_run(job: Job, cluster_name: str, force: bool = False, progress: Progress = SILENT) -> RunFolder:
@@ -45,10 +48,10 @@ def start_planned_run(
 ) -> RunFolder:
     """Train as a plan says. `changes` of its job may not touch what the plan was made for."""
     job = make_job({**plan.job, **changes}, "The plan's job")
-    before, after = (deciding(fields) for fields in (plan.job, job.model_dump(mode="json")))
-    for name, value in after.items():
-        if before.get(name, value) != value:
-            raise PenstockError(f"The plan was made for {name} {before[name]!r}, not {value!r}: plan again for that.")
+    for name in (*DECIDING, *PLANNED):
+        before, after = plan.job.get(name), job.model_dump(mode="json").get(name)
+        if before != after:
+            raise PenstockError(f"The plan was made for {name} {before!r}, not {after!r}: plan again for that.")
     try:
         cluster = ClusterDocument.model_validate(plan.cluster)
     except ValidationError as error:
@@ -154,8 +157,6 @@ def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progre
             return _carry_out(job, cluster, folder, progress, fresh)
         except MachineAway as error:
             rest = [machine for machine in cluster.machines if machine.name != error.machine]
-            if fresh and not folder.path.exists():
-                raise
             if not cluster.failure.elastic or not any(machine.workers for machine in rest):
                 raise
             progress.note(f"The run goes on without {error.machine}, and without a plan. {error}")
@@ -240,8 +241,8 @@ def _result(outcome: Outcome) -> dict[str, Any]:
 
 
 def _fail(folder: RunFolder, error: BaseException, nothing_happened: bool) -> None:
-    """What refused a run before its first step leaves nothing behind."""
-    if nothing_happened and isinstance(error, PenstockError):
+    """What refused a run before its first step leaves nothing behind; of a task that died, the log does."""
+    if nothing_happened and isinstance(error, PenstockError) and not isinstance(error, MachineAway):
         folder.discard()
         return
     interrupted = isinstance(error, KeyboardInterrupt | MachineAway)

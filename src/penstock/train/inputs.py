@@ -82,6 +82,17 @@ class Inputs:
                 x[name] = rows.to(self.device).requires_grad_()
         return x
 
+    def learned_rows(self, batch: Batch, x: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """The learnable rows of a batch whose gradients are to be clipped: a vertex's gradient is then in one row."""
+        rows = {name: x[name] for name in self.tables if name in x}
+        for name, given in rows.items():
+            if self._repeats and given.grad is not None:
+                first, total = _summed_in_place(_on_host(batch.inputs[name]), given.grad.float().cpu().numpy())
+                summed = torch.zeros_like(given.grad)
+                summed[torch.from_numpy(first).to(given.device)] = torch.from_numpy(total).to(summed)
+                given.grad = summed
+        return list(rows.values())
+
     def learn(self, batch: Batch, x: dict[str, torch.Tensor]) -> None:
         """Push the gradients of the learnable rows."""
         for name, table in self.tables.items():
@@ -136,10 +147,16 @@ def _on_host(ids: Any) -> Array:
 
 def _summed(ids: Array, gradients: Array) -> tuple[Array, Array]:
     """One gradient a vertex: sampling by time gives a vertex a row in the tree of every seed that sees it."""
-    different, place = np.unique(ids, return_inverse=True)
+    first, total = _summed_in_place(ids, gradients)
+    return ids[first], total
+
+
+def _summed_in_place(ids: Array, gradients: Array) -> tuple[Array, Array]:
+    """Where each vertex comes first, in the order of their numbers, and its gradient."""
+    different, first, place = np.unique(ids, return_index=True, return_inverse=True)
     total = np.zeros((len(different), gradients.shape[1]), gradients.dtype)
     np.add.at(total, place, gradients)
-    return different, total
+    return first, total
 
 
 def divide_by_sum(x: torch.Tensor) -> torch.Tensor:

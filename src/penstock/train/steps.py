@@ -112,7 +112,7 @@ class LoadedSteps:
             return value
         skip = session.backward(loss)
         if session.job.clip:
-            rows = [x[name] for name in session.inputs.tables if name in x]
+            rows = session.inputs.learned_rows(batch, x)
             torch.nn.utils.clip_grad_norm_([*session.learned.parameters(), *rows], session.job.clip)
         cast(Any, session.optimiser).found_inf = None if skip is None else skip[0]
         session.optimiser.step()

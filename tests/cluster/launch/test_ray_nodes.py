@@ -92,3 +92,13 @@ def test_those_that_compute_share_a_machine_and_never_ask_for_more_than_there_is
     assert shares["store-m"] == Share()
     assert shares["store-o"] == Share(2.0)
     assert sum(share.cores for name, share in shares.items() if name != "store-o") <= 8
+
+
+@pytest.mark.parametrize("workers, gpus, each", [(3, 2, 0.5), (5, 2, 0.3333), (7, 3, 0.3333), (4, 2, 0.5), (3, 0, 0.0)])
+def test_workers_that_share_gpus_fit_them(workers, gpus, each):
+    """A part of a GPU lies on one: so many of them as there are workers must have room."""
+    machine = Machine(name="m", workers=workers, gpus=gpus)
+    layout = lay_out(cluster_of(machine, share_gpus=True), 1)
+    shares = {share_of(task, layout, machine).gpus for task in layout.of_kind("worker")}
+    assert shares == {each}
+    assert not each or gpus * int(1 / each) >= workers

@@ -124,6 +124,37 @@ def test_too_much_at_once_is_refused(partition, store, monkeypatch):
         store.ask("draw", {**DRAW, "fanout": 1 << 30, "replace": True}, mine(partition))
 
 
+def test_shared_draws_refuse_what_they_would_not_hear(partition, store):
+    """And also what is too much only once it is drawn: fan-outs are their mean."""
+    shared = {**DRAW, "shared": True}
+    absent = {"key": 1, "end": 2, "unordered": False, "turned": False}
+    pairs = np.zeros((2, 1), np.int64)
+    seen = np.zeros(5, np.int64), np.zeros(5)
+    for change, arrays, named in [
+        ({"weight": "w"}, (), "weight"),
+        ({"absent": absent}, (), "absent"),
+        ({"replace": True}, (), "replace"),
+        ({"time": "w"}, seen, "time"),
+        ({}, (pairs,), "excluded edges"),
+    ]:
+        with pytest.raises(PenstockError, match=f"do not obey {named}: ask without"):
+            store.ask("draw", {**shared, **change}, mine(partition), *arrays)
+    assert len(store.ask("draw", shared, mine(partition)).arrays) == 3
+
+
+def test_shared_draws_that_become_too_many_are_refused(partition, store, monkeypatch):
+    everything = mine(partition, 150)
+    amounts = [
+        int(store.ask("draw", {**DRAW, "shared": True, "key": key}, everything).arrays[0].sum()) for key in range(20)
+    ]
+    most = OwnedPart.of(partition, 0).lists("node__to__node").most(everything, 3)
+    key = int(np.argmax(amounts))
+    assert amounts[key] > most
+    monkeypatch.setattr(service, "MOST_EDGES", most)
+    with pytest.raises(PenstockError, match=f"draw up to {amounts[key]:,} edges"):
+        store.ask("draw", {**DRAW, "shared": True, "key": key}, everything)
+
+
 def test_sums_of_weights_are_made_once(partition, monkeypatch):
     made = []
     from penstock.sampling import lists

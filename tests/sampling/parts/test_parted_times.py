@@ -73,6 +73,18 @@ def test_a_share_of_the_seeds_has_its_trees_of_the_whole(tmp_path, owners):
     assert sorted(np.concatenate([each.vertices for each in alone])) == sorted(whole.vertices)
 
 
+@pytest.mark.parametrize("time", ["t", "node:when"])
+def test_edges_are_not_excluded_by_time_wherever_parts_lie(tmp_path, owners, time):
+    graph, times = timed_graph(np.int64)
+    partition = cut_at_random(graph, 2, tmp_path)
+    _, channels = owners(partition)
+    when = np.zeros(300) if time == "node:when" else None
+    for where in ({}, {"channels": channels}, {"local": {1: OwnedPart.of(partition, 1)}, "channels": channels}):
+        sampler = parted_sampler(partition, [2], time=time, vertex_times=when, **where)
+        with pytest.raises(PenstockError, match="not sampled by time with edges excluded"):
+            sampler.sample(SEEDS, KEY, times=times, exclude=np.array([[1], [7]]))
+
+
 def test_what_cannot_be(tmp_path, owners):
     graph, times = timed_graph(np.int64)
     partition = cut_at_random(graph, 2, tmp_path)

@@ -41,6 +41,10 @@ def test_relations_are_read_whole(tmp_path, owners, parts):
             assert_same_edges(reader.lists(kind, "w"), edges)
         assert reader.names(BUYS, "w") == (["w"], ["val", "test"], ["light", "heavy"])
         assert reader.names(("tag", "on", "item"), "w") == (["w"], [], None)
+    about = {"part": 0, "relation": "user__buys__item", "label": ""}
+    for pairs in (False, True):
+        said = channels(0).call(Message("held-out", {**about, "pairs": pairs}))
+        assert said.body["held_out"] == ["val", "test"] and len(said.arrays) == (4 if pairs else 0)
 
 
 def test_owners_give_no_more_than_there_is(tmp_path, owners):
@@ -53,8 +57,9 @@ def test_owners_give_no_more_than_there_is(tmp_path, owners):
         ("edges", {**about, "first": 0, "last": 10**6, "field": None}),
         ("edges", {**about, "first": 0, "last": 1, "field": "nothing"}),
         ("edges", {**about, "first": 0, "last": 1}),
-        ("held-out", {**about, "label": 7}),
-        ("held-out", {**about, "part": "0", "label": ""}),
+        ("held-out", {**about, "label": 7, "pairs": True}),
+        ("held-out", {**about, "label": "", "pairs": 1}),
+        ("held-out", {**about, "part": "0", "label": "", "pairs": True}),
     ]:
         with pytest.raises(RemoteError):
             channels(0).call(Message(kind, body))

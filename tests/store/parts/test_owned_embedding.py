@@ -525,3 +525,65 @@ def test_a_clipped_step_is_not_applied_without_a_factor(tmp_path):
     own.reach(2)
     assert_is(own, shrunk(2, [0.5, 0.5])[0], 2)
     own.close()
+
+
+def test_a_step_taken_back_has_no_squares_after_a_kill(tmp_path):
+    """Whoever asks for those of the step before it hears that they are past, and not a sum of nothing."""
+    own = owned(tmp_path)
+    for step in range(2):
+        for push in clipped(step):
+            own.push(push)
+        own.shrink(step, 0.5)
+        own.reach(step + 1)
+    dying = type("Dying", (KilledBeforeSettling,), {})
+    own.close()
+    own = owned(tmp_path, kind=dying)
+    with pytest.raises(KilledError):
+        own.stand(1, number=1)
+    own.close()
+    own = owned(tmp_path)
+    assert own.step == 1
+    with pytest.raises(StepPast):
+        own.squares(0)
+    own.close()
+
+
+def test_a_factor_survives_two_kills(tmp_path, monkeypatch):
+    """The disk was full when a step was settled: the next one's gradients and factor stand behind its outcome."""
+    table, _ = shrunk(2, [0.5, 0.25])
+    own = owned(tmp_path)
+    for push in clipped(0):
+        own.push(push)
+    own.shrink(0, 0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "replace", lambda *_: (_ for _ in ()).throw(PenstockError("No space left")))
+        with pytest.raises(PenstockError, match="No space left"):
+            own.reach(1)
+    for push in clipped(1):
+        own.push(push)
+    own.shrink(1, 0.25)
+    for _ in range(2):
+        own.close()
+        own = owned(tmp_path)
+    own.reach(2)
+    assert_is(own, table, 2)
+    own.close()
+
+
+def test_gradients_are_summed_once_a_step_however_many_ask(tmp_path, monkeypatch):
+    own, sums = owned(tmp_path), []
+    summed = own._summed
+    monkeypatch.setattr(own, "_summed", lambda pushes: sums.append(len(pushes)) or summed(pushes))
+    table, squares = shrunk(2, [0.5, 0.5])
+    for step in range(2):
+        for push in clipped(step, seed=4):
+            own.push(push)
+        own.squares(step)
+        for push in clipped(step):  # done again: what was summed counts no more
+            own.push(push)
+        assert [own.squares(step) for _ in range(3)] == pytest.approx([squares[step]] * 3)
+        own.shrink(step, 0.5)
+        own.reach(step + 1)
+    assert len(sums) == 4
+    assert_is(own, table, 2)
+    own.close()

@@ -17,13 +17,14 @@ def nowhere(part):
     raise PenstockError(f"part {part} is here")
 
 
-def open_store(partition, posts, local, wire_type="stored"):
+def open_store(partition, posts, local, wire_type="stored", narrowed=None):
     """(a reader that maps the parts `local`, services): two stores hold the parts in turn."""
     first, second, reader = posts("store-0", "store-1", "reader")
     shares = [{p: partition.part(p) for p in range(partition.parts) if p % 2 == k} for k in (0, 1)]
     services = [StoreService(post, share) for post, share in zip((first, second), shares, strict=True)]
     here = {p: LocalStore.of_graph(partition.part(p)) for p in local}
-    store = PartedStore(partition.book, here, lambda part: reader.channel(f"store-{part % 2}", "features"), wire_type)
+    book, channels = partition.book, lambda part: reader.channel(f"store-{part % 2}", "features")
+    store = PartedStore(book, here, channels, wire_type, narrowed)
     return store, services
 
 
@@ -141,6 +142,17 @@ def test_bad_requests_are_refused_with_a_sentence(cuts, posts):
             each.push("paper/x", np.arange(600), np.zeros((600, 7)))
     with pytest.raises(PenstockError, match="cannot travel as 'int4'"):
         PartedStore(partition.book, {0: store._local[0]}, nowhere, "int4").pull("paper/x", np.array([0]))
+
+
+@pytest.mark.parametrize("wire_type", ["float16", "int8"])
+def test_only_what_is_named_is_narrowed(whole, cuts, posts, wire_type):
+    """Times and labels travel beside features, and nobody may round them."""
+    partition = cuts(2)
+    store, _ = open_store(partition, posts, [], wire_type, {"paper/x"})
+    original = partition.original("paper")
+    exact = whole.nodes["paper"].fields["wide"][original]
+    np.testing.assert_array_equal(store.pull("paper/wide", np.arange(600)), exact)
+    assert not np.array_equal(store.pull("paper/x", np.arange(600)), whole.nodes["paper"].fields["x"][original])
 
 
 def test_fields_made_at_owners_are_written_read_and_dropped(cuts, posts):

@@ -9,14 +9,14 @@ from penstock.cluster.layout import CONTROLLER
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.memory import peak_mb
-from penstock.wire import Credentials, Message, Post
+from penstock.wire import Credentials, Message, PeerLost, Post
 
 _BEAT = 0.5
 """Seconds between signs of life."""
 
 
 class Member:
-    """Close it, or use it as a context."""
+    """Close it, or use it as a context: what its task then refuses, when first started, is told and ends the run."""
 
     def __init__(self, setup: Setup, handler_threads: int = 2) -> None:
         self.setup = setup
@@ -37,13 +37,25 @@ class Member:
         for name, address in setup.addresses.items():
             self.post.meet(name, address)
         self._control = self.post.channel(CONTROLLER, "control")
+        self._refused = False
         self._beats = threading.Thread(target=self._beat, name="beats", daemon=True)
 
     def __enter__(self) -> "Member":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        # What another's loss has ended may do better when it is started again; so may what had been well before.
+        first = self.setup.incarnation == 0
+        if first and isinstance(error, PenstockError) and not raised_by(error, PeerLost.__name__):
+            self.refuse(error)
         self.close()
+
+    def refuse(self, error: PenstockError) -> None:
+        """Have the controller end the run for what the user must mend; once, if someone is there to hear it."""
+        if not self._refused and not self.stopped.is_set():
+            self._refused = True
+            with suppress(PenstockError):
+                self.ask("failed", message=str(error))
 
     def announce(self, ready: bool = True) -> None:
         """Learn where the others are; if `ready` for requests, let them know where this one is."""
@@ -100,3 +112,12 @@ class Member:
         flows = {f.name: [f.sent_bytes, f.received_bytes] for f in self.post.flows() if f.name.startswith(own)}
         with suppress(PenstockError):
             self._give_sign(flows=flows)
+
+
+def raised_by(error: BaseException | None, *names: str) -> bool:
+    """Whether an error, or what caused it, is of one of these types, here or where it was raised."""
+    while error is not None:
+        if not {type(error).__name__, getattr(error, "type", "")}.isdisjoint(names):
+            return True
+        error = error.__cause__
+    return False

@@ -19,9 +19,9 @@ _THREADS = 4
 
 def run_store(setup: Setup) -> int:
     """Serve until the run is over."""
-    partition = open_partition(Path(setup.partition))
-    graphs = {part: partition.part(part) for part in setup.task.parts}
     with Member(setup, _THREADS) as member:
+        partition = open_partition(Path(setup.partition))
+        graphs = {part: partition.part(part) for part in setup.task.parts}
         StoreService(member.post, graphs, folder=Path(setup.run))
         serve_lists(member.post, {part: OwnedPart.of(partition, part) for part in graphs})
         serve_descriptions(member, graphs)

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.cluster.gpus import claim_gpu
 from penstock.cluster.setup import Setup
-from penstock.cluster.tasks.member import Member
+from penstock.cluster.tasks.member import Member, raised_by
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.observing import Observer
@@ -25,14 +25,14 @@ from penstock.errors import PenstockError
 from penstock.memory import forget_peak
 from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT
+from penstock.store.parts import PushMissing, StepPast
 from penstock.train.checkpoints import newest, read_best
-from penstock.train.checks import check_job
 from penstock.train.facts import run_facts
 from penstock.train.job import Job, make_job
 from penstock.train.loop import Loop
 from penstock.train.records import FolderRecords, Records
 from penstock.train.run_folder import RunFolder
-from penstock.train.running import finish, has_validation, restore, result_of, take_state
+from penstock.train.running import finish, restore, result_of, take_state
 from penstock.train.session import Session
 from penstock.train.standing import Standing
 from penstock.train.surroundings import own_settings
@@ -42,8 +42,12 @@ from penstock.wire import Message, PeerLost
 WARMING = 3
 """Iterations before those that are measured: kernels are compiled, buffers made."""
 _LAST = "last_records"
+_PASSING = (RegroupError.__name__, PeerLost.__name__, PushMissing.__name__, StepPast.__name__)
+"""What a task that was lost, or workers that have left a round, may cause: tried again, it may pass."""
 _TRIES = 2
 """As many times the controller's patience a step is tried again while a task gives no sign."""
+_REST = 0.2
+"""Seconds before a step that has failed again is tried once more."""
 _LOOK = 0.02
 """Seconds between two looks at whether the run is over."""
 
@@ -61,8 +65,8 @@ def run_worker(setup: Setup) -> int:
         except BaseException as error:
             cause = error.__cause__ if isinstance(error, StageError) and error.__cause__ else error
             logging.error("The worker failed.", exc_info=error)
-            if isinstance(cause, PenstockError) and not member.stopped.is_set():
-                member.ask("failed", message=str(cause))
+            if isinstance(cause, PenstockError):
+                member.refuse(cause)
             raise cause from error
         finally:
             member.leave()
@@ -84,11 +88,10 @@ class Worker:
         self._session, split = make_parted_session(self._parts, job)
         self._team = self._session.together = Team(member, self._parts, split)
         member.counts = self._counts
-        check_job(job, self._session.task, has_validation(self._session.task))
         self._first = self._team.rank == 0
         self._standing, self._from_file = Standing(), True
-        self._stuck: tuple[int, float] | None = None
-        """How far the worker had come when a task first gave no sign, and when that was."""
+        self._stuck: tuple[tuple[int, int], float] | None = None
+        """How far worker and rounds had come when a step first failed without a known loss, and when that was."""
         self._saved: tuple[int, bool] | None = None
         """The step, and whether it was the last, of which there is a checkpoint."""
         self._folder = RunFolder(Path(self._setup.run))
@@ -116,8 +119,12 @@ class Worker:
                 return
             except (RegroupError, StageError, PenstockError) as error:
                 cause = error.__cause__ if isinstance(error, StageError) else error
-                again = isinstance(cause, RegroupError) or self._round_is_over(cause) or self._may_come_back(cause)
-                if not again:
+                if not (self._round_is_over(cause) or self._may_come_back(cause)):
+                    if isinstance(cause, RegroupError):
+                        raise PenstockError(
+                            f"The workers tried step {self._standing.step} again for {self._longest:g} s and did not"
+                            f" agree on it ({cause}): look at the tasks' logs."
+                        ) from error
                     raise
                 logging.info("Another task was lost (%s): meeting again.", cause)
             finally:
@@ -127,18 +134,26 @@ class Worker:
     def _round_is_over(self, cause: BaseException | None) -> bool:
         """Whether what went wrong may be due to a task that was lost: in the next round it is tried again."""
         over = 0 < self._team.generation <= self._member.round and not self._member.stopped.is_set()
-        return over and isinstance(cause, PenstockError)
+        return over and isinstance(cause, PenstockError | RegroupError)
 
     def _may_come_back(self, cause: BaseException | None) -> bool:
-        """Whether a task gave no sign that the controller may not miss yet: until it does, the step is tried again."""
-        while cause is not None and not isinstance(cause, PeerLost) and getattr(cause, "type", "") != PeerLost.__name__:
-            cause = cause.__cause__
-        if cause is None or self._member.stopped.is_set():
+        """Whether what went wrong is due to a task that the controller may not miss yet: the step is tried again then.
+
+        Until it is missed, which begins the time anew, or a step is done, for so long and no longer.
+        """
+        if not raised_by(cause, *_PASSING) or self._member.stopped.is_set():
             return False
-        here = progress_of(self._standing)
+        here = progress_of(self._standing), self._member.round
         if self._stuck is None or self._stuck[0] != here:
             self._stuck = here, time.monotonic()
-        return time.monotonic() - self._stuck[1] < _TRIES * self._setup.cluster.failure.patience
+        else:
+            self._member.stopped.wait(_REST)
+        return time.monotonic() - self._stuck[1] < self._longest
+
+    @property
+    def _longest(self) -> float:
+        """Seconds that a step is tried again without a word from the controller."""
+        return _TRIES * self._setup.cluster.failure.patience
 
     def _counts(self) -> dict[str, int]:
         features, embeddings = self._parts.store.traffic().values(), self._inputs.traffic()
@@ -220,7 +235,8 @@ class Worker:
 
     def _observe(self, observer: Observer) -> None:
         """Train for as many iterations as are measured, and tell what they cost."""
-        enough = WARMING + self._setup.measured
+        # Of the last step the loop does not hear how long it took.
+        enough = WARMING + self._setup.measured + 1
         loop = Loop(self._session, self._folder, self._standing, self._progress, observer)
         served: dict[int, dict[str, float]] = {}
 
@@ -230,10 +246,14 @@ class Worker:
             return self._team.stopping() or self._standing.step >= enough
 
         loop.run(stop)
-        spent = {name: after - served[WARMING][name] for name, after in served.get(enough, {}).items()}
-        self._member.ask("observed", **observer.found(), served=spent)
+        whole = self._standing.step >= enough and (not self._first or len(served) == 2)
+        spent = (
+            {name: after - served[WARMING][name] for name, after in served[enough].items()} if len(served) == 2 else {}
+        )
+        weights = sum(each.numel() * each.element_size() for each in self._session.learned.parameters())
+        self._member.ask("observed", **observer.found(), served=spent, weights=weights)
         self._team.barrier("observed")
-        self._tell_result("measured", {})
+        self._tell_result("measured" if whole else "interrupted", {})
 
     def _served(self) -> dict[str, float]:
         """Processor seconds that stores and servers have spent on answers."""

@@ -32,6 +32,7 @@ def clip_factor(session: Session, squares: float) -> float:
     inputs = session.inputs
     assert isinstance(inputs, PartedInputs)
     norm = math.sqrt(squares + inputs.squares())
-    factor = min(1.0, session.job.clip / (norm + _TINY)) if math.isfinite(norm) else 0.0
+    # As torch has it: what is no number makes all gradients none, which is heard of with the next loss.
+    factor = norm if math.isnan(norm) else min(1.0, session.job.clip / (norm + _TINY))
     inputs.shrink(factor)
     return factor

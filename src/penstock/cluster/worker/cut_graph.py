@@ -71,8 +71,10 @@ class Parts:
         self.graphs: dict[int, Graph] = {part: self.partition.part(part) for part in here}
         self.owned = {part: OwnedPart.of(self.partition, part) for part in here}
         local = {part: LocalStore.of_graph(graph) for part, graph in self.graphs.items()}
-        features = self.channels("features", 1)
-        self.store = PartedStore(self.partition.book, local, features, setup.cluster.wire_type)
+        book = self.partition.book
+        # Times and labels are read over the same store, and say something else when they are rounded.
+        narrowed = {f"{name}/{setup.job['features']}" for name in book.node_types}
+        self.store = PartedStore(book, local, self.channels("features", 1), setup.cluster.wire_type, narrowed)
         self.lists = self.channels("lists", 0)
         """The way to a part's lists: draws go first, as rows cannot be asked for before they are known."""
         self.absent: dict[EdgeType, Absent] = {}

@@ -74,8 +74,9 @@ def make_timed_drawing(parts: Parts, job: Job, times: Array, train: Array, split
     new = partition.new_ids(train)
 
     def sample(seeds: Mapping[str, Array], planned: Planned) -> Batch:
+        (whole,) = seeds.values()
         places = split.places(planned)
-        (given,) = ({name: these[places] for name, these in seeds.items()}).values()
+        given = whole[places]
         numbers = new[np.searchsorted(train, given)]
         batch: Batch = sampler.sample(numbers, planned.key, times=times[given], places=places)
         batch.seeds = given

@@ -14,7 +14,7 @@ from penstock.cluster.worker.split import EdgeSplit, SeedSplit, whole_batches
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
-from penstock.graph.graph import EdgeSet, Graph
+from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.sampling.links import Reverse, find_reverse, split_and_tell
 from penstock.train.data import Task as TaskName
@@ -60,18 +60,23 @@ def _learn_names(parts: Parts, graph: CutGraph) -> None:
 
 
 def _relations_around(parts: Parts, graph: CutGraph, kind: EdgeType, label: str | None) -> Graph:
-    """The relation of a task, and for the moment those that may be its reverse, as one machine has them."""
+    """The relation of a task and, for the moment, its reverse if there is one, as one machine has them.
+
+    Those that may be it are read one after the other, and let go where they are not.
+    """
     edges = parts.reader.lists(kind, label if label in graph.edges[kind].fields else None)
     if label is not None:
         *_, words = parts.reader.names(kind, label)
         edges.categories = {} if words is None else {label: words}
-    found: dict[EdgeType, EdgeSet] = {}
+    alone = Graph(graph.nodes, {kind: edges}, graph.name)
+    if find_reverse(alone, kind) == "same":
+        return alone
     for other, candidate in graph.edges.items():
-        if other == kind:
-            found[kind] = edges
-        elif (other[0], other[2]) == (kind[2], kind[0]) and candidate.count == edges.count:
-            found[other] = parts.reader.lists(other)
-    return Graph(graph.nodes, found, graph.name)
+        if other != kind and (other[0], other[2]) == (kind[2], kind[0]) and candidate.count == edges.count:
+            both = Graph(graph.nodes, {kind: edges, other: parts.reader.lists(other)}, graph.name)
+            if find_reverse(both, kind) == other:
+                return both
+    return alone
 
 
 def _with_lists(graph: CutGraph, whole: Graph, kind: EdgeType, reverse: Reverse) -> CutGraph:

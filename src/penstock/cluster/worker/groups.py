@@ -78,7 +78,7 @@ class DeviceGroup:
         self._patience = member.setup.cluster.failure.patience
         self._board = WireBoard(member, generation, self._patience)
         self._group: Any = None
-        self._asked, self._closed = time.monotonic(), False
+        self._asked, self._closed, self._lock = time.monotonic(), False, threading.Lock()
         os.environ.update(_SETTINGS)
         self._join(torch.ones(1, device=device))
 
@@ -94,8 +94,9 @@ class DeviceGroup:
 
     def close(self) -> None:
         """Give up what is under way. NCCL waits until the GPU is done with what is not NCCL's: not for ever."""
-        self._closed = True
-        group, self._group = self._group, None
+        with self._lock:
+            self._closed = True
+            group, self._group = self._group, None
         if group is not None:
             ending = threading.Thread(target=group.abort, name="nccl-ends", daemon=True)
             ending.start()
@@ -103,7 +104,7 @@ class DeviceGroup:
 
     def _join(self, one: Tensor) -> None:
         """Find the others. NCCL cannot be called off meanwhile: a thread of its own would be left waiting."""
-        setup, errors = self._member.setup, list[BaseException]()
+        setup, errors = self._member.setup, list[Exception]()
 
         def join() -> None:
             try:
@@ -113,11 +114,12 @@ class DeviceGroup:
                 group = nccl(self._board, setup.task.rank, setup.layout.world, options)
                 # Connections are made by the first sum.
                 group.allreduce([one]).wait()
-                if self._closed:
+                with self._lock:
+                    late = self._closed
+                    self._group = None if late else group
+                if late:
                     group.abort()
-                else:
-                    self._group = group
-            except (RuntimeError, PenstockError, RegroupError) as error:
+            except Exception as error:  # torch has many kinds, and one that is lost would look like a sum of nothing
                 errors.append(error)
 
         thread = threading.Thread(target=join, name="nccl-joins", daemon=True)

@@ -64,13 +64,14 @@ class PartedInference:
         self._shared += 1
         name, rank, world = f"{self._name}-{self._shared}", self._team.rank, self._team.world
         with self._in_round():
-            own = compute(slice(count * rank // world, count * (rank + 1) // world))
+            bounds = [count * each // world for each in range(world + 1)]
+            own = compute(slice(bounds[rank], bounds[rank + 1]))
             if world == 1:
                 return own
             exchange = self._parts.exchange
             exchange.keep(name, own)
             self._team.barrier(f"kept-{name}")
-            found = exchange.joined(name)
+            found = exchange.joined(name, np.diff(bounds).tolist())
             self._team.barrier(f"had-{name}")
             exchange.forget(name)
             return found

@@ -38,9 +38,11 @@ def check_for_gpus(job: Job, served: bool, learnable: bool) -> None:
 
 
 def place_with_host(session: Session, share: float, fresh: bool) -> Placed:
-    """Let batches find the GPU; what a step needs there is tried on a part of the worker's `share` of a batch.
+    """Let batches find the GPU; what a step needs there is tried on a part of a batch.
 
-    Once a run has begun (it is not `fresh`), learnable rows are past the step that a trial would read.
+    `share` is how much the worker gets of the batches that its task samples: one that takes its share when it samples
+    has done so in the trial too. Once a run has begun (it is not `fresh`), learnable rows are past the step that a
+    trial would read.
     """
     step = NOTHING
     if fresh:

@@ -114,4 +114,4 @@ class Servers:
 
     def _left(self) -> bool:
         """Whether another worker has left the round without being lost: its gradients will not come."""
-        return self._member.ask("barrier", generation=self._generation, name="weights").kind == "over"
+        return not self._member.ask("holds", generation=self._generation).body["holds"]

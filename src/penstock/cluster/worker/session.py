@@ -14,9 +14,11 @@ from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.split import SeedSplit, whole_batches
 from penstock.errors import PenstockError
 from penstock.sampling.temporal import OF_NODES
+from penstock.train.checks import check_job
 from penstock.train.data import choose_task
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices
+from penstock.train.running import has_validation
 from penstock.train.samplers import clock_for
 from penstock.train.session import Session, assembled, try_out
 from penstock.train.tasks import NodeTask, Task
@@ -32,13 +34,15 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, SeedSplit]:
     torch.manual_seed(job.seed)
     inputs = PartedInputs(graph, parts, job, device)
     task, graph, split = _task(parts, graph, job)
+    # Before a batch is tried: a sampler that cannot do what is asked would only say so in its own words.
+    check_job(job, task, has_validation(task))
     session = assembled(job, graph, inputs, task)
     fresh = not any((Path(setup.run) / "checkpoints").glob("step-*.ckpt"))
     if device.type == "cuda":
         from penstock.cluster.worker.placing import check_for_gpus, place_with_host
 
         check_for_gpus(job, setup.cluster.reduce == "servers", bool(inputs.tables))
-        session.device = place_with_host(session, setup.layout.shares[setup.task.rank], fresh)
+        session.device = place_with_host(session, split.part, fresh)
     if fresh:
         # Once a run has begun, its embeddings are past the first step, and the model has been tried.
         try_out(session, with_loss=True)

@@ -20,6 +20,11 @@ class SeedSplit:
         self._items, self._new, self._alone = items, new, len(shares) == 1
         self._range = _range_of(shares, rank)
 
+    @property
+    def part(self) -> float:
+        """How much of a batch `share` leaves."""
+        return 1.0 if self._alone else self._range[1] - self._range[0]
+
     def share(self, planned: Planned) -> Planned:
         """One worker's part of a batch."""
         count = len(planned.seeds)

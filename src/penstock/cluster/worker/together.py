@@ -78,6 +78,7 @@ class Team:
                 formed = Round(**answer.body)
                 self.generation, self._stopping = formed.generation, False
                 self._evaluated = 0
+                self._parts.exchange.forget_all()
                 return formed
             self._pause()
 

@@ -1,6 +1,6 @@
 """One relation of a cut graph, read from the owners of its parts: its lists in the numbers before the cut.
 
-For tasks whose examples are that relation's edges. Of the others nothing is read.
+For tasks whose examples are that relation's edges.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ class RelationReader:
 
     def names(self, kind: EdgeType, label: str) -> tuple[list[str], list[str], list[str] | None]:
         """The relation's fields, the names of its held-out pairs, and the words of the field `label`, if it has any."""
-        said = self._ask(0, Message("held-out", _about(0, kind, label)))
+        said = self._ask(0, Message("held-out", _about(0, kind, label, False)))
         told = read_body(said, _Told)
         return told.fields, told.held_out, told.words
 
@@ -102,7 +102,7 @@ class RelationReader:
         ends = self._partition.original(kind[0]), self._partition.original(kind[2])
         found: dict[str, list[tuple[Array, Array]]] = {}
         for part in range(self._partition.parts):
-            answer = self._ask(part, Message("held-out", _about(part, kind, "")))
+            answer = self._ask(part, Message("held-out", _about(part, kind, "", True)))
             told = read_body(answer, _Told)
             if len(answer.arrays) != 2 * len(told.held_out):
                 raise _wrong(part, "held-out pairs without their places")
@@ -140,7 +140,8 @@ def answer_about(owned: OwnedPart, message: Message) -> Message:
     kind = owned.kind_named(asked.relation)
     edges = owned.graph.edges[kind]
     if isinstance(asked, HeldOutRequest):
-        arrays = [array for name in edges.held_out for array in (edges.held_out[name], owned.places(kind, name))]
+        wanted = edges.held_out if asked.pairs else ()
+        arrays = [array for name in wanted for array in (edges.held_out[name], owned.places(kind, name))]
         told = _Told(fields=list(edges.fields), held_out=list(edges.held_out), words=edges.categories.get(asked.label))
         return Message("held-out", told.model_dump(), tuple(np.asarray(array, np.int64) for array in arrays))
     count = edges.count if isinstance(asked, EdgesRequest) else len(edges.indptr) - 1
@@ -164,8 +165,8 @@ class _Told(Request):
     words: list[str] | None
 
 
-def _about(part: int, kind: EdgeType, label: str) -> dict[str, Any]:
-    return HeldOutRequest(part=part, relation=edge_key(kind), label=label).model_dump()
+def _about(part: int, kind: EdgeType, label: str, pairs: bool) -> dict[str, Any]:
+    return HeldOutRequest(part=part, relation=edge_key(kind), label=label, pairs=pairs).model_dump()
 
 
 def _in_order(pieces: list[tuple[Array, Array]]) -> Array:

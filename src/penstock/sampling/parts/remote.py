@@ -23,6 +23,7 @@ from penstock.sampling.parts.requests import (
     numbers_received,
 )
 from penstock.sampling.parts.split import Group, Piece, split_by_owner, stitch_draws, stitch_rows
+from penstock.sampling.parts.vertex_times import check_readers
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
 from penstock.wire.pending import Pending
@@ -95,14 +96,13 @@ class PartedLists:
         return partial(self._totals, readers, groups, asked)
 
     def _groups(self, readers: Readers) -> dict[int, Group]:
+        check_readers(readers)
         if len(readers.limits) and self._time is None:
             raise PenstockError("These lists do not obey time: name the field with `time`.")
         return split_by_owner(self._bounds, readers.vertices)
 
     def _ask(self, kind: str, part: int, group: Group, body: TotalsRequest, readers: Readers) -> Pending:
         excluded, seen = self._excluded(readers.exclusion, part), self._seen(readers, group)
-        if excluded is not None and seen is not None:
-            raise PenstockError("A cut graph is not sampled by time with edges excluded: leave out `time`.")
         arrays = (group.vertices, *(seen or ()), *(() if excluded is None else (excluded,)))
         return self._channels(part).start(Message(kind, body.model_dump(), arrays))
 

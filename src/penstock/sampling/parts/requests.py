@@ -64,9 +64,10 @@ class EdgesRequest(DegreesRequest):
 
 
 class HeldOutRequest(AboutRequest):
-    """Held-out pairs and their places before the cut; in the body, names of fields, and the words of one."""
+    """Names of fields and of held-out pairs, and the words of one field; with `pairs`, these and their old places."""
 
     label: Name
+    pairs: bool
 
 
 class TotalsRequest(AboutRequest):

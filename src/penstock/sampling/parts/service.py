@@ -45,14 +45,12 @@ class _Lists:
         lists = self._part(asked.part).lists(asked.relation, asked.replace, asked.weight, _absent(asked), asked.time)
         vertices, excluded, seen = self._arrays(message, asked)
         lists.check(vertices, excluded, seen)
-        most = lists.most(vertices, asked.fanout)
-        if most > MOST_EDGES:
-            raise PenstockError(
-                f"{len(vertices):,} vertices draw up to {most:,} edges of {asked.relation}, over {MOST_EDGES:,}:"
-                " use smaller batches or fan-outs."
-            )
+        _check_amount(lists.most(vertices, asked.fanout), vertices, asked)
         if asked.shared:
+            _check_shared(asked, excluded)
             drawn = lists.draw_shared(vertices, np.uint64(asked.key), asked.fanout)
+            # Fan-outs are what these draws are on average.
+            _check_amount(len(drawn.sources), vertices, asked)
         else:
             drawn = lists.draw(vertices, np.uint64(asked.key), asked.fanout, excluded, seen)
         weights = () if drawn.weights is None else (drawn.weights,)
@@ -94,6 +92,22 @@ class _Lists:
 
 def _absent(asked: TotalsRequest) -> Absent | None:
     return None if asked.absent is None else asked.absent.read()
+
+
+def _check_shared(asked: DrawRequest, excluded: Array | None) -> None:
+    """Draws that rows share look at the lists alone: what would be left unheard is refused."""
+    unheard = [name for name in ("weight", "absent", "time", "replace") if getattr(asked, name)]
+    unheard += [] if excluded is None else ["excluded edges"]
+    if unheard:
+        raise PenstockError(f"Draws that rows share do not obey {' and '.join(unheard)}: ask without.")
+
+
+def _check_amount(edges: int, vertices: Array, asked: DrawRequest) -> None:
+    if edges > MOST_EDGES:
+        raise PenstockError(
+            f"{len(vertices):,} vertices draw up to {edges:,} edges of {asked.relation}, over {MOST_EDGES:,}:"
+            " use smaller batches or fan-outs."
+        )
 
 
 def _description(part: OwnedPart) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet
 from penstock.sampling.lists import Drawn, Lists, ListSource, Readers
@@ -16,6 +17,12 @@ from penstock.sampling.temporal import Clock
 
 _ANY = np.uint64(0)
 """Whole lists are not drawn: any key names them."""
+
+
+def check_readers(readers: Readers) -> None:
+    """Refuse what whoever draws by time over parts would not obey everywhere."""
+    if len(readers.limits) and readers.exclusion:
+        raise PenstockError("A cut graph is not sampled by time with edges excluded: leave out `time` or `exclude`.")
 
 
 class VertexTimedLists:
@@ -50,6 +57,7 @@ class VertexTimedLists:
 
     def _start(self, readers: Readers, edges: bool) -> Callable[[], tuple[Lists, Readers]]:
         """Each list is asked for once, in however many trees its vertex is."""
+        check_readers(readers)
         vertices, places = np.unique(readers.vertices, return_inverse=True)
         asked = self._lists.start_draw(Readers(vertices), _ANY, ALL, edges)
         return partial(self._here, asked, vertices, readers._replace(vertices=places))

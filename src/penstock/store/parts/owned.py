@@ -82,6 +82,8 @@ class OwnedEmbedding:
         }  # fmt: skip
         self._staged: dict[int, Push] = {}
         self._factor: float | None = None
+        self._total: tuple[Array, Array] | None = None
+        """What is staged, summed, once somebody has asked for its squares."""
         self._squares: tuple[int, float] = -1, 0.0
         """The last step that was applied, and the sum of its gradients' squares."""
         self._undo: _Undo | None = None
@@ -146,7 +148,8 @@ class OwnedEmbedding:
             if step == self.step - 1 and self._squares[0] == step:
                 return self._squares[1]
             self.reach(step)
-            return _squared(self._summed(self._complete())[1])
+            self._total = self._total or self._summed(self._complete())
+            return _squared(self._total[1])
 
     def shrink(self, step: int, factor: float) -> None:
         """Have a step's gradients multiplied by a factor; again is no harm, as all ranks come to the same one."""
@@ -177,6 +180,7 @@ class OwnedEmbedding:
             if step == self.step - 1 and undo is not None and undo.step == step:
                 self._journal.append(Message("applied", {"step": step, "steps": undo.steps}, (undo.ids, *undo.tables)))
                 self._copy(undo.ids, undo.tables)
+                self._squares = -1, 0.0
                 self._settle(step, undo.steps, None)
             elif step not in (self.step, self.step + 1):
                 raise StepPast(
@@ -224,8 +228,7 @@ class OwnedEmbedding:
         """Be somewhere else altogether: first in the journal, for if that fails nothing may have changed."""
         self._journal.replace([self._clock(step=step, steps=steps, restoring=restoring, past=past)])
         self.step, self.steps, self._restoring, self._past = step, steps, restoring, past
-        self._staged.clear()
-        self._factor = None
+        self._unstage()
         self._undo = None
 
     def _check_state(self, stop: int, tables: list[Array]) -> None:
@@ -268,18 +271,25 @@ class OwnedEmbedding:
             elif record.kind == "applied":
                 self._copy(record.arrays[0], list(record.arrays[1:]))
                 self.step, self.steps = record.body["step"], record.body["steps"]
-                self._squares = self.step - 1, record.body.get("squares", 0.0)
-                self._staged.clear()
-                self._factor = None
+                # A step that was taken back has none.
+                told = record.body.get("squares")
+                self._squares = (-1, 0.0) if told is None else (self.step - 1, told)
+                self._unstage()
         if any(record.kind == "applied" for record in rest):
             undo = [] if self._undo is None else [self._undo.record()]
-            self._journal.replace([self._clock(), *undo, *map(_staged, self._staged.values())])
+            shrunk = [] if self._factor is None else [_shrunk(self.step, self._factor)]
+            self._journal.replace([self._clock(), *undo, *map(_staged, self._staged.values()), *shrunk])
 
     def _stage(self, push: Push) -> None:
         if any(other.world != push.world for other in self._staged.values()):
             # The step is done again by more or fewer: nothing of the first attempt counts.
             self._staged.clear()
-        self._staged[push.rank] = push
+        self._staged[push.rank], self._total = push, None
+
+    def _unstage(self) -> None:
+        """What was staged is applied, or counts no more."""
+        self._staged.clear()
+        self._factor = self._total = None
 
     def _check(self, push: Push) -> None:
         check_rows(self.rows, push.ids)
@@ -299,10 +309,10 @@ class OwnedEmbedding:
         steps = self.steps + any(push.learned for push in pushes)
         if self._factor is None and any(push.clipped for push in pushes):
             raise PushMissing(f"Step {self.step} of the embeddings of {self.name!r} has no factor: do the step again.")
-        ids, total = self._summed(pushes)
+        ids, total = self._total or self._summed(pushes)
         squares = _squared(total)
         if self._factor is not None:
-            total *= np.float32(self._factor)
+            total = total * np.float32(self._factor)
         before, tables = self._outcome(ids, total, steps)
         undo = _Undo(self.step, self.steps, ids, before)
         self._journal.append(undo.record())
@@ -347,8 +357,7 @@ class OwnedEmbedding:
     def _settle(self, step: int, steps: int, undo: _Undo | None) -> None:
         """The tables are those before `step`: begin a journal that says so."""
         self.step, self.steps, self._undo = step, steps, undo
-        self._staged.clear()
-        self._factor = None
+        self._unstage()
         self._journal.replace([self._clock(), *([] if undo is None else [undo.record()])])
 
     def _clock(self, **instead: Any) -> Message:

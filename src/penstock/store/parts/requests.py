@@ -1,9 +1,10 @@
 """What requests to a store must look like: checked before anything is done with them."""
 
+import math
 from typing import Annotated, TypeVar
 
 import numpy as np
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -12,6 +13,17 @@ from penstock.store.parts.transit import WireType
 from penstock.wire.message import Message
 
 Count = Annotated[int, Field(ge=0)]
+
+
+def _shrinks(factor: float) -> float:
+    """As torch clips: gradients that are no numbers make all of them none."""
+    if not (math.isnan(factor) or 0.0 <= factor <= 1.0):
+        raise ValueError(f"{factor} is outside 0..1")
+    return factor
+
+
+Factor = Annotated[float, AfterValidator(_shrinks)]
+"""What clipped gradients are multiplied by."""
 
 
 class Request(StrictDocument):
@@ -69,7 +81,7 @@ class Staged(OfTable):
 class Shrink(OfTable):
     """What a step's gradients are multiplied by."""
 
-    factor: Annotated[float, Field(ge=0.0, le=1.0)]
+    factor: Factor
 
 
 class Stand(OfTable):

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -48,14 +48,21 @@ class PartedStore:
     """Rows by new number in the whole cut graph. Vertices may be asked for twice; each row travels once a call.
 
     `local` has the parts that this process maps, by row number in the part; `channels` leads to the owners of fields
-    that are not there. With a narrow `wire_type` rows of float fields are rounded when they travel, and only then.
+    that are not there. With a narrow `wire_type` rows of the float fields in `narrowed` (None: of all) are rounded when
+    they travel, and only then.
     """
 
     def __init__(
-        self, book: Book, local: Mapping[int, LocalStore], channels: Channels, wire_type: WireType = "stored"
+        self,
+        book: Book,
+        local: Mapping[int, LocalStore],
+        channels: Channels,
+        wire_type: WireType = "stored",
+        narrowed: Container[str] | None = None,
     ) -> None:
         self.book, self._local, self._channels = book, local, channels
         self._wire_type: WireType = wire_type
+        self._narrowed = narrowed
         self._bounds = {name: part_bounds(book, name) for name in book.node_types}
         self._kinds: dict[str, Kind] = {}
         self._traffic: dict[str, Traffic] = {}
@@ -70,11 +77,12 @@ class PartedStore:
         far = [part for part in range(self.book.parts) if part not in here]
         once = np.isin(np.arange(self.book.parts), far)
         split = split_by_owner(ids, self._bounds[type_of(field, self._bounds)], once)
-        body = {"field": field, "columns": None if span is None else list(span), "wire_type": self._wire_type}
+        wire_type = self._wire_type if self._narrowed is None or field in self._narrowed else "stored"
+        body = {"field": field, "columns": None if span is None else list(span), "wire_type": wire_type}
         asked = ask_rows(self._channels, split, far, lambda part: Message("pull", {**body, "part": part}))
         for part, store in here.items():
             place_rows(store.table(field), *split.of(part), out, span)
-        way = transit(self._wire_type, *kind, span)
+        way = transit(wire_type, *kind, span)
         stored = transit("stored", *kind, span).row_bytes
         for each in asked:
             self._count(field, len(each.places), receive_rows(each, way, out), stored)

@@ -43,5 +43,7 @@ def _part(amount: float, among: int) -> float:
 
 
 def _whole_gpus(gpus: int, workers: int) -> float:
-    """Ray gives parts of one GPU, but not of several."""
-    return float(gpus // workers) if gpus >= workers else _part(gpus, workers)
+    """Ray gives parts of one GPU, but not of several: of workers that share, so many must fit each."""
+    if gpus >= workers:
+        return float(gpus // workers)
+    return _part(1, math.ceil(workers / gpus)) if gpus else 0.0
