@@ -33,7 +33,7 @@ def _plan_card(run: Run) -> str:
         ("an epoch, as planned", seconds(foretold)),
         ("an epoch, as it was (median)", seconds(real) + off),
         ("an iteration, as planned", seconds(number(said.get("iteration_s")) or 0.0)),
-        ("no schedule can be below", seconds(number(said.get("lower_bound_s")) or 0.0)),
+        ("the least in the long run", seconds(number(said.get("lower_bound_s")) or 0.0)),
     ]
     about = f"placement {_text(said.get('placement'))}, flows {_text(said.get('flows'))}"
     return card("Plan", pairs(rows), escape(about))

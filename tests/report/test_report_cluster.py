@@ -1,0 +1,45 @@
+"""The cards of a run on several machines: tasks, traffic, and a plan beside what became of it."""
+
+import pytest
+
+from penstock.report.cluster import cluster_cards
+from penstock.report.run_folder import Run
+
+TASKS = [
+    {"id": "store-m0", "kind": "store", "machine": "m0", "restarts": 0, "peak_rss_mb": 100.0},
+    {"id": "worker-0", "kind": "worker", "machine": "m1", "restarts": 1, "peak_rss_mb": 200.0},
+]
+PREDICTED = {
+    "placement": "search",
+    "flows": "iteration-first",
+    "iteration_s": 0.1,
+    "epoch_s": 2.0,
+    "lower_bound_s": 0.09,
+}
+
+
+def cards_of(result: dict) -> list[str]:
+    """Of a run that is known by its result alone."""
+    run = object.__new__(Run)
+    run.result = result
+    return cluster_cards(run)
+
+
+def cards(**result) -> str:
+    return "".join(cards_of({"tasks": TASKS, **result}))
+
+
+def test_a_plan_stands_beside_what_became_of_it() -> None:
+    shown = cards(predicted=PREDICTED, epoch_seconds=[9.0, 2.1, 2.2])
+    assert "Plan" in shown and "placement search, flows iteration-first" in shown
+    assert "2.2 s (+10.0%)" in shown
+
+
+@pytest.mark.parametrize("result", [{}, {"predicted": PREDICTED}, {"predicted": "x", "epoch_seconds": [1.0]}])
+def test_without_both_there_is_no_such_card(result: dict) -> None:
+    shown = cards(**result)
+    assert "as planned" not in shown and "worker-0" in shown
+
+
+def test_nothing_of_a_cluster_for_one_machine() -> None:
+    assert cards_of({}) == []
