@@ -64,7 +64,8 @@ def test_gpus_are_shared_only_if_asked_for():
 
 def test_workers_count_where_a_plan_puts_them():
     cluster = cluster_of((1, 0), (1, 2))
-    planned = lay_out(cluster, 2, {"worker-0": "m1", "worker-1": "m1"})
+    stores = {"store-m0": "m0", "store-m1": "m1"}
+    planned = lay_out(cluster, 2, {"worker-0": "m1", "worker-1": "m1", **stores})
     assert gpus.chosen_for_all("auto", cluster, planned) == ("cuda", None) and gpus.own_gpus(cluster, planned)
     assert [task.gpu for task in planned.of_kind("worker")] == [0, 1]
     assert gpus.chosen_for_all("auto", cluster)[0] == "cpu"

@@ -191,3 +191,38 @@ def test_clipped_rows_and_times_are_one_machines(tmp_path, wire_type):
     cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=partition, wire_type=wire_type)
     run = run_on(cluster, saved.path, tmp_path / "run", **how, dropout=0.0)
     assert_same_losses(run.path, tmp_path / "one", ROUNDING)
+
+
+OWN = '''
+import torch
+
+
+class Net(torch.nn.Module):
+    """Means of neighbours, twice."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(2 * inputs, 16), torch.nn.Linear(32, outputs)
+
+    def forward(self, x, edge_index):
+        for layer in (self.first, self.last):
+            sums = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+            counts = torch.bincount(edge_index[1], minlength=len(x)).clamp(min=1)
+            x = layer(torch.cat([x, sums / counts[:, None]], 1))
+            x = x.relu() if layer is self.first else x
+        return x
+'''
+
+
+@pytest.mark.parametrize("workers, tolerance", [(1, 0), pytest.param(2, 0.01, marks=pytest.mark.long)])
+def test_a_module_of_ones_own(place, tmp_path, workers, tolerance):
+    """Every worker imports it from its file. It sees all edges of its share at once, so that shares matter a little."""
+    folder, graph = place
+    (tmp_path / "mine.py").write_text(OWN)
+    own = {"module": f"{tmp_path / 'mine.py'}:Net", "dropout": 0.0}
+    trained(graph, tmp_path / "one", **{**JOB, **own})
+    spread = machines(1, workers - 1)
+    cluster = cluster_file(tmp_path, machines=spread, partition=in_parts(graph, 2, folder))
+    run = run_on(cluster, graph.path, tmp_path / "run", **own)
+    assert run.facts["model"] == "Net"
+    assert_same_losses(run.path, tmp_path / "one", tolerance)

@@ -20,7 +20,7 @@ from penstock.plan.training import Shape
 from penstock.progress import Progress
 from penstock.simulate.rates import POLICIES
 from penstock.train.job import Job
-from penstock.train.running import resolved
+from penstock.train.running import found_anywhere
 
 _BYTES = 1e9 / 8
 """In a gigabit."""
@@ -45,11 +45,8 @@ def plan_run(
         if name is not None and name not in known:
             raise PenstockError(f"No {what} is called {name!r}{nearest(name, known)}")
     # A run takes what its plan was made for: the threads that were measured, and a graph found from anywhere.
-    fixed = {
-        "threads": job.threads or 1,
-        "graph": resolved(job.graph),
-        "device": chosen_for_all(job.device, cluster)[0],
-    }
+    device = chosen_for_all(job.device, cluster)[0]
+    fixed = {"threads": job.threads or 1, "device": device, **found_anywhere(job)}
     job = job.model_copy(update=fixed)
     profile = _profile(job, cluster, profile_path, progress)
     began = perf_counter()

@@ -19,7 +19,7 @@ from penstock.partition import open_partition
 from penstock.progress import Progress
 from penstock.train.job import Job
 from penstock.train.run_folder import RunFolder
-from penstock.train.running import resolved
+from penstock.train.running import found_anywhere
 from penstock.train.surroundings import polite_interrupt
 
 _SEATS = "workers-of-the-profile"
@@ -33,7 +33,7 @@ def profile_job(job: Job, cluster: ClusterDocument, iterations: int, progress: P
     Workers sit beside no part, so that all they read is counted, and draw their batches themselves. Processor time is
     measured on one thread each: a speed beside 1 in the cluster file says how other machines are.
     """
-    job = job.model_copy(update={"graph": resolved(job.graph)})
+    job = job.model_copy(update=found_anywhere(job))
     own = {"threads": 1, "epochs": max(job.epochs, iterations + WARMING + 1), "evaluate_every": -1, "sample_threads": 1}
     with tempfile.TemporaryDirectory(prefix="penstock-profile-") as place:
         run = {"run": str(Path(place) / "run"), "device": "cpu"}

@@ -28,7 +28,7 @@ from penstock.train.checkpoints import newest
 from penstock.train.data import open_data
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.run_folder import CLUSTER, JOB, PLAN, RunFolder
-from penstock.train.running import change_epochs, resolved
+from penstock.train.running import change_epochs, found_anywhere
 from penstock.train.standing import checked_standing
 from penstock.train.state_file import read_state, write_state
 from penstock.train.surroundings import polite_interrupt
@@ -66,13 +66,13 @@ def _start(job: Job, cluster: ClusterDocument, force: bool, progress: Progress, 
         # What cannot be is refused before the graph is cut.
         chosen_for_all(job.device, cluster)
     threads = job.threads or max(1, default_threads() // max(machine.workers for machine in cluster.machines))
-    job = job.model_copy(update={"threads": threads, "graph": resolved(job.graph)})
+    job = job.model_copy(update={"threads": threads, **found_anywhere(job)})
     if cluster.partition is not None:
         cluster.partition = str(Path(cluster.partition).resolve())
         open_partition(cluster.partition)
     graph = None if cluster.partition is not None else open_data(job)
     name = Path(cluster.partition).name if graph is None else graph.name  # type: ignore[arg-type]
-    folder = RunFolder.create(job, f"{name}-{job.model}".replace("/", "-"), force)
+    folder = RunFolder.create(job, f"{name}-{job.model_name}".replace("/", "-"), force)
     try:
         if graph is not None:
             _cut(graph, cluster, folder, progress)
@@ -80,7 +80,7 @@ def _start(job: Job, cluster: ClusterDocument, force: bool, progress: Progress, 
         if plan is not None:
             write_plan(plan, folder.path / PLAN)
         started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        folder.write_facts(state="running", message="", started=started, model=job.model)
+        folder.write_facts(state="running", message="", started=started, model=job.model_name)
     except BaseException:
         folder.discard()
         raise

@@ -20,6 +20,7 @@ DECIDING = (
     "graph",
     "task",
     "model",
+    "module",
     "hidden",
     "layers",
     "heads",

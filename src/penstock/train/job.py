@@ -34,6 +34,11 @@ Options = Annotated[dict[str, Any], BeforeValidator(_mapping)]
 class TrainOptions(StrictDocument):
     """The loop."""
 
+    module: str | None = Field(
+        None,
+        description="a model of your own instead of a zoo one: FILE.py:NAME or PACKAGE.MODULE:NAME, called with inputs"
+        " and outputs (widths)",
+    )
     epochs: int = Field(10, ge=1, description="passes over the training split")
     batch_size: int = Field(1024, ge=1, description="seeds a batch")
     optimiser: str = Field("Adam", description="a class of torch.optim")
@@ -65,6 +70,11 @@ class Job(DataOptions, SamplerOptions, ModelOptions, LinkOptions, TrainOptions, 
     """Everything a run is told."""
 
     layers: int = Field(0, ge=0, description="layers of the model; 0: one a fan-out")
+
+    @property
+    def model_name(self) -> str:
+        """What the model is called, in the run's name too."""
+        return self.model if self.module is None else self.module.rpartition(":")[2]
 
 
 PARTS: dict[str, type[StrictDocument]] = {

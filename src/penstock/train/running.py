@@ -14,6 +14,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
 from penstock.memory import forget_peak, peak_mb
 from penstock.nn.options import ModelOptions
+from penstock.nn.own import own_place
 from penstock.pipeline.clock import StageTime, limiting
 from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT, Progress
@@ -40,14 +41,14 @@ def start_run(
 ) -> RunFolder:
     """Train a job from its beginning. Everything is built and tried before the run folder is made."""
     # How sums are rounded depends on the threads that compute: resumed elsewhere, the run keeps its number.
-    fixed = {"threads": job.threads or default_threads(), "graph": resolved(job.graph)}
+    fixed = {"threads": job.threads or default_threads(), **found_anywhere(job)}
     job = job.model_copy(update={**fixed, **_options_of(module)})
     with own_settings(job):
         session = make_session(job, graph, module, progress=progress)
         check_job(job, session.task, has_validation(session.task))
         if session.inputs.note:
             progress.note(session.inputs.note)
-        model = type(module).__name__ if module is not None and not _options_of(module) else job.model
+        model = type(module).__name__ if module is not None and not _options_of(module) else job.model_name
         folder = RunFolder.create(job, f"{session.graph.name}-{model}".replace("/", "-"), force)
         session.folder = folder.path
         started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
@@ -203,6 +204,11 @@ def change_epochs(standing: Standing, epochs: int) -> None:
     if epochs < begun:
         raise PenstockError(f"The run is in epoch {begun} already: give --epochs {begun} or more.")
     standing.done = standing.epoch == epochs
+
+
+def found_anywhere(job: Job) -> dict[str, str | None]:
+    """Fields of a job that name files, as they can be opened from any folder."""
+    return {"graph": resolved(job.graph), "module": None if job.module is None else own_place(job.module)}
 
 
 def resolved(name: str) -> str:

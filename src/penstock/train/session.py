@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn import ModelOptions, adapt, build_model
+from penstock.nn.own import build_own
 from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.progress import SILENT, Progress
@@ -167,7 +168,7 @@ def make_session(
     # Who only uses a model may do so on any machine.
     device = chosen_device(job.device if taught is None or job.device == "cpu" else "auto")
     if not graph.edges:
-        if job.model != "mlp" or module is not None:
+        if job.model != "mlp" or module is not None or job.module is not None:
             raise PenstockError("The graph has no edges, so there are no neighbours to learn from: use model mlp.")
         graph = with_empty_relations(graph)
     torch.manual_seed(job.seed)
@@ -192,6 +193,9 @@ def assembled(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.
 
 
 def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None) -> torch.nn.Module:
+    if module is None and job.module is not None:
+        widths = next(iter(inputs.widths.values())) if graph.is_homogeneous else dict(inputs.widths)
+        module = build_own(job.module, widths, task.out)
     if module is not None:
         if not module.training:
             # Left so by an evaluation. A module in training whose parts are not has them frozen, and they stay so.

@@ -1,0 +1,71 @@
+"""A model of the user's, named by where it is: every process of a run imports it the same way."""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from penstock.errors import PenstockError, nearest
+
+Widths = int | Mapping[str, int]
+
+
+def build_own(name: str, inputs: Widths, outputs: int) -> torch.nn.Module:
+    """What the function or class at FILE.py:NAME or PACKAGE.MODULE:NAME makes of the widths in and out.
+
+    `inputs` are widths by type where there are several.
+    """
+    place, _, attribute = name.rpartition(":")
+    found = _imported(place, name)
+    make = getattr(found, attribute, None)
+    if not callable(make):
+        known = [each for each in vars(found) if not each.startswith("_")]
+        raise PenstockError(f"{place} has nothing to call by the name {attribute!r}{nearest(attribute, known)}")
+    try:
+        made: Any = make(inputs=inputs, outputs=outputs)
+    except Exception as error:
+        what = " ".join(str(error).split())[:200]
+        raise PenstockError(
+            f"{name} could not be called with inputs={inputs!r} and outputs={outputs} ({type(error).__name__}: {what}):"
+            " let it take these two."
+        ) from error
+    if not isinstance(made, torch.nn.Module):
+        raise PenstockError(f"{name} made a {type(made).__name__}: let it return a torch.nn.Module.")
+    return made
+
+
+def own_place(name: str) -> str:
+    """The same name, with a file's path that can be opened from any folder."""
+    place, colon, attribute = name.rpartition(":")
+    return f"{Path(place).resolve()}{colon}{attribute}" if place.endswith(".py") else name
+
+
+def _imported(place: str, name: str) -> ModuleType:
+    if not place:
+        raise PenstockError(f"Module {name!r} names no place: write FILE.py:NAME or PACKAGE.MODULE:NAME.")
+    try:
+        return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except FileNotFoundError:
+        raise PenstockError(f"{place} does not exist: name the file of your module on every machine alike.") from None
+    except Exception as error:
+        what = " ".join(str(error).split())[:200]
+        raise PenstockError(f"{place} could not be imported ({type(error).__name__}: {what}): mend it.") from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    # Two files may have one name.
+    mark = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(f"penstock_own_{path.stem}_{mark}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
