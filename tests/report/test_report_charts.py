@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.report.axes import exact, fitted, logarithmic, spans_decades
+from penstock.report.axes import Axis, exact, fitted, logarithmic, spans_decades
 from penstock.report.charts import MOST_POINTS, Mark, Series, column_chart, line_chart, thinned
 from penstock.report.run_folder import Stage
 from penstock.report.values import number
@@ -122,3 +122,8 @@ def test_the_limiting_stage_in_words():
     assert limit_sentence(compute, [*idle, compute]).endswith("; the other stages mostly waited.")
     assert limit_sentence(compute, [compute]).endswith("96 % of the time.")
     assert limit_sentence(sample, [sample]) == "No stage was busy throughout: sampling was busiest, 30 % of the time."
+
+
+def test_where_floats_are_too_far_apart_a_value_stands_in_the_middle():
+    most = float(1 << 54)
+    assert Axis(most - 0.5, most + 0.5, []).place(most) == 0.5

@@ -21,6 +21,9 @@ class Axis:
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log10(low), math.log10(high), math.log10(value)
+        if high <= low:
+            # Numbers so large that nothing lies between two neighbours.
+            return 0.5
         return min(max((value - low) / (high - low), 0.0), 1.0)
 
 
