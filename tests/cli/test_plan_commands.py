@@ -114,3 +114,16 @@ def test_a_plan_of_other_tasks_is_refused(monkeypatch, capsys, files):
             lay_out(cluster, 2, {**where, **wrong})
     with pytest.raises(PenstockError, match="The plan puts worker-0 on 'no machine'"):
         lay_out(cluster, 2, {name: each for name, each in where.items() if name != "worker-0"})
+
+
+def test_racks_keep_their_names(monkeypatch, capsys, files):
+    document = yaml.safe_load((files / "cluster.yaml").read_text())
+    document["machines"][0]["rack"] = "north"
+    (files / "cluster.yaml").write_text(yaml.safe_dump(document))
+    code, _, err = planned(monkeypatch, capsys, files)
+    assert code == 2 and "Machine fast is in no rack and others are" in " ".join(err.split())
+    document["machines"][1]["rack"] = "south"
+    (files / "cluster.yaml").write_text(yaml.safe_dump(document | {"oversubscription": 4}))
+    assert planned(monkeypatch, capsys, files)[0] == 0
+    links = json.loads((files / "plan.json").read_text())["predicted"]["link_bytes"]
+    assert {"rack north up", "rack south down"} <= set(links)

@@ -96,7 +96,7 @@ def machines_of(cluster: ClusterDocument, measured_rate: float) -> Machines:
             "gpus": tuple(float(machine.gpus) for machine in cluster.machines),
         },
         rates=tuple(_rate(machine, measured_rate) for machine in cluster.machines),
-        racks=tuple(machine.rack or "" for machine in cluster.machines),
+        racks=tuple(_racks(cluster)),
         speeds=tuple(machine.speed for machine in cluster.machines),
         oversubscription=cluster.oversubscription,
     )
@@ -134,6 +134,14 @@ def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Pr
                 " again with `penstock profile JOB --cluster` for this cluster."
             )
     return profile
+
+
+def _racks(cluster: ClusterDocument) -> list[str]:
+    """The rack of every machine; one for all where none is named."""
+    without = [machine.name for machine in cluster.machines if machine.rack is None]
+    if 0 < len(without) < len(cluster.machines):
+        raise PenstockError(f"Machine {without[0]} is in no rack and others are: give every machine a rack, or none.")
+    return [machine.rack or "" for machine in cluster.machines]
 
 
 def _rate(machine: Machine, measured: float) -> float:

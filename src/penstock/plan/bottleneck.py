@@ -5,7 +5,6 @@ from collections import defaultdict
 from penstock.simulate.critical import Step, critical_path
 from penstock.simulate.timeline import Timeline
 
-_SHARE = "SHARE"
 _WORK = {
     "draw": "drawing batches",
     "serve": "answering requests",
@@ -20,16 +19,16 @@ def bottleneck_of(timeline: Timeline, placement: list[str]) -> str:
     path = critical_path(timeline)
     total = sum(step.end - step.start for step in path) or 1.0
     # A flow's time counts to whoever waits for it and the link it crosses, a task's to whoever does it.
-    shares: defaultdict[tuple[str, str], float] = defaultdict(float)
+    shares: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     owners = _Owners(timeline, placement)
     for step in path:
         shares[owners.of(step)] += (step.end - step.start) / total
     if not shares:
         return "Nothing takes any time."
-    (who, what), share = max(shares.items(), key=lambda item: item[1])
-    waits = sum(amount for (_, cause), amount in shares.items() if cause.startswith("waits"))
+    (who, verb, what), share = max(shares.items(), key=lambda item: item[1])
+    waits = sum(amount for (_, verb, _), amount in shares.items() if verb == "waits")
     rest = f"Links make up {waits:.0%} of the critical path, tasks {1 - waits:.0%}."
-    return f"{who} {what.replace(_SHARE, f'{share:.0%}')}. {rest}"
+    return f"{who} {verb} {share:.0%} of the time {what}. {rest}"
 
 
 class _Owners:
@@ -39,15 +38,15 @@ class _Owners:
         self._tasks = {name: number for number, name in enumerate(load.task_names)}
         self._flows = {name: number for number, name in enumerate(load.flow_names)}
 
-    def of(self, step: Step) -> tuple[str, str]:
-        """(who, does what) in a step."""
+    def of(self, step: Step) -> tuple[str, str, str]:
+        """(who, spends or waits, on or for what) in a step."""
         if step.name in self._tasks:
             task = int(self._load.beside[self._tasks[step.name]])
-            return self._named(task), f"spends {_SHARE} of the time on {_WORK.get(step.kind, step.kind)}"
+            return self._named(task), "spends", f"on {_WORK.get(step.kind, step.kind)}"
         flow = self._flows[step.name]
         target = int(self._load.beside[self._load.targets[flow]])
         link = step.waited_for or self._slowest(flow)
-        return self._named(target), f"waits {_SHARE} of the time for {_possessive(link)}"
+        return self._named(target), "waits", f"for {_possessive(link)}"
 
     def _named(self, task: int) -> str:
         return f"{self._load.task_names[task]} on {self._placement[task]}"

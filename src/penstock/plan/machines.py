@@ -8,8 +8,6 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.simulate.network import Network, racks
 
-RESOURCES = ("cores", "memory_gb", "gpus")
-
 
 @dataclass(frozen=True)
 class Machines:
@@ -31,9 +29,7 @@ class Machines:
 
     def network(self) -> Network:
         """Their links."""
-        labels = {label: number for number, label in enumerate(dict.fromkeys(self.racks))}
-        numbers = [labels[label] for label in self.racks]
-        return racks(numbers, self.rates, self.rates, self.oversubscription, self.names)
+        return racks(self.racks, self.rates, self.rates, self.oversubscription, self.names)
 
     def with_rate(self, number: int, factor: float) -> "Machines":
         """The same with one link faster."""

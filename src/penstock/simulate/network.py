@@ -65,7 +65,7 @@ def star(
 
 
 def racks(
-    rack_of: Sequence[int],
+    rack_of: Sequence[int | str],
     incoming: Sequence[float] | Array,
     outgoing: Sequence[float] | Array,
     oversubscription: float = 1.0,
@@ -75,7 +75,7 @@ def racks(
 
     A rack's uplink carries the sum of its machines' outgoing rates divided by `oversubscription`, its downlink the
     same of the incoming rates. Links are numbered: outgoing of every machine, incoming of every machine, and where
-    there is more than one rack, uplinks and downlinks.
+    there is more than one rack, uplinks and downlinks, in the order in which racks are first named.
     """
     size = len(incoming)
     if len(outgoing) != size or len(rack_of) != size:
@@ -86,7 +86,8 @@ def racks(
     if not oversubscription > 0:
         raise PenstockError(f"An oversubscription of {oversubscription:g} is no ratio: give a number above 0.")
     names = tuple(machines) if machines is not None else tuple(f"m{number}" for number in range(size))
-    labels, rack = np.unique(np.asarray(rack_of, np.int64), return_inverse=True)
+    labels = list(dict.fromkeys(rack_of))
+    rack = np.array([labels.index(label) for label in rack_of], np.int64)
     links = [f"{name} out" for name in names] + [f"{name} in" for name in names]
     rates = [np.asarray(outgoing, np.float64), np.asarray(incoming, np.float64)]
     if len(labels) > 1:

@@ -1,7 +1,7 @@
 """From a workload file to what is simulated: the workload, its network, its placement and its amounts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -57,15 +57,9 @@ def build_scenario(document: WorkloadDocument, iterations: int | None = None) ->
 
 def _network(document: WorkloadDocument) -> Network:
     machines = document.machines
-    labels = list(dict.fromkeys(str(machine.rack) for machine in machines))
-    numbers = [labels.index(str(machine.rack)) for machine in machines]
+    labels = [str(machine.rack) for machine in machines]
     incoming, outgoing = zip(*(machine.rates for machine in machines), strict=True)
-    network = racks(numbers, incoming, outgoing, document.oversubscription, [machine.name for machine in machines])
-    if len(labels) == 1:
-        return network
-    # The network numbers racks; a file names them.
-    named = [f"rack {label} {way}" for way in ("up", "down") for label in labels]
-    return replace(network, link_names=(*network.link_names[: 2 * len(machines)], *named))
+    return racks(labels, incoming, outgoing, document.oversubscription, [machine.name for machine in machines])
 
 
 def _loose(document: WorkloadDocument, machines: Sequence[str]) -> tuple[Workload, Array, Array]:
