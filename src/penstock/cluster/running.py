@@ -48,8 +48,9 @@ def start_planned_run(
 ) -> RunFolder:
     """Train as a plan says. `changes` of its job may not touch what the plan was made for."""
     job = make_job({**plan.job, **changes}, "The plan's job")
+    fields = job.model_dump(mode="json")
     for name in (*DECIDING, *PLANNED):
-        before, after = plan.job.get(name), job.model_dump(mode="json").get(name)
+        before, after = plan.job.get(name), fields.get(name)
         if before != after:
             raise PenstockError(f"The plan was made for {name} {before!r}, not {after!r}: plan again for that.")
     try:
@@ -159,8 +160,10 @@ def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progre
             rest = [machine for machine in cluster.machines if machine.name != error.machine]
             if not cluster.failure.elastic or not any(machine.workers for machine in rest):
                 raise
-            progress.note(f"The run goes on without {error.machine}, and without a plan. {error}")
-            (folder.path / PLAN).unlink(missing_ok=True)
+            progress.note(f"The run goes on without {error.machine}. {error}")
+            if _plan_of(folder) is not None:
+                progress.note("The plan was made for all machines: the others go on without it.")
+                (folder.path / PLAN).unlink()
             cluster = cluster.model_copy(update={"machines": rest})
             write_whole(folder.path / CLUSTER, cluster.model_dump_json(indent=1) + "\n")
             folder.write_facts(state="running", message="")
