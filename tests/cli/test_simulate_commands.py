@@ -13,6 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = DOCS / "examples"
 FIELDS = {
     "makespan_s", "lower_bound_s", "events", "seconds", "links", "critical_path", "policy", "iterations",
+    "step_s", "bubble_fraction", "exposed_communication_s", "coflows",
 }  # fmt: skip
 
 
@@ -31,12 +32,12 @@ def test_json_says_what_it_took_and_why(monkeypatch, capsys):
 
 
 def test_compare_ranks_all_policies(monkeypatch, capsys):
-    from penstock.simulate import POLICIES
+    from penstock.simulate.rates import FLOW_POLICIES
 
     found = answer(monkeypatch, capsys, "simulate", EXAMPLES / "exchange.yaml", "--compare")
     assert set(found) == FIELDS | {"compared"}
     rows = found["compared"]
-    assert {row["policy"] for row in rows} == set(POLICIES)
+    assert {row["policy"] for row in rows} == {*FLOW_POLICIES, "hermod", "slack"}
     times = [row["makespan_s"] for row in rows]
     assert times == sorted(times) and rows[0]["ratio"] == 1 and rows[-1]["ratio"] == pytest.approx(times[-1] / times[0])
     assert {row["slowest_link"] for row in rows} == {"far out"}
@@ -44,6 +45,37 @@ def test_compare_ranks_all_policies(monkeypatch, capsys):
         assert row["gap"] == pytest.approx(row["makespan_s"] / row["lower_bound_s"] - 1, abs=1e-9)
     mine = next(row for row in rows if row["policy"] == "oes")
     assert mine["makespan_s"] == found["makespan_s"]
+
+
+def test_a_language_models_step(monkeypatch, capsys):
+    from penstock.simulate.rates import COFLOW_POLICIES
+
+    found = answer(monkeypatch, capsys, "simulate", EXAMPLES / "pipeline.yaml", "--compare")
+    assert set(found) == FIELDS | {"compared"}
+    assert (found["policy"], found["iterations"]) == ("hermod", 2)
+    assert set(found["coflows"]) == {"count", "mean_cct_s", "p95_cct_s"}
+    assert 0 < found["exposed_communication_s"] < found["step_s"] <= found["makespan_s"]
+    # Three stages wait for the fourth in a step of eight microbatches, and communication comes on top.
+    assert found["bubble_fraction"] > 3 / 8
+    rows = {row["policy"]: row for row in found["compared"]}
+    assert set(rows) == set(COFLOW_POLICIES)
+    assert rows["slack"]["step_s"] <= rows["hermod"]["step_s"] == found["step_s"]
+
+
+def test_few_queues_carry_an_order_out_as_well_as_they_can(monkeypatch, capsys):
+    free, one, many = (
+        answer(monkeypatch, capsys, "simulate", EXAMPLES / "pipeline.yaml", "--policy", "slack", *queues)["step_s"]
+        for queues in ((), ("--queues", "1"), ("--queues", "64"))
+    )
+    fair = answer(monkeypatch, capsys, "simulate", EXAMPLES / "pipeline.yaml", "--policy", "fair")["step_s"]
+    assert one == pytest.approx(fair)
+    assert many == pytest.approx(free)
+
+
+def test_queues_are_for_priorities(monkeypatch, capsys):
+    assert "orders nothing by priority" in refusal(
+        monkeypatch, capsys, "simulate", EXAMPLES / "exchange.yaml", "--policy", "oes", "--queues", "2"
+    )
 
 
 def test_text_for_people(monkeypatch, capsys):

@@ -155,10 +155,10 @@ BAD = {
     "negative seconds": (chain(tasks=[TASK | {"seconds": -1}], flows=[]), "tasks.0.seconds: Input should be greater"),
     "two tasks of a name": (chain(tasks=[TASK, TASK], flows=[]), "Two items of the workload are called 'x'"),
     "two flows of a name": (chain(flows=chain()["flows"] * 2), "are called 'first->second'"),
-    "two forms": (chain(gnn=gnn()["gnn"]), "give either gnn, or tasks with their flows and after, and not both"),
-    "no form": ({"machines": PAIR}, "give either gnn, or tasks"),
+    "two forms": (chain(gnn=gnn()["gnn"]), "give one of gnn, llm, and tasks with their flows and after"),
+    "no form": ({"machines": PAIR}, "give one of gnn, llm, and tasks"),
     "flows alone": (without("tasks"), "No task is called 'first'"),
-    "no machines": (without("machines"), "machines: Field required"),
+    "no machines": (without("machines"), "give machines"),
     "unknown key": (chain(iteration=3), "iteration: Extra inputs are not permitted"),
     "half the racks": (chain(machines=[PAIR[0] | {"rack": 1}, PAIR[1]]), "give every machine a rack, or none"),
     "oversubscription": (chain(oversubscription=0), "oversubscription: Input should be greater than 0"),
@@ -201,3 +201,48 @@ def test_files_that_are_none(tmp_path):
     for name, said in (("list", "no mapping"), ("broken", "is not YAML"), ("missing", "does not exist")):
         with pytest.raises(PenstockError, match=said):
             read_workload(tmp_path / f"{name}.yaml")
+
+
+LLM = {
+    "model": {"layers": 4, "hidden": 64, "heads": 4, "sequence": 32, "feed_forward": 256},
+    "parallel": {"tensor": 8, "pipeline": 2, "data": 2, "microbatches": 4},
+    "servers": {"count": 4, "nic_gbps": 10},
+}
+
+
+def llm(**changes):
+    return {"llm": LLM | changes}
+
+
+BAD_LLM = {
+    "machines too": (llm() | {"machines": PAIR}, "give the servers under llm, and no machines"),
+    "and gnn": (llm() | {"gnn": gnn()["gnn"]}, "give one of gnn, llm"),
+    "no such model": (llm(model="gpt5"), "No model is called 'gpt5'"),
+    "half a model": (llm(model={"layers": 4}), "give a preset, or hidden"),
+    "no servers": ({"llm": {"model": "gpt3-13b", "parallel": {}}}, "llm.servers: Field required"),
+    "too few GPUs": (llm(servers={"count": 1}), "give more servers"),
+    "zero rate": (llm(servers={"count": 4, "nic_gbps": 0}), "greater than 0"),
+    "pairs of matchings": (
+        llm(all_to_all={"schedule": "bvn", "detail": "pairs"}),
+        "detail pairs is for schedule fair",
+    ),
+    "unknown schedule": (llm(all_to_all={"schedule": "ring"}), "'fair', 'printed', 'matched' or 'bvn'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LLM)
+def test_bad_language_models_get_one_sentence(tmp_path, name):
+    fields, says = BAD_LLM[name]
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    with pytest.raises(PenstockError) as error:
+        build_scenario(read_workload(path))
+    assert says in str(error.value)
+
+
+def test_a_preset_takes_what_is_said_otherwise(tmp_path):
+    path = tmp_path / "good.yaml"
+    path.write_text(yaml.safe_dump(llm(model={"preset": "gpt3-13b", "layers": 4, "sequence": 64})))
+    job = read_workload(path).llm.job()
+    assert (job.model.layers, job.model.sequence, job.model.hidden) == (4, 64, 5120)
+    assert len(build_scenario(read_workload(path)).amounts.seconds) == 3

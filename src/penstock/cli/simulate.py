@@ -1,5 +1,7 @@
 """`penstock simulate`: what a workload would take on a network, under one rule of sharing links or all of them."""
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,17 +13,29 @@ from rich.table import Column, Table
 from penstock.cli.output import JsonOption, print_json
 from penstock.report.gantt import Shown, check_form, path_by_kind, path_sentence, write_timeline
 from penstock.report.words import percent, seconds
-from penstock.simulate import POLICIES, Timeline, critical_path, lower_bound, policy_named
+from penstock.simulate import POLICIES, RatePolicy, Timeline, critical_path, lower_bound, policy_named
+from penstock.simulate.coflows import coflow_times
 from penstock.simulate.document import read_workload
+from penstock.simulate.pace import bubble_fraction, exposed_seconds, step_seconds
+from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
+from penstock.simulate.rates.families import PRIORITY
 from penstock.simulate.scenario import Scenario, build_scenario
 
 _BUSIEST = 3
+_FOR_ANY = {name: COFLOW_POLICIES[name] for name in ("hermod", "slack")}
+"""Orders of coflows that say something where there is no language model."""
 
 
 def simulate_command(
     workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A workload file (YAML).")],
-    policy: Annotated[str, typer.Option(help=f"How flows share links: {', '.join(POLICIES)}.")] = "oes",
-    compare: Annotated[bool, typer.Option("--compare", help="Run all policies and print a table.")] = False,
+    policy: Annotated[
+        str | None,
+        typer.Option(help=f"How flows share links: {', '.join(POLICIES)}. If none: hermod for an llm, else oes."),
+    ] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Run all fitting policies and print a table.")] = False,
+    queues: Annotated[
+        int | None, typer.Option(min=1, help="Carry priorities out with so many queues; if none, with one a rank.")
+    ] = None,
     timeline: Annotated[
         list[Path] | None, typer.Option(help="Write a page (.html) or a Perfetto trace (.json); may be repeated.")
     ] = None,
@@ -36,42 +50,63 @@ def simulate_command(
     # What can be refused at once is refused before anything is simulated.
     for path in written:
         check_form(path)
-    policy_named(policy)
-    scenario = build_scenario(read_workload(workload), iterations)
-    found = scenario.simulate(policy, segments=bool(written))
+    if policy is not None:
+        policy_named(policy)
+    document = read_workload(workload)
+    policy = policy or ("oes" if document.llm is None else "hermod")
+    fitting = FLOW_POLICIES | _FOR_ANY if document.llm is None else COFLOW_POLICIES
+    scenario = build_scenario(document, iterations)
+    found = scenario.simulate(policy, segments=bool(written), queues=queues)
     bound = lower_bound(found.case)
-    compared = _compared(scenario, bound) if compare else []
+    by = "makespan_s" if document.llm is None else "step_s"
+    compared = _compared(scenario, bound, fitting, queues, by) if compare else []
     for path in written:
         write_timeline(Shown(workload.stem, policy, found, scenario.placement, bound), path)
+    steps = _steps(found, scenario)
     if as_json:
-        print_json(_fields(found, policy, bound) | ({"compared": compared} if compare else {}))
+        print_json(_fields(found, policy, bound) | steps | ({"compared": compared} if compare else {}))
         return
     _print(found, policy, bound)
+    _print_steps(steps)
     if compare:
         _print_table(compared, policy)
     for path in written:
         print(f"Written to {path}")
 
 
-def _compared(scenario: Scenario, bound: float) -> list[dict[str, Any]]:
-    """Every policy, fastest first."""
+def _compared(
+    scenario: Scenario, bound: float, policies: Mapping[str, RatePolicy], queues: int | None, by: str
+) -> list[dict[str, Any]]:
+    """Every policy, the one with the least of `by` first."""
     rows: list[dict[str, Any]] = []
-    for policy in POLICIES:
-        found = scenario.simulate(policy)
+    for policy, rule in policies.items():
+        found = scenario.simulate(policy, queues=queues if rule.family == PRIORITY else None)
         slowest = int(np.argmax(found.link_use))
         rows.append(
             {
                 "policy": policy,
                 "makespan_s": found.makespan,
+                "step_s": step_seconds(found.case, found.ends),
+                "mean_cct_s": coflow_times(found).mean_cct_s,
                 "lower_bound_s": bound,
                 "gap": _gap(found.makespan, bound),
                 "slowest_link": found.network.link_names[slowest],
                 "utilisation": float(found.link_use[slowest]),
             }
         )
-    rows.sort(key=lambda row: row["makespan_s"])
-    best = rows[0]["makespan_s"]
-    return [{**row, "ratio": row["makespan_s"] / best if best else 1.0} for row in rows]
+    rows.sort(key=lambda row: row[by])
+    best = rows[0][by]
+    return [{**row, "ratio": row[by] / best if best else 1.0} for row in rows]
+
+
+def _steps(found: Timeline, scenario: Scenario) -> dict[str, Any]:
+    """What a step takes, and what coflows do."""
+    return {
+        "step_s": step_seconds(found.case, found.ends),
+        "bubble_fraction": bubble_fraction(found, scenario.placement),
+        "exposed_communication_s": exposed_seconds(found, scenario.silent()),
+        "coflows": asdict(coflow_times(found)),
+    }
 
 
 def _gap(makespan: float, bound: float) -> float:
@@ -105,15 +140,28 @@ def _print(found: Timeline, policy: str, bound: float) -> None:
     print(f"Simulated {found.events:,} events in {seconds(found.seconds)}")
 
 
+def _print_steps(steps: dict[str, Any]) -> None:
+    exposed = f"{seconds(steps['exposed_communication_s'])} of it is communication that nothing hides"
+    print(f"A step takes {seconds(steps['step_s'])}; {exposed}")
+    if steps["bubble_fraction"] is not None:
+        print(f"Devices compute {percent(1 / (1 + steps['bubble_fraction']))} of the time")
+    coflows = steps["coflows"]
+    if coflows["count"]:
+        mean, late = seconds(coflows["mean_cct_s"]), seconds(coflows["p95_cct_s"])
+        print(f"{coflows['count']:,} coflows take {mean} on average; 95 of 100 at most {late}")
+
+
 def _print_table(compared: list[dict[str, Any]], policy: str) -> None:
-    table = Table(Column("policy", no_wrap=True), "makespan", "to the best", "at least", "gap", "slowest link", "used")
+    columns = ("step", "to the best", "makespan", "gap", "mean coflow", "slowest link", "used")
+    table = Table(Column("policy", no_wrap=True), *columns)
     for row in compared:
         table.add_row(
             row["policy"],
-            seconds(row["makespan_s"]),
+            seconds(row["step_s"]),
             f"{row['ratio']:.3f}",
-            seconds(row["lower_bound_s"]),
+            seconds(row["makespan_s"]),
             percent(row["gap"]),
+            seconds(row["mean_cct_s"]),
             row["slowest_link"],
             percent(row["utilisation"]),
             style="bold" if row["policy"] == policy else None,

@@ -22,7 +22,7 @@ class WorkloadBuilder:
     def __init__(self, job: str = "job") -> None:
         self.job = job
         self._tasks: list[tuple[str, str, float, Mapping[str, float], int]] = []
-        self._flows: list[tuple[str, str, int, int, float, int]] = []
+        self._flows: list[tuple[str, str, int, int, float, int, int, int]] = []
         self._edges: list[tuple[Item, Item, int]] = []
         self._coflows: dict[str, int] = {}
 
@@ -58,11 +58,14 @@ class WorkloadBuilder:
         follows_itself: bool = True,
         waits_for_source: bool = True,
         awaited_by_target: bool = True,
+        microbatch: int = 0,
+        layer: int = 0,
     ) -> Item:
         """Add a flow of `size` mean bytes from one task to another, where it is needed `arrival_lag` iterations later.
 
         It starts when its source ends and, with `follows_itself`, after its own last iteration. Flows with one `coflow`
-        belong together; without a name, a flow belongs to those with the same target.
+        belong together; without a name, a flow belongs to those with the same target. A microbatch and a layer are what
+        policies may order by.
         """
         if source.is_flow or target.is_flow:
             raise PenstockError(f"A flow of kind {kind} runs from or to a flow: give two tasks.")
@@ -70,7 +73,8 @@ class WorkloadBuilder:
         ends = (self._tasks[source.number][0], self._tasks[target.number][0])
         label = coflow if coflow is not None else f"to {ends[1]} after {arrival_lag}"
         number = self._coflows.setdefault(label, len(self._coflows))
-        self._flows.append((name or f"{ends[0]}->{ends[1]}", kind, source.number, target.number, size, number))
+        title = name or f"{ends[0]}->{ends[1]}"
+        self._flows.append((title, kind, source.number, target.number, size, number, microbatch, layer))
         if waits_for_source:
             self.wait(source, item)
         if awaited_by_target:
@@ -107,6 +111,8 @@ class WorkloadBuilder:
             before=edges[:, 0].copy(),
             after=edges[:, 1].copy(),
             lags=edges[:, 2].copy(),
+            microbatches=np.array([flow[6] for flow in flows], np.int32),
+            layers=np.array([flow[7] for flow in flows], np.int32),
         )
 
     def _number(self, item: Item) -> int:

@@ -1,4 +1,4 @@
-"""The workload file: machines, their links, and what runs on them; GNN jobs, or tasks and flows of any kind."""
+"""The workload file: machines, their links, and what runs on them: GNN jobs, a language model, or tasks and flows."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem, read_yaml
+from penstock.simulate.llm.document import LlmDocument
 
 Name = Annotated[str, Field(min_length=1, max_length=80)]
 Amount = Annotated[float, Field(ge=0, le=1e18)]
@@ -112,14 +113,15 @@ class GnnDocument(StrictDocument):
 class WorkloadDocument(StrictDocument):
     """The whole of a workload file."""
 
-    iterations: int = Field(default=1, ge=1, le=1_000_000)
+    iterations: int | None = Field(default=None, ge=1, le=1_000_000, description="1 if none; of an llm 3")
     seed: int = Field(default=0, ge=0, lt=1 << 63)
-    machines: list[MachineDocument] = Field(min_length=1, max_length=1024)
+    machines: list[MachineDocument] = Field(default=[], max_length=1024)
     oversubscription: Rate = Field(default=1.0, description="what a rack's machines can send over what its uplink can")
     gnn: dict[Name, GnnDocument] = Field(default={}, description="jobs by name, or one job")
     tasks: list[TaskDocument] = Field(default=[])
     flows: list[FlowDocument] = Field(default=[])
     waits: list[WaitDocument] = Field(default=[], validation_alias="after")
+    llm: LlmDocument | None = Field(default=None, description="training of a language model, with its own servers")
 
     @field_validator("gnn", mode="before")
     @classmethod
@@ -128,8 +130,11 @@ class WorkloadDocument(StrictDocument):
 
     @model_validator(mode="after")
     def _one_form(self) -> "WorkloadDocument":
-        if bool(self.gnn) == bool(self.tasks or self.flows or self.waits):
-            raise ValueError("give either gnn, or tasks with their flows and after, and not both")
+        loose = bool(self.tasks or self.flows or self.waits)
+        if bool(self.gnn) + loose + (self.llm is not None) != 1:
+            raise ValueError("give one of gnn, llm, and tasks with their flows and after")
+        if bool(self.machines) == (self.llm is not None):
+            raise ValueError("give the servers under llm, and no machines" if self.machines else "give machines")
         racks = {machine.rack is None for machine in self.machines}
         if len(racks) > 1:
             raise ValueError("give every machine a rack, or none of them")

@@ -12,14 +12,18 @@ from penstock.simulate.amounts import Amounts, PeakToMean, draw_amounts
 from penstock.simulate.building import Item, WorkloadBuilder
 from penstock.simulate.document import GnnDocument, MachineDocument, WorkloadDocument
 from penstock.simulate.gnn import GnnJob, gnn_workload
+from penstock.simulate.llm.document import LlmDocument
+from penstock.simulate.llm.step import build_step
 from penstock.simulate.network import Network, racks
-from penstock.simulate.simulation import simulate
+from penstock.simulate.rates import RatePolicy, policy_named
+from penstock.simulate.simulation import simulate, with_queues
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Workload, merge
 
 Value = TypeVar("Value")
 
 _MOST_ITEMS = 50_000_000
+_STEPS = 3
 _GNN_FIELDS = set(GnnDocument.model_fields) - {"spread", "placement", "machines"}
 
 
@@ -33,26 +37,49 @@ class Scenario:
     amounts: Amounts
     speeds: Array  # float64 [machines]
 
-    def simulate(self, policy: str = "oes", segments: bool = False) -> Timeline:
-        """The timeline under a policy."""
+    def simulate(self, policy: str | RatePolicy = "oes", segments: bool = False, queues: int | None = None) -> Timeline:
+        """The timeline under a policy, where asked for as so many queues carry it out."""
+        if queues is not None:
+            chosen = policy_named(policy) if isinstance(policy, str) else policy
+            policy = with_queues(self.simulate(chosen), chosen, queues)
         return simulate(self.load, self.network, self.placement, self.amounts, policy, self.speeds, segments)
+
+    def silent(self) -> Timeline:
+        """The timeline if nothing had to travel."""
+        quiet = Amounts(self.amounts.seconds, np.zeros_like(self.amounts.sizes))
+        return simulate(self.load, self.network, self.placement, quiet, "fair", self.speeds)
 
 
 def build_scenario(document: WorkloadDocument, iterations: int | None = None) -> Scenario:
     """The document's scenario, for another number of iterations where one is given."""
+    if document.llm is not None:
+        return _llm(document, document.llm, iterations)
     names = [machine.name for machine in document.machines]
     network = _network(document)
     load, placement, ratios = _gnn(document, names) if document.gnn else _loose(document, names)
-    count = iterations or document.iterations
+    count = iterations or document.iterations or 1
+    _check_size(load, count)
+    placement = load.settled(placement, len(names))
+    _check_resources(load, placement, document.machines)
+    speeds = np.array([machine.speed for machine in document.machines])
+    return Scenario(load, network, placement, _amounts(load, count, document.seed, ratios), speeds)
+
+
+def _llm(document: WorkloadDocument, job: LlmDocument, iterations: int | None) -> Scenario:
+    """One step and its borders: what a step takes shows between the first and the last of three."""
+    step = build_step(job.job(document.seed))
+    count = iterations or document.iterations or _STEPS
+    _check_size(step.load, count)
+    speeds = np.ones(len(step.network.machines))
+    return Scenario(step.load, step.network, step.placement, draw_amounts(step.load, count), speeds)
+
+
+def _check_size(load: Workload, count: int) -> None:
     if count * load.items > _MOST_ITEMS:
         raise PenstockError(
             f"{count:,} iterations of {load.items:,} tasks and flows are more than {_MOST_ITEMS:,} in all:"
             " ask for fewer with --iterations."
         )
-    placement = load.settled(placement, len(names))
-    _check_resources(load, placement, document.machines)
-    speeds = np.array([machine.speed for machine in document.machines])
-    return Scenario(load, network, placement, _amounts(load, count, document.seed, ratios), speeds)
 
 
 def _network(document: WorkloadDocument) -> Network:

@@ -9,7 +9,9 @@ from penstock.graph.arrays import Array
 from penstock.simulate.amounts import Amounts, draw_amounts
 from penstock.simulate.engine import run
 from penstock.simulate.network import Network
-from penstock.simulate.rates import Case, RatePolicy, policy_named
+from penstock.simulate.rates import Case, RatePolicy, policy_named, terms_of
+from penstock.simulate.rates.compression import compressed
+from penstock.simulate.rates.families import PRIORITY
 from penstock.simulate.routes import routes_of
 from penstock.simulate.state import CHANGES, DONE, TIMED, Record, record_for, scratch_for, shape_of
 from penstock.simulate.timeline import Timeline
@@ -32,6 +34,18 @@ def simulate(
     return Simulator(load, network, amounts, policy, speeds).timeline(placement, segments)
 
 
+def with_queues(timeline: Timeline, policy: RatePolicy, queues: int) -> RatePolicy:
+    """The policy as so many queues of strict priority can carry it out; `timeline` is a run under it."""
+    if policy.family != PRIORITY:
+        raise PenstockError(f"Policy {policy.name} orders nothing by priority: queues are for those that do.")
+    if queues < 1:
+        raise PenstockError(f"{queues} queues carry nothing: give at least 1.")
+    case, tasks = timeline.case, timeline.load.tasks
+    ranks = policy.terms(case).rank
+    rank = compressed(ranks, timeline.starts[:, tasks:], timeline.ends[:, tasks:], case.coflows, queues)
+    return RatePolicy(policy.name, PRIORITY, lambda case: terms_of(case, rank=np.ascontiguousarray(rank)))
+
+
 class Simulator:
     """One workload on one network with given amounts: makespans of placement after placement in memory used again."""
 
@@ -50,8 +64,8 @@ class Simulator:
         _check_amounts(load, self.amounts)
         self.iterations = len(self.amounts.seconds)
         self._shape = shape_of(load)
-        self._scratch = scratch_for(load, self.iterations, len(network.capacities))
-        self._nothing = record_for(load, self.iterations, times=False, changes=0)
+        self._scratch = scratch_for(self._shape, self.iterations, len(network.capacities))
+        self._nothing = record_for(self._shape, self.iterations, times=False, changes=0)
 
     def makespan(self, placement: Array) -> float:
         """Seconds from the first start to the last end; nothing is recorded."""
@@ -63,7 +77,7 @@ class Simulator:
         case, room = self.case(placement), 8 * self.amounts.sizes.size if segments else 0
         began = perf_counter()
         while True:
-            record = record_for(self.load, self.iterations, times=True, changes=room)
+            record = record_for(self._shape, self.iterations, times=True, changes=room)
             makespan = self._run(case, record)
             if self._scratch.numbers[CHANGES] <= room:
                 break
@@ -79,7 +93,11 @@ class Simulator:
         machines = self.load.settled(placement, len(self.network.machines))
         routes = routes_of(self.load, self.network, machines)
         slowness = 1.0 / self.speeds[machines]
-        return Case(self._shape, self.load.order, self.load.coflows, routes, self.amounts, slowness)
+        load = self.load
+        return Case(
+            self._shape, load.order, load.coflows, routes, self.amounts, slowness,
+            load.task_kinds, load.flow_kinds, load.microbatches, load.layers,
+        )  # fmt: skip
 
     def _run(self, case: Case, record: Record) -> float:
         terms = self.policy.terms(case)

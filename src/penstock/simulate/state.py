@@ -74,6 +74,7 @@ class Shape(NamedTuple):
     followers: Array  # int32
     lags: Array  # int32
     waits: Array  # int32 [largest lag + 1, items]: what an item of iteration 0, 1, ... waits for; then like the last
+    overlap: int  # iterations of which one flow can be under way at once; 0: any number
 
 
 class Routes(NamedTuple):
@@ -129,14 +130,16 @@ def shape_of(load: Workload) -> Shape:
     starts, followers, lags = successors(load.items, load.before, load.after, load.lags)
     waits = np.zeros((int(load.lags.max(initial=0)) + 1, load.items), np.int32)
     np.add.at(waits, (load.lags, load.after), 1)
-    return Shape(load.tasks, load.flows, starts, followers, lags, np.cumsum(waits, axis=0, dtype=np.int32))
-
-
-def scratch_for(load: Workload, iterations: int, links: int) -> Scratch:
-    """Room for so many iterations of a workload on a network of so many links."""
     own = (load.before == load.after) & (load.before >= load.tasks) & (load.lags > 0)
     alone = len(np.unique(load.before[own])) == load.flows
-    together = min(iterations, int(load.lags[own].max(initial=1))) if alone else iterations
+    overlap = int(load.lags[own].max(initial=1)) if alone else 0
+    return Shape(load.tasks, load.flows, starts, followers, lags, np.cumsum(waits, axis=0, dtype=np.int32), overlap)
+
+
+def scratch_for(load: Shape, iterations: int, links: int) -> Scratch:
+    """Room for so many iterations of a workload on a network of so many links."""
+    together = min(iterations, load.overlap) if load.overlap else iterations
+    items = load.tasks + load.flows
     # Never more groups, nor paths, than flows at a time; and groups that ran empty in an event are kept to its end.
     groups = max(1, 2 * load.flows * together)
     return Scratch(
@@ -151,19 +154,19 @@ def scratch_for(load: Workload, iterations: int, links: int) -> Scratch:
         dirty=np.empty(links + 1, np.int32),
         ends=np.empty(iterations * load.tasks),
         tasks=np.empty(iterations * load.tasks, np.int32),
-        waiting=np.empty((iterations, load.items), np.int32),
-        ended=np.empty(iterations * load.items, np.int64),
-        ready=np.empty(iterations * load.items, np.int64),
+        waiting=np.empty((iterations, items), np.int32),
+        ended=np.empty(iterations * items, np.int64),
+        ready=np.empty(iterations * items, np.int64),
         numbers=np.empty(12, np.int64),
     )
 
 
-def record_for(load: Workload, iterations: int, times: bool, changes: int) -> Record:
+def record_for(load: Shape, iterations: int, times: bool, changes: int) -> Record:
     """Room for starts and ends when asked for, and for so many changes of speed."""
-    rows = iterations if times else 0
+    rows, items = iterations if times else 0, load.tasks + load.flows
     return Record(
-        np.full((rows, load.items), np.nan),
-        np.full((rows, load.items), np.nan),
+        np.full((rows, items), np.nan),
+        np.full((rows, items), np.nan),
         np.full(iterations * load.flows if changes else 0, -1, np.int64),
         np.empty(changes, CHANGE),
     )

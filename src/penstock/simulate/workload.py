@@ -5,8 +5,9 @@ task runs is not part of a workload: a placement (the machine of every task, int
 can change it.
 """
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +15,10 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.simulate.ordering import cycle_among, sorted_items
+
+
+def _unmarked() -> Array:
+    return np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +46,13 @@ class Workload:
     before: Array  # int32 [E]: item
     after: Array  # int32 [E]: item
     lags: Array  # int32 [E]: iterations, 0 or more
+    microbatches: Array = field(default_factory=_unmarked)  # int32 [F]: of a flow in its iteration; none: all 0
+    layers: Array = field(default_factory=_unmarked)  # int32 [F]: of the model; none: all 0
 
     def __post_init__(self) -> None:
+        for mark in ("microbatches", "layers"):
+            if len(getattr(self, mark)) == 0:
+                object.__setattr__(self, mark, np.zeros(self.flows, np.int32))
         _check_lengths(self)
         _check_numbers(self)
         cycle = cycle_among(self.items, self.before, self.after, self.lags)
@@ -116,8 +126,8 @@ def merge(workloads: Mapping[str, Workload]) -> Workload:
         shift = np.where(numbers < part.tasks, first_task[k], first_task[-1] - part.tasks + first_flow[k])
         return (numbers + shift).astype(np.int32)
 
-    def joined(field: str, offsets: list[int] | None = None) -> Array:
-        return np.concatenate([getattr(part, field) + (offsets[k] if offsets else 0) for k, part in enumerate(parts)])
+    def joined(name: str, offsets: list[int] | None = None) -> Array:
+        return np.concatenate([getattr(part, name) + (offsets[k] if offsets else 0) for k, part in enumerate(parts)])
 
     return Workload(
         task_names=_prefixed(workloads, "task_names"),
@@ -142,6 +152,8 @@ def merge(workloads: Mapping[str, Workload]) -> Workload:
         before=np.concatenate([moved_items(part, k, part.before) for k, part in enumerate(parts)]),
         after=np.concatenate([moved_items(part, k, part.after) for k, part in enumerate(parts)]),
         lags=joined("lags"),
+        microbatches=joined("microbatches"),
+        layers=joined("layers"),
     )
 
 
@@ -167,12 +179,12 @@ def _check_lengths(load: Workload) -> None:
         "sources": flows,
     }
     wanted |= {"targets": flows, "flow_bytes": flows, "coflows": flows, "after": len(load.before)}
-    wanted |= {"lags": len(load.before)}
-    for field in fields(load):
-        if field.name in wanted and len(getattr(load, field.name)) != wanted[field.name]:
+    wanted |= {"lags": len(load.before), "microbatches": flows, "layers": flows}
+    for each in fields(load):
+        if each.name in wanted and len(getattr(load, each.name)) != wanted[each.name]:
             raise PenstockError(
-                f"The workload's {field.name} has {len(getattr(load, field.name))} entries where "
-                f"{wanted[field.name]} are needed: give one for each."
+                f"The workload's {each.name} has {len(getattr(load, each.name))} entries where "
+                f"{wanted[each.name]} are needed: give one for each."
             )
     for name, held in load.resources.items():
         if len(held) != tasks or not (np.isfinite(held).all() and (held >= 0).all()):
@@ -181,7 +193,7 @@ def _check_lengths(load: Workload) -> None:
             )
     names = [*load.task_names, *load.flow_names]
     if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in Counter(names).items() if count > 1)
         raise PenstockError(f"Two items of the workload are called {twice!r}: give each a name of its own.")
 
 

@@ -6,18 +6,30 @@ line here.
 """
 
 from penstock.errors import PenstockError, nearest
+from penstock.simulate.rates.bytescheduler import BYTESCHEDULER
 from penstock.simulate.rates.critical_path import CRITICAL_PATH
+from penstock.simulate.rates.ep_over_dp import EP_OVER_DP
+from penstock.simulate.rates.fair import FAIR
 from penstock.simulate.rates.fifo import FIFO
+from penstock.simulate.rates.hermod import HERMOD
 from penstock.simulate.rates.iteration_first import ITERATION_FIRST
 from penstock.simulate.rates.maxmin import MAXMIN
 from penstock.simulate.rates.mrtf import MRTF
 from penstock.simulate.rates.oes import OES
 from penstock.simulate.rates.omcoflow import OMCOFLOW
 from penstock.simulate.rates.policy import Case, RatePolicy, terms_of
+from penstock.simulate.rates.slack import SLACK
+from penstock.simulate.rates.type_first import DP_FIRST, EP_FIRST, PP_FIRST
 
-POLICIES = {policy.name: policy for policy in (OES, MAXMIN, FIFO, MRTF, OMCOFLOW, ITERATION_FIRST, CRITICAL_PATH)}
+FLOW_POLICIES = {policy.name: policy for policy in (OES, MAXMIN, FIFO, MRTF, OMCOFLOW, ITERATION_FIRST, CRITICAL_PATH)}
+"""For flows of any kind."""
+COFLOW_POLICIES = {
+    policy.name: policy for policy in (FAIR, EP_OVER_DP, DP_FIRST, PP_FIRST, EP_FIRST, BYTESCHEDULER, HERMOD, SLACK)
+}
+"""Orders of coflows by what they are to a model."""
+POLICIES = FLOW_POLICIES | COFLOW_POLICIES
 
-__all__ = ["POLICIES", "Case", "RatePolicy", "policy_named", "terms_of"]
+__all__ = ["COFLOW_POLICIES", "FLOW_POLICIES", "POLICIES", "Case", "RatePolicy", "policy_named", "terms_of"]
 
 
 def policy_named(name: str) -> RatePolicy:

@@ -19,6 +19,10 @@ class Case(NamedTuple):
     routes: Routes
     amounts: Amounts
     slowness: Array  # float64 [tasks]
+    task_kinds: tuple[str, ...]
+    kinds: tuple[str, ...]  # of flows
+    microbatches: Array  # int32 [flows]
+    layers: Array  # int32 [flows]
 
 
 class RatePolicy(NamedTuple):

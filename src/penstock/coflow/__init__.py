@@ -1,0 +1,23 @@
+"""Communication that belongs together: what to send when, and sending it.
+
+- `matching/`: an all-to-all of known sizes as phases without contention; a schedule a file. Knows no network.
+- `turns`: the phases as one rank sees them, cut at whole rows.
+- `exchange`: `all_to_all` over torch.distributed, phase by phase. Its torch is imported when it is asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.coflow.matching import SCHEDULES, Phase, bound, schedule, seconds
+
+if TYPE_CHECKING:
+    from penstock.coflow.exchange import all_to_all
+
+__all__ = ["SCHEDULES", "Phase", "all_to_all", "bound", "schedule", "seconds"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "all_to_all":
+        from penstock.coflow.exchange import all_to_all
+
+        return all_to_all
+    raise AttributeError(f"module 'penstock.coflow' has no attribute {name!r}")

@@ -1,0 +1,55 @@
+"""What an all-to-all has to send: a matrix of bytes, checked, and the least time that any schedule takes."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+
+_LARGEST_LOAD = 2**62
+"""Bytes a port may carry: sums stay below this, so that 64 bits hold them."""
+
+
+def checked_demand(matrix: Any) -> Array:
+    """Bytes that rank i sends to rank j, int64 [n, n], a copy. The diagonal is 0: own data crosses no network."""
+    try:
+        given = np.asarray(matrix)
+    except ValueError:
+        raise PenstockError("The rows of the all-to-all's matrix differ in length: give n rows of n sizes.") from None
+    if given.ndim != 2 or given.shape[0] != given.shape[1] or given.shape[0] == 0:
+        raise PenstockError(
+            f"The all-to-all's matrix has the shape {given.shape}: give n rows of n sizes, row i what rank i sends."
+        )
+    if given.dtype.kind not in "iu":
+        raise PenstockError(f"The all-to-all's matrix holds {given.dtype}, which is no whole number: round to bytes.")
+    wrong = np.argwhere(given < 0)
+    if len(wrong):
+        sender, receiver = wrong[0]
+        raise PenstockError(
+            f"Rank {sender} cannot send {given[sender, receiver]:,} bytes to rank {receiver}: sizes begin at 0."
+        )
+    rough = given.astype(np.float64)
+    if max(rough.sum(0).max(), rough.sum(1).max()) >= _LARGEST_LOAD:
+        raise PenstockError("A rank of the all-to-all has 2^62 bytes or more to carry: give sizes in larger units.")
+    demand = given.astype(np.int64)
+    np.fill_diagonal(demand, 0)
+    return demand
+
+
+def largest_load(demand: Array) -> int:
+    """The most that any rank sends or receives, in bytes."""
+    return int(max(demand.sum(0).max(), demand.sum(1).max()))
+
+
+def bound(matrix: Any, rate: float) -> float:
+    """Seconds that no schedule can beat: the busiest port's bytes at the line rate (bytes/s)."""
+    return largest_load(checked_demand(matrix)) / checked_rate(rate)
+
+
+def checked_rate(rate: float) -> float:
+    """A line rate that something can be divided by, in bytes/s."""
+    if not (rate > 0 and math.isfinite(rate)):
+        raise PenstockError(f"A line rate of {rate} bytes/s sends nothing: give a number above 0.")
+    return rate

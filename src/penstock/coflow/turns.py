@@ -1,0 +1,90 @@
+"""The phases of an all-to-all as one rank sees them: which of its rows go to whom, and which places it fills from whom.
+
+Schedules are made in units of rows, so that no row is cut. With a granularity of g rows a unit, a phase sends whole
+units and the last of a pair may be smaller: fewer different sizes make fewer phases, and every pair rounded up makes
+them a little longer.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from penstock.coflow.matching import schedule
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+
+_KEPT = 128
+"""Schedules that are remembered: sizes of static layers come again every step."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows `[first, last)` of what one rank has for another."""
+
+    peer: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a rank does in one phase; it goes on when that is done, whatever others do."""
+
+    sends: tuple[Slice, ...]
+    receives: tuple[Slice, ...]
+
+
+def turns_of(rows: Array, rank: int, name: str, granularity: int, max_phases: int | None) -> tuple[Turn, ...]:
+    """The turns of a rank in which it has something to do; `rows` [n, n] is what rank i has for rank j."""
+    if granularity < 1:
+        raise PenstockError(f"A granularity of {granularity} rows sends nothing: give a whole number above 0.")
+    rows = rows.astype(np.int64)
+    return _turns(rows.tobytes(), len(rows), rank, name, granularity, max_phases)
+
+
+@lru_cache(_KEPT)
+def _turns(rows: bytes, ranks: int, rank: int, name: str, granularity: int, max_phases: int | None) -> tuple[Turn, ...]:
+    matrix = np.frombuffer(rows, np.int64).reshape(ranks, ranks)
+    if name == "fair":
+        return _at_once(matrix, rank)
+    if max_phases is not None:
+        granularity = _coarse_enough(matrix, name, granularity, max_phases)
+    sent, received = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    turns = []
+    for phase in schedule(_units(matrix, granularity), name):
+        sends, receives = list[Slice](), list[Slice]()
+        for flow in np.flatnonzero(((phase.senders == rank) | (phase.peers == rank)) & (phase.peers >= 0)):
+            sender, receiver = int(phase.senders[flow]), int(phase.peers[flow])
+            so_far, peer, side = (sent, receiver, sends) if sender == rank else (received, sender, receives)
+            first = int(so_far[peer])
+            last = min(first + int(phase.sizes[flow]) * granularity, int(matrix[sender, receiver]))
+            so_far[peer] = last
+            side.append(Slice(peer, first, last))
+        if sends or receives:
+            turns.append(Turn(tuple(sends), tuple(receives)))
+    return tuple(turns)
+
+
+def _at_once(matrix: Array, rank: int) -> tuple[Turn, ...]:
+    """Everything in one turn. Who comes next goes first, so that not all begin with the same receiver."""
+    others = [(rank + shift) % len(matrix) for shift in range(1, len(matrix))]
+    sends = tuple(Slice(peer, 0, int(matrix[rank, peer])) for peer in others if matrix[rank, peer])
+    receives = tuple(Slice(peer, 0, int(matrix[peer, rank])) for peer in reversed(others) if matrix[peer, rank])
+    return (Turn(sends, receives),) if sends or receives else ()
+
+
+def _units(matrix: Array, granularity: int) -> Array:
+    return -(-matrix // granularity)
+
+
+def _coarse_enough(matrix: Array, name: str, granularity: int, max_phases: int) -> int:
+    """The granularity, doubled until there are so few phases."""
+    while len(schedule(_units(matrix, granularity), name)) > max_phases:
+        if granularity >= matrix.max():
+            raise PenstockError(
+                f"Schedule {name!r} needs more than {max_phases} phases even with one for each pair's rows: "
+                "allow as many as a rank has peers, or send everything at once with 'fair'."
+            )
+        granularity *= 2
+    return granularity

@@ -1,0 +1,52 @@
+"""Seconds and bytes of a device, which is all GPUs of a tensor group together: what one sends, all of them do."""
+
+from penstock.simulate.llm.job import LlmJob
+
+_HALF = 2
+"""Bytes of an activation (bfloat16)."""
+
+
+class Costs:
+    """Of one job."""
+
+    def __init__(self, job: LlmJob) -> None:
+        model, compute, parallel = job.model, job.compute, job.parallel
+        self._job, self._tokens = job, model.sequence * parallel.microbatch_size
+        self._rate = parallel.tensor * compute.tflops * 1e12 * compute.efficiency
+        tensor = self._tensor_seconds()
+        attention = self._seconds(compute.attention_ms, model.attention_flops(self._tokens))
+        self.attention = attention + compute.gate_ms / 1e3 + tensor
+        """Seconds of a layer's forward pass up to its feed-forward part."""
+        self.feed_forward = self._seconds(compute.feed_forward_ms, model.feed_forward_flops(self._tokens)) + tensor
+        """Seconds of the feed-forward part's."""
+        self.head = model.head_flops(self._tokens) / self._rate
+        """Seconds of the forward pass after the last layer."""
+        passed = _HALF * self._tokens * model.hidden
+        self.between_stages = passed if parallel.sequence_parallel else passed * parallel.tensor
+        """Bytes from stage to stage."""
+        self.to_experts = passed * model.top_k
+        """Bytes of tokens that a device sends in one all-to-all, to itself too."""
+
+    def reduced(self, layers: range, last: int) -> tuple[float, float]:
+        """Parameters of some layers as far as a ring of all data ranks moves them, and as far as a ring of those with
+        the same experts does. `last` is the model's last layer: the first and last hold the words' embeddings."""
+        model, parallel = self._job.model, self._job.parallel
+        ends = sum(1 for layer in layers if layer == 0) + sum(1 for layer in layers if layer == last)
+        shared = len(layers) * model.shared_parameters + ends * model.vocabulary * model.hidden
+        experts = len(layers) * model.expert_parameters / parallel.expert
+        return shared * self._moved(parallel.data), experts * self._moved(parallel.data // parallel.expert)
+
+    def _moved(self, ranks: int) -> float:
+        """What part of the data a rank sends in a reduce-scatter, or in an all-gather."""
+        if ranks == 1:
+            return 0.0
+        return (ranks - 1) / ranks if self._job.reduction.shape == "ring" else 1.0
+
+    def _seconds(self, given_ms: float | None, flops: float) -> float:
+        return flops / self._rate if given_ms is None else given_ms / 1e3
+
+    def _tensor_seconds(self) -> float:
+        """An all-reduce among the GPUs of a device, over NVLink."""
+        tensor = self._job.parallel.tensor
+        size = _HALF * self._tokens * self._job.model.hidden
+        return 2 * (tensor - 1) / tensor * size / (self._job.servers.nvlink_gbps * 1e9 / 8)

@@ -1,0 +1,73 @@
+"""The shape of a transformer, and what follows from it: parameters and arithmetic of a layer."""
+
+from dataclasses import dataclass
+
+from penstock.errors import PenstockError
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder of equal layers, dense or with experts in every layer."""
+
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int  # tokens
+    feed_forward: int  # width of the dense feed-forward part, or of one expert
+    matrices: int = 2  # of a feed-forward part: 2, or 3 where it is gated
+    key_value_heads: int = 0  # 0: as many as heads
+    experts: int = 0  # 0: dense
+    top_k: int = 0  # experts a token goes to
+    shared: int = 0  # width of a feed-forward part that every token passes beside its experts
+    vocabulary: int = 0  # 0: no embedding, no head
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "sequence", "feed_forward"):
+            if getattr(self, name) < 1:
+                raise PenstockError(f"A model has {getattr(self, name)} {name}: give at least 1.")
+        if self.hidden % self.heads:
+            raise PenstockError(f"A hidden width of {self.hidden} has no {self.heads} equal heads: make it a multiple.")
+        if bool(self.experts) != bool(self.top_k) or self.top_k > self.experts:
+            raise PenstockError(
+                f"A model with {self.experts} experts sends a token to {self.top_k} of them: give a top_k of 1 to"
+                " experts, or neither."
+            )
+
+    @property
+    def attention_parameters(self) -> int:
+        """Of one layer."""
+        return 2 * self.hidden * self.hidden + 2 * self.hidden * self._key_value_width
+
+    @property
+    def expert_parameters(self) -> int:
+        """Of all experts of one layer; 0 where it is dense."""
+        return self.experts * self.matrices * self.hidden * self.feed_forward
+
+    @property
+    def shared_parameters(self) -> int:
+        """Of one layer, apart from its experts: attention, the dense feed-forward part, and the gate."""
+        wide = self.shared if self.experts else self.feed_forward
+        return self.attention_parameters + self.matrices * self.hidden * wide + self.hidden * self.experts
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model, embedding and head included."""
+        return self.layers * (self.shared_parameters + self.expert_parameters) + 2 * self.vocabulary * self.hidden
+
+    def attention_flops(self, tokens: int) -> float:
+        """Of one layer's forward pass up to the experts: projections, scores, the gate, what every token passes."""
+        scores = 4.0 * tokens * self.sequence * self.hidden
+        beside = self.matrices * self.hidden * self.shared if self.experts else 0
+        return 2.0 * tokens * (self.attention_parameters + self.hidden * self.experts + beside) + scores
+
+    def feed_forward_flops(self, tokens: int) -> float:
+        """Of one layer's forward pass through its feed-forward part, or through the experts its tokens go to."""
+        return 2.0 * tokens * max(1, self.top_k) * self.matrices * self.hidden * self.feed_forward
+
+    def head_flops(self, tokens: int) -> float:
+        """Of the forward pass from the last layer to the words."""
+        return 2.0 * tokens * self.hidden * self.vocabulary
+
+    @property
+    def _key_value_width(self) -> int:
+        return self.hidden // self.heads * (self.key_value_heads or self.heads)

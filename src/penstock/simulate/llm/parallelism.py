@@ -1,0 +1,80 @@
+"""How a model is spread over GPUs, and which GPUs are simulated for all that do the same.
+
+GPUs are numbered as Megatron does: tensor ranks first, then data ranks, then stages; the expert groups are
+neighbouring data ranks. The GPUs of one tensor group always send and compute alike and stand for one *device*.
+
+Data ranks do the same work on other tokens. Where not all are asked for, the first `replicas` stand for all: as many as
+one expert group has, and as fill a server. A ring over all data ranks then goes on beyond the last of them to the
+fabric, from where the same comes in to the first.
+"""
+
+from dataclasses import dataclass
+from math import lcm
+
+from penstock.errors import PenstockError
+from penstock.simulate.llm.model import Model
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """Degrees, and how a step is cut."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    expert: int = 1  # of the data ranks
+    microbatches: int = 1  # of every data rank in a step
+    microbatch_size: int = 1  # sequences
+    interleave: int = 1  # chunks of layers a stage has
+    sequence_parallel: bool = True  # what passes between stages is cut over the tensor ranks
+
+    def __post_init__(self) -> None:
+        for name in ("tensor", "pipeline", "data", "expert", "microbatches", "microbatch_size", "interleave"):
+            if getattr(self, name) < 1:
+                raise PenstockError(f"The degree {name} is {getattr(self, name)}: give at least 1.")
+        if self.data % self.expert:
+            raise PenstockError(
+                f"{self.data} data ranks make no groups of {self.expert} for experts: let expert divide data."
+            )
+        if self.interleave > 1 and (self.microbatches % self.pipeline or self.pipeline == 1):
+            raise PenstockError(
+                f"Interleaving takes {self.microbatches} microbatches through {self.pipeline} stages in rounds: let"
+                " pipeline, above 1, divide microbatches."
+            )
+
+    @property
+    def gpus(self) -> int:
+        """All of them."""
+        return self.tensor * self.pipeline * self.data
+
+    @property
+    def chunks(self) -> int:
+        """Pieces of the model, in the order in which a microbatch passes them: chunk c is on stage c % pipeline."""
+        return self.pipeline * self.interleave
+
+    def layers_of(self, chunk: int, model: Model) -> range:
+        """The layers of a chunk."""
+        each = model.layers // self.chunks
+        return range(chunk * each, (chunk + 1) * each)
+
+    def check(self, model: Model, server_gpus: int) -> None:
+        """Refuse what does not go into each other."""
+        if model.layers % self.chunks:
+            raise PenstockError(
+                f"{model.layers} layers make no {self.chunks} equal chunks: let pipeline times interleave divide them."
+            )
+        if self.tensor > server_gpus or server_gpus % self.tensor:
+            raise PenstockError(
+                f"A tensor degree of {self.tensor} does not fit servers of {server_gpus} GPUs: let it divide them."
+            )
+        if self.expert > 1 and (not model.experts or model.experts % self.expert):
+            raise PenstockError(
+                f"{model.experts} experts cannot be spread over {self.expert} ranks: let expert divide experts, or be"
+                " 1 for a dense model."
+            )
+
+    def replicas(self, server_gpus: int, everything: bool) -> int:
+        """Data ranks that are simulated."""
+        if everything:
+            return self.data
+        return min(self.data, lcm(self.expert, server_gpus // self.tensor))

@@ -1,0 +1,64 @@
+"""`slack`: the coflow that can wait least goes first, by the step's own critical path.
+
+Ours. A coflow's tail is the longest chain from its start to the end of the last step; the longer, the sooner its turn.
+Tails depend on how long flows take, and that on the order: so the order is found in rounds, each from the times that
+the best order so far gave in the simulator. The rounds start from the model's factors (`hermod`) and from times without
+contention, and the order with the shortest step wins: an order worse than either start is never taken. What comes out
+is an order of coflows, to be set before training starts, as the factors are.
+"""
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.simulate.engine import run
+from penstock.simulate.levels import durations_alone, tails
+from penstock.simulate.pace import step_seconds
+from penstock.simulate.rates.families import PRIORITY
+from penstock.simulate.rates.hermod import model_ranks
+from penstock.simulate.rates.policy import Case, RatePolicy, terms_of
+from penstock.simulate.state import Terms, record_for, scratch_for
+
+_ROUNDS = 4
+_SAME = 1e-9  # relative: tails closer than this are one rank
+
+
+def slack_ranks(case: Case) -> Array:
+    """int64 [iterations, flows]: the best order found."""
+    ranks = [model_ranks(case), _by_tails(case, durations_alone(case.routes, case.amounts, case.slowness))]
+    tried = [_tried(case, each) for each in ranks]
+    for _ in range(_ROUNDS):
+        best = min(range(len(tried)), key=lambda k: tried[k][0])
+        ranks.append(_by_tails(case, tried[best][1]))
+        tried.append(_tried(case, ranks[-1]))
+        if tried[-1][0] >= tried[best][0]:
+            break
+    return ranks[min(range(len(tried)), key=lambda k: tried[k][0])]
+
+
+def _by_tails(case: Case, durations: Array) -> Array:
+    """Ranks by the longest tail of a coflow's flows, longest first."""
+    remaining = tails(case.shape, case.order, durations)[:, case.shape.tasks :]
+    longest = np.zeros((len(remaining), int(case.coflows.max(initial=0)) + 1))
+    for n in range(len(remaining)):
+        np.maximum.at(longest[n], case.coflows, remaining[n])
+    whole = float(longest.max(initial=0)) or 1.0
+    place = np.round((whole - longest) / (whole * _SAME)).astype(np.int64)
+    _, ranks = np.unique(place, return_inverse=True)
+    return np.ascontiguousarray(ranks.reshape(place.shape)[:, case.coflows], np.int64)
+
+
+def _tried(case: Case, ranks: Array) -> tuple[float, Array]:
+    """Seconds of a step under an order, and what every item took."""
+    seconds, sizes = case.amounts
+    record = record_for(case.shape, len(seconds), times=True, changes=0)
+    scratch = scratch_for(case.shape, len(seconds), len(case.routes.links))
+    terms = terms_of(case, rank=ranks)
+    run(PRIORITY, case.shape, case.routes, seconds, case.slowness, sizes, terms, scratch, record)
+    return step_seconds(case, record.ends), record.ends - record.starts
+
+
+def _terms(case: Case) -> Terms:
+    return terms_of(case, rank=slack_ranks(case))
+
+
+SLACK = RatePolicy("slack", PRIORITY, _terms)

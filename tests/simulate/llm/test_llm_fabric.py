@@ -1,0 +1,63 @@
+"""Paths between devices: inside a server, over NICs, and through switches that can limit."""
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.simulate.llm.fabric import Fabric, Seat, Servers
+from penstock.simulate.network import Network
+
+
+def _names(network: Network, source: int, target: int) -> list[str]:
+    return [network.link_names[link] for link in network.path(source, target)]
+
+
+def test_inside_a_server_nvlink_and_outside_nics() -> None:
+    seats = [Seat(0, 0, 4), Seat(0, 4, 4), Seat(1, 0, 4)]
+    network = Fabric(Servers(2, nics=8, nic_gbps=100, nvlink_gbps=1000), seats, True, 0).network(["a", "b", "c"])
+    assert _names(network, 0, 1) == ["server 0 GPU 0 NVLink out", "server 0 GPU 4 NVLink in"]
+    assert _names(network, 0, 2) == ["server 0 NIC 0 out", "server 1 NIC 0 in"]
+    rates = dict(zip(network.link_names, network.capacities.tolist(), strict=True))
+    assert rates["server 0 NIC 0 out"] == 4 * 100e9 / 8
+    assert rates["server 0 GPU 0 NVLink out"] == 4 * 1000e9 / 8
+
+
+def test_devices_that_share_a_nic_share_a_link() -> None:
+    seats = [Seat(0, 0, 4), Seat(0, 4, 4), Seat(1, 0, 4)]
+    network = Fabric(Servers(2, nics=1), seats, True, 0).network(["a", "b", "c"])
+    assert _names(network, 0, 2)[0] == _names(network, 1, 2)[0] == "server 0 NIC 0 out"
+
+
+def test_oversubscribed_leaves_and_pods_are_crossed_only_by_what_leaves_them() -> None:
+    seats = [Seat(server, 0, 8) for server in range(8)]
+    servers = Servers(8, nics=1, servers_per_leaf=2, leaves_per_pod=2, oversubscription=4.0)
+    network = Fabric(servers, seats, True, 0).network([f"d{k}" for k in range(8)])
+    assert _names(network, 0, 1) == ["server 0 NIC 0 out", "server 1 NIC 0 in"]
+    assert _names(network, 0, 2)[1:3] == ["leaf 0 up", "leaf 1 down"]
+    assert _names(network, 0, 7)[1:5] == ["leaf 0 up", "pod 0 up", "pod 1 down", "leaf 3 down"]
+    rates = dict(zip(network.link_names, network.capacities.tolist(), strict=True))
+    assert rates["leaf 0 up"] == 2 * 100e9 / 8 / 4
+    assert rates["pod 0 up"] == 4 * 100e9 / 8 / 16
+
+
+def test_equal_cost_paths_are_chosen_by_pair_and_stay() -> None:
+    seats = [Seat(server, 0, 8) for server in range(8)]
+    servers = Servers(8, nics=1, servers_per_leaf=2, topology="leaf-spine", routing="ecmp", spines=4)
+    networks = [Fabric(servers, seats, True, 3).network([f"d{k}" for k in range(8)]) for _ in range(2)]
+    paths = [
+        _names(networks[0], source, target) for source in range(8) for target in range(8) if source // 2 != target // 2
+    ]
+    assert paths == [
+        _names(networks[1], source, target) for source in range(8) for target in range(8) if source // 2 != target // 2
+    ]
+    assert all(len(path) == 4 and path[1].split()[-1] == path[2].split()[-1] for path in paths)
+    assert len({path[1] for path in paths}) > 8
+
+
+def test_paths_by_hash_need_all_devices() -> None:
+    with pytest.raises(PenstockError, match="set simulate to all"):
+        Fabric(Servers(8, routing="ecmp"), [Seat(0, 0, 8)], False, 0)
+
+
+def test_gpus_and_nics_that_do_not_go_into_each_other_are_refused() -> None:
+    with pytest.raises(PenstockError, match="let one divide the other"):
+        Servers(1, gpus=8, nics=3)
