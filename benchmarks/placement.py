@@ -28,7 +28,7 @@ from penstock.simulate.amounts import Amounts, PeakToMean, draw_amounts
 from penstock.simulate.bound import lower_bound
 from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.network import Network, racks
-from penstock.simulate.rates import POLICIES
+from penstock.simulate.rates import FLOW_POLICIES
 from penstock.simulate.simulation import Simulator
 from penstock.simulate.workload import Workload, merge
 from products_graph import show
@@ -173,7 +173,7 @@ def compare(problem: PlacementProblem, peak: float, args: argparse.Namespace) ->
     fair = Evaluator(problem, "oes", known)
     for policy in ("distdgl", "etp"):
         placed[policy] = place(fair, policy).machine_of
-    flows = min(POLICIES, key=lambda name: simulated(problem, placed["search"], name, known))
+    flows = min(FLOW_POLICIES, key=lambda name: simulated(problem, placed["search"], name, known))
     out: dict[str, Any] = {"flows": flows, "search_s": search_seconds, "simulated": ours.simulated}
     out["ours"] = simulated(problem, placed["search"], flows, judged) / iterations
     case = Simulator(problem.workload, problem.network, judged).case(placed["search"])

@@ -132,3 +132,23 @@ def test_refusals(monkeypatch, capsys, tmp_path):
     unplaced = tmp_path / "unplaced.yaml"
     unplaced.write_text(example.read_text().replace("machine: far", "machine: fra"))
     assert "No machine is called 'fra' (in task second): did you mean 'far'?" in said(unplaced)
+
+
+def test_a_trace_of_coflows(monkeypatch, capsys):
+    found = answer(monkeypatch, capsys, "simulate", EXAMPLES / "shuffles.yaml", "--compare")
+    assert set(found) >= FIELDS - {"iterations"}
+    assert (found["policy"], found["coflows"]["count"]) == ("sebf", 5)
+    assert found["step_s"] is None and len(found["links"]) == 12
+    assert 0 < found["lower_bound_s"] <= found["makespan_s"]
+    rows = {row["policy"]: row for row in found["compared"]}
+    assert set(rows) == {"fair", "fifo", "sebf", "sincronia"}
+    assert rows["sebf"]["mean_cct_s"] == found["coflows"]["mean_cct_s"] < rows["fifo"]["mean_cct_s"]
+    assert "5 coflows take" in command(monkeypatch, capsys, "simulate", EXAMPLES / "shuffles.yaml", "--compare")[1]
+
+
+def test_what_a_trace_does_not_have_is_refused(monkeypatch, capsys, tmp_path):
+    trace = EXAMPLES / "shuffles.yaml"
+    assert "takes no --queues" in refusal(monkeypatch, capsys, "simulate", trace, "--queues", "4")
+    assert "hermod" in refusal(monkeypatch, capsys, "simulate", trace, "--policy", "hermod")
+    (tmp_path / "away.yaml").write_text("trace: {file: nowhere.txt}")
+    assert "nowhere.txt" in refusal(monkeypatch, capsys, "simulate", tmp_path / "away.yaml")

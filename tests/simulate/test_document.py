@@ -155,8 +155,8 @@ BAD = {
     "negative seconds": (chain(tasks=[TASK | {"seconds": -1}], flows=[]), "tasks.0.seconds: Input should be greater"),
     "two tasks of a name": (chain(tasks=[TASK, TASK], flows=[]), "Two items of the workload are called 'x'"),
     "two flows of a name": (chain(flows=chain()["flows"] * 2), "are called 'first->second'"),
-    "two forms": (chain(gnn=gnn()["gnn"]), "give one of gnn, llm, and tasks with their flows and after"),
-    "no form": ({"machines": PAIR}, "give one of gnn, llm, and tasks"),
+    "two forms": (chain(gnn=gnn()["gnn"]), "give one of gnn, llm, trace, and tasks with their flows and after"),
+    "no form": ({"machines": PAIR}, "give one of gnn, llm, trace, and tasks"),
     "flows alone": (without("tasks"), "No task is called 'first'"),
     "no machines": (without("machines"), "give machines"),
     "unknown key": (chain(iteration=3), "iteration: Extra inputs are not permitted"),
@@ -215,7 +215,7 @@ def llm(**changes):
 
 
 BAD_LLM = {
-    "machines too": (llm() | {"machines": PAIR}, "give the servers under llm, and no machines"),
+    "machines too": (llm() | {"machines": PAIR}, "an llm has servers of its own"),
     "and gnn": (llm() | {"gnn": gnn()["gnn"]}, "give one of gnn, llm"),
     "no such model": (llm(model="gpt5"), "No model is called 'gpt5'"),
     "half a model": (llm(model={"layers": 4}), "give a preset, or hidden"),

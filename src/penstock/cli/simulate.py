@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from penstock.cli.output import JsonOption, print_json
+from penstock.cli.simulate_trace import print_trace, refuse_options, trace_fields
 from penstock.report.gantt import Shown, check_form, path_by_kind, path_sentence, write_timeline
 from penstock.report.words import percent, seconds
 from penstock.simulate import POLICIES, RatePolicy, Timeline, critical_path, lower_bound, policy_named
@@ -20,6 +21,7 @@ from penstock.simulate.pace import bubble_fraction, exposed_seconds, step_second
 from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
 from penstock.simulate.rates.families import PRIORITY
 from penstock.simulate.scenario import Scenario, build_scenario
+from penstock.simulate.traces import TRACE_POLICIES
 
 _BUSIEST = 3
 _FOR_ANY = {name: COFLOW_POLICIES[name] for name in ("hermod", "slack")}
@@ -30,7 +32,10 @@ def simulate_command(
     workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A workload file (YAML).")],
     policy: Annotated[
         str | None,
-        typer.Option(help=f"How flows share links: {', '.join(POLICIES)}. If none: hermod for an llm, else oes."),
+        typer.Option(
+            help=f"How flows share links: {', '.join(POLICIES)}; of a trace {', '.join(TRACE_POLICIES)}."
+            " If none: hermod for an llm, sebf for a trace, else oes."
+        ),
     ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Run all fitting policies and print a table.")] = False,
     queues: Annotated[
@@ -50,9 +55,14 @@ def simulate_command(
     # What can be refused at once is refused before anything is simulated.
     for path in written:
         check_form(path)
+    document = read_workload(workload)
+    if document.trace is not None:
+        refuse_options(iterations=iterations, queues=queues, timeline=timeline)
+        fields = trace_fields(document.trace, workload.parent, policy, compare)
+        print_json(fields) if as_json else print_trace(fields)
+        return
     if policy is not None:
         policy_named(policy)
-    document = read_workload(workload)
     policy = policy or ("oes" if document.llm is None else "hermod")
     fitting = FLOW_POLICIES | _FOR_ANY if document.llm is None else COFLOW_POLICIES
     scenario = build_scenario(document, iterations)

@@ -110,6 +110,13 @@ class GnnDocument(StrictDocument):
         return self
 
 
+class TraceDocument(StrictDocument):
+    """Coflows of a trace over the ports of one switch."""
+
+    file: str = Field(min_length=1, description="in the format of the public coflow benchmark; from this file's folder")
+    port_gbps: Rate = Field(default=1.0, description="Gbit/s, each way")
+
+
 class WorkloadDocument(StrictDocument):
     """The whole of a workload file."""
 
@@ -121,6 +128,7 @@ class WorkloadDocument(StrictDocument):
     tasks: list[TaskDocument] = Field(default=[])
     flows: list[FlowDocument] = Field(default=[])
     waits: list[WaitDocument] = Field(default=[], validation_alias="after")
+    trace: TraceDocument | None = Field(default=None, description="recorded coflows, on one switch")
     llm: LlmDocument | None = Field(default=None, description="training of a language model, with its own servers")
 
     @field_validator("gnn", mode="before")
@@ -131,10 +139,14 @@ class WorkloadDocument(StrictDocument):
     @model_validator(mode="after")
     def _one_form(self) -> "WorkloadDocument":
         loose = bool(self.tasks or self.flows or self.waits)
-        if bool(self.gnn) + loose + (self.llm is not None) != 1:
-            raise ValueError("give one of gnn, llm, and tasks with their flows and after")
-        if bool(self.machines) == (self.llm is not None):
-            raise ValueError("give the servers under llm, and no machines" if self.machines else "give machines")
+        if bool(self.gnn) + loose + (self.llm is not None) + (self.trace is not None) != 1:
+            raise ValueError("give one of gnn, llm, trace, and tasks with their flows and after")
+        if bool(self.machines) == (self.llm is not None or self.trace is not None):
+            raise ValueError(
+                "an llm has servers of its own and a trace ports: give no machines"
+                if self.machines
+                else "give machines"
+            )
         racks = {machine.rack is None for machine in self.machines}
         if len(racks) > 1:
             raise ValueError("give every machine a rack, or none of them")

@@ -1,0 +1,37 @@
+"""Traces of coflows on one big switch, under general coflow schedulers.
+
+`trace` is the public benchmark's shuffles in memory, `text` its file, `making` draws traces like it; `coflows` is what
+is simulated, `simulation` does it, `outcome` says what came of it and `bound` what no policy can beat. `policies` is
+the table: `fair`, and in an order `fifo`, `sebf` and `sincronia` (by `bssi`). `ordered` holds the events of these
+three, `progress`, `lines` and `filling` what kernels share. `conversion` makes a workload of the general engine.
+"""
+
+from penstock.simulate.traces.bound import bottlenecks, mean_cct_bound
+from penstock.simulate.traces.coflows import Coflows, PortRates, coflows_from, join_flows
+from penstock.simulate.traces.conversion import workload_of
+from penstock.simulate.traces.making import made_trace
+from penstock.simulate.traces.outcome import TraceOutcome
+from penstock.simulate.traces.policies import TRACE_POLICIES, TracePolicy, trace_policy_named
+from penstock.simulate.traces.simulation import simulate_trace
+from penstock.simulate.traces.text import read_trace, write_trace
+from penstock.simulate.traces.trace import MEGABYTE, Trace
+
+__all__ = [
+    "MEGABYTE",
+    "TRACE_POLICIES",
+    "Coflows",
+    "PortRates",
+    "Trace",
+    "TraceOutcome",
+    "TracePolicy",
+    "bottlenecks",
+    "coflows_from",
+    "join_flows",
+    "made_trace",
+    "mean_cct_bound",
+    "read_trace",
+    "simulate_trace",
+    "trace_policy_named",
+    "workload_of",
+    "write_trace",
+]

@@ -1,0 +1,174 @@
+"""`fair`: coflows are not known; all flows share the sides of ports max-min fairly.
+
+Flows between the same two ports have one rate. So every pair of ports keeps a clock of the bytes that each of its flows
+was sent, and a flow ends when the clock reaches its mark: an event costs time by pairs, not by flows.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from penstock.graph.arrays import Array
+from penstock.simulate.traces.coflows import Coflows
+from penstock.simulate.traces.filling import fill
+from penstock.simulate.traces.kernels import copy_to, nested
+from penstock.simulate.traces.lines import Lines, lines_of
+from penstock.simulate.traces.progress import CHANGE, EVENTS, SAME, moment, note
+
+_NONE = -1
+
+
+class Pairs(NamedTuple):
+    """The pairs of ports that flows run between."""
+
+    flow_pair: Array  # int64 [F]: the pair of every flow
+    lines: Lines  # of one coflow that has a flow for every pair
+    first: Array  # int64 [C + 1]: the flows of each coflow
+    sizes: Array  # float64 [F]: bytes
+
+
+class Clocks(NamedTuple):
+    """What happens on every pair, and its flows as a linked list."""
+
+    present: Array  # int64 [pairs]: how many there are
+    sent: Array  # float64 [pairs]: bytes that each flow was sent since the pair was last idle
+    speed: Array  # float64 [pairs]: bytes/s of each flow
+    lowest: Array  # float64 [pairs]: the mark that is reached next
+    head: Array  # int64 [pairs]: a flow
+    following: Array  # int64 [F]: the next flow of the list
+    mark: Array  # float64 [F]: bytes on the clock when the flow ends
+
+
+def pairs_of(coflows: Coflows) -> Pairs:
+    """The pairs of ports of coflows."""
+    found, which = np.unique(coflows.sources.astype(np.int64) * coflows.ports + coflows.targets, return_inverse=True)
+    sources, targets = np.divmod(found, coflows.ports)
+    together = Coflows(
+        coflows.ports, np.zeros(1, np.int64), np.zeros(1), np.array([0, len(found)]), sources, targets,
+        np.ones(len(found)),
+    )  # fmt: skip
+    return Pairs(which.astype(np.int64), lines_of(together), coflows.first, coflows.sizes)
+
+
+def run_fair(arrivals: Array, queue: Array, pairs: Pairs, capacities: Array, room: int) -> tuple[Array, Array, Array]:
+    """When every coflow is complete (seconds), how many events and changes there were, and the changes."""
+    many, flows = pairs.lines.flow_sides.shape[1], len(pairs.sizes)
+    clocks = Clocks(
+        present=np.zeros(many, np.int64),
+        sent=np.zeros(many),
+        speed=np.zeros(many),
+        lowest=np.full(many, np.inf),
+        head=np.full(many, _NONE, np.int64),
+        following=np.full(flows, _NONE, np.int64),
+        mark=np.zeros(flows),
+    )
+    numbers, changes = np.zeros(2, np.int64), np.zeros(room, CHANGE)
+    owners = np.repeat(np.arange(len(arrivals)), np.diff(pairs.first))
+    completions, waits = arrivals.copy(), np.diff(pairs.first)
+    _run(arrivals, queue, owners, pairs, clocks, capacities, waits, completions, numbers, changes)
+    return completions, numbers, changes
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _run(
+    arrivals: Array,
+    queue: Array,
+    owners: Array,
+    pairs: Pairs,
+    clocks: Clocks,
+    capacities: Array,
+    waits: Array,
+    completions: Array,
+    numbers: Array,
+    changes: Array,
+) -> None:
+    """Find when every coflow is complete; `waits` counts the flows that each still has."""
+    busy, count, came = np.empty(clocks.present.shape[0], np.int64), 0, 0
+    crossing, spare = np.zeros(capacities.shape[0], np.int64), np.empty(capacities.shape[0])
+    now, end = 0.0, np.inf
+    while came < queue.shape[0] or count > 0:
+        before, now = now, moment(end, arrivals, queue, came)
+        numbers[EVENTS] += 1
+        count = _let_go(clocks, busy, count, before, now, owners, waits, completions, numbers, changes)
+        while came < queue.shape[0] and arrivals[queue[came]] <= now:
+            coflow = queue[came]
+            came += 1
+            for flow in range(pairs.first[coflow], pairs.first[coflow + 1]):
+                pair = pairs.flow_pair[flow]
+                if clocks.present[pair] == 0:
+                    busy[count] = pair
+                    count += 1
+                _enter(clocks, pair, flow, pairs.sizes[flow])
+        copy_to(spare, capacities)
+        fill(pairs.lines, 0, clocks.present, capacities, spare, crossing, clocks.speed)
+        end = np.inf
+        for k in range(count):
+            end = min(end, (clocks.lowest[busy[k]] - clocks.sent[busy[k]]) / clocks.speed[busy[k]])
+        end += now
+        if changes.shape[0] > 0:
+            _note_all(clocks, busy[:count], now, numbers, changes)
+
+
+@nested
+def _enter(clocks: Clocks, pair: int, flow: int, size: float) -> None:
+    """A flow begins."""
+    clocks.mark[flow] = clocks.sent[pair] + size
+    clocks.lowest[pair] = min(clocks.lowest[pair], clocks.mark[flow])
+    clocks.following[flow] = clocks.head[pair]
+    clocks.head[pair] = flow
+    clocks.present[pair] += 1
+
+
+@nested
+def _let_go(
+    clocks: Clocks,
+    busy: Array,
+    count: int,
+    before: float,
+    now: float,
+    owners: Array,
+    waits: Array,
+    completions: Array,
+    numbers: Array,
+    changes: Array,
+) -> int:
+    """Move all clocks, let flows end that have come to their marks; how many pairs are still busy."""
+    limit, kept = now * (1 + SAME), 0
+    for k in range(count):
+        pair = busy[k]
+        if before + (clocks.lowest[pair] - clocks.sent[pair]) / clocks.speed[pair] <= limit:
+            last, flow, lowest = _NONE, clocks.head[pair], np.inf
+            while flow != _NONE:
+                after = clocks.following[flow]
+                if before + (clocks.mark[flow] - clocks.sent[pair]) / clocks.speed[pair] <= limit:
+                    if last == _NONE:
+                        clocks.head[pair] = after
+                    else:
+                        clocks.following[last] = after
+                    clocks.present[pair] -= 1
+                    note(changes, numbers, now, flow, 0.0)
+                    waits[owners[flow]] -= 1
+                    if waits[owners[flow]] == 0:
+                        completions[owners[flow]] = now
+                else:
+                    last, lowest = flow, min(lowest, clocks.mark[flow])
+                flow = after
+            clocks.lowest[pair] = lowest
+        clocks.sent[pair] += clocks.speed[pair] * (now - before)
+        if clocks.present[pair] == 0:
+            clocks.sent[pair] = 0.0
+        else:
+            busy[kept] = pair
+            kept += 1
+    return kept
+
+
+@nested
+def _note_all(clocks: Clocks, busy: Array, now: float, numbers: Array, changes: Array) -> None:
+    """Write down the rates of all flows."""
+    for pair in busy:
+        flow = clocks.head[pair]
+        while flow != _NONE:
+            note(changes, numbers, now, flow, clocks.speed[pair])
+            flow = clocks.following[flow]

@@ -1,0 +1,61 @@
+"""The table of policies that share a switch among coflows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.arrays import Array
+from penstock.simulate.traces.coflows import Coflows
+from penstock.simulate.traces.fair import pairs_of, run_fair
+from penstock.simulate.traces.lines import lines_of
+from penstock.simulate.traces.ordered import FIFO, SEBF, SINCRONIA, run_ordered
+from penstock.simulate.traces.progress import progress_of
+
+# Coflows, rates of all sides (bytes/s), room for changes -> completions (seconds), numbers and changes.
+Run = Callable[[Coflows, Array, int], tuple[Array, Array, Array]]
+
+
+@dataclass(frozen=True)
+class TracePolicy:
+    """Who sends when, by name."""
+
+    name: str
+    summary: str
+    run: Run
+
+
+def trace_policy_named(name: str) -> TracePolicy:
+    """The policy of that name."""
+    if name not in TRACE_POLICIES:
+        raise PenstockError(f"No policy for traces is called {name!r}{nearest(name, TRACE_POLICIES)}")
+    return TRACE_POLICIES[name]
+
+
+def _fair(coflows: Coflows, capacities: Array, room: int) -> tuple[Array, Array, Array]:
+    return run_fair(coflows.arrivals, _queue(coflows), pairs_of(coflows), capacities, room)
+
+
+def _ordered(policy: int, coflows: Coflows, capacities: Array, room: int) -> tuple[Array, Array, Array]:
+    lines = lines_of(coflows)
+    progress = progress_of(coflows, lines, len(capacities), room)
+    completions = coflows.arrivals.copy()
+    run_ordered(policy, coflows.arrivals, _queue(coflows), lines, capacities, progress, completions)
+    return completions, progress.numbers, progress.changes
+
+
+def _queue(coflows: Coflows) -> Array:
+    return np.argsort(coflows.arrivals, kind="stable")
+
+
+TRACE_POLICIES = {
+    policy.name: policy
+    for policy in (
+        TracePolicy("fair", "max-min over all flows", _fair),
+        TracePolicy("fifo", "coflows by arrival, max-min inside", partial(_ordered, FIFO)),
+        TracePolicy("sebf", "Varys: smallest bottleneck first, MADD, backfilling", partial(_ordered, SEBF)),
+        TracePolicy("sincronia", "BSSI order, whole ports in turn", partial(_ordered, SINCRONIA)),
+    )
+}

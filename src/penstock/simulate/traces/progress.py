@@ -1,0 +1,173 @@
+"""How far every coflow has come, and what its flows do until something changes.
+
+Bytes are counted when a coflow's rates change, not at every event: `since` says up to when they are.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.simulate.traces.coflows import Coflows
+from penstock.simulate.traces.kernels import nested
+from penstock.simulate.traces.lines import Lines
+
+FULL = 1e-9  # of a side's rate: what rounding leaves of a full one
+SAME = 1e-12  # relative: ends closer than this are one event
+CHANGE = np.dtype([("when", np.float64), ("flow", np.int64), ("rate", np.float64)])  # seconds, bytes/s from then on
+EVENTS, CHANGES = range(2)  # places in `numbers`
+
+
+class Progress(NamedTuple):
+    """Of C coflows with F flows on L lines, over S sides of ports."""
+
+    first: Array  # int64 [C + 1]: the flows of each coflow
+    left: Array  # float64 [F]: bytes, as of `since`
+    rate: Array  # float64 [F]: bytes/s
+    living: Array  # int64 [F]: 1 until the flow has ended, then 0
+    members: Array  # int32 [F]: the flows of each coflow, those that live before the others
+    alive: Array  # int64 [C]: how many live
+    since: Array  # float64 [C]: seconds
+    ends: Array  # float64 [C]: when the next flow ends; inf while none moves
+    seen: Array  # float64 [L]: what the side had left (bytes/s) when the coflow was last given its share
+    used: Array  # float64 [L]: what the coflow took of it
+    load: Array  # float64 [L]: bytes left on the line when last counted
+    bottleneck: Array  # float64 [C]: seconds on the coflow's worst side, when last counted
+    spare: Array  # float64 [S]: what the side has left, bytes/s
+    crossing: Array  # int64 [S]: scratch, zero between uses
+    numbers: Array  # int64: EVENTS, CHANGES
+    changes: Array  # CHANGE: filled as far as there is room
+
+
+def progress_of(coflows: Coflows, lines: Lines, sides: int, room: int) -> Progress:
+    """Nothing has begun; there is room for so many changes of rate."""
+    flows, many = coflows.flows, len(lines.sides)
+    return Progress(
+        first=coflows.first,
+        left=coflows.sizes.copy(),
+        rate=np.zeros(flows),
+        living=np.ones(flows, np.int64),
+        members=np.arange(flows, dtype=np.int32),
+        alive=np.diff(coflows.first),
+        since=np.zeros(coflows.count),
+        ends=np.full(coflows.count, np.inf),
+        seen=np.full(many, -1.0),
+        used=np.zeros(many),
+        load=np.zeros(many),
+        bottleneck=np.zeros(coflows.count),
+        spare=np.zeros(sides),
+        crossing=np.zeros(sides, np.int64),
+        numbers=np.zeros(2, np.int64),
+        changes=np.zeros(room, CHANGE),
+    )
+
+
+@nested
+def advance(progress: Progress, coflow: int, now: float) -> None:
+    """Count what a coflow has sent until now."""
+    passed = now - progress.since[coflow]
+    if passed > 0 and progress.ends[coflow] < np.inf:
+        left, rate, members = progress.left, progress.rate, progress.members
+        for k in range(progress.first[coflow], progress.first[coflow] + progress.alive[coflow]):
+            left[members[k]] -= rate[members[k]] * passed
+    progress.since[coflow] = now
+
+
+@nested
+def end_flows(progress: Progress, flow_sides: Array, coflow: int, now: float, freed: Array) -> None:
+    """Let the flows of a coflow end whose time has come, give back what they used and mark its sides as `freed`."""
+    left, rate, members = progress.left, progress.rate, progress.members
+    begin, limit = progress.first[coflow], now * (1 + SAME)
+    since, kept, passed = progress.since[coflow], begin, now - progress.since[coflow]
+    for k in range(begin, begin + progress.alive[coflow]):
+        flow = members[k]
+        if rate[flow] > 0 and since + left[flow] / rate[flow] <= limit:
+            for which in range(2):
+                progress.spare[flow_sides[which, flow]] += rate[flow]
+                freed[flow_sides[which, flow]] = True
+            left[flow], rate[flow], progress.living[flow] = 0.0, 0.0, 0
+            note(progress.changes, progress.numbers, now, flow, 0.0)
+        else:
+            left[flow] -= rate[flow] * passed
+            members[kept] = flow
+            kept += 1
+    progress.alive[coflow] = kept - begin
+    progress.since[coflow] = now
+
+
+@nested
+def foresee(progress: Progress, coflow: int) -> None:
+    """Find when the next flow of a coflow ends, at the rates it has from `since` on."""
+    left, rate, members = progress.left, progress.rate, progress.members
+    shortest = np.inf
+    begin, end = progress.first[coflow], progress.first[coflow] + progress.alive[coflow]
+    for k in range(begin, end):
+        if rate[members[k]] > 0:
+            shortest = min(shortest, left[members[k]] / rate[members[k]])
+    progress.ends[coflow] = progress.since[coflow] + shortest
+    if progress.changes.shape[0] > 0:
+        for k in range(begin, end):
+            note(progress.changes, progress.numbers, progress.since[coflow], members[k], rate[members[k]])
+
+
+@nested
+def weigh(progress: Progress, lines: Lines, coflow: int) -> None:
+    """Count what a coflow has left on its lines."""
+    for line in range(lines.first[coflow], lines.first[coflow + 1]):
+        total = 0.0
+        for k in range(lines.flow_first[line], lines.flow_first[line + 1]):
+            total += progress.left[lines.flows[k]]
+        progress.load[line] = total
+
+
+@nested
+def moment(end: float, arrivals: Array, queue: Array, came: int) -> float:
+    """The next event: an end, or the arrival of the next of `queue` where that is earlier or the same but for rounding.
+
+    An arrival is never moved, so that nothing begins before it.
+    """
+    if came < queue.shape[0] and arrivals[queue[came]] <= end * (1 + SAME):
+        return float(arrivals[queue[came]])
+    return end
+
+
+@nested
+def sort_by(keys: Array, present: Array, arrivals: Array) -> None:
+    """Sort coflows by `keys` [C], equal ones by arrival and number, so that nothing depends on the order before.
+
+    By insertion, for they are nearly in order already.
+    """
+    for k in range(1, present.shape[0]):
+        coflow, at = present[k], k
+        while at > 0 and _later(keys, arrivals, present[at - 1], coflow):
+            present[at] = present[at - 1]
+            at -= 1
+        present[at] = coflow
+
+
+@nested
+def _later(keys: Array, arrivals: Array, one: int, other: int) -> bool:
+    if keys[one] != keys[other]:
+        return bool(keys[one] > keys[other])
+    if arrivals[one] != arrivals[other]:
+        return bool(arrivals[one] > arrivals[other])
+    return one > other
+
+
+@nested
+def rest(spare: float, taken: float, capacity: float) -> float:
+    """What is left of a side; what only rounding left is nothing."""
+    left = spare - taken
+    return left if left > FULL * capacity else 0.0
+
+
+@nested
+def note(changes: Array, numbers: Array, when: float, flow: int, rate: float) -> None:
+    """Write down a flow's rate, if that is wanted; what there is no room for is counted."""
+    if changes.shape[0] > 0:
+        at = numbers[CHANGES]
+        if at < changes.shape[0]:
+            changes[at].when = when
+            changes[at].flow = flow
+            changes[at].rate = rate
+        numbers[CHANGES] = at + 1
