@@ -2,9 +2,10 @@
 
 `--study table`: Mixtral-8x7B on 1,024 GPUs under every order. `--study sizes`: 1,024 to 8,192 GPUs (more data ranks)
 for Qwen-MoE-24L, Mixtral-8x22B (32 layers) and GPT-3 175B. `--study rates`: 40 to 400 Gb/s a server, 1,024 GPUs.
-`--study queues`: how many queues an order needs. `--study matchings`: schedules of the all-to-all. Degrees: 8
-tensor ranks, 8 stages, experts over 8 data ranks (Qwen 4). A server has one NIC; GPUs reach half of 312 TFLOP/s.
-Run: python benchmarks/coflows.py [--study table,sizes,rates,queues,matchings] [--microbatches 8] [--size 1] [--json]
+`--study grid`: where orders bring most. `--study queues`: how many queues an order needs. `--study matchings`: how
+all-to-alls are sent. Degrees: 8 tensor ranks, 8 stages, experts over 8 data ranks (Qwen 4). A server has one NIC; GPUs
+reach half of 312 TFLOP/s.
+Run: python benchmarks/coflows.py [--study table,sizes,rates,grid,queues,matchings] [--microbatches 8] [--json]
 """
 
 import argparse
@@ -13,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.simulate.coflows import coflow_times
-from penstock.simulate.llm import Exchange, LlmJob, Parallelism, Servers, Step, build_step, preset
+from penstock.simulate.llm import Exchange, LlmJob, Parallelism, Reduction, Servers, Step, build_step, preset
 from penstock.simulate.pace import bubble_fraction, step_seconds
-from penstock.simulate.rates import COFLOW_POLICIES, policy_named
-from penstock.simulate.simulation import simulate, with_queues
+from penstock.simulate.rates import COFLOW_POLICIES
+from penstock.simulate.simulation import Simulator, with_queues
 from products_graph import show
 
 MODELS = {"qwen-moe-24l": 4, "mixtral-8x22b-32l": 8, "gpt3-175b": 1}
@@ -36,10 +37,10 @@ def job_of(model: str, expert: int, given: argparse.Namespace, gpus: int = 1024,
 def measured(step: Step, policy: str, queues: int | None = None) -> dict[str, Any]:
     """A step under an order."""
     began = time.perf_counter()
-    rule = policy_named(policy)
-    found = simulate(step.load, step.network, step.placement, STEPS, rule)
+    simulator = Simulator(step.load, step.network, STEPS, policy)
     if queues is not None:
-        found = simulate(step.load, step.network, step.placement, STEPS, with_queues(found, rule, queues))
+        simulator = with_queues(simulator, step.placement, queues)
+    found = simulator.timeline(step.placement)
     return {
         "policy": policy,
         "step_s": step_seconds(found.case, found.ends),
@@ -87,6 +88,19 @@ def rates(given: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
+def grid(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Where orders bring most: few microbatches, gradients in 32 bits, slow and fast networks."""
+    rows = []
+    for model, expert in {"mixtral-8x7b": 8, "qwen-moe-24l": 4, "gpt3-175b": 1}.items():
+        for microbatches in (2, 8, 32):
+            for gbps in (25.0, 100.0, 400.0):
+                chosen = argparse.Namespace(microbatches=microbatches, size=given.size)
+                job = replace(job_of(model, expert, chosen, gbps=gbps), reduction=Reduction(gradient_bytes=4))
+                said = {"study": "grid", "model": model, "microbatches": microbatches, "gbps": gbps}
+                rows += compared(job, COMPARED, **said)
+    return rows
+
+
 def queues(given: argparse.Namespace) -> list[dict[str, Any]]:
     """Fewer queues than ranks."""
     step = build_step(job_of("mixtral-8x7b", 8, given))
@@ -111,7 +125,7 @@ def matchings(given: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-STUDIES = {"table": table, "sizes": sizes, "rates": rates, "queues": queues, "matchings": matchings}
+STUDIES = {"table": table, "sizes": sizes, "rates": rates, "grid": grid, "queues": queues, "matchings": matchings}
 
 
 def main() -> None:

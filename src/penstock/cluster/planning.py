@@ -18,7 +18,7 @@ from penstock.plan.machines import Machines
 from penstock.plan.placement import PLACEMENTS, Budget
 from penstock.plan.training import Shape
 from penstock.progress import Progress
-from penstock.simulate.rates import FLOW_POLICIES
+from penstock.simulate.rates import POLICIES
 from penstock.train.job import Job
 from penstock.train.running import found_anywhere
 
@@ -41,7 +41,7 @@ def plan_run(
     progress: Progress,
 ) -> Plan:
     """The best of what was looked at: all placements and all flow policies that a run can carry out, or those named."""
-    for what, name, known in (("placement", placement, list(PLACEMENTS)), ("flow policy", flows, list(FLOW_POLICIES))):
+    for what, name, known in (("placement", placement, list(PLACEMENTS)), ("flow policy", flows, list(POLICIES))):
         if name is not None and name not in known:
             raise PenstockError(f"No {what} is called {name!r}{nearest(name, known)}")
     # A run takes what its plan was made for: the threads that were measured, and a graph found from anywhere.

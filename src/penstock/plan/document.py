@@ -11,8 +11,14 @@ from penstock.graph.documents import StrictDocument, first_problem, read_checked
 
 FORMAT, VERSION = "penstock-plan", 1
 
-Egress = Literal["fair", "fifo", "turns"]
-CARRIED_OUT: dict[str, Egress] = {"maxmin": "fair", "oes": "fair", "fifo": "fifo", "iteration-first": "turns"}
+Egress = Literal["fair", "fifo", "turns", "coflow"]
+CARRIED_OUT: dict[str, Egress] = {
+    "maxmin": "fair",
+    "oes": "fair",
+    "fifo": "fifo",
+    "iteration-first": "turns",
+    "hermod": "coflow",
+}
 """Flow policies that a run can carry out, and how its processes order what they send then."""
 
 

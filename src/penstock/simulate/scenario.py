@@ -15,8 +15,8 @@ from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.llm.document import LlmDocument
 from penstock.simulate.llm.step import build_step
 from penstock.simulate.network import Network, racks
-from penstock.simulate.rates import RatePolicy, policy_named
-from penstock.simulate.simulation import simulate, with_queues
+from penstock.simulate.rates import RatePolicy
+from penstock.simulate.simulation import Simulator, simulate, with_queues
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Workload, merge
 
@@ -39,10 +39,10 @@ class Scenario:
 
     def simulate(self, policy: str | RatePolicy = "oes", segments: bool = False, queues: int | None = None) -> Timeline:
         """The timeline under a policy, where asked for as so many queues carry it out."""
+        simulator = Simulator(self.load, self.network, self.amounts, policy, self.speeds)
         if queues is not None:
-            chosen = policy_named(policy) if isinstance(policy, str) else policy
-            policy = with_queues(self.simulate(chosen), chosen, queues)
-        return simulate(self.load, self.network, self.placement, self.amounts, policy, self.speeds, segments)
+            simulator = with_queues(simulator, self.placement, queues)
+        return simulator.timeline(self.placement, segments)
 
     def silent(self) -> Timeline:
         """The timeline if nothing had to travel."""

@@ -9,6 +9,7 @@ from penstock.graph.arrays import Array
 from penstock.simulate.amounts import Amounts, draw_amounts
 from penstock.simulate.engine import run
 from penstock.simulate.network import Network
+from penstock.simulate.pace import step_seconds
 from penstock.simulate.rates import Case, RatePolicy, policy_named, terms_of
 from penstock.simulate.rates.compression import compressed
 from penstock.simulate.rates.families import PRIORITY
@@ -34,18 +35,6 @@ def simulate(
     return Simulator(load, network, amounts, policy, speeds).timeline(placement, segments)
 
 
-def with_queues(timeline: Timeline, policy: RatePolicy, queues: int) -> RatePolicy:
-    """The policy as so many queues of strict priority can carry it out; `timeline` is a run under it."""
-    if policy.family != PRIORITY:
-        raise PenstockError(f"Policy {policy.name} orders nothing by priority: queues are for those that do.")
-    if queues < 1:
-        raise PenstockError(f"{queues} queues carry nothing: give at least 1.")
-    case, tasks = timeline.case, timeline.load.tasks
-    ranks = policy.terms(case).rank
-    rank = compressed(ranks, timeline.starts[:, tasks:], timeline.ends[:, tasks:], case.coflows, queues)
-    return RatePolicy(policy.name, PRIORITY, lambda case: terms_of(case, rank=np.ascontiguousarray(rank)))
-
-
 class Simulator:
     """One workload on one network with given amounts: makespans of placement after placement in memory used again."""
 
@@ -66,6 +55,11 @@ class Simulator:
         self._shape = shape_of(load)
         self._scratch = scratch_for(self._shape, self.iterations, len(network.capacities))
         self._nothing = record_for(self._shape, self.iterations, times=False, changes=0)
+
+    def under(self, ranks: Array) -> "Simulator":
+        """The same under an order of flows, entry [n, f] of `ranks`, by strict priority."""
+        policy = RatePolicy(self.policy.name, PRIORITY, lambda case: terms_of(case, rank=ranks))
+        return Simulator(self.load, self.network, self.amounts, policy, self.speeds)
 
     def makespan(self, placement: Array) -> float:
         """Seconds from the first start to the last end; nothing is recorded."""
@@ -110,6 +104,32 @@ class Simulator:
                 "The simulation stopped before everything had run: some item waits for a later iteration."
             )
         return float(makespan)
+
+
+def with_queues(simulator: Simulator, placement: Array, queues: int) -> Simulator:
+    """The same under what so many queues of strict priority can carry out of the policy's order.
+
+    Of a policy that found its order among several, the one that so many queues carry out best is taken.
+    """
+    policy = simulator.policy
+    if policy.family != PRIORITY:
+        raise PenstockError(f"Policy {policy.name} orders nothing by priority: queues are for those that do.")
+    if queues < 1:
+        raise PenstockError(f"{queues} queues carry nothing: give at least 1.")
+    case = simulator.case(placement)
+    orders = [policy.terms(case).rank] if policy.orders is None else policy.orders(case)
+    tried = [_in_queues(simulator, placement, ranks, queues) for ranks in orders]
+    return min(tried, key=lambda each: each[0])[1]
+
+
+def _in_queues(simulator: Simulator, placement: Array, ranks: Array, queues: int) -> tuple[float, Simulator]:
+    """Seconds of a step under an order in so many queues, and its simulator."""
+    found = simulator.under(ranks).timeline(placement)
+    tasks = simulator.load.tasks
+    rank = compressed(found.case, ranks, found.starts[:, tasks:], found.ends[:, tasks:], queues)
+    chosen = simulator.under(np.ascontiguousarray(rank))
+    found = chosen.timeline(placement)
+    return step_seconds(found.case, found.ends), chosen
 
 
 def _checked_speeds(speeds: Array | None, machines: int) -> Array:

@@ -31,6 +31,7 @@ class RatePolicy(NamedTuple):
     name: str
     family: int
     terms: Callable[[Case], Terms]
+    orders: Callable[[Case], list[Array]] | None = None  # ranks that it chose from, where it did
 
 
 def terms_of(case: Case, weight: Array | None = None, size: Array | None = None, rank: Array | None = None) -> Terms:

@@ -22,8 +22,8 @@ _ROUNDS = 4
 _SAME = 1e-9  # relative: tails closer than this are one rank
 
 
-def slack_ranks(case: Case) -> Array:
-    """int64 [iterations, flows]: the best order found."""
+def slack_orders(case: Case) -> list[Array]:
+    """int64 [iterations, flows] each: the orders tried, the best first."""
     ranks = [model_ranks(case), _by_tails(case, durations_alone(case.routes, case.amounts, case.slowness))]
     tried = [_tried(case, each) for each in ranks]
     for _ in range(_ROUNDS):
@@ -32,7 +32,7 @@ def slack_ranks(case: Case) -> Array:
         tried.append(_tried(case, ranks[-1]))
         if tried[-1][0] >= tried[best][0]:
             break
-    return ranks[min(range(len(tried)), key=lambda k: tried[k][0])]
+    return [ranks[k] for k in sorted(range(len(tried)), key=lambda k: tried[k][0])]
 
 
 def _by_tails(case: Case, durations: Array) -> Array:
@@ -58,7 +58,7 @@ def _tried(case: Case, ranks: Array) -> tuple[float, Array]:
 
 
 def _terms(case: Case) -> Terms:
-    return terms_of(case, rank=slack_ranks(case))
+    return terms_of(case, rank=slack_orders(case)[0])
 
 
-SLACK = RatePolicy("slack", PRIORITY, _terms)
+SLACK = RatePolicy("slack", PRIORITY, _terms, slack_orders)
