@@ -120,3 +120,16 @@ def test_a_report_that_cannot_be_written_leaves_the_run_as_it_is(tmp_path, monke
     again = Notes()
     assert ps.train(community_graph(), resume=tmp_path / "run", progress=again).state == "finished"
     assert [note for note in again.notes if "report.html" in note]
+
+
+def test_what_a_cluster_cannot_see(tmp_path):
+    """A module of this process, and a graph beside the parts of another."""
+    graph = community_graph()
+    with pytest.raises(ps.PenstockError, match=r"nothing is pickled.*module=\"FILE.py:NAME\""):
+        ps.train(graph, torch.nn.Linear(4, 4), cluster="1x1", run=str(tmp_path / "run"), **FEW)
+    ps.cut(community_graph(80), ps.Cut(2, method="random"), tmp_path / "parts")
+    file = tmp_path / "cluster.yaml"
+    file.write_text(f"machines: [{{name: a}}, {{name: b}}]\npartition: {tmp_path / 'parts'}\n")
+    with pytest.raises(ps.PenstockError, match="partition of another graph"):
+        ps.train(graph, cluster=file, run=str(tmp_path / "run"), **FEW)
+    assert not (tmp_path / "run").exists()

@@ -7,7 +7,7 @@ from penstock.errors import PenstockError
 from penstock.version import __version__
 
 if TYPE_CHECKING:
-    from penstock import nn, sampling
+    from penstock import coflow, nn, sampling
     from penstock.api import Run, train
     from penstock.graph import EdgeSet, Graph, NodeSet, StringIds
     from penstock.graph.convert import load
@@ -23,6 +23,7 @@ __all__ = [
     "Run",
     "StringIds",
     "__version__",
+    "coflow",
     "cut",
     "load",
     "nn",
@@ -34,7 +35,7 @@ __all__ = [
 
 # Looked up on first use, so that `import penstock` (and the command line's start) does not wait for Numba.
 # `train` is one too, and calling it trains.
-_PACKAGES = ("nn", "sampling", "train")
+_PACKAGES = ("coflow", "nn", "sampling", "train")
 _HOMES = {
     "penstock.api": ("Run",),
     "penstock.graph": ("EdgeSet", "Graph", "NodeSet", "StringIds"),

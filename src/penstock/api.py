@@ -88,7 +88,8 @@ def train(
 
     `graph` is anything `ps.load` recognises, `model` a name, a model of `ps.nn`, or any module with
     `forward(x, edge_index)` or `forward(x_dict, edge_index_dict)`. `resume` names a run folder to go on from.
-    `cluster` names a cluster file (docs/cluster.md), or says 2x2 for two machines of two workers, all on this host.
+    `cluster` names a cluster file (docs/cluster.md), or says 2x2 for two machines of two workers, all on this host; a
+    graph that is only in memory is cut into the run folder then.
     `plan` names a plan (docs/planning.md), which holds its job and its cluster; `fields` may change what it does not
     depend on.
     """
@@ -118,12 +119,12 @@ def train(
         # Whoever trains on one machine does not wait for the wire to be imported.
         from penstock.cluster.running import start_cluster_run
 
-        if module is not None or (opened is not None and opened.path is None):
+        if module is not None:
             raise PenstockError(
-                "Other processes cannot see a graph or a module that is only in this one: save the graph to a folder,"
-                " and name a model of ps.nn."
+                "Other processes cannot see a module that is only in this one, as nothing is pickled: put what makes it"
+                ' in a file and give module="FILE.py:NAME", or name a model of ps.nn.'
             )
-        return _reported(start_cluster_run(chosen, str(cluster), force, progress), progress)
+        return _reported(start_cluster_run(chosen, str(cluster), force, progress, opened), progress)
     return _reported(start_run(chosen, opened, module, force, progress), progress)
 
 

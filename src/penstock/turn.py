@@ -1,28 +1,64 @@
-"""Which batch a thread works for: what it asks of others travels in the batches' order where links are shared by it."""
+"""Which batch and coflow a thread works for: what it asks of others travels in their order where links are shared.
+
+A coflow is what belongs together and is done when its last message is there: all that one worker pulls for one batch,
+one sum of gradients at all parameter servers, one push of embeddings to all their owners.
+"""
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple
 
+BATCH, GRADIENTS, EMBEDDINGS = "batch", "gradients", "embeddings"
+"""Kinds of coflows."""
 _THREAD = threading.local()
 _BATCHES = 32
 """Bits that hold a batch's number in its epoch."""
 
 
+class Coflow(NamedTuple):
+    """The name of a coflow. Without a kind it is none."""
+
+    kind: str = ""
+    owner: str = ""
+    """The task that it is for; empty: whichever asks."""
+    turn: int = 0
+    """The batch it is for; lower ones are needed sooner, 0 at once."""
+
+
+NO_COFLOW = Coflow()
+
+
 @contextmanager
-def taking_turn(turn: int) -> Iterator[None]:
-    """What this thread asks for in the block belongs to a turn; lower ones are needed sooner, 0 at once."""
-    before = own_turn()
-    _THREAD.turn = turn
+def working_for(coflow: Coflow) -> Iterator[None]:
+    """What this thread asks for in the block belongs to a coflow."""
+    before = own_coflow()
+    _THREAD.coflow = coflow
     try:
         yield
     finally:
-        _THREAD.turn = before
+        _THREAD.coflow = before
+
+
+def taking_turn(turn: int) -> AbstractContextManager[None]:
+    """What this thread asks for in the block belongs to a batch; 0: to none."""
+    return working_for(Coflow(BATCH, "", turn) if turn else NO_COFLOW)
+
+
+def joining(kind: str) -> AbstractContextManager[None]:
+    """What this thread asks for in the block belongs to a coflow of that kind, and to the batch it belonged to."""
+    return working_for(Coflow(kind, "", own_turn()))
+
+
+def own_coflow() -> Coflow:
+    """The calling thread's."""
+    found: Coflow = getattr(_THREAD, "coflow", NO_COFLOW)
+    return found
 
 
 def own_turn() -> int:
     """The calling thread's; 0 if it works for no batch."""
-    return int(getattr(_THREAD, "turn", 0))
+    return own_coflow().turn
 
 
 def turn_of(epoch: int, batch: int) -> int:

@@ -53,6 +53,26 @@ def test_from_someone_elses_queue_to_ours_and_away(on_host, file, monkeypatch, c
     assert (net("show", DEVICE)["handle"], net("clear", DEVICE, "--yes")["cleared"]) == ("0:", False)
 
 
+def test_classes_of_the_wire_are_strict_also_on_a_router(on_host, file, monkeypatch, capsys):
+    file.write_text(CLUSTER.replace("dscp: 10", "dscp_classes: [46, 10]"))
+
+    def planned(*words):
+        shown = answer(monkeypatch, capsys, "net", "show", DEVICE, "--cluster", file, *words)["planned"]
+        return [(each["name"], each["priority"], each["dscp"], each["addresses"]) for each in shown]
+
+    marked = [("urgent", 1, 46, []), ("ahead", 2, 10, []), ("rest", 7, None, [])]
+    assert planned() == [("gradients", 0, None, ["10.77.0.2"]), *marked]
+    assert planned("--machine", "near", "--router") == [("gradients", 0, None, ["10.77.0.1"]), *marked]
+    assert "say with --machine where" in refusal(
+        monkeypatch, capsys, "net", "show", DEVICE, "--cluster", file, "--router"
+    )
+    done = answer(monkeypatch, capsys, "net", "apply", DEVICE, "--cluster", file, "--force", "--yes")
+    assert done["applied"]
+    shown = answer(monkeypatch, capsys, "net", "show", DEVICE)
+    assert [each["rate"] for each in shown["classes"]] == ["100Mbit", "1Mbit", "1Mbit", "1Mbit", "5Mbit"]
+    assert {each["ceiling"] for each in shown["classes"]} == {"100Mbit"}
+
+
 def test_text_for_people(on_host, file, monkeypatch, capsys):
     code, out, _ = command(monkeypatch, capsys, "net", "apply", DEVICE, "--cluster", file, "--force")
     assert code == 0

@@ -83,6 +83,36 @@ def test_two_workers_make_the_same_step(two):
             torch.testing.assert_close(parameter, value)
 
 
+def test_rows_of_different_lengths_are_gathered(two):
+    """And a sum may follow."""
+    given = [torch.arange(3), torch.tensor([1 << 60])]
+
+    def gather(rank):
+        group = groups.HostGroup(two.members[rank], two.generation)
+        try:
+            found, none = group.gather(given[rank]), group.gather(torch.empty(0))
+            total = torch.ones(2, dtype=torch.float64)
+            group.sum(total)
+            return found, none, total
+        finally:
+            group.close()
+
+    for found, none, total in at_once(lambda: gather(0), lambda: gather(1)):
+        assert all(torch.equal(*pair) for pair in zip(found, given, strict=True))
+        assert [len(each) for each in none] == [0, 0] and total.tolist() == [2.0, 2.0]
+
+
+def test_gpus_gather_as_hosts_do(two, nccl):
+    group = groups.DeviceGroup(two.members[0], two.generation, CPU)
+    nccl.made[0].later.set()
+    assert [each.tolist() for each in group.gather(torch.arange(3))] == [[0, 1, 2], [0, 1, 2]]
+    two.meeting.lose(1)
+    nccl.made[0].later.clear()
+    with pytest.raises(RegroupError):
+        group.gather(torch.arange(3))
+    assert nccl.made[0].aborted
+
+
 def test_a_step_that_overflows_is_left_out(two, monkeypatch):
     """In half precision on GPUs, whichever worker's gradients it was."""
 
@@ -140,6 +170,11 @@ class FakeNccl:
         if self.sums == 1:
             tensors[0].mul_(self.size)
             return FakeWork(self.joined)
+        return FakeWork(self.later, self.error)
+
+    def allgather(self, outputs, inputs):
+        for each in outputs[0]:
+            each.copy_(inputs[0])
         return FakeWork(self.later, self.error)
 
     def abort(self):

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.worker.split import SeedSplit, whole_batches
+from penstock.cluster.worker.split import SeedSplit, vertex_share, whole_batches
 from penstock.pipeline.schedule import Planned
 from penstock.sampling import BatchKey
 
@@ -44,6 +44,17 @@ def test_equal_workers_have_equal_shares(world, seed, items, count):
     vertices, new, batch = drawn(seed, items, count)
     sizes = [len(SeedSplit(vertices, new, [1 / world] * world, rank).share(batch).seeds) for rank in range(world)]
     assert max(sizes) - min(sizes) <= 1
+
+
+@given(speeds, st.integers(0, 1 << 20), st.integers(1, 60))
+def test_vertices_that_a_batch_turns_out_to_have_are_shared_as_seeds_are(speeds, seed, count):
+    vertices, new, batch = drawn(seed, 60, count)
+    shares = [speed / sum(speeds) for speed in speeds]
+    numbers = new[np.searchsorted(vertices, batch.seeds)]
+    for rank in range(len(shares)):
+        share = vertex_share(shares, rank)
+        places = np.arange(len(numbers)) if share is None else share(numbers)
+        np.testing.assert_array_equal(places, SeedSplit(vertices, new, shares, rank).places(batch))
 
 
 @given(st.integers(2, 5), st.integers(0, 1 << 20))

@@ -98,6 +98,8 @@ def test_a_step_agrees_on_loss_and_stop(two):
     """What the reduction says counts, not what this worker was asked."""
 
     class Fake:
+        group = None
+
         def step(self, session, loss, asked):
             self.given = loss, asked
             return 2.5, True
@@ -106,7 +108,7 @@ def test_a_step_agrees_on_loss_and_stop(two):
     team.reduction = fake
     inputs = object.__new__(PartedInputs)
     inputs.step = 4
-    session = SimpleNamespace(inputs=inputs)
+    session = SimpleNamespace(inputs=inputs, learned=torch.nn.ModuleDict())
     assert not team.stopping()
     assert team.agree(session, 1.25) == 2.5 and fake.given == (1.25, False) and team.stopping()
     two.members[0].asked.set()

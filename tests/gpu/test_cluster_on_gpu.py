@@ -153,10 +153,24 @@ def test_servers_and_learned_rows(tmp_path):
     assert result_of(run.path)["device"] == "cuda" and len(result_of(run.path)["recoveries"]) == 1
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
-def test_half_precision_learns(place, tmp_path, kind):
+@pytest.mark.parametrize("cluster", ["own", "pair", "shared"])
+def test_batches_are_normalised_as_on_one_gpu(place, tmp_path, cluster):
+    """By sums of NCCL, or of the hosts; and a worker that is lost moves no running figure twice."""
     _, graph, clusters = place
-    run = run_on(clusters["shared"], graph.path, tmp_path / "run", device="cuda", compute_type=kind)
+    fields = {**LONG, "norm": "batch", "jump": "cat", "optimiser": "SGD", "lr": 0.05}
+    one = trained(graph, tmp_path / "one", **{**JOB, **fields, "capture": False})
+    victim = "worker-0" if cluster == "own" else "worker-1"
+    with one_gpu_for_all():
+        calm = run_on(clusters[cluster], graph.path, tmp_path / "calm", **fields)
+        hit = disturbed_run(victim, 3, clusters[cluster], graph.path, tmp_path / "hit", **fields)
+    assert_same_losses(calm.path, one.path, ROUNDING)
+    assert_same_state(newest_checkpoint(hit.path), newest_checkpoint(calm.path))
+
+
+@pytest.mark.parametrize("kind, norm", [("bfloat16", "none"), ("float16", "none"), ("bfloat16", "batch")])
+def test_half_precision_learns(place, tmp_path, kind, norm):
+    _, graph, clusters = place
+    run = run_on(clusters["shared"], graph.path, tmp_path / "run", device="cuda", compute_type=kind, norm=norm)
     losses = [loss for _, _, loss in losses_of(run.path)]
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
 

@@ -35,7 +35,8 @@ def test_comes_back_as_it_was_written(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flows", "egress"), [("maxmin", "fair"), ("oes", "fair"), ("fifo", "fifo"), ("iteration-first", "turns"), ("hermod", "coflow")]
+    ("flows", "egress"),
+    [("maxmin", "fair"), ("oes", "fair"), ("fifo", "fifo"), ("iteration-first", "turns"), ("hermod", "coflow")],
 )
 def test_flow_policies_that_a_run_carries_out(flows: str, egress: str) -> None:
     assert plan(flows=flows).egress == egress

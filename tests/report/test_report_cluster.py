@@ -41,5 +41,12 @@ def test_without_both_there_is_no_such_card(result: dict) -> None:
     assert "as planned" not in shown and "worker-0" in shown
 
 
+def test_coflows_are_shown_with_their_times() -> None:
+    batch = {"kind": "batch", "count": 1200, "bytes": 3 << 20, "mean_cct_s": 0.25, "p95_cct_s": 0.5}
+    shown = cards(bytes_received=10, coflows=[batch])
+    assert "95 of 100 within" in shown and "<td>batch</td><td>1,200</td><td>3 MiB</td>" in shown
+    assert "95 of 100" not in cards(bytes_received=10, coflows="none")
+
+
 def test_nothing_of_a_cluster_for_one_machine() -> None:
     assert cards_of({}) == []

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from penstock import PenstockError
 from penstock.graph.hashing import key_of
 from penstock.sampling.fastgcn import FastGCN
+from penstock.sampling.homogeneous import whole_graph
 from penstock.sampling.importance import Distribution, importance
 from penstock.sampling.key import BatchKey
 from penstock.sampling.ladies import Ladies
@@ -81,7 +82,7 @@ def test_importance_is_the_squared_column_norm():
     edges = next(iter(graph.edges.values()))
     expected = np.zeros(40)
     np.add.at(expected, edges.indices, matrix[edges.destinations(), edges.indices] ** 2)
-    np.testing.assert_allclose(importance(graph.indptr, graph.indices, PLAIN), expected)
+    np.testing.assert_allclose(importance(whole_graph(graph, "test")), expected)
 
 
 def test_draws_follow_their_masses():

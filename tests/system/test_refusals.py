@@ -19,11 +19,10 @@ def graph(tmp_path_factory):
 @pytest.mark.parametrize(
     "fields, sentence",
     [
-        pytest.param({"sampler": "ladies"}, "use sampler neighbour", marks=pytest.mark.long),
+        pytest.param({"sampler": "ladies", "weight": "w"}, "not draw by edge weights", marks=pytest.mark.long),
         pytest.param({"time": "node:when"}, "when", marks=pytest.mark.long),
         pytest.param({"sampler": "labor", "time": "node:y"}, "labor does not obey times", marks=pytest.mark.long),
         ({"task": "link-prediction", "time": "t"}, "not by time"),
-        pytest.param({"norm": "batch"}, "choose another norm", marks=pytest.mark.long),
         ({"features": "colour"}, "colour"),
     ],
 )
@@ -62,8 +61,8 @@ def test_task_that_always_dies(graph, tmp_path):
 def test_what_a_sampler_refuses_is_said(graph, tmp_path):
     """By whoever comes first, it or its worker; and nothing is started again."""
     cluster = cluster_file(tmp_path, machines=machines(1), samplers=1)
-    with recorded_starts() as handles, pytest.raises(PenstockError, match="use sampler neighbour, or labor"):
-        run_on(cluster, graph, tmp_path / "run", sampler="ladies", layer_sizes=[64, 64])
+    with recorded_starts() as handles, pytest.raises(PenstockError, match=r"Layer sizes .* cannot be sampled"):
+        run_on(cluster, graph, tmp_path / "run", sampler="ladies", layer_sizes=[64, 0])
     assert "sampler-0-0" in handles and not (tmp_path / "run").exists()
 
 
@@ -71,12 +70,12 @@ def test_command_says_one_sentence(graph, tmp_path):
     flags = [
         f"--graph={graph}",
         f"--run={tmp_path / 'run'}",
-        "--layer-sizes=64,64",
+        "--layer-sizes=64,0",
         "--sampler=ladies",
         "--cluster=1x1",
         "--json",
     ]
     done = subprocess.run([*PENSTOCK, "train", *flags], capture_output=True, text=True, timeout=100)
     assert done.returncode == 2, done.stderr
-    assert done.stderr.count("\n") == 1 and "use sampler neighbour" in done.stderr
+    assert done.stderr.count("\n") == 1 and "cannot be sampled" in done.stderr
     assert done.stdout == "" and not (tmp_path / "run").exists()

@@ -282,7 +282,7 @@ def test_marks_and_limits_are_set(meeting: Meeting) -> None:
         assert socket.getsockopt(zmq.TOS) == 46 << 2
         assert socket.getsockopt(zmq.MAXMSGSIZE) == LIMITS.array_bytes
     context.term()
-    assert b._exchange._router.getsockopt(zmq.TOS) == 46 << 2
+    assert [router.getsockopt(zmq.TOS) for router in b._exchange._routers] == [46 << 2]
 
 
 def test_listens_on_its_interface_alone(meeting: Meeting) -> None:

@@ -39,6 +39,9 @@ def test_policies_are_orders(waiting: list[Waiting]) -> None:
     assert first["priority"] == min(urgent, key=POLICIES["fair"].rank)
     soonest = [head for head in waiting if head.turn == min(each.turn for each in waiting)]
     assert first["turns"] == min(soonest, key=POLICIES["priority"].rank)
+    needed = [head for head in waiting if head.priority <= 0] or waiting
+    earliest = [head for head in needed if head.turn == min(each.turn for each in needed)]
+    assert first["coflow"] == min(earliest, key=POLICIES["priority"].rank)
 
 
 def put(egress: Egress, flow: Flow, size: int) -> Outgoing:
@@ -120,6 +123,48 @@ def test_earlier_turns_go_first_whatever_came_before() -> None:
         for _ in range(2):
             put(egress, egress.flow(name, 0), 10).turn = turn
     assert [out.turn for out in drained(egress)] == [1, 1, 2, 2, 3, 3]
+
+
+coflow_sizes = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 50)), max_size=40)
+
+
+@given(coflow_sizes)
+def test_coflows_leave_in_strict_order_also_within_a_flow(messages: list[tuple[int, int, int]]) -> None:
+    """What is urgent, then earlier batches; of one rank a flow keeps its order."""
+    egress = Egress(POLICIES["coflow"], WINDOW)
+    outs = []
+    for priority, turn, size in messages:
+        flow = egress.flow(str(priority), priority)
+        outs.append(Outgoing(flow, None, [], size, lambda handed_over: None, lambda: None, turn))
+        egress.put(outs[-1])
+    order = drained(egress)
+    assert sorted(map(id, order)) == sorted(map(id, outs))
+    ranks = [(out.flow.priority > 0, out.turn, out.flow.priority, out.arrival) for out in order]
+    assert ranks == sorted(ranks)
+
+
+def test_gradients_and_earlier_batches_overtake_what_is_prefetched() -> None:
+    egress = Egress(POLICIES["coflow"], WINDOW)
+    names = [("features", 2, 5), ("features", 2, 4), ("lists", 1, 6), ("gradients", 0, 3), ("control", 0, 0)]
+    for name, priority, turn in names:
+        for _ in range(2):
+            out = Outgoing(egress.flow(name, priority), None, [], 10, lambda handed_over: None, lambda: None, turn)
+            egress.put(out)
+    assert [(out.flow.name, out.turn) for out in drained(egress)][::2] == [
+        ("control", 0),
+        ("gradients", 3),
+        ("features", 4),
+        ("features", 5),
+        ("lists", 6),
+    ]
+
+
+def test_flows_of_one_coflow_share() -> None:
+    egress = Egress(POLICIES["coflow"], WINDOW)
+    for name in ("a", "b"):
+        for _ in range(4):
+            put(egress, egress.flow(name, 2), 10).turn = 1
+    assert [out.flow.name for out in drained(egress)] == ["a", "b"] * 4
 
 
 @pytest.mark.parametrize("policy", ["fair", "priority"])

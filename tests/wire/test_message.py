@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.turn import Coflow
 from penstock.wire.message import SIGNS, VERSION, Limits, Malformed, Message, decode, encode, frame_bytes
 
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
@@ -36,10 +37,17 @@ def on_the_wire(frames: list[bytes | Array]) -> list[bytes]:
     return [frame if isinstance(frame, bytes) else frame.tobytes() for frame in frames]
 
 
-@given(messages, st.integers(0, (1 << 63) - 1), st.sampled_from(SIGNS), st.integers(-5, 5), st.text(max_size=9))
-def test_comes_out_as_it_went_in(message: Message, call: int, sign: str, priority: int, flow: str) -> None:
-    received = decode(on_the_wire(encode(message, call, sign, 7, flow, priority)))
-    assert received[1:] == (call, sign, 7, flow, priority)
+coflows = st.builds(Coflow, st.text(max_size=9), st.text(max_size=9), st.integers(0, (1 << 63) - 1))
+
+
+@given(
+    messages, st.integers(0, (1 << 63) - 1), st.sampled_from(SIGNS), st.integers(-5, 5), st.text(max_size=9), coflows
+)
+def test_comes_out_as_it_went_in(
+    message: Message, call: int, sign: str, priority: int, flow: str, coflow: Coflow
+) -> None:
+    received = decode(on_the_wire(encode(message, call, sign, 7, flow, priority, coflow)))
+    assert received[1:] == (call, sign, 7, flow, priority, coflow)
     assert (received.message.kind, received.message.body) == (message.kind, message.body)
     assert len(received.message.arrays) == len(message.arrays)
     for sent, got in zip(message.arrays, received.message.arrays, strict=True):
@@ -112,6 +120,7 @@ plain_headers = st.tuples(
     st.integers(0, 9) | values,
     st.text(max_size=4) | values,
     st.integers(-3, 3) | values,
+    st.tuples(st.text(max_size=4) | values, st.text(max_size=4), st.integers(-1, 3) | values) | values,
     st.text(max_size=4) | values,
     st.just({}) | values,
     st.lists(st.lists(st.sampled_from(["f4", "u1", "O", "f4,f4"]) | values, max_size=4), max_size=2) | values,
@@ -126,11 +135,12 @@ def test_headers_of_the_wrong_types_are_refused(header: tuple[Any, ...], frames:
     except Malformed:
         return
     assert received.sign in SIGNS
+    assert received.coflow.turn >= 0
     assert sum(array.nbytes for array in received.message.arrays) == sum(map(len, frames))
 
 
-def header(body: Any = None, specs: Any = None) -> bytes:
-    fields = [VERSION, "ask", 1, 0, "", 0, "m", {} if body is None else body, [] if specs is None else specs]
+def header(body: Any = None, specs: Any = None, coflow: Any = ("", "", 0)) -> bytes:
+    fields = [VERSION, "ask", 1, 0, "", 0, coflow, "m", {} if body is None else body, [] if specs is None else specs]
     return bytes(msgpack.packb(fields))
 
 
@@ -162,7 +172,13 @@ def nested(depth: int) -> Any:
         ([b"\xdd\xff\xff\xff\xff"], "no msgpack"),
         ([b"\xc1"], "no msgpack"),
         ([header() + b"\x00"], "no msgpack"),
-        ([msgpack.packb([2, "ask", 1, 0, "", 0, "m", {}, []])], "version 1"),
+        ([header(coflow=[])], "kind, owner and turn"),
+        ([header(coflow=["batch", "a", -1])], "kind, owner and turn"),
+        ([header(coflow=["batch", "a", True])], "kind, owner and turn"),
+        ([header(coflow=["batch", 1, 1])], "kind, owner and turn"),
+        ([header(coflow=["b" * 129, "a", 1])], "kind, owner and turn"),
+        ([msgpack.packb([1, "ask", 1, 0, "", 0, "m", {}, []])], "version 2"),
+        ([msgpack.packb([3, "ask", 1, 0, "", 0, ["", "", 0], "m", {}, []])], "version 2"),
     ],
 )
 def test_what_is_refused_and_why(frames: list[bytes], said: str) -> None:

@@ -20,6 +20,7 @@ from penstock.cluster.shaping import (
     default_groups,
     look,
     machine_of,
+    own_address,
     peers_of,
     read_groups,
     refuse_foreign,
@@ -32,6 +33,9 @@ net = typer.Typer(no_args_is_help=True, help="Give flows of a run their shares o
 
 DeviceArgument = Annotated[str, typer.Argument(help="The network interface, as `ip link` names it.")]
 MachineOption = Annotated[str | None, typer.Option(help="Which machine of the cluster this is; else by its address.")]
+RouterOption = Annotated[
+    bool, typer.Option("--router", help="The interface is a router's or switch's, towards --machine.")
+]
 GroupsOption = Annotated[Path | None, typer.Option(help="A YAML file with groups of flows; else the usual ones.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it; else what would be done is printed.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Also remove a queue that someone else has set.")]
@@ -42,6 +46,7 @@ def show_command(
     device: DeviceArgument,
     cluster: Annotated[Path | None, typer.Option(help="Show also what `apply` would set for this file.")] = None,
     machine: MachineOption = None,
+    router: RouterOption = False,
     groups: GroupsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -49,10 +54,10 @@ def show_command(
 
     Example: penstock net show eth0 --cluster cluster.yaml
     """
-    if cluster is None and (machine is not None or groups is not None):
-        raise PenstockError("--machine and --groups belong to a cluster: name its file with --cluster.")
+    if cluster is None and (machine is not None or groups is not None or router):
+        raise PenstockError("--machine, --router and --groups belong to a cluster: name its file with --cluster.")
     standing = look(device)
-    planned = None if cluster is None else _planned(device, cluster, machine, groups)[1]
+    planned = None if cluster is None else _planned(device, cluster, machine, router, groups)[1]
     if as_json:
         classes = [] if planned is None else _class_fields(planned)
         print_json({"device": device, **_standing_fields(standing), "planned": classes})
@@ -67,6 +72,7 @@ def apply_command(
     device: DeviceArgument,
     cluster: Annotated[Path, typer.Option(help="The cluster file: rates of links, marks of packets.")],
     machine: MachineOption = None,
+    router: RouterOption = False,
     groups: GroupsOption = None,
     yes: YesOption = False,
     force: ForceOption = False,
@@ -77,7 +83,7 @@ def apply_command(
     Example: penstock net apply eth0 --cluster cluster.yaml --yes
     """
     standing = _standing(device, force)
-    chosen, planned = _planned(device, cluster, machine, groups)
+    chosen, planned = _planned(device, cluster, machine, router, groups)
     commands = [*(clear_commands(device) if standing.made else []), *set_commands(planned, device)]
     if yes:
         carry_out(device, commands)
@@ -123,12 +129,18 @@ def _standing(device: str, force: bool) -> Standing:
     return standing
 
 
-def _planned(device: str, cluster: Path, machine: str | None, groups: Path | None) -> tuple[Machine, Classes]:
+def _planned(
+    device: str, cluster: Path, machine: str | None, router: bool, groups: Path | None
+) -> tuple[Machine, Classes]:
+    if router and machine is None:
+        raise PenstockError("A router is no machine of the cluster: say with --machine where this interface leads.")
     document = read_cluster(str(cluster))
     chosen = machine_of(document, machine, device)
     wanted = default_groups(document) if groups is None else read_groups(groups)
     unmarked = any(group.dscp is None for group in wanted.groups)
-    return chosen, classes_of(wanted, chosen, peers_of(document, chosen) if unmarked else ())
+    if not unmarked:
+        return chosen, classes_of(wanted, chosen, ())
+    return chosen, classes_of(wanted, chosen, own_address(chosen) if router else peers_of(document, chosen))
 
 
 def _class_fields(planned: Classes) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from penstock.cluster.meeting import Meeting
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.progress import Progress
-from penstock.wire import Credentials, Message, Post, make_credentials
+from penstock.wire import Credentials, Message, Post, coflow_figures, make_credentials
 
 _LOOK = 0.02
 """Seconds between two looks at the tasks."""
@@ -35,6 +35,8 @@ class Task:
     peak_mb: float = 0.0
     counts: dict[int, dict[str, int]] = field(default_factory=dict)
     """What it has counted, by incarnation."""
+    coflows: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """What its coflows took, by incarnation and kind."""
     flows: dict[str, list[int]] = field(default_factory=dict)
     """Bytes sent and received by the flows it had begun, as told when it left."""
     observed: dict[str, Any] = field(default_factory=dict)
@@ -55,6 +57,7 @@ class Task:
             "machine": spec.machine,
             "restarts": self.restarts,
             "peak_rss_mb": self.peak_mb,
+            "coflows": coflow_figures(self.coflows.values()),
         }
 
 
@@ -71,6 +74,8 @@ class Outcome:
     bytes_minimum: int
     flows: dict[str, list[int]]
     """Bytes that callers sent and received, by flow."""
+    coflows: list[dict[str, Any]]
+    """By kind: how many, their bytes, and seconds from first request to last answer."""
 
 
 class MachineAway(PenstockError):  # noqa: N818
@@ -128,6 +133,7 @@ class Controller:
             self._counted("received"),
             self._counted("minimum"),
             {name: sizes for task in self.tasks.values() for name, sizes in task.flows.items()},
+            coflow_figures(told for task in self.tasks.values() for told in task.coflows.values()),
         )
 
     def _counted(self, what: str) -> int:
@@ -168,6 +174,7 @@ class Controller:
             task.heard = time.monotonic()
             task.peak_mb = max(task.peak_mb, float(message.body.get("peak_mb", 0)))
             task.counts[task.incarnation] = dict(message.body.get("counts", {}))
+            task.coflows[task.incarnation] = dict(message.body.get("coflows", {}))
             task.flows = dict(message.body.get("flows", task.flows))
         return Message("heard")
 

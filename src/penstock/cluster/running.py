@@ -20,27 +20,31 @@ from penstock.graph.atomic import write_whole
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem
 from penstock.graph.graph import Graph
-from penstock.partition import Cut, cut, open_partition
+from penstock.partition import Cut, Partition, cut, open_partition
 from penstock.pipeline.options import PipelineOptions
 from penstock.plan.document import Plan, read_plan, write_plan
 from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import newest
-from penstock.train.data import open_data
+from penstock.train.data import open_data, prepared
 from penstock.train.job import Job, make_job, write_job
-from penstock.train.run_folder import CLUSTER, JOB, PLAN, RunFolder
+from penstock.train.run_folder import CLUSTER, JOB, PARTS, PLAN, RunFolder
 from penstock.train.running import change_epochs, found_anywhere
 from penstock.train.standing import checked_standing
 from penstock.train.state_file import read_state, write_state
 from penstock.train.surroundings import polite_interrupt
 
-PARTS = "parts"
 PLANNED = ("threads", "device", *PipelineOptions.model_fields)
 """Fields of a job that a plan has counted on, beside those that decide what an iteration costs."""
 
 
-def start_cluster_run(job: Job, cluster_name: str, force: bool = False, progress: Progress = SILENT) -> RunFolder:
-    """Train a job on a cluster from its beginning. Processes of a job whose part is another end in it."""
-    return _start(job, read_cluster(cluster_name), force, progress, None)
+def start_cluster_run(
+    job: Job, cluster_name: str, force: bool = False, progress: Progress = SILENT, graph: Graph | None = None
+) -> RunFolder:
+    """Train a job on a cluster from its beginning. Processes of a job whose part is another end in it.
+
+    `graph`, where given, stands for the job's own, which need not be on disk: its parts will be, in the run folder.
+    """
+    return _start(job, read_cluster(cluster_name), force, progress, None, graph)
 
 
 def start_planned_run(
@@ -61,7 +65,14 @@ def start_planned_run(
     return _start(job, cluster, force, progress, plan)
 
 
-def _start(job: Job, cluster: ClusterDocument, force: bool, progress: Progress, plan: Plan | None) -> RunFolder:
+def _start(
+    job: Job,
+    cluster: ClusterDocument,
+    force: bool,
+    progress: Progress,
+    plan: Plan | None,
+    given: Graph | None = None,
+) -> RunFolder:
     _take_part(cluster)
     if plan is None:
         # What cannot be is refused before the graph is cut.
@@ -70,12 +81,16 @@ def _start(job: Job, cluster: ClusterDocument, force: bool, progress: Progress, 
     job = job.model_copy(update={"threads": threads, **found_anywhere(job)})
     if cluster.partition is not None:
         cluster.partition = str(Path(cluster.partition).resolve())
-        open_partition(cluster.partition)
-    graph = None if cluster.partition is not None else open_data(job)
+        _check_parts(open_partition(cluster.partition), given)
+    graph = None
+    if cluster.partition is None:
+        graph = open_data(job) if given is None else prepared(given, job)
     name = Path(cluster.partition).name if graph is None else graph.name  # type: ignore[arg-type]
     folder = RunFolder.create(job, f"{name}-{job.model_name}".replace("/", "-"), force)
     try:
         if graph is not None:
+            if graph.path is None:
+                progress.note(f"{graph.name} is only in memory: its parts are written to {folder.path / PARTS}.")
             _cut(graph, cluster, folder, progress)
         write_whole(folder.path / CLUSTER, cluster.model_dump_json(indent=1) + "\n")
         if plan is not None:
@@ -89,6 +104,16 @@ def _start(job: Job, cluster: ClusterDocument, force: bool, progress: Progress, 
         return _run(job, cluster, folder, progress, fresh=True)
     finally:
         folder.close()
+
+
+def _check_parts(partition: Partition, given: Graph | None) -> None:
+    """The parts that a cluster names must be those of a graph that was given."""
+    counts = {} if given is None else {name: nodes.count for name, nodes in given.nodes.items()}
+    if counts and counts != {name: partition.book.count(name) for name in partition.book.node_types}:
+        raise PenstockError(
+            f"{partition.path} is a partition of another graph than the one given: leave it out of the cluster file to"
+            " have the graph cut for the run."
+        )
 
 
 def _take_part(cluster: ClusterDocument) -> None:
@@ -239,6 +264,7 @@ def _result(outcome: Outcome) -> dict[str, Any]:
         "bytes_received": outcome.bytes_received,
         "bytes_minimum": outcome.bytes_minimum,
         "flows": outcome.flows,
+        "coflows": outcome.coflows,
         "recoveries": outcome.recoveries,
     }
 

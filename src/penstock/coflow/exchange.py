@@ -1,7 +1,7 @@
 """`all_to_all`: what `torch.distributed.all_to_all_single` gives, sent as a schedule of matchings.
 
 Every rank computes the same schedule from the same matrix of rows, so nothing but sizes is agreed upon. A rank goes on
-to its next phase when its own sends and receives are done: there is no barrier, and as phases come in the same order
+to its next phase when its own part in this one is done: there is no barrier, and as phases come in the same order
 everywhere, none can wait for a later one.
 """
 
@@ -66,45 +66,67 @@ def all_to_all(
     came = parts[0].new_empty((int(matrix[:, rank].sum()), *parts[0].shape[1:]))
     arrivals = list(torch.split(came, matrix[:, rank].tolist()))
     arrivals[rank].copy_(parts[rank])
-    if came.is_cuda:
-        _meet(came.device, group)
     if came.shape[1:].numel():
         turns = turns_of(matrix, rank, schedule, granularity, max_phases)
-        _take(turns, [_rows(part) for part in parts], [_rows(part) for part in arrivals], group)
+        take = _take_in_stream if came.is_cuda else _take_one_by_one
+        take(turns, [_rows(part) for part in parts], [_rows(part) for part in arrivals], group)
     return came if isinstance(tensors, torch.Tensor) else arrivals
 
 
-def _take(
+def _take_in_stream(
     turns: Sequence[Turn], leaving: list[torch.Tensor], arriving: list[torch.Tensor], group: dist.ProcessGroup | None
 ) -> None:
-    """The turns, one after the other. On GPUs they follow each other on NCCL's stream, and nobody waits here."""
-    everyone = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)
-
-    def operation(what: Any, rows: torch.Tensor, each: Slice) -> dist.P2POp:
-        return dist.P2POp(what, rows[each.first : each.last].view(-1), everyone[each.peer], group)
-
+    """The turns on GPUs: they follow each other on NCCL's stream, and nobody waits here."""
+    # NCCL connects a group when it is first used, by all of its ranks at once; some may have no turn.
+    dist.all_reduce(torch.zeros(1, device=arriving[0].device), group=group)
+    everyone = _global_ranks(group)
     works: list[dist.Work] = []
     for turn in turns:
-        if works and not arriving[0].is_cuda:
-            _wait(works)
-            works = []
         works += dist.batch_isend_irecv(
-            [operation(dist.irecv, arriving[each.peer], each) for each in turn.receives]
-            + [operation(dist.isend, leaving[each.peer], each) for each in turn.sends]
+            [
+                dist.P2POp(what, _cut(rows[each.peer], each), everyone[each.peer], group)
+                for what, rows, slices in ((dist.irecv, arriving, turn.receives), (dist.isend, leaving, turn.sends))
+                for each in slices
+            ]
         )
     _wait(works)
 
 
-def _wait(works: Sequence[dist.Work]) -> None:
+def _take_one_by_one(
+    turns: Sequence[Turn], leaving: list[torch.Tensor], arriving: list[torch.Tensor], group: dist.ProcessGroup | None
+) -> None:
+    """The turns on CPUs: one send after the other, all receives posted before.
+
+    Whose receives are late does not hold back its sends. Waiting for both makes ranks wait for each other in chains,
+    while the busiest receiver has nothing coming: with a hot receiver that took a third longer than the bound.
+    """
+    everyone = _global_ranks(group)
+    coming = [
+        dist.irecv(_cut(arriving[each.peer], each), everyone[each.peer], group, turn.phase)
+        for turn in turns
+        for each in turn.receives
+    ]
+    for turn in turns:
+        _wait(
+            [dist.isend(_cut(leaving[each.peer], each), everyone[each.peer], group, turn.phase) for each in turn.sends]
+        )
+    _wait(coming)
+
+
+def _wait(works: Sequence[dist.Work | None]) -> None:
     for work in works:
+        assert work is not None  # as it would be outside of the group
         work.wait()
+
+
+def _global_ranks(group: dist.ProcessGroup | None) -> list[int]:
+    return dist.get_process_group_ranks(dist.group.WORLD if group is None else group)
+
+
+def _cut(rows: torch.Tensor, each: Slice) -> torch.Tensor:
+    return rows[each.first : each.last].view(-1)
 
 
 def _rows(part: torch.Tensor) -> torch.Tensor:
     """The same memory as rows of bytes: back ends need not know the type."""
     return part.view(len(part), -1 if len(part) else 1).view(torch.uint8)
-
-
-def _meet(device: torch.device, group: dist.ProcessGroup | None) -> None:
-    """NCCL connects a group when it is first used, by all of its ranks at once; some may have no turn."""
-    dist.all_reduce(torch.zeros(1, device=device), group=group)

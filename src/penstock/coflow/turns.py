@@ -29,13 +29,17 @@ class Slice:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a rank does in one phase; it goes on when that is done, whatever others do."""
+    """What a rank does in one phase."""
 
+    phase: int
+    """Its number, the same for all ranks."""
     sends: tuple[Slice, ...]
     receives: tuple[Slice, ...]
 
 
-def turns_of(rows: Array, rank: int, name: str, granularity: int, max_phases: int | None) -> tuple[Turn, ...]:
+def turns_of(
+    rows: Array, rank: int, name: str, granularity: int = 1, max_phases: int | None = None
+) -> tuple[Turn, ...]:
     """The turns of a rank in which it has something to do; `rows` [n, n] is what rank i has for rank j."""
     if granularity < 1:
         raise PenstockError(f"A granularity of {granularity} rows sends nothing: give a whole number above 0.")
@@ -52,7 +56,7 @@ def _turns(rows: bytes, ranks: int, rank: int, name: str, granularity: int, max_
         granularity = _coarse_enough(matrix, name, granularity, max_phases)
     sent, received = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     turns = []
-    for phase in schedule(_units(matrix, granularity), name):
+    for number, phase in enumerate(schedule(_units(matrix, granularity), name)):
         sends, receives = list[Slice](), list[Slice]()
         for flow in np.flatnonzero(((phase.senders == rank) | (phase.peers == rank)) & (phase.peers >= 0)):
             sender, receiver = int(phase.senders[flow]), int(phase.peers[flow])
@@ -62,7 +66,7 @@ def _turns(rows: bytes, ranks: int, rank: int, name: str, granularity: int, max_
             so_far[peer] = last
             side.append(Slice(peer, first, last))
         if sends or receives:
-            turns.append(Turn(tuple(sends), tuple(receives)))
+            turns.append(Turn(number, tuple(sends), tuple(receives)))
     return tuple(turns)
 
 
@@ -71,7 +75,7 @@ def _at_once(matrix: Array, rank: int) -> tuple[Turn, ...]:
     others = [(rank + shift) % len(matrix) for shift in range(1, len(matrix))]
     sends = tuple(Slice(peer, 0, int(matrix[rank, peer])) for peer in others if matrix[rank, peer])
     receives = tuple(Slice(peer, 0, int(matrix[peer, rank])) for peer in reversed(others) if matrix[peer, rank])
-    return (Turn(sends, receives),) if sends or receives else ()
+    return (Turn(0, sends, receives),) if sends or receives else ()
 
 
 def _units(matrix: Array, granularity: int) -> Array:

@@ -2,9 +2,9 @@
 
 `kernels`, `attention_kernels` and `threads` are the mechanism on the host and `device` is that on a GPU, chosen by the
 type of the block; `aggregation`, `attention` and `drop` are the differentiable face of both, `derived` what is made of
-a block once, `order` the choice between aggregating and transforming first. `layers` stand on those, `zoo` on the
-layers, `options` say what can be chosen. `adapter` runs modules that know nothing of blocks; `scorers` turn rows of
-vertices into scores of pairs.
+a block once, `order` the choice between aggregating and transforming first, `norm` the normalisation of a batch that
+workers may share. `layers` stand on those, `zoo` on the layers, `options` say what can be chosen. `adapter` runs
+modules that know nothing of blocks; `scorers` turn rows of vertices into scores of pairs.
 """
 
 from importlib import import_module

@@ -38,6 +38,11 @@ class Loaded:
         seeds = self.batch.seeds
         return sum(map(len, seeds.values())) if isinstance(seeds, dict) else len(seeds)
 
+    @property
+    def whole(self) -> int | None:
+        """Examples of the batch of which this is one worker's share; one that was drawn whole knows them itself."""
+        return self.planned.whole if self.batch.whole is None else self.batch.whole
+
 
 class Carrier(Protocol):
     """How a sampled batch gets its features and reaches the device that computes."""

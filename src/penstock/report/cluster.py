@@ -71,7 +71,24 @@ def _traffic_card(run: Run) -> str:
     largest = sorted(flows.items(), key=lambda item: -sum(item[1]))[:_MOST_FLOWS]
     shown = [[cut(name, _LONGEST), *(_bytes(each) for each in sizes[:2])] for name, sizes in largest]
     body = pairs(rows) + (table(["flow", "sent", "received"], shown, len(flows)) if shown else "")
+    body += _coflows(run)
     return card("Traffic", body) if rows or shown else ""
+
+
+def _coflows(run: Run) -> str:
+    """What belonged together, and how long it took from its first request to its last answer."""
+    found = [mapping(each) for each in _list(run.result.get("coflows"))]
+    shown = [
+        [
+            _text(each.get("kind")),
+            f"{whole(each.get('count')) or 0:,}",
+            _bytes(number(each.get("bytes")) or 0.0),
+            seconds(number(each.get("mean_cct_s")) or 0.0),
+            seconds(number(each.get("p95_cct_s")) or 0.0),
+        ]
+        for each in found[:_MOST_FLOWS]
+    ]
+    return table(["coflows", "how many", "bytes", "mean", "95 of 100 within"], shown, len(found)) if shown else ""
 
 
 def _recovery(lost: dict[str, Any]) -> str:

@@ -74,8 +74,9 @@ class MiniBatch:
     `vertices` start with the seeds; block i reads the first `blocks[i].num_src` and writes the first
     `blocks[i].num_dst`. `seed_weights`, where the sampler draws seeds unevenly, multiply the seeds' losses.
     `features` are by node type; `links` is what a task on edges adds. `names` are the original numbers of `vertices`
-    where the graph was cut; None: they are their own names. On a device arrays are tensors, and `ready` is the event
-    after which they are there.
+    where the graph was cut; None: they are their own names. `whole`, where the batch is one worker's share of one that
+    was drawn whole, is how many seeds that has. On a device arrays are tensors, and `ready` is the event after which
+    they are there.
     """
 
     seeds: Array
@@ -89,6 +90,7 @@ class MiniBatch:
     key: BatchKey | None = None
     ready: Any = None
     names: Array | None = None
+    whole: int | None = None
 
     @property
     def num_edges(self) -> int:
@@ -140,6 +142,7 @@ class TypedBatch:
     links: Any = None
     key: BatchKey | None = None
     ready: Any = None
+    whole: int | None = None
 
     @property
     def num_edges(self) -> int:

@@ -14,7 +14,7 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, Partition, assign
 from penstock.sampling.block import MiniBatch
-from penstock.sampling.homogeneous import Homogeneous
+from penstock.sampling.homogeneous import Homogeneous, homogeneous, whole_graph
 from penstock.sampling.induced import Inducer, blocks_on
 from penstock.sampling.key import BatchKey
 
@@ -26,12 +26,12 @@ class ClusterSampler:
     once.
     """
 
-    def __init__(self, graph: Graph, clusters: Array, train: Array, layers: int = 2) -> None:
-        self._graph = Homogeneous(graph, "ClusterSampler")
-        clusters = np.asarray(clusters)
-        if len(clusters) != graph.num_nodes or clusters.dtype.kind not in "iu":
+    def __init__(self, graph: Graph | Homogeneous, clusters: Array, train: Array, layers: int = 2) -> None:
+        self._graph = homogeneous(graph, "ClusterSampler")
+        clusters, count = np.asarray(clusters), self._graph.count
+        if len(clusters) != count or clusters.dtype.kind not in "iu":
             raise PenstockError(
-                f"There are {len(clusters):,} cluster numbers ({clusters.dtype}) for {graph.num_nodes:,} vertices:"
+                f"There are {len(clusters):,} cluster numbers ({clusters.dtype}) for {count:,} vertices:"
                 " give one whole number a vertex."
             )
         if layers < 1:
@@ -39,7 +39,7 @@ class ClusterSampler:
         self.layers = layers
         self._is_train = self._graph.train_mask(train)
         self._inducer = Inducer(self._graph)
-        self._members = np.argsort(clusters, kind="stable").astype(index_dtype(graph.num_nodes))
+        self._members = self._by_cluster(clusters).astype(index_dtype(count))
         self.items, starts = np.unique(clusters[self._members], return_index=True)
         self._starts = np.append(starts, len(clusters))
 
@@ -48,10 +48,18 @@ class ClusterSampler:
         members = self._union(np.atleast_1d(np.asarray(items)))
         inside = self._is_train[members]
         vertices = np.concatenate([members[inside], members[~inside]])
-        subgraph = self._inducer.induce(vertices)
+        subgraph = self._inducer.induce(vertices, self._graph.reader())
         seeds = int(inside.sum())
         blocks = blocks_on(self._graph, subgraph, None, seeds, self.layers)
         return MiniBatch(vertices[:seeds], vertices, blocks, node_type=self._graph.node_type, key=key)
+
+    def _by_cluster(self, clusters: Array) -> Array:
+        """Vertices cluster after cluster, those of one by ascending name."""
+        order = self._graph.natural_order()
+        if not len(order):
+            return np.argsort(clusters, kind="stable")
+        members: Array = order[np.argsort(clusters[order], kind="stable")]
+        return members
 
     def _union(self, items: Array) -> Array:
         places = np.minimum(np.searchsorted(self.items, items), len(self.items) - 1)
@@ -77,7 +85,7 @@ def clusters_from(partition: Partition, node_type: str | None = None) -> Array:
 
 def clusters_of(graph: Graph, count: int, seed: int = 0) -> Array:
     """`count` clusters with few edges between them and about equally many vertices, by METIS."""
-    Homogeneous(graph, "clusters_of")
+    whole_graph(graph, "clusters_of")
     if count < 2:
         raise PenstockError(f"{count} clusters cut nothing: ask for 2 or more.")
     return assign(graph, Cut(count, balance=("vertices",), seed=seed)).assignment

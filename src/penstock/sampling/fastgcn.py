@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.sampling.homogeneous import Homogeneous, Reading
 from penstock.sampling.importance import Distribution, importance
 from penstock.sampling.layerwise import LayerwiseSampler
 
@@ -17,12 +18,11 @@ from penstock.sampling.layerwise import LayerwiseSampler
 class FastGCN(LayerwiseSampler):
     """Layer-wise sampling by importance in the whole graph; eight bytes a vertex for all threads."""
 
-    def __init__(self, graph: Graph, sizes: Sequence[int], original: Array | None = None) -> None:
+    def __init__(self, graph: Graph | Homogeneous, sizes: Sequence[int], original: Array | None = None) -> None:
         super().__init__(graph, sizes, original)
-        order = self._graph.natural_order()
-        self._distribution = Distribution(importance(self._graph.indptr, self._graph.indices, order), order)
+        self._distribution = Distribution(importance(self._graph), self._graph.natural_order())
 
-    def _draw(self, readers: Array, size: int, key: np.uint64, scale: Array) -> Array:
+    def _draw(self, lists: Reading, size: int, key: np.uint64, scale: Array) -> Array:
         drawn, chances = self._distribution.draw(key, size)
         np.add.at(scale, drawn, 1 / (size * chances))
         return drawn

@@ -1,4 +1,12 @@
-"""Whole graphs with one node type and one edge type, as the samplers see them that take no others."""
+"""Graphs with one node type and one edge type, as the samplers see them that take no others.
+
+Samplers read whole lists: those of some vertices for a batch (`reader`), or all of them once beforehand (`in_order`).
+`WholeGraph` has them; `sampling.parts` has a graph whose lists are with the owners of its parts.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -9,24 +17,39 @@ from penstock.graph.graph import Graph
 from penstock.sampling.lists import check_seeds
 
 
-class Homogeneous:
-    """The lists, the names of vertices in the hash (empty: their own numbers), and what samplers ask about them."""
+class Reading(NamedTuple):
+    """Whole lists of some vertices: the i-th has `indices[indptr[rows[i]]:indptr[rows[i] + 1]]`; no rows: the i-th."""
 
-    def __init__(self, graph: Graph, sampler: str, original: Array | None = None) -> None:
-        if not graph.is_homogeneous or not graph.edges:
-            raise PenstockError(
-                f"{sampler} takes graphs with one node type and one edge type; {graph.name!r} has"
-                f" {len(graph.nodes)} and {len(graph.edges)}: use the neighbour sampler, or make one type of them."
-            )
-        if graph.is_part:
-            raise PenstockError(f"{sampler} takes whole graphs, and {graph.name!r} is a part: open the whole graph.")
-        if original is not None and len(original) != graph.num_nodes:
-            raise PenstockError(
-                f"There are {len(original):,} original numbers for {graph.num_nodes:,} vertices: give one for each."
-            )
-        self.count, self.node_type = graph.num_nodes, graph.node_types[0]
-        self.indptr, self.indices = graph.indptr, graph.indices
-        self.names = np.empty(0, np.int64) if original is None else np.ascontiguousarray(original, np.int64)
+    indptr: Array
+    indices: Array
+    rows: Array
+
+
+class Reader(Protocol):
+    """Lists for one batch; what was read for it before is not fetched again."""
+
+    def read(self, vertices: Array) -> Reading:
+        """The lists of some vertices, in any order, with repeats."""
+
+
+class Homogeneous(ABC):
+    """Offsets of all lists, the names of vertices in the hash (empty: their own numbers), and what samplers ask."""
+
+    def __init__(self, name: str, node_type: str, indptr: Array, names: Array) -> None:
+        self.name, self.node_type, self.indptr, self.names = name, node_type, indptr, names
+        self.count = len(indptr) - 1
+
+    @abstractmethod
+    def reader(self) -> Reader:
+        """For one batch, on one thread."""
+
+    @abstractmethod
+    def in_order(self) -> Iterator[tuple[Array, Reading]]:
+        """All lists once, in the natural order: some vertices (none: all, as they are) and their lists."""
+
+    @abstractmethod
+    def whole(self) -> "WholeGraph":
+        """The graph with all its lists here."""
 
     def natural_order(self) -> Array:
         """Vertices by ascending name; empty: as they are. Sums in this order do not depend on the numbering."""
@@ -52,3 +75,50 @@ class Homogeneous:
         mask = np.zeros(self.count, np.bool_)
         mask[self.seeds(train)] = True
         return mask
+
+
+class WholeGraph(Homogeneous):
+    """A graph whose lists are here."""
+
+    def __init__(self, name: str, node_type: str, indptr: Array, names: Array, indices: Array) -> None:
+        super().__init__(name, node_type, indptr, names)
+        self.indices = indices
+
+    def reader(self) -> "WholeGraph":
+        """Every batch reads the same lists."""
+        return self
+
+    def read(self, vertices: Array) -> Reading:
+        """Where the lists are: nothing is copied."""
+        return Reading(self.indptr, self.indices, vertices)
+
+    def in_order(self) -> Iterator[tuple[Array, Reading]]:
+        """All lists at once."""
+        order = self.natural_order()
+        yield order, Reading(self.indptr, self.indices, order)
+
+    def whole(self) -> "WholeGraph":
+        """It is."""
+        return self
+
+
+def whole_graph(graph: Graph, sampler: str, original: Array | None = None) -> WholeGraph:
+    """A graph as `sampler` sees it; `original` are the names of its vertices where it was renumbered."""
+    if not graph.is_homogeneous or not graph.edges:
+        raise PenstockError(
+            f"{sampler} takes graphs with one node type and one edge type; {graph.name!r} has"
+            f" {len(graph.nodes)} and {len(graph.edges)}: use the neighbour sampler, or make one type of them."
+        )
+    if graph.is_part:
+        raise PenstockError(f"{sampler} takes whole graphs, and {graph.name!r} is a part: open the whole graph.")
+    if original is not None and len(original) != graph.num_nodes:
+        raise PenstockError(
+            f"There are {len(original):,} original numbers for {graph.num_nodes:,} vertices: give one for each."
+        )
+    names = np.empty(0, np.int64) if original is None else np.ascontiguousarray(original, np.int64)
+    return WholeGraph(graph.name, graph.node_types[0], graph.indptr, names, graph.indices)
+
+
+def homogeneous(graph: Graph | Homogeneous, sampler: str, original: Array | None = None) -> Homogeneous:
+    """A graph as `sampler` sees it, unless it is already; that knows the names of its vertices by itself."""
+    return graph if isinstance(graph, Homogeneous) else whole_graph(graph, sampler, original)

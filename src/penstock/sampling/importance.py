@@ -9,15 +9,14 @@ from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import unit_draws
+from penstock.sampling.homogeneous import Homogeneous
 
 
-def importance(indptr: Array, indices: Array, order: Array, self_loops: bool = False) -> Array:
-    """Squared column norms (float64) of every vertex; with `self_loops` every list has its own vertex as well.
-
-    `order` is a graph's natural order.
-    """
-    mass = np.zeros(len(indptr) - 1)
-    _add_squares(indptr, indices, order, self_loops, mass)
+def importance(graph: Homogeneous, self_loops: bool = False) -> Array:
+    """Squared column norms (float64) of every vertex; with `self_loops` every list has its own vertex as well."""
+    mass = np.zeros(graph.count)
+    for vertices, lists in graph.in_order():
+        _add_squares(vertices, *lists, self_loops, mass)
     return mass
 
 
@@ -42,14 +41,15 @@ class Distribution:
 
 
 @njit(nogil=True, cache=True)
-def _add_squares(indptr: Array, indices: Array, order: Array, self_loops: bool, mass: Array) -> None:
-    for i in range(mass.shape[0]):
-        v = order[i] if order.shape[0] else i
-        length = indptr[v + 1] - indptr[v] + self_loops
+def _add_squares(vertices: Array, indptr: Array, indices: Array, rows: Array, self_loops: bool, mass: Array) -> None:
+    for i in range(vertices.shape[0] if vertices.shape[0] else mass.shape[0]):
+        v = vertices[i] if vertices.shape[0] else i
+        row = rows[i] if vertices.shape[0] else i
+        length = indptr[row + 1] - indptr[row] + self_loops
         if length == 0:
             continue
         share = (1.0 / length) ** 2
-        for k in range(indptr[v], indptr[v + 1]):
+        for k in range(indptr[row], indptr[row + 1]):
             mass[indices[k]] += share
         if self_loops:
             mass[v] += share

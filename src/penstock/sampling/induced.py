@@ -7,12 +7,12 @@ from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.sampling.block import Block
-from penstock.sampling.homogeneous import Homogeneous
+from penstock.sampling.homogeneous import Homogeneous, Reader
 from penstock.sampling.relabel import PerThread
 
 
 class Induced(NamedTuple):
-    """In-neighbour lists over the rows of `vertices`; `edges` are the edges' positions in the graph's lists."""
+    """In-neighbour lists over the rows of `vertices`; `edges` are the edges' positions in the lists that were read."""
 
     vertices: Array
     indptr: Array
@@ -27,10 +27,10 @@ class Inducer:
         self._graph = graph
         self._places: PerThread[Array] = PerThread(lambda: np.full(graph.count, -1, np.int32))
 
-    def induce(self, vertices: Array) -> Induced:
+    def induce(self, vertices: Array, reader: Reader) -> Induced:
         """The subgraph of some different vertices, rows in their order, lists in the graph's order."""
         vertices = self._graph.seeds(vertices)
-        indptr, indices, edges = _induce(self._graph.indptr, self._graph.indices, vertices, self._places.get())
+        indptr, indices, edges = _induce(*reader.read(vertices), vertices, self._places.get())
         return Induced(vertices, indptr, indices, edges)
 
 
@@ -54,21 +54,21 @@ def blocks_on(graph: Homogeneous, inside: Induced, weights: Array | None, seeds:
 
 
 @njit(nogil=True, cache=True)
-def _induce(indptr: Array, indices: Array, vertices: Array, place: Array) -> tuple[Array, Array, Array]:
+def _induce(indptr: Array, indices: Array, lists: Array, vertices: Array, place: Array) -> tuple[Array, Array, Array]:
     """Offsets, rows and positions of the edges among some vertices; `place` is all -1 before and after."""
     out_indptr = np.zeros(vertices.shape[0] + 1, np.int64)
     for row in range(vertices.shape[0]):
         place[vertices[row]] = row
     for row in range(vertices.shape[0]):
         length = 0
-        for k in range(indptr[vertices[row]], indptr[vertices[row] + 1]):
+        for k in range(indptr[lists[row]], indptr[lists[row] + 1]):
             length += place[indices[k]] >= 0
         out_indptr[row + 1] = out_indptr[row] + length
     rows = np.empty(out_indptr[-1], np.int32)
     edges = np.empty(out_indptr[-1], np.int64)
     used = 0
-    for v in vertices:
-        for k in range(indptr[v], indptr[v + 1]):
+    for each in lists:
+        for k in range(indptr[each], indptr[each + 1]):
             if place[indices[k]] >= 0:
                 rows[used] = place[indices[k]]
                 edges[used] = k

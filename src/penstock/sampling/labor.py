@@ -16,7 +16,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.homogeneous import Homogeneous
+from penstock.sampling.homogeneous import whole_graph
 from penstock.sampling.key import BatchKey
 from penstock.sampling.labor_kernels import draw_shared
 from penstock.sampling.neighbours import ALL
@@ -30,7 +30,7 @@ class Labor:
     """
 
     def __init__(self, graph: Graph, fanouts: Sequence[int], original: Array | None = None) -> None:
-        self._graph = Homogeneous(graph, "Labor", original)
+        self._graph = whole_graph(graph, "Labor", original)
         if not fanouts or any(fanout == 0 or fanout < ALL for fanout in fanouts):
             raise PenstockError(f"Fan-outs {list(fanouts)} cannot be sampled: give positive numbers, or -1 for all.")
         self.fanouts = list(fanouts)

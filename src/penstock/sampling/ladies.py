@@ -10,29 +10,30 @@ from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, unit
+from penstock.sampling.homogeneous import Reading
 from penstock.sampling.layerwise import LayerwiseSampler
 
 
 class Ladies(LayerwiseSampler):
     """Layer-wise sampling by importance for the destinations at hand."""
 
-    def _draw(self, readers: Array, size: int, key: np.uint64, scale: Array) -> Array:
-        candidates = _weigh(self._graph.indptr, self._graph.indices, readers, scale)
+    def _draw(self, lists: Reading, size: int, key: np.uint64, scale: Array) -> Array:
+        candidates = _weigh(*lists, scale)
         _scale_drawn(candidates, key, size, scale)
         return candidates
 
 
 @njit(nogil=True, cache=True)
-def _weigh(indptr: Array, indices: Array, readers: Array, mass: Array) -> Array:
+def _weigh(indptr: Array, indices: Array, rows: Array, mass: Array) -> Array:
     """Add up the importance of every neighbour; returns the neighbours, each once, in order of appearance."""
     most = 0
-    for v in readers:
-        most += indptr[v + 1] - indptr[v]
+    for row in rows:
+        most += indptr[row + 1] - indptr[row]
     candidates = np.empty(min(most, mass.shape[0]), np.int64)
     found = 0
-    for v in readers:
-        share = (1.0 / max(1, indptr[v + 1] - indptr[v])) ** 2
-        for k in range(indptr[v], indptr[v + 1]):
+    for row in rows:
+        share = (1.0 / max(1, indptr[row + 1] - indptr[row])) ** 2
+        for k in range(indptr[row], indptr[row + 1]):
             u = indices[k]
             if mass[u] == 0:
                 candidates[found] = u

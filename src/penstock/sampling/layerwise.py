@@ -18,7 +18,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.homogeneous import Homogeneous
+from penstock.sampling.homogeneous import Homogeneous, Reader, Reading, homogeneous
 from penstock.sampling.key import BatchKey
 from penstock.sampling.relabel import PerThread, Rows, rows_for
 
@@ -29,54 +29,57 @@ class LayerwiseSampler(ABC):
     `sample` may be called from several threads at once; each keeps eight bytes a vertex beside its rows.
     """
 
-    def __init__(self, graph: Graph, sizes: Sequence[int], original: Array | None = None) -> None:
-        self._graph = Homogeneous(graph, type(self).__name__, original)
+    def __init__(self, graph: Graph | Homogeneous, sizes: Sequence[int], original: Array | None = None) -> None:
+        self._graph = homogeneous(graph, type(self).__name__, original)
         if not sizes or any(size < 1 for size in sizes):
             raise PenstockError(f"Layer sizes {list(sizes)} cannot be sampled: give a positive number for every layer.")
         self.sizes = list(sizes)
-        self._rows: PerThread[Rows] = PerThread(lambda: rows_for(graph.num_nodes))
-        self._scales: PerThread[Array] = PerThread(lambda: np.zeros(graph.num_nodes))
+        self._rows: PerThread[Rows] = PerThread(lambda: rows_for(self._graph.count))
+        self._scales: PerThread[Array] = PerThread(lambda: np.zeros(self._graph.count))
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
         """The batch of some different seeds; the same for the same key on any thread."""
         seeds = self._graph.seeds(seeds)
-        rows, blocks = self._rows.get(), []
+        rows, reader, blocks = self._rows.get(), self._graph.reader(), list[Block]()
         rows.start(seeds)
         try:
             for hop, size in enumerate(self.sizes):
-                blocks.append(self._hop(rows, size, key.hop(hop)))
+                blocks.append(self._hop(rows, reader, size, key.hop(hop)))
             vertices = rows.vertices[: rows.known].copy()
         finally:
             rows.forget()
         return MiniBatch(seeds, vertices, blocks[::-1], node_type=self._graph.node_type, key=key)
 
-    def _hop(self, rows: Rows, size: int, key: np.uint64) -> Block:
-        graph, readers, scale = self._graph, rows.vertices[: rows.known], self._scales.get()
-        touched = self._draw(readers, size, key, scale)
-        indptr, positions, weights = _link(graph.indptr, graph.indices, scale, readers)
+    def _hop(self, rows: Rows, reader: Reader, size: int, key: np.uint64) -> Block:
+        lists, scale = reader.read(rows.vertices[: rows.known]), self._scales.get()
+        touched = self._draw(lists, size, key, scale)
+        indptr, positions, weights = _link(*lists, scale)
         scale[touched] = 0
-        indices = rows.number(graph.indices[positions], indptr)
-        return Block(indptr, indices, rows.known, weights, graph.totals(rows.vertices[: rows.known]))
+        indices = rows.number(lists.indices[positions], indptr)
+        return Block(indptr, indices, rows.known, weights, self._graph.totals(rows.vertices[: rows.known]))
 
     @abstractmethod
-    def _draw(self, readers: Array, size: int, key: np.uint64, scale: Array) -> Array:
-        """Set `scale`, all 0, of the vertices drawn to their edges' weight; returns the vertices that were touched."""
+    def _draw(self, lists: Reading, size: int, key: np.uint64, scale: Array) -> Array:
+        """Set `scale`, all 0, of the vertices drawn to their edges' weight; returns the vertices that were touched.
+
+        `lists` are those of the hop's destinations.
+        """
 
 
 @njit(nogil=True, cache=True)
-def _link(indptr: Array, indices: Array, scale: Array, readers: Array) -> tuple[Array, Array, Array]:
-    """The readers' edges from drawn vertices: offsets, positions in the lists, weights."""
-    out_indptr = np.zeros(readers.shape[0] + 1, np.int64)
-    for row in range(readers.shape[0]):
+def _link(indptr: Array, indices: Array, rows: Array, scale: Array) -> tuple[Array, Array, Array]:
+    """The edges in some lists from drawn vertices: offsets, positions, weights."""
+    out_indptr = np.zeros(rows.shape[0] + 1, np.int64)
+    for i in range(rows.shape[0]):
         linked = 0
-        for k in range(indptr[readers[row]], indptr[readers[row] + 1]):
+        for k in range(indptr[rows[i]], indptr[rows[i] + 1]):
             linked += scale[indices[k]] > 0
-        out_indptr[row + 1] = out_indptr[row] + linked
+        out_indptr[i + 1] = out_indptr[i] + linked
     positions = np.empty(out_indptr[-1], np.int64)
     weights = np.empty(out_indptr[-1], np.float32)
     used = 0
-    for v in readers:
-        for k in range(indptr[v], indptr[v + 1]):
+    for row in rows:
+        for k in range(indptr[row], indptr[row + 1]):
             if scale[indices[k]] > 0:
                 positions[used] = k
                 weights[used] = scale[indices[k]]

@@ -21,6 +21,7 @@ from penstock.graph.graph import Graph
 from penstock.pipeline.flow import Flow, Stage, StageError
 from penstock.progress import SILENT, Progress
 from penstock.train.chunks import Chunk, cut_into_chunks
+from penstock.train.device_full import INFERENCE, device_memory
 from penstock.train.inputs import Inputs
 from penstock.train.levels import Level
 from penstock.train.reach import Reach, frontiers
@@ -66,13 +67,17 @@ class Inference:
         for name, rows in wanted.items():
             _check_rows(name, rows, self._graph.nodes[name].count)
         try:
-            with torch.no_grad(), evaluating(self._model), self._precision():
-                # Times differ from seed to seed: no vertex has one value that all its readers could share.
-                if getattr(self._model, "layerwise", False) and self._reach.clock is None:
-                    return self._by_layers(wanted, progress, hidden)
-                return self._by_neighbourhoods(wanted, progress)
+            with device_memory(lambda: "in exact inference", INFERENCE):
+                return self._computed(wanted, progress, hidden)
         except StageError as error:
             raise error.__cause__ or error from None
+
+    def _computed(self, wanted: dict[str, Array], progress: Progress, hidden: bool) -> dict[str, torch.Tensor]:
+        with torch.no_grad(), evaluating(self._model), self._precision():
+            # Times differ from seed to seed: no vertex has one value that all its readers could share.
+            if getattr(self._model, "layerwise", False) and self._reach.clock is None:
+                return self._by_layers(wanted, progress, hidden)
+            return self._by_neighbourhoods(wanted, progress)
 
     def _by_layers(self, wanted: dict[str, Array], progress: Progress, hidden: bool) -> dict[str, torch.Tensor]:
         model: Any = self._model

@@ -11,6 +11,7 @@ from penstock.memory import resident_mb
 from penstock.pipeline.clock import StageTime, limiting
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.progress import Progress
+from penstock.train.device_full import STEPS, DeviceFull, device_memory
 from penstock.train.optimisers import step_schedule
 from penstock.train.records import Events, FolderRecords, Records
 from penstock.train.run_folder import RunFolder
@@ -52,7 +53,7 @@ class Loop:
         events = self.records.events(self.schedule.batches, self._began)
         start = Position(standing.epoch, standing.batch)
         total = job.epochs * self.schedule.batches
-        with self._progress.step("training", total - standing.step, "batches"):
+        with self._progress.step("training", total - standing.step, "batches"), device_memory(self._where, STEPS):
             try:
                 with steps_of(self.session, self.schedule, start, self._pause, events.record) as steps:
                     if standing.ending:
@@ -80,6 +81,10 @@ class Loop:
                 # A full disk is one way to come here: it must not hide what happened.
                 with suppress(OSError):
                     events.close()
+
+    def _where(self) -> str:
+        standing = self.standing
+        return f"at epoch {standing.epoch + 1}, batch {standing.batch + 1} (step {standing.step + 1})"
 
     def _pause(self, position: Position) -> int:
         """Steps that may be done from a position on before the loop must see the weights."""
@@ -150,7 +155,8 @@ class Loop:
         try:
             return session.task.evaluate(session.inference(), ["val"]).get("val", {})
         except PenstockError as error:
-            raise PenstockError(f"Validation after epoch {epoch} (step {self.standing.step}): {error}") from error
+            kind = DeviceFull if isinstance(error, DeviceFull) else PenstockError
+            raise kind(f"Validation after epoch {epoch} (step {self.standing.step}): {error}") from error
 
     def _judge(self, val: dict[str, float], epoch: int, regular: bool) -> None:
         standing, metric = self.standing, self.session.task.metric

@@ -26,6 +26,8 @@ RUN, JOB, CLUSTER, PLAN, METRICS, EVENTS, LOG, REPORT = (
     "report.html",
 )
 
+PARTS = "parts"
+"""A cluster's run whose graph was cut for it has the parts in this folder."""
 STATES = ("running", "finished", "stopped-early", "interrupted", "failed")
 _KINDS = {"started": str, **dict.fromkeys(("graph", "labels", "result", "val", "test"), dict)}
 """What fields of run.json, and of the result in it, are where they are there."""

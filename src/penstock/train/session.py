@@ -17,6 +17,7 @@ from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.progress import SILENT, Progress
 from penstock.train.data import choose_task, open_data, prepared, with_empty_relations
+from penstock.train.device_full import STEPS, device_memory
 from penstock.train.inference import Inference, evaluating
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
@@ -222,13 +223,14 @@ def try_out(session: Session, with_loss: bool) -> None:
     carrier.gather(batch)
     if with_loss:
         session.task.label(batch)
-    carrier.transfer(batch)
-    carrier.arrive(batch)
-    x = session.inputs.complete(batch)
-    with model_at_fault(), torch.no_grad(), evaluating(session.model), session.precision():
-        out = session.encode(batch, x)
-        if with_loss:
-            session.task.loss(out, batch)
+    with device_memory(lambda: "on a first small batch", STEPS):
+        carrier.transfer(batch)
+        carrier.arrive(batch)
+        x = session.inputs.complete(batch)
+        with model_at_fault(), torch.no_grad(), evaluating(session.model), session.precision():
+            out = session.encode(batch, x)
+            if with_loss:
+                session.task.loss(out, batch)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol, Self, cast
 
 import torch
@@ -12,6 +12,7 @@ from penstock.pipeline.clock import Recorder, StageTime
 from penstock.pipeline.loading import Loaded, Loader
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.train.session import Session
+from penstock.train.together import Together
 from penstock.turn import taking_turn, turn_of
 
 
@@ -75,7 +76,7 @@ class LoadedSteps:
         for loaded in self._loader:
             with taking_turn(turn_of(*loaded.position)):
                 loss = self._step(loaded)
-            examples = loaded.examples if loaded.planned.whole is None else loaded.planned.whole
+            examples = loaded.examples if loaded.whole is None else loaded.whole
             yield [Step(loaded.position, examples, loss, loaded.planned.last)]
 
     def __enter__(self) -> Self:
@@ -103,10 +104,11 @@ class LoadedSteps:
             torch.cuda.manual_seed(int(key) & (1 << 63) - 1)
         x = session.inputs.complete(batch)
         session.optimiser.zero_grad(set_to_none=True)
+        if session.together is not None:
+            with _figures_kept(session):
+                return self._step_together(loaded, x, session.together)
         with dropping(key, batch.row_names), session.precision():
             loss = session.task.loss(session.encode(batch, x), batch)
-        if session.together is not None:
-            return self._step_together(loaded, x, loss)
         value = float(loss.detach())
         if not math.isfinite(value):
             return value
@@ -119,12 +121,29 @@ class LoadedSteps:
         session.inputs.learn(batch, x)
         return value
 
-    def _step_together(self, loaded: Loaded, x: dict[str, torch.Tensor], loss: torch.Tensor) -> float:
+    def _step_together(self, loaded: Loaded, x: dict[str, torch.Tensor], together: Together) -> float:
         """The step of a batch that several workers share: the mean over its seeds is the sum of their parts."""
-        session, planned = self._session, loaded.planned
-        assert session.together is not None and planned.whole is not None
-        part = loss * (loaded.examples / planned.whole)
+        session, planned, batch = self._session, loaded.planned, loaded.batch
+        assert loaded.whole is not None
+        names = planned.key.purpose("dropout"), batch.row_names
+        with dropping(*names), session.precision(), together.normalising(session, batch) as shared:
+            loss = session.task.loss(session.encode(batch, x), batch)
+        # Weighted losses are a sum over the seeds. A subgraph may hold no training vertex in any worker's share.
+        share = 1.0 if batch.seed_weights is not None else loaded.examples / max(1, loaded.whole)
+        part = (loss if shared is None else shared.joined(loss)) * share
         session.backward(part)
         # Gradients of learnable rows first: once the workers agree, all of them have been handed in.
-        session.inputs.learn(loaded.batch, x)
-        return session.together.agree(session, float(part.detach()))
+        session.inputs.learn(batch, x)
+        return together.agree(session, float(part.detach()))
+
+
+@contextmanager
+def _figures_kept(session: Session) -> Iterator[None]:
+    """Should a step fail, running figures are again those before it: it is done again, and moves them then."""
+    before = [(figure, figure.clone()) for figure in session.learned.buffers()]
+    try:
+        yield
+    except BaseException:
+        for figure, value in before:
+            figure.copy_(value)
+        raise

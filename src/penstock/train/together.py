@@ -1,7 +1,10 @@
 """A run that several workers share: what each of them does otherwise than one that trains alone."""
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock.nn.norm import SharedBatch
+from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ class Together(Protocol):
 
     def share(self, planned: Planned) -> Planned:
         """This worker's seeds of a batch."""
+
+    def normalising(self, session: "Session", batch: Batch) -> AbstractContextManager[SharedBatch | None]:
+        """Around the forward pass of this worker's share of a batch: norms are those of all workers' rows."""
 
     def agree(self, session: "Session", loss: float) -> float:
         """From every worker's gradients, which are in the parameters, to the weights after the step.

@@ -12,10 +12,12 @@ import torch
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph, NodeSet
+from penstock.partition import open_partition, stitch
 from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import read_best
+from penstock.train.data import IN_MEMORY
 from penstock.train.learned_labels import learned_labels
-from penstock.train.run_folder import RUN, RunFolder
+from penstock.train.run_folder import PARTS, RUN, RunFolder
 from penstock.train.session import Session, make_session
 from penstock.train.tasks import EdgeTask, LinkTask, NodeTask, Scores
 
@@ -83,7 +85,10 @@ def open_session(path: Path, graph: Graph | None = None, module: torch.nn.Module
     folder = RunFolder.open(path)
     learned = learned_labels(folder.facts.get("labels"), str(path / RUN))
     with torch.random.fork_rng(devices=[]):
-        session = make_session(folder.job(), graph, module, learned)
+        job = folder.job()
+        if graph is None and job.graph.endswith(IN_MEMORY) and (path / PARTS).exists():
+            graph = stitch(open_partition(path / PARTS))
+        session = make_session(job, graph, module, learned)
     session.restore_weights(read_best(folder.checkpoints), str(folder.checkpoints))
     # Runs of others can be used where they cannot be written.
     session.folder = path if os.access(path, os.W_OK) else None

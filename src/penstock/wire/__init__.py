@@ -2,13 +2,15 @@
 
 `keys` is what a launcher hands each task, `message` what is said and its form, `post` a process's end of the wire and
 `channel` its calls to one peer; `egress` decides what leaves next. Behind them: `gate` lets peers in, `sockets` and
-`loop` are ZeroMQ and the thread that owns it, `exchange` what that thread does, `link` a channel's connection,
-`pending` a call under way, `serving` and `answer` the other side of it, `departure` sends memory without copying it,
-`reuse` keeps what messages are received into, `meter` counts what a thread's calls bring.
+`loop` are ZeroMQ and the thread that owns it, `addresses` where its sockets are, `exchange` what that thread does,
+`link` a channel's connection, `pending` a call under way, `serving` and `answer` the other side of it, `slices` what is
+large in pieces, `departure` sends memory without copying it, `reuse` keeps what messages are received into, `meter`
+counts what a thread's calls bring, `coflows` what those that belong together took.
 What is said, by whom and when, is not decided here.
 """
 
 from penstock.wire.channel import Channel
+from penstock.wire.coflows import coflow_figures
 from penstock.wire.egress import FlowCount
 from penstock.wire.errors import PeerLost, RemoteError
 from penstock.wire.keys import Credentials, KeyPair, make_credentials, make_keys
@@ -32,6 +34,7 @@ __all__ = [
     "Post",
     "RemoteError",
     "WireOptions",
+    "coflow_figures",
     "keep_freed_memory",
     "make_credentials",
     "make_keys",

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
 from penstock.wire.departure import Loan
-from penstock.wire.egress import Flow, Outgoing
+from penstock.wire.egress import Flow, Outgoing, Route
 from penstock.wire.message import Message, Received, encode, frame_bytes
+from penstock.wire.slices import SLICE_BYTES, cut
 
 log = logging.getLogger("penstock.wire")
 
@@ -25,7 +27,7 @@ class Asked(NamedTuple):
 
     received: Received
     sender: str
-    route: bytes
+    route: Route
     flow: Flow
     size: int
     """Bytes."""
@@ -42,9 +44,11 @@ class Answer:
         again: Callable[[Step], None],
         wanted: Callable[[], bool],
         ended: Callable[[Asked], None],
+        cuts: bool = False,
     ) -> None:
         """`put` lets a message leave, `wanted` says whether others wait for the thread, `ended` is told when nothing
-        more will leave."""
+        more will leave. With `cuts` what is large leaves in slices."""
+        self._cuts = cuts
         self._asked, self._name, self._put, self._ended = asked, name, put, ended
         self._again, self._wanted = again, wanted
         self._parts: Iterator[Message] = iter(())
@@ -111,14 +115,27 @@ class Answer:
     def _send(self, message: Message, sign: str, number: int) -> None:
         loan = Loan(message.done)
         try:
-            frames = encode(message, self._asked.received.call, sign, number)
+            frames = self._frames(message, sign, number)
+            pieces = [frames]
+            if self._cuts and sign in ("answer", "part") and frame_bytes(frames) > SLICE_BYTES:
+                pieces = [self._frames(piece, "slice", place) for place, piece in enumerate(cut(frames))]
         except PenstockError:
             loan.release()
             raise
         sent = self._part_sent if sign == "part" else self._last_sent
         asked = self._asked
-        turn = asked.received.number
-        self._put(Outgoing(asked.flow, asked.route, frames, frame_bytes(frames), sent, loan.release, turn))
+        for place, piece in enumerate(pieces, 1):
+            last = place == len(pieces)
+            if not last:
+                loan.hold()
+            told = sent if last else _nothing
+            turn = asked.received.coflow.turn
+            self._put(Outgoing(asked.flow, asked.route, piece, frame_bytes(piece), told, loan.release, turn))
+
+    def _frames(self, message: Message, sign: str, number: int) -> list[bytes | Array]:
+        """Answers have the priority of what they answer, and belong to what it belongs to."""
+        asked = self._asked.received
+        return encode(message, asked.call, sign, number, "", asked.priority, asked.coflow)
 
     def _part_sent(self, handed_over: bool) -> None:
         with self._lock:
@@ -131,3 +148,7 @@ class Answer:
 
     def _last_sent(self, handed_over: bool) -> None:
         self._ended(self._asked)
+
+
+def _nothing(handed_over: bool) -> None:
+    """Nobody waits for a slice that is not the last."""

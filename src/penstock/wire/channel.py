@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from penstock.errors import PenstockError
+from penstock.wire.coflows import Coflows
 from penstock.wire.egress import Egress, Flow, Outgoing
 from penstock.wire.message import Message, Received, encode, frame_bytes
 from penstock.wire.pending import Pending
@@ -21,13 +22,20 @@ class Channel:
     """
 
     def __init__(
-        self, peer: str, label: str, flow: Flow, egress: Egress, timeout: float, wake: Callable[[], None]
+        self,
+        peer: str,
+        label: str,
+        flow: Flow,
+        egress: Egress,
+        coflows: Coflows,
+        timeout: float,
+        wake: Callable[[], None],
     ) -> None:
         """`timeout`: seconds, of calls that do not say; `wake` makes the wire look at its queues."""
         self.peer, self.label, self.flow = peer, label, flow
         self.state = "it is not known where it is"
         """How the connection stands, in words."""
-        self._egress, self._timeout, self._wake = egress, timeout, wake
+        self._egress, self._coflows, self._timeout, self._wake = egress, coflows, timeout, wake
         self._calls: dict[int, Pending] = {}
         self._closed = False
         self._lock = threading.Lock()
@@ -39,13 +47,14 @@ class Channel:
     def start(self, message: Message, timeout: float | None = None) -> Pending:
         """Ask, and wait later. `message` and its arrays must stay as they are until the answer is there."""
         seconds = self._timeout if timeout is None else timeout
-        pending = Pending(message, next(_CALLS), self.peer, seconds, lambda: self.state)
+        pending = Pending(message, next(_CALLS), self.peer, seconds, lambda: self.state, self._coflows.own())
         out = self._outgoing(pending)
         with self._lock:
             if self._closed:
                 raise PenstockError(f"The wire to {self.peer} is closed: call before closing it.")
             self._calls[pending.call] = pending
             pending.outgoing = out
+        self._coflows.asked(pending.coflow, out.size)
         self._egress.put(out)
         self._wake()
         return pending
@@ -56,6 +65,7 @@ class Channel:
         pending = self._calls.get(received.call)
         if pending is not None:
             pending.meter.count(self.peer, self.label, size)
+            self._coflows.answered(pending.coflow, size)
             pending.accept(received)
             if pending.over:
                 self._forget(pending)
@@ -98,18 +108,19 @@ class Channel:
 
     def _outgoing(self, pending: Pending) -> Outgoing:
         flow = self.flow
-        frames = encode(pending.message, pending.call, "ask", pending.turn, self.label, flow.priority)
+        frames = encode(pending.message, pending.call, "ask", 0, self.label, flow.priority, pending.coflow)
         pending.loan.hold()
 
         def sent(handed_over: bool) -> None:
             pending.outgoing, pending.last_sent = None, time.monotonic()
 
-        return Outgoing(flow, None, frames, frame_bytes(frames), sent, pending.loan.release, pending.turn)
+        return Outgoing(flow, None, frames, frame_bytes(frames), sent, pending.loan.release, pending.coflow.turn)
 
     def _forget(self, pending: Pending) -> None:
         with self._lock:
             if self._calls.pop(pending.call, None) is None:
                 return
+        self._coflows.ended(pending.coflow)
         if pending.outgoing is not None:
             pending.outgoing.cancelled = True
         for out in self._egress.withdraw(self.flow):

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from penstock.wire.answer import Asked
 from penstock.wire.departure import send
-from penstock.wire.egress import Egress, Outgoing
+from penstock.wire.egress import Egress, Outgoing, Route
 from penstock.wire.gate import Gate
 from penstock.wire.link import Link
 from penstock.wire.loop import Loop
@@ -29,20 +30,23 @@ _LABELS = 256
 class Exchange:
     """Belongs to the loop's thread, but for `stop` and the counters."""
 
-    def __init__(self, name: str, egress: Egress, serving: Serving, gate: Gate, router: Socket, door: Socket) -> None:
-        """`router` is where peers ask; at `door` ZeroMQ asks the gate about them."""
+    def __init__(
+        self, name: str, egress: Egress, serving: Serving, gate: Gate, routers: list[Socket], door: Socket
+    ) -> None:
+        """`routers` are where peers ask, one for each class of packets; at `door` ZeroMQ asks the gate about them."""
         self.malformed = self.strangers = 0
         self.loop = Loop(name, self._turn, self._close)
         self._name, self._egress, self._serving = name, egress, serving
-        self._gate, self._router, self._door = gate, router, door
+        self._gate, self._routers, self._door = gate, routers, door
         self._links: dict[int, Link] = {}
         """By the identity of their flow."""
         self._labels: dict[str, set[str]] = {}
-        self._events = monitor_of(router, STRANGE)
+        self._events = [monitor_of(router, STRANGE) for router in routers]
         self._next_tick, self._end = 0.0, float("inf")
         self._hears, self._lent = False, 0
         self.loop.watch(door, self._let_in)
-        self.loop.watch(self._events, self._count_strangers)
+        for events in self._events:
+            self.loop.watch(events, partial(self._count_strangers, events))
         self._mind_inbox()
 
     def stop(self) -> None:
@@ -99,7 +103,7 @@ class Exchange:
             self._ask(out, self._links.get(id(out.flow)))
             return
         try:
-            self._give(self._router, out)
+            self._give(self._routers[out.route.entrance], out)
         except zmq.ZMQError:
             # Who asked is gone.
             out.frames.clear()
@@ -119,7 +123,8 @@ class Exchange:
             self.loop.watch(link.socket, lambda: self._read_answers(link), lambda: self._resume(link))
 
     def _give(self, socket: Socket, out: Outgoing) -> None:
-        gone = send(socket, out.route, out.frames, lambda: self._tell_left(out))
+        identity = None if out.route is None else out.route.identity
+        gone = send(socket, identity, out.frames, lambda: self._tell_left(out))
         self._egress.handed_over(out)
         out.sent(True)
         if gone:
@@ -140,8 +145,8 @@ class Exchange:
         self._egress.left(out, time.monotonic())
         out.left()
 
-    def _read_requests(self) -> None:
-        self._each(self._router, self._request)
+    def _read_requests(self, entrance: int) -> None:
+        self._each(self._routers[entrance], partial(self._request, entrance))
         self._mind_inbox()
 
     def _read_answers(self, link: Link) -> None:
@@ -159,8 +164,8 @@ class Exchange:
             except Malformed:
                 self.malformed += 1
 
-    def _request(self, frames: list[zmq.Frame]) -> None:
-        route, content = frames[0].bytes, frames[1:]
+    def _request(self, entrance: int, frames: list[zmq.Frame]) -> None:
+        route, content = Route(entrance, frames[0].bytes), frames[1:]
         # The name that the gate gave this connection; what a message says of its sender is worth nothing.
         sender = str(content[0].get("User-Id"))
         received = decode(content)
@@ -185,19 +190,20 @@ class Exchange:
     def _mind_inbox(self) -> None:
         """Read requests only while they can be held."""
         hears = not self._serving.full()
-        if hears and not self._hears:
-            self.loop.watch(self._router, self._read_requests)
-        elif self._hears and not hears:
-            self.loop.unwatch(self._router)
+        for entrance, router in enumerate(self._routers):
+            if hears and not self._hears:
+                self.loop.watch(router, partial(self._read_requests, entrance))
+            elif self._hears and not hears:
+                self.loop.unwatch(router)
         self._hears = hears
 
     def _let_in(self) -> None:
         while self._door.poll(0):
             self._door.send_multipart(self._gate.answer(self._door.recv_multipart()))
 
-    def _count_strangers(self) -> None:
-        while self._events.poll(0):
-            recv_monitor_message(self._events, zmq.NOBLOCK)
+    def _count_strangers(self, events: Socket) -> None:
+        while events.poll(0):
+            recv_monitor_message(events, zmq.NOBLOCK)
             self.strangers += 1
 
     def _close(self) -> None:
@@ -208,10 +214,11 @@ class Exchange:
             for out in self._egress.withdraw(flow, everything=True):
                 out.sent(False)
                 out.left()
-        self._router.disable_monitor()
-        self._events.close(0)
+        for router, events in zip(self._routers, self._events, strict=True):
+            router.disable_monitor()
+            events.close(0)
+            router.close(_LINGER_MS)
         # The door last: without it ZeroMQ would let anybody in.
-        self._router.close(_LINGER_MS)
         self._door.close(0)
 
 

@@ -33,7 +33,13 @@ class Link:
             self.close()
             channel = self.channel
             self.socket = calling_socket(
-                self._context, self._credentials, channel.peer, address, self._options, self._limits
+                self._context,
+                self._credentials,
+                channel.peer,
+                address,
+                self._options,
+                self._limits,
+                channel.flow.priority,
             )
             self.monitor = monitor_of(self.socket, READY | LOST | FAILED)
             self._address, self._connections = address, 0

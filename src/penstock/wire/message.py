@@ -15,10 +15,12 @@ import zmq
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.turn import NO_COFLOW, Coflow
 
-VERSION = 1
-SIGNS = ("ask", "answer", "part", "end", "error")
-"""A request; a whole answer; a part of an answer; how many parts there were; what went wrong."""
+VERSION = 2
+SIGNS = ("ask", "answer", "part", "end", "error", "slice")
+"""A request; a whole answer; a part of an answer; how many parts there were; what went wrong; a piece of an answer, or
+of a part, that was cut (see `slices`)."""
 _DTYPES = {
     code: np.dtype("<" + code)
     for code in ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
@@ -54,7 +56,7 @@ class Limits:
     array_bytes: int = 1 << 30
     dims: int = 8
     name_chars: int = 128
-    """Of a kind, and of a flow's name."""
+    """Of a kind, of a flow's name, and of a coflow's kind and owner."""
 
 
 LIMITS = Limits()
@@ -69,18 +71,28 @@ class Received(NamedTuple):
     sign: str
     """One of SIGNS."""
     number: int
-    """Of a part, its place; of an end, how many parts there were; of a request, the turn it belongs to."""
+    """Of a part, its place; of an end, how many parts there were."""
     flow: str
     priority: int
+    """Lower is more urgent. Answers have that of the request."""
+    coflow: Coflow
+    """What it belongs to. Answers have that of the request."""
 
 
 def encode(
-    message: Message, call: int, sign: str, number: int = 0, flow: str = "", priority: int = 0, limits: Limits = LIMITS
+    message: Message,
+    call: int,
+    sign: str,
+    number: int = 0,
+    flow: str = "",
+    priority: int = 0,
+    coflow: Coflow = NO_COFLOW,
+    limits: Limits = LIMITS,
 ) -> list[bytes | Array]:
     """The frames of a message: a header, and each array's own memory as flat bytes."""
     arrays = [_sendable(array) for array in message.arrays]
     specs = [[_CODES[array.dtype], *array.shape] for array in arrays]
-    fields = [VERSION, sign, call, number, flow, priority, message.kind, message.body, specs]
+    fields = [VERSION, sign, call, number, flow, priority, list(coflow), message.kind, message.body, specs]
     try:
         header = msgpack.packb(fields, use_bin_type=True)
         # What the other side would refuse is refused here, where there is somebody to tell.
@@ -96,9 +108,9 @@ def decode(frames: Sequence[bytes | zmq.Frame], limits: Limits = LIMITS) -> Rece
     if not views:
         raise Malformed("it has no frames.")
     fields, shapes = _checked(views[0], [view.nbytes for view in views[1:]], limits)
-    _, sign, call, number, flow, priority, kind, body, _ = fields
+    _, sign, call, number, flow, priority, coflow, kind, body, _ = fields
     arrays = tuple(_view(view, dtype, shape) for view, (dtype, shape) in zip(views[1:], shapes, strict=True))
-    return Received(Message(kind, body, arrays), call, sign, number, flow, priority)
+    return Received(Message(kind, body, arrays), call, sign, number, flow, priority, Coflow(*coflow))
 
 
 def frame_bytes(frames: Sequence[bytes | Array | zmq.Frame]) -> int:
@@ -116,13 +128,15 @@ def _checked(header: bytes | memoryview, sizes: list[int], limits: Limits) -> tu
     if len(sizes) > limits.arrays:
         raise Malformed(f"its {len(sizes)} arrays are over {limits.arrays}.")
     fields = _unpacked(header)
-    if not isinstance(fields, list) or len(fields) != 9 or fields[0] != VERSION:
+    if not isinstance(fields, list) or len(fields) != 10 or fields[0] != VERSION:
         raise Malformed(f"its header is not one of version {VERSION}.")
-    _, sign, call, number, flow, priority, kind, body, specs = fields
+    _, sign, call, number, flow, priority, coflow, kind, body, specs = fields
     if sign not in SIGNS:
         raise Malformed("its sign is not known.")
     if not (_count(call) and _count(number) and isinstance(priority, int) and not isinstance(priority, bool)):
         raise Malformed("its call, number or priority is no number.")
+    if not _names_coflow(coflow, limits):
+        raise Malformed("its coflow is no kind, owner and turn.")
     if not (_short(flow, limits) and _short(kind, limits)):
         raise Malformed(f"its flow or kind is no string of up to {limits.name_chars} characters.")
     if not isinstance(body, dict) or not _plain(body, _DEPTH):
@@ -147,6 +161,11 @@ def _no_extensions(code: int, data: bytes) -> Any:
 
 def _count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
+
+
+def _names_coflow(value: Any, limits: Limits) -> bool:
+    known = isinstance(value, list) and len(value) == len(NO_COFLOW)
+    return known and _short(value[0], limits) and _short(value[1], limits) and _count(value[2])
 
 
 def _short(value: Any, limits: Limits) -> bool:

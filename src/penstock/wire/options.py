@@ -1,13 +1,14 @@
 """The wire's part of a job."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from penstock.graph.documents import StrictDocument
 
 Security = Literal["curve", "token"]
-EgressPolicy = Literal["fair", "fifo", "priority", "turns"]
+EgressPolicy = Literal["fair", "fifo", "priority", "turns", "coflow"]
+Mark = Annotated[int, Field(ge=0, le=63)]
 
 
 class WireOptions(StrictDocument):
@@ -20,7 +21,8 @@ class WireOptions(StrictDocument):
     )
     egress: EgressPolicy = Field(
         default="fair",
-        description="which flow may send next: fair, fifo, priority, or turns (earlier batches first)",
+        description="which flow may send next: fair, fifo, priority, turns (earlier batches first), or coflow"
+        " (gradients and embeddings before what is made ahead, and in that earlier batches first)",
     )
     call_timeout: float = Field(default=30.0, gt=0, description="seconds without a sign after which a call has failed")
     heartbeat: float = Field(default=10.0, gt=0, description="seconds of silence after which a connection is made anew")
@@ -30,4 +32,32 @@ class WireOptions(StrictDocument):
     dscp: int | None = Field(
         default=None, ge=0, le=63, description="DSCP mark of what is sent, for networks that heed it"
     )
+    dscp_classes: list[Mark] = Field(
+        default=[],
+        max_length=8,
+        description="instead of dscp, marks by urgency, highest first: of gradients and embeddings, of lists, of"
+        " features; what has no mark of its own has the last",
+    )
+    send_buffer_bytes: int | None = Field(
+        default=None,
+        ge=4096,
+        description="bytes that the kernel keeps of a connection, out of egress's reach; none: as many as it likes",
+    )
     io_threads: int = Field(default=1, ge=1, description="threads a process that encrypt and move bytes")
+
+    @model_validator(mode="after")
+    def _check(self) -> "WireOptions":
+        if self.dscp is not None and self.dscp_classes:
+            raise ValueError("dscp marks everything and dscp_classes marks by urgency: give one of them")
+        if len(set(self.dscp_classes)) < len(self.dscp_classes):
+            raise ValueError("two of the dscp_classes are the same")
+        return self
+
+    @property
+    def marks(self) -> list[int | None]:
+        """The mark of every class of packets, most urgent first; there is one class at least."""
+        return list(self.dscp_classes) or [self.dscp]
+
+    def class_of(self, priority: int) -> int:
+        """The class of a flow's packets, by its priority: 0 is the most urgent."""
+        return min(max(priority, 0), len(self.marks) - 1)

@@ -5,28 +5,38 @@ import time
 from collections.abc import Callable, Iterator
 
 from penstock.errors import PenstockError
-from penstock.turn import own_turn
+from penstock.turn import NO_COFLOW, Coflow
 from penstock.wire.departure import Loan
 from penstock.wire.egress import Outgoing
 from penstock.wire.errors import PeerLost, RemoteError
 from penstock.wire.message import Message, Received
 from penstock.wire.meter import own_meter
+from penstock.wire.slices import Joining
 
 
 class Pending:
     """Waited for by the caller's thread, filled by the wire's. Its time runs anew with every sign of the peer."""
 
-    def __init__(self, message: Message, call: int, peer: str, timeout: float, explain: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        message: Message,
+        call: int,
+        peer: str,
+        timeout: float,
+        explain: Callable[[], str],
+        coflow: Coflow = NO_COFLOW,
+    ) -> None:
         """`timeout` in seconds; `explain` says how the connection stands, for the error."""
         self.message, self.call, self.timeout, self.loan = message, call, timeout, Loan(message.done)
         self.outgoing: Outgoing | None = None
         """The request while it waits to be sent."""
-        self.meter, self.turn = own_meter(), own_turn()
+        self.coflow, self.meter = coflow, own_meter()
         """Of whoever made the call."""
         self.last_sent = self.last_sign = time.monotonic()
         self._peer, self._explain = peer, explain
         self._parts: dict[int, Message] = {}
         self._seen: set[int] = set()
+        self._slices = Joining()
         self._total, self._single = -1, False
         self._answer: Message | None = None
         self._error: PenstockError | None = None
@@ -64,6 +74,11 @@ class Pending:
             if self._over():
                 return
             self.last_sign = time.monotonic()
+            if received.sign == "slice":
+                whole = self._slices.take(received)
+                if whole is None:
+                    return
+                received = whole
             if received.sign == "error":
                 self._error = _remote_error(received.message)
             elif received.sign == "end":

@@ -1,14 +1,15 @@
 """A process's end of the wire: one thread owns every socket, a few run handlers."""
 
-import re
 import threading
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import zmq
 
 from penstock.errors import PenstockError, nearest
+from penstock.wire.addresses import ADDRESS, joined
 from penstock.wire.channel import Channel
+from penstock.wire.coflows import Coflows
 from penstock.wire.egress import POLICIES, Egress, FlowCount, Outgoing
 from penstock.wire.exchange import Exchange, flow_name
 from penstock.wire.gate import Gate
@@ -17,9 +18,8 @@ from penstock.wire.link import Link
 from penstock.wire.message import LIMITS
 from penstock.wire.options import WireOptions
 from penstock.wire.serving import Handler, Serving
-from penstock.wire.sockets import serving_socket
+from penstock.wire.sockets import Socket, serving_socket
 
-_ADDRESS = re.compile(r"tcp://[^\s/]+:[0-9]{1,5}")
 _DOOR = "inproc://zeromq.zap.01"
 """Where ZeroMQ asks whether a peer may come in; the name is its own."""
 
@@ -28,7 +28,7 @@ class Post:
     """Serves requests of peers, and opens channels to them. Close it, or use it as a context."""
 
     address: str
-    """tcp://HOST:PORT, where peers find it."""
+    """tcp://HOST:PORT, where peers find it; with a port for each of the options' `dscp_classes`."""
 
     def __init__(
         self,
@@ -42,16 +42,24 @@ class Post:
         self._context = zmq.Context(self._options.io_threads)
         self._gate = Gate(credentials, self._options.security)
         door = self._context.socket(zmq.REP)
+        opened: list[tuple[Socket, str]] = []
         try:
             door.bind(_DOOR)
-            router, self.address = serving_socket(self._context, credentials, interface, self._options, LIMITS)
+            for place in range(len(self._options.marks)):
+                made = serving_socket(self._context, credentials, interface, self._options, LIMITS, place)
+                opened.append(made)
         except BaseException:
+            for socket, _ in opened:
+                socket.close(0)
             door.close(0)
             self._context.term()
             raise
-        self._egress = Egress(POLICIES[self._options.egress], self._options.window_bytes)
-        self._serving = Serving(self.name, handler_threads, self._put)
-        self._exchange = Exchange(self.name, self._egress, self._serving, self._gate, router, door)
+        self.address = joined([address for _, address in opened])
+        policy = POLICIES[self._options.egress]
+        self._egress, self._coflows = Egress(policy, self._options.window_bytes), Coflows(self.name)
+        self._serving = Serving(self.name, handler_threads, self._put, cuts=policy.within)
+        routers = [socket for socket, _ in opened]
+        self._exchange = Exchange(self.name, self._egress, self._serving, self._gate, routers, door)
         self._links: dict[tuple[str, str], Link] = {}
         self._addresses: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -68,7 +76,7 @@ class Post:
     def meet(self, name: str, address: str) -> None:
         """Say where a peer is now. Its channels connect there, and what it has not answered is asked again."""
         self._check(name)
-        if not _ADDRESS.fullmatch(address):
+        if not ADDRESS.fullmatch(address):
             raise PenstockError(f"{name} cannot be at {address!r}: an address is tcp://HOST:PORT.")
         with self._lock:
             if self._addresses.get(name) == address:
@@ -97,6 +105,10 @@ class Post:
     def flows(self) -> list[FlowCount]:
         """What every flow to or from this process has carried."""
         return [flow.count() for flow in self._egress.flows()]
+
+    def coflows(self) -> dict[str, dict[str, Any]]:
+        """What the coflows of this process's calls took, by kind, as `coflow_figures` reads it."""
+        return self._coflows.tallies()
 
     def served(self) -> dict[str, float]:
         """Processor seconds spent on answers, by the peer that asked."""
@@ -137,7 +149,7 @@ class Post:
     def _link(self, peer: str, label: str, priority: int) -> Link:
         loop = self._exchange.loop
         flow = self._egress.flow(flow_name(self.name, peer, label), priority)
-        channel = Channel(peer, label, flow, self._egress, self._options.call_timeout, loop.soon)
+        channel = Channel(peer, label, flow, self._egress, self._coflows, self._options.call_timeout, loop.soon)
         link = Link(channel, self._context, self._credentials, self._options, LIMITS)
         loop.soon(lambda: self._exchange.add(link))
         return link

@@ -4,12 +4,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from queue import SimpleQueue
 
 from penstock.errors import PenstockError, nearest
-from penstock.turn import taking_turn
+from penstock.turn import working_for
 from penstock.wire.answer import Answer, Asked
-from penstock.wire.egress import Outgoing
+from penstock.wire.egress import Outgoing, Route
 from penstock.wire.message import Message
 
 Handler = Callable[[Message, str], Message | Iterable[Message]]
@@ -26,12 +27,12 @@ _PATIENCE = 5.0
 class Serving:
     """Runs handlers in threads of its own. Answers that wait for the network hold no thread."""
 
-    def __init__(self, name: str, threads: int, put: Callable[[Outgoing], None]) -> None:
-        """`put` lets a message leave."""
-        self._name, self._put = name, put
+    def __init__(self, name: str, threads: int, put: Callable[[Outgoing], None], cuts: bool = False) -> None:
+        """`put` lets a message leave; with `cuts` what is large leaves in slices."""
+        self._name, self._put, self._cuts = name, put, cuts
         self._handlers: dict[str, Handler] = {}
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._under_way: set[tuple[bytes, int]] = set()
+        self._under_way: set[tuple[Route, int]] = set()
         self._inbox = 0
         self._seconds: dict[str, float] = {}
         self._closing = False
@@ -85,7 +86,8 @@ class Serving:
     def _begin(self, asked: Asked) -> None:
         with self._lock:
             self._inbox -= asked.size
-        answer = Answer(asked, self._name, self._put, lambda step: self._again(asked, step), self._wanted, self._ended)
+        again, name = partial(self._again, asked), self._name
+        answer = Answer(asked, name, self._put, again, self._wanted, self._ended, self._cuts)
         try:
             made = self._handler(asked.received.message.kind)(asked.received.message, asked.sender)
             if isinstance(made, Message):
@@ -101,7 +103,7 @@ class Serving:
         def counted() -> None:
             began = time.thread_time()
             try:
-                with taking_turn(asked.received.number):
+                with working_for(asked.received.coflow):
                     step()
             finally:
                 spent = time.thread_time() - began

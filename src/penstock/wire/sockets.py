@@ -3,6 +3,7 @@
 import zmq
 
 from penstock.errors import PenstockError
+from penstock.wire.addresses import endpoint
 from penstock.wire.gate import DOMAIN, password
 from penstock.wire.keys import Credentials
 from penstock.wire.message import Limits
@@ -20,11 +21,19 @@ READY = zmq.Event.HANDSHAKE_SUCCEEDED
 
 
 def serving_socket(
-    context: zmq.Context[Socket], credentials: Credentials, interface: str, options: WireOptions, limits: Limits
+    context: zmq.Context[Socket],
+    credentials: Credentials,
+    interface: str,
+    options: WireOptions,
+    limits: Limits,
+    place: int = 0,
 ) -> tuple[Socket, str]:
-    """A socket that peers ask, bound to one interface at a port of the system's choice; and its address."""
+    """A socket that peers ask, bound to one interface at a port of the system's choice; and its address.
+
+    Answers leave with the mark of the class in this place: a socket has one for all its connections.
+    """
     socket = context.socket(zmq.ROUTER)
-    _set_common(socket, options, limits)
+    _set_common(socket, options, limits, options.marks[place])
     # Requests that are not read, because too many wait, wait with those who sent them.
     socket.setsockopt(zmq.RCVHWM, _UNREAD)
     # Without this, answers to peers that are gone would vanish, and streams to them go on to their end.
@@ -54,10 +63,13 @@ def calling_socket(
     address: str,
     options: WireOptions,
     limits: Limits,
+    priority: int = 0,
 ) -> Socket:
     """A socket that asks one peer, connecting again by itself for as long as it lives."""
     socket = context.socket(zmq.DEALER)
-    _set_common(socket, options, limits)
+    place = options.class_of(priority)
+    _set_common(socket, options, limits, options.marks[place])
+    address = endpoint(address, place)
     # Without a connection nothing is accepted: what waits, waits in our queues, where it can be counted and withdrawn.
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.IPV6, int("[" in address))
@@ -84,7 +96,7 @@ def monitor_of(socket: Socket, events: int) -> Socket:
     return socket.get_monitor_socket(events)
 
 
-def _set_common(socket: Socket, options: WireOptions, limits: Limits) -> None:
+def _set_common(socket: Socket, options: WireOptions, limits: Limits, mark: int | None) -> None:
     milliseconds = max(1, round(1000 * options.heartbeat))
     for option, value in (
         (zmq.LINGER, 0),
@@ -98,6 +110,8 @@ def _set_common(socket: Socket, options: WireOptions, limits: Limits) -> None:
         (zmq.HEARTBEAT_TTL, min(milliseconds, 6_000_000)),
     ):
         socket.setsockopt(option, value)
-    if options.dscp is not None:
+    if options.send_buffer_bytes is not None:
+        socket.setsockopt(zmq.SNDBUF, options.send_buffer_bytes)
+    if mark is not None:
         # DSCP is the upper six bits of what used to be the type of service.
-        socket.setsockopt(zmq.TOS, options.dscp << 2)
+        socket.setsockopt(zmq.TOS, mark << 2)

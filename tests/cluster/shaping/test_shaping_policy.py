@@ -12,6 +12,7 @@ from penstock.cluster.shaping import (
     classes_of,
     default_groups,
     machine_of,
+    own_address,
     peers_of,
     read_groups,
     set_commands,
@@ -99,6 +100,64 @@ def test_usual_groups_are_what_can_be_told_apart(fields, expected):
     assert sum(group.share for group in groups.groups) == pytest.approx(0.9)
 
 
+def test_the_wires_classes_are_served_in_their_order():
+    document = cluster(wire={"dscp_classes": [46, 34, 10]}, reduce="servers")
+    groups = default_groups(document)
+    assert groups.strict
+    made = classes_of(groups, machine_of(document, "a", "unused"), ())
+    assert [(each.name, each.dscp, each.priority) for each in made.classes] == [
+        ("urgent", 46, 0),
+        ("lists", 34, 1),
+        ("features", 10, 2),
+        ("rest", None, 7),
+    ]
+    # Whatever goes first may have everything, and what is certain to others is little.
+    assert all(each.ceiling == made.rate for each in made.classes)
+    assert sum(each.rate for each in made.classes) < 0.1 * made.rate
+
+
+@pytest.mark.parametrize(
+    "marks, reduce, names",
+    [
+        ([1], "servers", ["wire"]),
+        ([1, 2], "servers", ["urgent", "ahead"]),
+        ([1, 2], "all-reduce", ["gradients", "urgent", "ahead"]),
+        (list(range(8)), "servers", ["urgent", "lists", "features", "class4", "class5", "class6", "class7", "class8"]),
+    ],
+)
+def test_classes_of_the_wire_by_their_number(marks, reduce, names):
+    groups = default_groups(cluster(wire={"dscp_classes": marks}, reduce=reduce))
+    assert [group.name for group in groups.groups] == names
+    made = classes_of(groups, Machine(name="a", nic_gbps=1), PEERS)
+    order = [each.priority for each in made.classes]
+    assert order == sorted(order) and order[-1] == 7
+
+
+def test_a_groups_file_in_strict_order(tmp_path):
+    file = tmp_path / "groups.yaml"
+    file.write_text("strict: true\ngroups: [{name: first, dscp: 46}, {name: second, dscp: 10, share: 0.2}]")
+    commands = set_commands(classes_of(read_groups(file), Machine(name="a", nic_gbps=1), ()), "eth0")
+    assert [" ".join(words) for words in commands if "prio" in words and "htb" in words] == [
+        "tc class add dev eth0 parent 5053:1 classid 5053:10 htb rate 10000000bit ceil 1000000000bit"
+        " burst 16384b cburst 125000b prio 0 quantum 200000",
+        "tc class add dev eth0 parent 5053:1 classid 5053:11 htb rate 200000000bit ceil 1000000000bit"
+        " burst 25000b cburst 125000b prio 1 quantum 200000",
+        "tc class add dev eth0 parent 5053:1 classid 5053:12 htb rate 50000000bit ceil 1000000000bit"
+        " burst 16384b cburst 125000b prio 7 quantum 10000",
+    ]
+    assert [" ".join(words) for words in commands if "bfifo" in words] == [
+        "tc qdisc add dev eth0 parent 5053:10 bfifo limit 2500000",
+        "tc qdisc add dev eth0 parent 5053:11 bfifo limit 2500000",
+    ]
+
+
+def test_on_a_router_gradients_go_to_the_machine_itself():
+    document = cluster(wire={"dscp_classes": [46]})
+    machine = machine_of(document, "b", "unused")
+    made = classes_of(default_groups(document), machine, own_address(machine))
+    assert made.classes[0].addresses == ("10.0.0.2",)
+
+
 def test_peers_are_the_other_machines():
     document = cluster()
     assert peers_of(document, machine_of(document, "a", "unused")) == PEERS
@@ -118,11 +177,17 @@ def test_peers_are_the_other_machines():
         ([{"name": "a", "dscp": 1, "share": 0.5, "ceiling": 0.4}], "ceiling below its share"),
         ([{"name": "a", "dscp": 64, "share": 0.5}], "less than or equal to 63"),
         ([], "at least 1 item"),
+        ([{"name": "a", "dscp": 1}], "no share: give it one, or say strict"),
     ],
 )
 def test_groups_that_cannot_be(groups, sentence):
     with pytest.raises(ValidationError, match=sentence):
         FlowGroups.model_validate({"groups": groups})
+
+
+def test_strict_order_has_no_priorities_beside_it():
+    with pytest.raises(ValidationError, match="strict order is that of the list"):
+        FlowGroups.model_validate({"strict": True, "groups": [{"name": "a", "dscp": 1, "priority": 3}]})
 
 
 def test_a_groups_file_is_refused_with_the_place(tmp_path):

@@ -116,6 +116,34 @@ def test_the_wires_mark_reaches_the_kernel(shaped):
     assert found["gradients"].bytes < 10_000
 
 
+def test_both_ways_packets_are_of_their_flows_class(pair):
+    """Answers too: a server has a socket for every class, at which the flows of that class ask."""
+    marks = [46, 34, 10]
+    groups = FlowGroups(groups=[FlowGroup(name=f"c{mark}", dscp=mark) for mark in marks], strict=True)
+    for host in pair:
+        with host.entered():
+            classes = classes_of(groups, Machine(name="m", nic_gbps=0.1), ())
+            carry_out(DEVICE, [*clear_commands(DEVICE), *set_commands(classes, DEVICE)])
+    near, far = pair
+    keys, options = make_credentials(["asker", "server"]), WireOptions(security="token", dscp_classes=marks)
+    with near.entered():
+        server = Post(keys["server"], near.address, options)
+    with far.entered():
+        asker = Post(keys["asker"], far.address, options)
+    sizes = {0: 100_000, 1: 200_000, 2: 400_000}
+    with server, asker:
+        server.serve("rows", lambda message, sender: Message("rows", arrays=message.arrays))
+        asker.meet("server", server.address)
+        for priority, size in sizes.items():
+            asker.channel("server", str(priority), priority).call(Message("rows", arrays=(np.zeros(size, np.uint8),)))
+    for host in pair:
+        with host.entered():
+            found = look(DEVICE).classes[1:]
+        for each, size in zip(found, sizes.values(), strict=False):
+            assert size < each.bytes < 1.2 * size + 10_000
+        assert found[-1].bytes < 10_000
+
+
 def test_what_fails_half_way_leaves_nothing(pair):
     near, _ = pair
     classes = classes_of(GROUPS, Machine(name="near", nic_gbps=0.1), ("10.77.0.2",))

@@ -6,8 +6,10 @@ from cut_and_sampled import KEY, assert_same_but_for_numbers, cut_at_random, pla
 
 from penstock import PenstockError
 from penstock.sampling import NeighbourSampler
+from penstock.sampling.links import Absent
 from penstock.sampling.parts import LackingSampler, OwnedPart, RemoteSampler, parted_sampler, serve_batches
 from penstock.wire.errors import RemoteError
+from penstock.wire.message import Message
 
 SEEDS = np.array([7, 0, 299, 31, 150, 12, 7])
 
@@ -33,12 +35,17 @@ def test_parts_behind_the_wire_and_here(tmp_path, owners, dtype, weight):
         assert_same_but_for_numbers(partition, sampler.sample(partition.new_ids(SEEDS), KEY, times=times), whole)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.uint16, np.float64])
+@pytest.mark.parametrize(
+    "dtype, weight", [(np.int32, None), (np.uint16, None), (np.float64, None), (np.int64, "w"), (np.int64, "exact")]
+)
 @pytest.mark.parametrize("replace", [False, True])
-def test_times_of_vertices(tmp_path, owners, dtype, replace):
+def test_times_of_vertices(tmp_path, owners, dtype, replace, weight):
+    """Also in proportion to weights, of which some are 0 and some are no float32."""
     graph, times = timed_graph(np.int64)
+    (edges,) = graph.edges.values()
+    edges.fields["exact"] = edges.fields["w"].astype(np.float64) ** 3
     graph.nodes["node"].fields["when"] = np.random.default_rng(5).uniform(0, 100, 300).astype(dtype)
-    how = {"fanouts": [3, -1, 2], "time": "node:when", "replace": replace, "totals": True}
+    how = {"fanouts": [3, -1, 2], "time": "node:when", "replace": replace, "totals": True, "weight": weight}
     whole = NeighbourSampler(graph, **how).sample(SEEDS, KEY, times=times)
     partition = cut_at_random(graph, 3, tmp_path)
     _, channels = owners(partition)
@@ -88,7 +95,8 @@ def test_edges_are_not_excluded_by_time_wherever_parts_lie(tmp_path, owners, tim
 def test_what_cannot_be(tmp_path, owners):
     graph, times = timed_graph(np.int64)
     partition = cut_at_random(graph, 2, tmp_path)
-    for more in ({}, {"vertex_times": np.zeros(300), "weight": "w"}):
+    held = {("node", "to", "node"): Absent(1, 1, False, False)}
+    for more in ({}, {"vertex_times": np.zeros(300), "weight": "w", "absent": held}):
         with pytest.raises(PenstockError, match="name a field of the edges"):
             parted_sampler(partition, [2], time="node:t", **more)
     with pytest.raises(PenstockError, match="one signed number each"):
@@ -107,3 +115,20 @@ def test_what_cannot_be(tmp_path, owners):
         remote.sample(SEEDS[:3], KEY, times=times[:3], places=np.arange(3))
     with pytest.raises(RemoteError, match="other times than seeds"):
         remote.sample(SEEDS[:3], KEY, times=times[:2], places=np.arange(2))
+
+
+def test_whole_lists_are_given_with_weights_and_nothing_left_out(tmp_path, owners):
+    partition = cut_at_random(plain_graph(), 2, tmp_path)
+    _, channels = owners(partition)
+    body = {"part": 0, "relation": "node__to__node", "weight": "w", "key": 5, "fanout": -1, "replace": False}
+    vertices = np.arange(*partition.book.range(0), dtype=np.int32)
+    counts, sources, weights = channels(0).call(Message("draw", {**body, "whole": True}, (vertices,))).arrays
+    (edges,) = partition.part(0).edges.values()
+    np.testing.assert_array_equal(counts, np.diff(edges.indptr))
+    np.testing.assert_array_equal(sources, edges.indices)
+    np.testing.assert_array_equal(weights, edges.fields["w"].astype(np.float64))
+    assert (weights == 0).any()
+    pairs = np.array([[1], [int(vertices[0])]])
+    for changed, arrays in (({"weight": None}, ()), ({"fanout": 3}, ()), ({}, (pairs,))):
+        with pytest.raises(RemoteError, match="with a field's weights and all their edges"):
+            channels(0).call(Message("draw", {**body, "whole": True, **changed}, (vertices, *arrays)))

@@ -180,6 +180,8 @@ def _changed(body, path, value):
         (["vertices", "node"], 1, "numbers outside"),
         (["seeds", "node"], 5, "do not stand on each other"),
         (["seeds"], {"item": 4}, "seeds of other types"),
+        (["whole"], 3, "more seeds than the whole"),
+        (["seed_weights"], 0, "numbers: is it of the same release"),
         (["layers"], [], "no layers"),
         (["layers", 0, "num_src", "node"], 1000, "do not stand on each other"),
         (["layers", 0, "num_dst", "node"], 2, "do not stand on each other"),

@@ -4,15 +4,15 @@
 both without looking at any interface; `place` finds this machine in a cluster; `interface` reads what an interface has
 and changes it.
 
-Packets are told apart by their DSCP mark, which both ends of the wire set (`wire.dscp` of a cluster file). Ports would
-not do: the system chooses them at every start. What torch's process groups send has no mark, and is known by going to
-another machine of the cluster.
+Packets are told apart by their DSCP mark, which both ends of the wire set (`wire.dscp` of a cluster file, or
+`wire.dscp_classes` by urgency, which are then served in strict order). Ports would not do: the system chooses them at
+every start. What torch's process groups send has no mark, and is known by going to another machine of the cluster.
 """
 
 from penstock.cluster.shaping.commands import clear_commands, set_commands
 from penstock.cluster.shaping.groups import FlowGroup, FlowGroups, default_groups, read_groups
 from penstock.cluster.shaping.interface import Standing, carry_out, look, refuse_foreign
-from penstock.cluster.shaping.place import machine_of, peers_of
+from penstock.cluster.shaping.place import machine_of, own_address, peers_of
 from penstock.cluster.shaping.policy import Classes, TrafficClass, classes_of
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "default_groups",
     "look",
     "machine_of",
+    "own_address",
     "peers_of",
     "read_groups",
     "refuse_foreign",

@@ -24,6 +24,9 @@ def set_commands(classes: Classes, device: str) -> list[Command]:
     made = [["tc", *queue], ["tc", *whole]]
     for place, each in enumerate(classes.classes):
         made.append(["tc", *_leaf(device, place, each)])
+        if each.queue is not None:
+            leaf = ["qdisc", "add", "dev", device, "parent", f"{HANDLE}{class_number(place)}"]
+            made.append(["tc", *leaf, "bfifo", "limit", str(each.queue)])
     for place, each in enumerate(classes.classes):
         made += [["tc", *words] for words in _filters(device, place, each)]
     return made

@@ -10,6 +10,10 @@ from penstock.graph.documents import StrictDocument, first_problem, read_yaml
 
 _REST = 0.1
 """Of the rate for what belongs to no run: people's terminals, the file system."""
+_TRICKLE = 0.01
+"""Of the rate for a group that others pass: its connections stay alive."""
+_CLASSES = {1: ["wire"], 2: ["urgent", "ahead"], 3: ["urgent", "lists", "features"]}
+"""Names of the wire's classes of packets, by their number; beyond three they are counted on."""
 
 
 class FlowGroup(StrictDocument):
@@ -19,7 +23,12 @@ class FlowGroup(StrictDocument):
     dscp: int | None = Field(
         default=None, ge=0, le=63, description="its packets' mark; none: what goes unmarked to machines of the cluster"
     )
-    share: float = Field(gt=0, lt=1, description="of the interface's rate: what the group has in any case")
+    share: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="of the interface's rate: what the group has in any case; may be left out in strict order",
+    )
     ceiling: float = Field(default=1.0, gt=0, le=1, description="of the interface's rate: what it never exceeds")
     priority: int = Field(default=1, ge=0, le=7, description="who has unused rate first; lower is sooner")
 
@@ -28,6 +37,9 @@ class FlowGroups(StrictDocument):
     """All groups of an interface. What the shares leave is for the rest, which comes last."""
 
     groups: list[FlowGroup] = Field(min_length=1, max_length=64)
+    strict: bool = Field(
+        default=False, description="whether a group has what all before it leave, beyond a small share of its own"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "FlowGroups":
@@ -38,17 +50,30 @@ class FlowGroups(StrictDocument):
             raise ValueError("the name rest is taken by what belongs to no group")
         if len(set(marks)) < len(marks):
             raise ValueError("two groups have the same dscp, or both have none: their packets would look alike")
-        if sum(group.share for group in self.groups) >= 1:
-            raise ValueError("the shares leave nothing for other traffic: they must add up to less than 1")
         for group in self.groups:
-            if group.ceiling < group.share:
-                raise ValueError(f"group {group.name} has a ceiling below its share")
+            self._check_group(group)
+        if sum(map(self.share_of, self.groups)) >= 1:
+            raise ValueError("the shares leave nothing for other traffic: they must add up to less than 1")
         return self
+
+    def share_of(self, group: FlowGroup) -> float:
+        """What a group has in any case, of the interface's rate."""
+        return _TRICKLE if group.share is None else group.share
+
+    def _check_group(self, group: FlowGroup) -> None:
+        if group.share is None and not self.strict:
+            raise ValueError(f"group {group.name} has no share: give it one, or say strict: true")
+        if self.strict and "priority" in group.model_fields_set:
+            raise ValueError(f"group {group.name} has a priority, and strict order is that of the list: leave it out")
+        if group.ceiling < self.share_of(group):
+            raise ValueError(f"group {group.name} has a ceiling below its share")
 
 
 def default_groups(cluster: ClusterDocument) -> FlowGroups:
     """What can be told apart of a cluster's traffic: the wire if it is marked, and torch's sums of gradients."""
     ours, mark = 1 - _REST, cluster.wire.dscp
+    if cluster.wire.dscp_classes:
+        return _strict_groups(cluster)
     if mark is None:
         return FlowGroups(groups=[FlowGroup(name="machines", share=ours)])
     if cluster.reduce == "servers":
@@ -57,6 +82,16 @@ def default_groups(cluster: ClusterDocument) -> FlowGroups:
     # Workers wait for each other's gradients with nothing else to do; features are asked for ahead.
     gradients = FlowGroup(name="gradients", share=ours / 3, priority=0)
     return FlowGroups(groups=[FlowGroup(name="wire", dscp=mark, share=ours * 2 / 3), gradients])
+
+
+def _strict_groups(cluster: ClusterDocument) -> FlowGroups:
+    """The wire's classes in their order, which is the order in which a run needs what they carry."""
+    marks = cluster.wire.dscp_classes
+    names = _CLASSES.get(len(marks)) or [*_CLASSES[3], *(f"class{number}" for number in range(4, len(marks) + 1))]
+    groups = [FlowGroup(name=name, dscp=mark) for name, mark in zip(names, marks, strict=True)]
+    if cluster.reduce == "all-reduce":
+        groups.insert(0, FlowGroup(name="gradients"))
+    return FlowGroups(groups=groups, strict=True)
 
 
 def read_groups(path: Path) -> FlowGroups:

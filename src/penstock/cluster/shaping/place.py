@@ -34,6 +34,11 @@ def peers_of(cluster: ClusterDocument, machine: Machine) -> tuple[str, ...]:
     return tuple(sorted(remote))
 
 
+def own_address(machine: Machine) -> tuple[str, ...]:
+    """A machine's numeric address, which is where a router's packets go on their way to it."""
+    return (_numeric(machine.address),)
+
+
 def _numeric(address: str) -> str:
     try:
         return str(ipaddress.ip_address(address))

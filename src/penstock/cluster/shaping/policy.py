@@ -7,7 +7,12 @@ from penstock.cluster.shaping.groups import FlowGroups
 from penstock.errors import PenstockError
 
 REST = "rest"
-_LAST = 7
+_LEAST, _LAST = 1000, 7
+"""The kernel knows no later priority: in strict order the groups from the eighth on share it with the rest."""
+_STRICT_REST = 0.05
+"""Of the rate, for the rest behind groups in strict order."""
+_QUEUE_SECONDS, _LEAST_QUEUE = 0.02, 512 << 10
+"""What may wait in strict order: so long at the whole rate, but room for some of the kernel's bundles of packets."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class TrafficClass:
     dscp: int | None = None
     addresses: tuple[str, ...] = ()
     """Where its packets go, if no mark tells them apart."""
+    queue: int | None = None
+    """Bytes that may wait; None: as many as the kernel likes."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +48,22 @@ def classes_of(groups: FlowGroups, machine: Machine, peers: tuple[str, ...]) -> 
     if machine.nic_gbps is None:
         raise PenstockError(f"Machine {machine.name} has no nic_gbps in the cluster file: say how fast its link is.")
     whole = round(machine.nic_gbps * 1e9)
+    # The kernel would let megabytes wait behind more urgent ones, where no process can put them in order any more.
+    queue = max(_LEAST_QUEUE, round(whole / 8 * _QUEUE_SECONDS)) if groups.strict else None
     made = []
-    for group in groups.groups:
+    for place, group in enumerate(groups.groups):
         if group.dscp is None and not peers:
             raise PenstockError(
                 f"Group {group.name} is what goes to other machines, and {machine.name} has none at another address:"
                 " give the machines their addresses."
             )
         where = peers if group.dscp is None else ()
-        bits = (round(whole * group.share), round(whole * group.ceiling))
-        made.append(TrafficClass(group.name, *bits, group.share, group.priority, group.dscp, where))
-    left = 1 - sum(group.share for group in groups.groups)
-    made.append(TrafficClass(REST, max(1000, round(whole * left)), whole, left, _LAST))
+        share = groups.share_of(group)
+        bits = (round(whole * share), round(whole * group.ceiling))
+        # What no share has claimed goes to the first priority that wants it: strict order leaves nearly all unclaimed.
+        weight, priority = (1.0, min(place, _LAST)) if groups.strict else (share, group.priority)
+        made.append(TrafficClass(group.name, *bits, weight, priority, group.dscp, where, queue))
+    left = 1 - sum(map(groups.share_of, groups.groups))
+    rest = min(left, _STRICT_REST) if groups.strict else left
+    made.append(TrafficClass(REST, max(_LEAST, round(whole * rest)), whole, rest, _LAST))
     return Classes(whole, tuple(made))

@@ -103,7 +103,7 @@ class Member:
 
     def _give_sign(self, **more: Any) -> None:
         told = {"peak_mb": round(peak_mb(), 1), "incarnation": self.setup.incarnation, "counts": self.counts()}
-        self.ask("beat", **told, **more)
+        self.ask("beat", **told, coflows=self.post.coflows(), **more)
 
     def leave(self) -> None:
         """Say goodbye, if someone is there to hear it."""

@@ -1,4 +1,9 @@
-"""The sampler: draws whole batches for a worker, asking the owners of the lists."""
+"""The sampler: draws whole batches for a worker, asking the owners of the lists.
+
+It answers from its start: what a sampler needs of the whole graph may take minutes, and who asks hears that it lives.
+"""
+
+from typing import Any
 
 from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member
@@ -13,9 +18,9 @@ _THREADS = 2
 def run_sampler(setup: Setup) -> int:
     """Serve until the run is over."""
     with Member(setup, _THREADS) as member:
-        member.announce(ready=False)
-        sampler = job_sampler(Parts(member), make_job(setup.job, "The run's job"))
-        serve_batches(member.post, {SAMPLER: sampler})
+        samplers: dict[str, Any] = {SAMPLER: None}
+        serve_batches(member.post, samplers)
         member.announce()
+        samplers[SAMPLER] = job_sampler(Parts(member), make_job(setup.job, "The run's job"))
         member.stopped.wait()
     return 0

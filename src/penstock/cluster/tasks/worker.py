@@ -27,6 +27,7 @@ from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT
 from penstock.store.parts import PushMissing, StepPast
 from penstock.train.checkpoints import newest, read_best
+from penstock.train.device_full import DeviceFull
 from penstock.train.facts import run_facts
 from penstock.train.job import Job, make_job
 from penstock.train.loop import Loop
@@ -42,6 +43,7 @@ from penstock.wire import Message, PeerLost
 WARMING = 3
 """Iterations before those that are measured: kernels are compiled, buffers made."""
 _LAST = "last_records"
+_HOST_FULL = "The machine ran out of memory: lower batch_size, fanouts or its workers, or use one with more memory."
 _PASSING = (RegroupError.__name__, PeerLost.__name__, PushMissing.__name__, StepPast.__name__)
 """What a task that was lost, or workers that have left a round, may cause: tried again, it may pass."""
 _TRIES = 2
@@ -65,6 +67,10 @@ def run_worker(setup: Setup) -> int:
         except BaseException as error:
             cause = error.__cause__ if isinstance(error, StageError) and error.__cause__ else error
             logging.error("The worker failed.", exc_info=error)
+            if isinstance(cause, (DeviceFull, MemoryError)):
+                # It would be so again: whoever started the run hears whose memory it is.
+                said = str(cause) if isinstance(cause, DeviceFull) else _HOST_FULL
+                cause = PenstockError(f"{setup.task.id} on {setup.task.machine}: {said}")
             if isinstance(cause, PenstockError):
                 member.refuse(cause)
             raise cause from error
@@ -202,7 +208,8 @@ class Worker:
             # Servers know the last step, unless all workers have gone back to a checkpoint or begin.
             again = formed.source == 0 and self._from_file
             step = self._standing.step
-            self._team.reduction = Servers(self._member, self._session, formed.generation, step, again)
+            way = self._member, self._session, formed.generation, step, again, self._team.mailbox
+            self._team.reduction = Servers(*way)
             # Gradients come when the servers have weights.
             self._team.barrier("begun")
         self._from_file = False

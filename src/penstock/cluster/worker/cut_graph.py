@@ -74,8 +74,8 @@ class Parts:
         book = self.partition.book
         # Times and labels are read over the same store, and say something else when they are rounded.
         narrowed = {f"{name}/{setup.job['features']}" for name in book.node_types}
-        self.store = PartedStore(book, local, self.channels("features", 1), setup.cluster.wire_type, narrowed)
-        self.lists = self.channels("lists", 0)
+        self.store = PartedStore(book, local, self.channels("features", 2), setup.cluster.wire_type, narrowed)
+        self.lists = self.channels("lists", 1)
         """The way to a part's lists: draws go first, as rows cannot be asked for before they are known."""
         self.absent: dict[EdgeType, Absent] = {}
         """Edges that the task holds out, by relation: they are in the parts' files, and nobody draws them."""
@@ -111,7 +111,7 @@ class Parts:
     def describe(self, label: str) -> list[dict[str, Any]]:
         """What every part holds, in order."""
         calls = [
-            self.member.post.channel(owner, "lists", 0).start(Message("part", {"part": part, "label": label}))
+            self.member.post.channel(owner, "lists", 1).start(Message("part", {"part": part, "label": label}))
             for part, owner in enumerate(self.member.setup.layout.owners)
         ]
         return [call.result().body for call in calls]
@@ -157,7 +157,7 @@ def _splits(parts: Parts, node_type: str) -> dict[str, Array]:
     original, owners = parts.partition.original(node_type), parts.member.setup.layout.owners
     found: dict[str, list[Array]] = {}
     for part, owner in enumerate(owners):
-        channel = parts.member.post.channel(owner, "lists", 0)
+        channel = parts.member.post.channel(owner, "lists", 1)
         answer = channel.call(Message("splits", {"part": part, "node_type": node_type}))
         for name, rows in zip(answer.body["names"], answer.arrays, strict=True):
             if name not in SPLITS:

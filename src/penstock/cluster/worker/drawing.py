@@ -5,14 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from penstock.cluster.worker.clusters import is_first_worker, offer_clusters
 from penstock.cluster.worker.cut_graph import Parts
+from penstock.cluster.worker.joint import JOINT, LAYERWISE, joint_sampler
 from penstock.cluster.worker.split import SeedSplit
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned
-from penstock.sampling import NeighbourSampler, TypedNeighbourSampler
+from penstock.sampling import MiniBatch, NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.links import Absent, Exclude
 from penstock.sampling.parts import LackingSampler, RemoteSampler, edge_types_in, parted_labor, parted_sampler
 from penstock.train.job import Job
@@ -29,11 +31,8 @@ def job_sampler(parts: Parts, job: Job) -> Any:
         if any(isinstance(fanout, dict) for fanout in fanouts):
             raise PenstockError("Fan-outs a relation are for graphs with several relations: give one number a hop.")
         return parted_labor(parts.partition, fanouts, local=parts.owned, channels=parts.lists)
-    if job.sampler != "neighbour":
-        raise PenstockError(
-            f"Sampler {job.sampler} needs the whole graph in one place: on several machines use sampler neighbour, or"
-            " labor."
-        )
+    if job.sampler in JOINT:
+        return joint_sampler(parts, job)
 
     def lacking(absent: Mapping[EdgeType, Absent]) -> NeighbourSampler | TypedNeighbourSampler:
         return parted_sampler(
@@ -85,6 +84,33 @@ def make_timed_drawing(parts: Parts, job: Job, times: Array, train: Array, split
     return Drawing(sample, train, job.batch_size)
 
 
+def make_joint_drawing(parts: Parts, job: Job, train: Array, new: Array) -> Drawing:
+    """For samplers that draw a batch as a whole: `sample` keeps this worker's share, whose seeds it may have to find.
+
+    `train` are the training vertices, ascending, and `new` their numbers in the cut graph.
+    """
+    remote = _sampling_tasks(parts)
+    if remote is not None and job.sampler == "cluster" and is_first_worker(parts):
+        # Its samplers wait for them.
+        offer_clusters(parts, job)
+    sampler: Any = joint_sampler(parts, job, new) if remote is None else remote
+    draw, items, size = sampler.sample, train, job.batch_size
+    if job.sampler not in LAYERWISE:
+        draw, items = (sampler.sample, sampler.items) if remote is None else (remote.sample_items, remote.items())
+        size = job.clusters_per_batch if job.sampler == "cluster" else 1
+
+    def sample(seeds: Mapping[str, Array], planned: Planned) -> Batch:
+        (given,) = seeds.values()
+        if job.sampler in LAYERWISE:
+            given = new[np.searchsorted(train, given)]
+        batch: Batch = draw(given, planned.key)
+        assert isinstance(batch, MiniBatch) and batch.names is not None
+        batch.seeds = batch.names[: len(batch.seeds)]
+        return batch
+
+    return Drawing(sample, items, size)
+
+
 def make_parted_edge_drawing(parts: Parts, job: Job, new: Mapping[str, Array], typed: bool, items: Array) -> Drawing:
     """For tasks on edges: `items` are the training edges' positions, `new` the new numbers of all vertices, by type."""
     sampler = _sampler_for(parts, job)
@@ -109,12 +135,17 @@ def make_parted_edge_drawing(parts: Parts, job: Job, new: Mapping[str, Array], t
 
 def _sampler_for(parts: Parts, job: Job) -> Any:
     """The job's sampler, or the tasks that sample for this worker."""
+    return _sampling_tasks(parts) or job_sampler(parts, job)
+
+
+def _sampling_tasks(parts: Parts) -> RemoteSampler | None:
+    """The tasks that sample for this worker, if there are any."""
     setup = parts.member.setup
     helpers = setup.layout.samplers_of(setup.task.rank)
     if not helpers:
-        return job_sampler(parts, job)
+        return None
     book = parts.partition.book
     counts = {name: book.count(name) for name in book.node_types}
     names = {name: parts.partition.original(name) for name in book.node_types}
-    channels = [parts.member.post.channel(task, "batches", 0) for task in helpers]
+    channels = [parts.member.post.channel(task, "batches", 1) for task in helpers]
     return RemoteSampler(channels, SAMPLER, counts, names)

@@ -1,4 +1,4 @@
-"""torch's process groups, for one round: a row of numbers summed among the workers, by their hosts or their GPUs.
+"""torch's process groups, for one round: numbers summed or gathered among the workers, by their hosts or their GPUs.
 
 When a worker is lost, sums under way are given up, and all meet again.
 """
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, distributed
+from torch.nn import functional
 
 from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.board import WireBoard
@@ -35,8 +36,14 @@ _ASK = 0.25
 class Group(Protocol):
     """Sums are made in an order that depends on the number of workers alone."""
 
+    device: torch.device
+    """Where the numbers must be."""
+
     def sum(self, numbers: Tensor) -> None:
         """In place, of all workers'. Raises RegroupError when the round is over."""
+
+    def gather(self, numbers: Tensor) -> list[Tensor]:
+        """All workers' rows of numbers, however long each, by rank."""
 
     def close(self) -> None:
         """Let go of the other workers: those that still wait for this one hear of it."""
@@ -47,6 +54,7 @@ class HostGroup:
 
     def __init__(self, member: Member, generation: int) -> None:
         setup = member.setup
+        self.device, self._world = torch.device("cpu"), setup.layout.world
         # The group calls the board's methods, and does not keep it.
         self._board = WireBoard(member, generation, setup.cluster.failure.patience)
         gloo: Any = distributed.ProcessGroupGloo
@@ -60,8 +68,15 @@ class HostGroup:
 
     def sum(self, numbers: Tensor) -> None:
         """Of numbers on the host."""
+        self._finish(lambda group: group.allreduce([numbers]))
+
+    def gather(self, numbers: Tensor) -> list[Tensor]:
+        """Of numbers on the host."""
+        return _padded(numbers, self._world, lambda out, own: self._finish(lambda group: group.allgather([out], [own])))
+
+    def _finish(self, start: Callable[[Any], Any]) -> None:
         try:
-            self._group.allreduce([numbers]).wait()
+            start(self._group).wait()
         except RuntimeError as error:
             raise RegroupError(str(error)) from error
 
@@ -74,7 +89,7 @@ class DeviceGroup:
     """By NCCL, a GPU a worker. It would wait for a lost worker for ever: while it works, the round is watched."""
 
     def __init__(self, member: Member, generation: int, device: torch.device) -> None:
-        self._member, self._generation = member, generation
+        self._member, self._generation, self.device = member, generation, device
         self._patience = member.setup.cluster.failure.patience
         self._board = WireBoard(member, generation, self._patience)
         self._group: Any = None
@@ -84,8 +99,16 @@ class DeviceGroup:
 
     def sum(self, numbers: Tensor) -> None:
         """Of numbers on the GPU."""
+        self._finish(lambda group: group.allreduce([numbers]))
+
+    def gather(self, numbers: Tensor) -> list[Tensor]:
+        """Of numbers on the GPU."""
+        world = self._member.setup.layout.world
+        return _padded(numbers, world, lambda out, own: self._finish(lambda group: group.allgather([out], [own])))
+
+    def _finish(self, start: Callable[[Any], Any]) -> None:
         try:
-            work = self._group.allreduce([numbers])
+            work = start(self._group)
             self._watch(work.is_completed, _LOOK)
             # It is done: what went wrong is said now, and the stream that computes comes behind.
             work.wait()
@@ -159,3 +182,16 @@ class DeviceGroup:
             return False
         self._asked = time.monotonic()
         return not member.ask("holds", generation=self._generation).body["holds"]
+
+
+def _padded(numbers: Tensor, world: int, gather: Callable[[list[Tensor], Tensor], None]) -> list[Tensor]:
+    """Rows of different lengths, by a group that gathers such as are equally long."""
+    own = torch.tensor([len(numbers)], device=numbers.device)
+    sizes = [torch.zeros_like(own) for _ in range(world)]
+    gather(sizes, own)
+    lengths = torch.cat(sizes).tolist()
+    sent = functional.pad(numbers, (0, max(lengths) - len(numbers)))
+    found = [torch.empty_like(sent) for _ in range(world)]
+    if max(lengths):
+        gather(found, sent)
+    return [each[:length] for each, length in zip(found, lengths, strict=True)]

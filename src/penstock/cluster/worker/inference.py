@@ -20,6 +20,7 @@ from penstock.progress import SILENT, Progress
 from penstock.sampling import ALL, BatchKey
 from penstock.sampling.device.block import on_device
 from penstock.sampling.parts import parted_sampler
+from penstock.train.device_full import INFERENCE, device_memory
 from penstock.train.inference import evaluating
 from penstock.train.reach import followed_relations
 from penstock.train.samplers import clock_for, layers_of
@@ -53,11 +54,12 @@ class PartedInference:
         """The outputs of vertices, in their order, to every worker."""
         if hidden:
             raise PenstockError("Hidden outputs are not computed on several machines yet: use one.")
-        if not getattr(self._model, "layerwise", False) or self._clock is not None:
-            # As on one machine: no vertex has one value that all its readers could share.
-            return self._by_neighbourhoods(wanted)
-        with self._in_round():
-            return self._by_all(wanted)
+        with device_memory(lambda: "in exact inference", INFERENCE):
+            if not getattr(self._model, "layerwise", False) or self._clock is not None:
+                # As on one machine: no vertex has one value that all its readers could share.
+                return self._by_neighbourhoods(wanted)
+            with self._in_round():
+                return self._by_all(wanted)
 
     def in_parts(self, count: int, compute: Callable[[slice], Array]) -> Array:
         """What `compute` gives for a range of `count` items, one row each: every worker computes some, and has all."""

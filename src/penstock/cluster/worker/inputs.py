@@ -13,6 +13,7 @@ from penstock.pipeline.loading import Batch
 from penstock.store.parts import RemoteEmbedding
 from penstock.train.inputs import CPU, Inputs, divide_by_sum, types_with
 from penstock.train.job import Job
+from penstock.turn import EMBEDDINGS, joining
 
 
 class AgreedTable:
@@ -70,11 +71,12 @@ class PartedInputs(Inputs):
 
     def learn(self, batch: Batch, x: dict[str, torch.Tensor]) -> None:
         """Hand in the gradients of the learnable rows: every worker to every owner, in every step."""
-        for name, table in self.tables.items():
-            gradients = x[name].grad if name in x else None
-            ids: Any = batch.inputs.get(name, np.empty(0, np.int64))
-            pushed = None if gradients is None else gradients.float().cpu().numpy()
-            table.remote.push(ids, pushed, self.step, self._rank, self._world, self._clipped)
+        with joining(EMBEDDINGS):
+            for name, table in self.tables.items():
+                gradients = x[name].grad if name in x else None
+                ids: Any = batch.inputs.get(name, np.empty(0, np.int64))
+                pushed = None if gradients is None else gradients.float().cpu().numpy()
+                table.remote.push(ids, pushed, self.step, self._rank, self._world, self._clipped)
 
     def squares(self) -> float:
         """The sum of the squares of the learnable rows' gradients in this step, once all workers have handed in."""

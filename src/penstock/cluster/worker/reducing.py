@@ -20,19 +20,19 @@ class AllReduce:
         learned = sum(1 for parameter in session.learned.parameters() if parameter.requires_grad)
         self._flat = Flat(session, _MORE + learned, by_device)
         self._may_overflow = device.type == "cuda" and session.job.compute_type == "float16"
-        self._group: Group | None = None
+        self.group: Group | None = None
         if by_device:
-            self._group = DeviceGroup(member, generation, device)
+            self.group = DeviceGroup(member, generation, device)
         elif setup.layout.world > 1:
-            self._group = HostGroup(member, generation)
+            self.group = HostGroup(member, generation)
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
         """One optimiser step with the sum of all workers' gradients; the batch's loss, and whether to stop."""
         flat = self._flat
         flat.take_gradients()
         flat.set_more([loss, float(asked), *map(float, flat.present)])
-        if self._group is not None:
-            self._group.sum(flat.numbers)
+        if self.group is not None:
+            self.group.sum(flat.numbers)
         total, stopping, *present = flat.more.tolist()
         if self._may_overflow and not flat.are_finite():
             # On some worker: all leave the step out, as one that trains alone does.
@@ -48,5 +48,5 @@ class AllReduce:
 
     def close(self) -> None:
         """Let go of the other workers: those that still wait for this one hear of it."""
-        if self._group is not None:
-            self._group.close()
+        if self.group is not None:
+            self.group.close()

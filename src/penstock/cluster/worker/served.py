@@ -9,8 +9,11 @@ from penstock.cluster.server.pieces import State, cut_state, join_state, shape_o
 from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.clipping import clip_factor
 from penstock.cluster.worker.flat import Flat
+from penstock.cluster.worker.groups import Group
+from penstock.cluster.worker.mail import Mailbox, WireGroup
 from penstock.train.session import Session
 from penstock.train.together import RegroupError
+from penstock.turn import GRADIENTS, joining
 from penstock.wire import Message
 
 _MORE = 2
@@ -20,10 +23,13 @@ _MORE = 2
 class Servers:
     """The way to the servers in one round."""
 
-    def __init__(self, member: Member, session: Session, generation: int, step: int, again: bool) -> None:
+    def __init__(
+        self, member: Member, session: Session, generation: int, step: int, again: bool, mailbox: Mailbox
+    ) -> None:
         """`step`: how many are done; `again`: the servers must take this worker's weights whatever they have."""
         self._member, self._generation, self._step = member, generation, step
         self._flat = Flat(session, _MORE)
+        self.group: Group | None = WireGroup(member, generation, mailbox) if member.setup.layout.world > 1 else None
         tasks = member.setup.layout.of_kind("server")
         self._pieces = shard_pieces(self._flat.sizes, len(tasks))
         ends = [0, *itertools.accumulate(sum(p.last - p.first for p in pieces) for pieces in self._pieces)]
@@ -34,6 +40,10 @@ class Servers:
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
         """One step of the servers with all workers' gradients; the batch's loss, and whether to stop."""
+        with joining(GRADIENTS):
+            return self._reduced(session, loss, asked)
+
+    def _reduced(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
         flat = self._flat
         flat.take_gradients()
         flat.more[0], flat.more[1] = loss, float(asked)

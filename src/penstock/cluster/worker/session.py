@@ -8,9 +8,10 @@ import torch
 from penstock.cluster.gpus import chosen_for_all
 from penstock.cluster.server import check_served
 from penstock.cluster.worker.cut_graph import CutGraph, Parts, open_cut_graph
-from penstock.cluster.worker.drawing import make_parted_drawing, make_timed_drawing
+from penstock.cluster.worker.drawing import make_joint_drawing, make_parted_drawing, make_timed_drawing
 from penstock.cluster.worker.edge_tasks import make_parted_edge_task
 from penstock.cluster.worker.inputs import PartedInputs
+from penstock.cluster.worker.joint import JOINT
 from penstock.cluster.worker.split import SeedSplit, whole_batches
 from penstock.errors import PenstockError
 from penstock.sampling.temporal import OF_NODES
@@ -66,6 +67,11 @@ def _task(parts: Parts, graph: CutGraph, job: Job) -> tuple[Task, CutGraph, Seed
         assert clock is not None
         timed = make_timed_drawing(parts, job, clock[1], train, split)
         return NodeTask(data, timed, job), graph, whole_batches(train)
+    if job.sampler in JOINT:
+        if not graph.is_homogeneous:
+            raise PenstockError(f"Sampler {job.sampler} is for graphs with one node and edge type: use neighbour.")
+        joint = make_joint_drawing(parts, job, train, new)
+        return NodeTask(data, joint, job), graph, whole_batches(joint.items)
     drawing = make_parted_drawing(parts, job, data.node_type, not graph.is_homogeneous, train, new)
     return NodeTask(data, drawing, job), graph, split
 
@@ -74,7 +80,3 @@ def _check(job: Job, reduce: str) -> None:
     """What is not done on several machines is said before anything starts."""
     if reduce == "servers":
         check_served(job)
-    if job.norm == "batch":
-        raise PenstockError(
-            "norm batch takes its means from one worker's rows and would depend on their number: choose another norm."
-        )

@@ -1,6 +1,7 @@
 """Which seeds of a batch are whose: equal shares, each as near to a worker's own parts as can be."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -41,8 +42,16 @@ class SeedSplit:
 
 def whole_batches(items: Array) -> SeedSplit:
     """Leaves batches as they are, for those who take their share when they draw: on edges, with the negatives; by time,
-    with the seeds' places, by which they draw apart."""
+    with the seeds' places, by which they draw apart; and those who draw a batch as a whole."""
     return SeedSplit(items, items, [1.0], 0)
+
+
+def vertex_share(shares: Sequence[float], rank: int) -> Callable[[Array], Array] | None:
+    """Of vertices by their numbers in the cut graph, the places of one worker's, as `SeedSplit` has it; None: of all.
+
+    For batches that are drawn as a whole, and are known to have these vertices only then.
+    """
+    return None if len(shares) == 1 else partial(_within, share=_range_of(shares, rank))
 
 
 class EdgeSplit:

@@ -1,15 +1,23 @@
 """One worker among several: its round, its share, and what they do together."""
 
 import time
+from contextlib import AbstractContextManager
 from typing import Protocol
+
+import torch
 
 from penstock.cluster.rounds import Round
 from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.cut_graph import Parts
+from penstock.cluster.worker.groups import Group
 from penstock.cluster.worker.inference import PartedInference
 from penstock.cluster.worker.inputs import PartedInputs
+from penstock.cluster.worker.mail import Mailbox
+from penstock.cluster.worker.normalising import shared_batch, summing
 from penstock.cluster.worker.split import SeedSplit
 from penstock.errors import PenstockError
+from penstock.nn.norm import SharedBatch, normalising
+from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.train.session import Session
 from penstock.train.standing import Standing
@@ -21,6 +29,9 @@ _AGAIN = 0.01
 
 class Reduction(Protocol):
     """How the workers of one round come to the same weights."""
+
+    group: Group | None
+    """By which they sum what else they share; None: there is one worker."""
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
         """A step with all workers' gradients: the batch's loss, and whether any worker was asked to stop."""
@@ -40,6 +51,7 @@ class Team:
         self.rank, self.world = member.setup.task.rank, member.setup.layout.world
         self.generation = 0
         self.reduction: Reduction | None = None
+        self.mailbox = Mailbox(member)
         self._stopping = False
         self._evaluated = 0
 
@@ -50,10 +62,17 @@ class Team:
     def agree(self, session: Session, loss: float) -> float:
         """A step of all workers."""
         assert self.reduction is not None
+        self._share_figures(session)
         total, self._stopping = self.reduction.step(session, loss, self._member.asked.is_set())
         assert isinstance(session.inputs, PartedInputs)
         session.inputs.step += 1
         return total
+
+    def normalising(self, session: Session, batch: Batch) -> AbstractContextManager[SharedBatch | None]:
+        """Around a batch's forward pass: it is normalised with all workers' rows."""
+        assert self.reduction is not None
+        group = self.reduction.group if self.world > 1 else None
+        return normalising(None if group is None else shared_batch(session, batch, group, self.rank))
 
     def stopping(self) -> bool:
         """Whether any worker had been asked to stop when the last step was agreed on."""
@@ -95,6 +114,17 @@ class Team:
     def holds(self) -> bool:
         """Whether the round is still that of all workers, and all that they share is as it was."""
         return bool(self._member.ask("holds", generation=self.generation).body["holds"])
+
+    def _share_figures(self, session: Session) -> None:
+        """Running figures of a module of the user's, which each worker has moved by its own rows: take their mean."""
+        assert self.reduction is not None
+        own = [each for each in session.learned.buffers() if each.is_floating_point()]
+        if self.world == 1 or self.reduction.group is None or not own or hasattr(session.model, "normalised_rows"):
+            return
+        figures = torch.cat([each.reshape(-1).double() for each in own])
+        summing(self.reduction.group)(figures)
+        for each, part in zip(own, torch.split(figures, [each.numel() for each in own]), strict=True):
+            each.copy_(part.view_as(each) / self.world)
 
     def _pause(self) -> None:
         if self._member.stopped.is_set():

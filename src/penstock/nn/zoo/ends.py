@@ -9,6 +9,7 @@ from torch.nn import functional
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
 from penstock.nn.drop import drop, rectify_later, relu_drop
+from penstock.nn.norm import BatchNorm
 from penstock.nn.options import ModelOptions
 
 
@@ -41,6 +42,11 @@ class LayerEnd(nn.Module):
             y = self.norm(y)
         return rectify_later(y, self.dropout if self.training else 0.0)
 
+    @property
+    def batch_norm(self) -> BatchNorm | None:
+        """Its norm, where that is a batch's."""
+        return self.norm if isinstance(self.norm, BatchNorm) else None
+
 
 class Join(nn.Module):
     """All layers' outputs of the same rows to the final one: the last, or a linear head on all of them."""
@@ -67,18 +73,7 @@ def layer_widths(options: ModelOptions, width: int, out: int) -> list[tuple[int,
     return list(pairwise(widths))
 
 
-class _BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation that takes the running figures where a batch has fewer than two rows to measure."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        if self.training and len(input) < 2:
-            return functional.batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
-            )
-        return super().forward(input)
-
-
 def _norm(name: str, width: int) -> nn.Module | None:
     if name == "none":
         return None
-    return _BatchNorm(width) if name == "batch" else nn.LayerNorm(width)
+    return BatchNorm(width) if name == "batch" else nn.LayerNorm(width)

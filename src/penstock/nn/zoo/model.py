@@ -65,6 +65,11 @@ class GraphModel(LayeredModel):
             outputs.append(result[:seeds])
         return self.join(outputs)
 
+    def normalised_rows(self, blocks: Sequence[Block]) -> list[tuple[str, int]]:
+        """The rows of every batch normalisation of a batch, in order, beside the name of their type, which is none."""
+        ends = cast(Sequence[LayerEnd], self.ends)
+        return [("", block.num_dst) for block, end in zip(blocks, ends, strict=True) if end.batch_norm is not None]
+
     @property
     def _leaves_rectifying(self) -> bool:
         """Whether every layer's outputs are read by the next one alone, which rectifies them on the way."""

@@ -78,6 +78,10 @@ class MLP(_Named):
         last = blocks[-1]
         return super().forward([last] * self.num_layers, x[: last.num_dst])
 
+    def normalised_rows(self, blocks: Sequence[Block]) -> list[tuple[str, int]]:
+        """The seeds', in every layer."""
+        return super().normalised_rows([blocks[-1]] * self.num_layers)
+
 
 class RGCN(TypedModel):
     """Schlichtkrull et al.: a weight per relation, or `bases` that they share.

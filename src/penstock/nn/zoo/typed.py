@@ -67,8 +67,15 @@ class TypedModel(LayeredModel):
             return self._plain(i, block, x)
         given = cast(Rows, x)
         names, ends = self._types[i], cast(nn.ModuleList, self.ends[i])
-        computed = self.convolutions[i](block, given)
-        return {name: ends[names.index(name)](rows, given[name][: len(rows)]) for name, rows in computed.items()}
+        computed, result = self.convolutions[i](block, given), {}
+        for name, module in zip(names, ends, strict=True):
+            end = cast(LayerEnd, module)
+            if name in computed:
+                rows = computed[name]
+                result[name] = end(rows, given[name][: len(rows)])
+            elif end.batch_norm is not None:
+                end.batch_norm.without_rows()
+        return result
 
     def join(self, outputs: Sequence[Rows | Tensor]) -> Rows | Tensor:
         """[rows, out] by type, of the layers' outputs for the same rows."""
@@ -89,6 +96,15 @@ class TypedModel(LayeredModel):
             return self.join(outputs[-1:])
         return self.join([_first_rows(rows, outputs[-1]) for rows in outputs])
 
+    def normalised_rows(self, blocks: Sequence[TypedBlock | Block]) -> list[tuple[str, int]]:
+        """Type and rows of every batch normalisation of a batch, in order; also of types without rows in it."""
+        found = []
+        for block, names, ends in zip(blocks, self._types, self.ends, strict=True):
+            rows = dict.fromkeys(names, block.num_dst) if isinstance(block, Block) else block.num_dst
+            norms = (cast(LayerEnd, end).batch_norm for end in cast(nn.ModuleList, ends))
+            found += [(name, rows.get(name, 0)) for name, norm in zip(names, norms, strict=True) if norm is not None]
+        return found
+
     def _plain(self, i: int, block: Block, x: Rows | Tensor) -> Tensor:
         """A layer of the only relation, on its block."""
         if len(self.node_types) != 1 or len(self.edge_types) != 1 or not isinstance(x, Tensor):
@@ -96,7 +112,11 @@ class TypedModel(LayeredModel):
         name = self.node_types[0]
         typed = TypedBlock({self.edge_types[0]: block}, {name: block.num_src}, {name: block.num_dst})
         result = cast(Rows, self.layer(i, typed, {name: x}))
-        return result[name]
+        if name in result:
+            return result[name]
+        # A worker's share of a batch may have no seeds; its outputs have a gradient still.
+        none: Tensor = cast(RGCNLayer, self.convolutions[i]).own[0](x[:0])
+        return none
 
 
 def _first_rows(rows: Rows | Tensor, last: Rows | Tensor) -> Rows | Tensor:

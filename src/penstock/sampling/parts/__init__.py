@@ -2,32 +2,38 @@
 
 `owner` draws from the lists of one part, `service` does it for others. `split` is which owner has which row and how
 their draws become one, `remote` the lists of a relation over all parts, and `graph` samplers over those, of which
-`labor` is one; `vertex_times` draws from lists that owners give whole. Draws hash original numbers and lists keep their
-order, so that batches are those of the uncut graph. `relation` reads one relation's lists, for tasks on its edges, and
-`lacking` samples without edges that are held out of it. `batches` has whole batches drawn by tasks that do nothing
-else, `travelling` is their form on the wire and `requests` what is checked of a request.
+`labor` is one; `vertex_times` draws from lists that owners give whole. `homogeneous` is a graph for samplers that read
+whole lists, and `sharing` keeps a worker's share of the batches that they draw for all workers. Draws hash original
+numbers and lists keep their order, so that batches are those of the uncut graph. `relation` reads one relation's lists,
+for tasks on its edges, and `lacking` samples without edges that are held out of it. `batches` has whole batches drawn
+by tasks that do nothing else, `travelling` is their form on the wire and `requests` what is checked of a request.
 """
 
 from penstock.sampling.parts.batches import RemoteSampler, serve_batches
 from penstock.sampling.parts.graph import edge_types_in, parted_labor, parted_sampler
+from penstock.sampling.parts.homogeneous import PartedGraph, parted_graph
 from penstock.sampling.parts.labor import PartedLabor
 from penstock.sampling.parts.lacking import LackingSampler
 from penstock.sampling.parts.owner import OwnedPart, PartLists
 from penstock.sampling.parts.relation import RelationReader
 from penstock.sampling.parts.remote import PartedLists
 from penstock.sampling.parts.service import serve_lists
+from penstock.sampling.parts.sharing import SharedSampler
 from penstock.sampling.parts.travelling import batch_messages
 
 __all__ = [
     "LackingSampler",
     "OwnedPart",
     "PartLists",
+    "PartedGraph",
     "PartedLabor",
     "PartedLists",
     "RelationReader",
     "RemoteSampler",
+    "SharedSampler",
     "batch_messages",
     "edge_types_in",
+    "parted_graph",
     "parted_labor",
     "parted_sampler",
     "serve_batches",

@@ -1,6 +1,8 @@
 """Whole batches drawn by other tasks: a sampler task answers, a worker asks one of several."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,29 +16,52 @@ from penstock.sampling.lists import check_typed_seeds
 from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.parts.labor import PartedLabor
 from penstock.sampling.parts.lacking import LackingSampler
-from penstock.sampling.parts.requests import AbsentForm, BatchRequest, read_body
+from penstock.sampling.parts.requests import AbsentForm, BatchRequest, ItemsRequest, read_body
+from penstock.sampling.parts.sharing import SharedSampler
 from penstock.sampling.parts.travelling import batch_messages, batch_received
 from penstock.sampling.typed import Relation, TypedNeighbourSampler
 from penstock.wire.channel import Channel
+from penstock.wire.errors import RemoteError
 from penstock.wire.message import Message
 from penstock.wire.post import Post
 
-Sampler = NeighbourSampler | TypedNeighbourSampler | LackingSampler | PartedLabor
+Sampler = NeighbourSampler | TypedNeighbourSampler | LackingSampler | PartedLabor | SharedSampler
+Said = TypeVar("Said")
+_AGAIN = 0.05
+"""Seconds before a task that makes its sampler ready is asked again."""
 
 
-def serve_batches(post: Post, samplers: Mapping[str, Sampler]) -> None:
-    """Answer "batch" with some samplers, by name, which ask owners elsewhere.
+class SamplerNotReady(PenstockError):  # noqa: N818
+    """A task is there and has not finished what its sampler needs of the whole graph."""
+
+
+def serve_batches(post: Post, samplers: Mapping[str, Sampler | None]) -> None:
+    """Answer "batch" and "items" with some samplers, by name, which ask owners elsewhere; None: not ready yet.
 
     Not on a post that also serves lists: its threads, waiting for each other's draws, would wait in a circle.
     """
 
+    def named(name: str) -> Sampler:
+        if name not in samplers:
+            raise PenstockError(f"{post.name} has no sampler {name!r}{nearest(name, samplers)}")
+        sampler = samplers[name]
+        if sampler is None:
+            raise SamplerNotReady(f"{post.name} has not made its sampler {name!r} ready: ask again.")
+        return sampler
+
     def batch(message: Message, sender: str) -> list[Message]:
         asked = read_body(message, BatchRequest)
-        if asked.sampler not in samplers:
-            raise PenstockError(f"{post.name} has no sampler {asked.sampler!r}{nearest(asked.sampler, samplers)}")
-        return batch_messages(_sampled(samplers[asked.sampler], asked, message.arrays))
+        return batch_messages(_sampled(named(asked.sampler), asked, message.arrays))
+
+    def items(message: Message, sender: str) -> Message:
+        asked = read_body(message, ItemsRequest)
+        sampler = named(asked.sampler)
+        if not isinstance(sampler, SharedSampler) or sampler.items is None:
+            raise PenstockError(f"The sampler {asked.sampler!r} is given its seeds: it has no items.")
+        return Message("items", {}, (sampler.items.astype(np.int64),))
 
     post.serve("batch", batch)
+    post.serve("items", items)
 
 
 class RemoteSampler:
@@ -71,7 +96,34 @@ class RemoteSampler:
 
         The rest is as for the samplers that the tasks have; whoever gives `times` gives `places` too.
         """
-        typed, given = isinstance(seeds, Mapping), self._by_type(seeds)
+        return self._batch(self._by_type(seeds), isinstance(seeds, Mapping), key, exclude, absent, times, places)
+
+    def items(self) -> Array:
+        """What an epoch of a sampler that finds its seeds goes through: ascending whole numbers."""
+        channel = self._channels[0]
+        message = Message("items", ItemsRequest(sampler=self._sampler).model_dump())
+        (found,) = _when_ready(lambda: channel.start(message).result()).arrays
+        if found.ndim != 1 or found.dtype != np.int64 or (np.diff(found) <= 0).any():
+            raise PenstockError(f"{channel.peer} answered with items that are none: is it of the same release?")
+        return found
+
+    def sample_items(self, items: Array, key: BatchKey) -> MiniBatch:
+        """The batch of some items, of a graph of one type."""
+        (only,) = self._counts
+        batch = self._batch({only: np.asarray(items, np.int64)}, False, key)
+        assert isinstance(batch, MiniBatch)
+        return batch
+
+    def _batch(
+        self,
+        given: Mapping[str, Array],
+        typed: bool,
+        key: BatchKey,
+        exclude: Array | Mapping[Relation, Array] | None = None,
+        absent: Mapping[EdgeType, Absent] | None = None,
+        times: Array | None = None,
+        places: Array | None = None,
+    ) -> MiniBatch | TypedBatch:
         excluded = None if exclude is None else _by_relation(exclude)
         body = BatchRequest(
             sampler=self._sampler,
@@ -87,8 +139,8 @@ class RemoteSampler:
         if times is not None and places is not None:
             arrays += [np.ascontiguousarray(times), np.ascontiguousarray(places, np.int64)]
         channel = self._channels[key.batch % len(self._channels)]
-        pending = channel.start(Message("batch", body.model_dump(), tuple(arrays)))
-        batch = batch_received(pending.parts(), self._counts, key, channel.peer)
+        message = Message("batch", body.model_dump(), tuple(arrays))
+        batch = _when_ready(lambda: batch_received(channel.start(message).parts(), self._counts, key, channel.peer))
         if isinstance(batch, TypedBatch) != typed:
             raise PenstockError(f"The sampler {self._sampler!r} of {channel.peer} is for another graph than this one.")
         if isinstance(batch, MiniBatch) and self._names is not None:
@@ -101,6 +153,17 @@ class RemoteSampler:
                 raise PenstockError(f"Name the seeds' type: the graph has {', '.join(self._counts)}.")
             seeds = dict.fromkeys(self._counts, seeds)
         return check_typed_seeds(seeds, self._counts)
+
+
+def _when_ready(ask: Callable[[], Said]) -> Said:
+    """What a task says once its sampler is ready; whether the task lives is seen at every call."""
+    while True:
+        try:
+            return ask()
+        except RemoteError as error:
+            if error.type != SamplerNotReady.__name__:
+                raise
+        time.sleep(_AGAIN)
 
 
 def _by_relation(exclude: Array | Mapping[Relation, Array]) -> dict[str, Array]:

@@ -51,16 +51,15 @@ def parted_sampler(
             "A cut graph's edges have no positions to give: sample without `edges`, or the whole graph."
         )
     by_vertex = time is not None and time.startswith(OF_NODES)
-    if by_vertex and (vertex_times is None or weight is not None):
+    if by_vertex and (vertex_times is None or (weight is not None and absent)):
         raise PenstockError(
-            "A cut graph is sampled by the times of vertices where all are given, and not in proportion to a field:"
-            " give `vertex_times`, leave out `weight`, or name a field of the edges as `time`."
+            "A cut graph is sampled by the times of vertices where all are given, and in proportion to a field with all"
+            " its edges: give `vertex_times` and hold no edges out, or name a field of the edges as `time`."
         )
     if local is None:
         local = {} if channels else {part: OwnedPart.of(partition, part) for part in range(partition.parts)}
-    readable = readable_parts(
-        partition, local, channels or _nobody, replace, weight, absent, time=None if by_vertex else time
-    )
+    obeyed, whole = None if by_vertex else time, by_vertex and weight is not None
+    readable = readable_parts(partition, local, channels or _nobody, replace, weight, absent, time=obeyed, whole=whole)
     if len(readable.counts) > 1 or len(readable.relations) > 1:
         if time is not None:
             raise PenstockError("Sampling by time is for graphs with one node type and one edge type.")
@@ -119,8 +118,9 @@ def readable_parts(
     absent: Mapping[EdgeType, Absent] | None = None,
     shared: bool = False,
     time: str | None = None,
+    whole: bool = False,
 ) -> Readable:
-    """A cut graph as samplers see it."""
+    """A cut graph as samplers see it; `whole`: its lists are given as they are."""
     book, absent = partition.book, absent or {}
     kinds = edge_types_in(local, channels)
     relations = {
@@ -134,6 +134,7 @@ def readable_parts(
             absent.get(kind),
             shared,
             time,
+            whole,
         )
         for kind in kinds
     }

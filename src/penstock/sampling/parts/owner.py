@@ -147,6 +147,14 @@ class PartLists:
         weights = np.repeat(np.maximum(lengths / np.float32(most), np.float32(1)), np.diff(indptr))
         return Drawn(indptr, edges.indices[positions], None, weights)
 
+    def whole(self, vertices: Array, weight: str) -> Drawn:
+        """All edges of lists that are weighted by a field, also those that weigh nothing, with weights as float64."""
+        edges, rows = self._edges, self._local(vertices)
+        starts, lengths = edges.indptr[rows], edges.indptr[rows + 1] - edges.indptr[rows]
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        positions = np.repeat(starts - indptr[:-1], lengths) + np.arange(indptr[-1])
+        return Drawn(indptr, edges.indices[positions], None, edges.fields[weight][positions].astype(np.float64))
+
     def totals(self, vertices: Array, excluded: Array | None = None, seen: Seen | None = None) -> Array:
         """The number, or the weight, of the edges that each vertex may draw, as float32."""
         return self._lists.totals(self._readers(vertices, excluded, seen))

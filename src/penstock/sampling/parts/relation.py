@@ -66,6 +66,13 @@ class RelationReader:
         fields = {} if field is None or values is None else {field: values}
         return EdgeSet(indptr, indices, fields, self._held_out(kind))
 
+    def offsets(self, kind: EdgeType) -> Array:
+        """Where the lists of all parts, one behind the other, begin and end (int64), by the cut graph's numbers."""
+        book = self._partition.book
+        ranges = [book.range(part, kind[2]) for part in range(book.parts)]
+        lengths = [self._degrees(part, kind, last - first) for part, (first, last) in enumerate(ranges)]
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
+
     def no_values(self, kind: EdgeType, field: str) -> Array:
         """A field of the edges without its values: its kind of numbers and their shape."""
         body = EdgesRequest(part=0, relation=edge_key(kind), first=0, last=0, field=field)

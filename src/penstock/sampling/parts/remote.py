@@ -46,14 +46,15 @@ class PartedLists:
         absent: Absent | None = None,
         shared: bool = False,
         time: str | None = None,
+        whole: bool = False,
     ) -> None:
         """`local` draw as `replace`, `weight`, `absent` and `time` say too; of all other parts the owners are asked.
 
-        `shared`: rows share their draws, as LABOR has it.
+        `shared`: rows share their draws, as LABOR has it. `whole`: lists are not drawn from but given as they are.
         """
         self.weighted, self.replace = weight is not None, replace
         self._relation, self._weight, self._local, self._channels = edge_key(kind), weight, local, channels
-        self._shared, self._time = shared, time
+        self._shared, self._time, self._whole = shared, time, whole
         self._absent = None if absent is None else AbsentForm.of(absent)
         ranges = [book.range(part, kind[2]) for part in range(book.parts)]
         self._bounds = np.array([0, *(last for _, last in ranges)], np.int64)
@@ -79,6 +80,7 @@ class PartedLists:
                     fanout=fanout,
                     replace=self.replace,
                     shared=self._shared,
+                    whole=self._whole,
                 )
                 asked[part] = self._ask("draw", part, group, body, readers)
         return partial(self._drawn, readers, groups, asked, key, fanout)
@@ -128,6 +130,8 @@ class PartedLists:
     def _draw_here(self, part: int, group: Group, key: np.uint64, fanout: int, readers: Readers) -> Drawn:
         if self._shared:
             return self._local[part].draw_shared(group.vertices, key, fanout)
+        if self._whole and self._weight is not None:
+            return self._local[part].whole(group.vertices, self._weight)
         excluded, seen = self._excluded(readers.exclusion, part), self._seen(readers, group)
         return self._local[part].draw(group.vertices, key, fanout, excluded, seen)
 
@@ -151,7 +155,8 @@ class PartedLists:
             raise PenstockError(f"{who} answered with lists of other rows than asked for: is it of the same release?")
         sources = numbers_received(arrays[1], self._num_sources, index_dtype(self._num_sources), who)
         counts = counts_received(arrays[0], len(sources), who)
-        return Piece(counts, sources, floats_received(arrays[2], len(sources), who) if estimates else None)
+        kind = np.float64 if self._whole else np.float32
+        return Piece(counts, sources, floats_received(arrays[2], len(sources), who, kind) if estimates else None)
 
     def _excluded(self, exclusion: Exclusion, part: int) -> Array | None:
         """Excluded edges [2, m] that lead to a part's vertices, in the cut graph's numbers; none: None."""

@@ -87,6 +87,8 @@ class DrawRequest(TotalsRequest):
     replace: bool
     shared: bool = False
     """Whether rows share their draws, as LABOR has it."""
+    whole: bool = False
+    """Whether lists are wanted as they are, also the edges that weigh nothing, with all weights in float64."""
 
 
 class BatchRequest(Request):
@@ -99,6 +101,12 @@ class BatchRequest(Request):
     absent: dict[Name, AbsentForm] | None = None
     timed: bool = False
     """Whether the last two arrays are the seeds' times and their places in a larger batch."""
+
+
+class ItemsRequest(Request):
+    """What an epoch of a sampler that finds its seeds goes through. The answer: one array of whole numbers."""
+
+    sampler: Name
 
 
 Form = TypeVar("Form", bound=Request)
@@ -135,9 +143,9 @@ def numbers_received(numbers: Array, count: int, dtype: np.dtype[Any], who: str)
     return numbers
 
 
-def floats_received(values: Array, count: int, who: str) -> Array:
-    """float32, as many as expected."""
-    if values.shape != (count,) or values.dtype != np.float32:
+def floats_received(values: Array, count: int, who: str, dtype: type[np.floating[Any]] = np.float32) -> Array:
+    """Of a type, as many as expected."""
+    if values.shape != (count,) or values.dtype != dtype:
         raise PenstockError(
             f"{who} answered with {values.shape} {values.dtype} for {count} numbers: is it of the same release?"
         )

@@ -51,6 +51,8 @@ class _Lists:
             drawn = lists.draw_shared(vertices, np.uint64(asked.key), asked.fanout)
             # Fan-outs are what these draws are on average.
             _check_amount(len(drawn.sources), vertices, asked)
+        elif asked.whole:
+            drawn = lists.whole(vertices, _whole_by(asked, excluded))
         else:
             drawn = lists.draw(vertices, np.uint64(asked.key), asked.fanout, excluded, seen)
         weights = () if drawn.weights is None else (drawn.weights,)
@@ -100,6 +102,13 @@ def _check_shared(asked: DrawRequest, excluded: Array | None) -> None:
     unheard += [] if excluded is None else ["excluded edges"]
     if unheard:
         raise PenstockError(f"Draws that rows share do not obey {' and '.join(unheard)}: ask without.")
+
+
+def _whole_by(asked: DrawRequest, excluded: Array | None) -> str:
+    """The field that whole lists are weighted by; what would be left unheard is refused."""
+    if asked.weight is None or asked.fanout >= 0 or asked.absent or asked.time or excluded is not None:
+        raise PenstockError("Whole lists come with a field's weights and all their edges: ask for these.")
+    return asked.weight
 
 
 def _check_amount(edges: int, vertices: Array, asked: DrawRequest) -> None:

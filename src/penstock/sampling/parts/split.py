@@ -50,7 +50,8 @@ def stitch_draws(
         indptr[group.rows + 1] = pieces[part].counts
     np.cumsum(indptr, out=indptr)
     sources = np.empty(indptr[-1], dtype)
-    weights = np.empty(indptr[-1], np.float32) if weighted else None
+    kinds = [piece.weights.dtype for piece in pieces.values() if piece.weights is not None]
+    weights = np.empty(indptr[-1], kinds[0] if kinds else np.float32) if weighted else None
     for part, (rows, _) in groups.items():
         piece = pieces[part]
         place_lists(rows, indptr, piece.sources, sources)

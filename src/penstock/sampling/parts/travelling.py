@@ -48,13 +48,18 @@ class _Layer(Request):
 
 
 class _Form(Request):
-    """A batch: vertices by type (places of arrays), how many of them are seeds, and layers, outermost first."""
+    """A batch: vertices by type (places of arrays), how many of them are seeds, and layers, outermost first.
+
+    Of a share: how many seeds the whole batch has. `seed_weights` is the place of an array, if there is one.
+    """
 
     typed: bool
     vertices: dict[Name, Whole]
     seeds: dict[Name, Whole]
     layers: list[_Layer]
     arrays: Whole
+    whole: Whole | None
+    seed_weights: Whole | None
 
 
 def batch_messages(batch: MiniBatch | TypedBatch) -> list[Message]:
@@ -72,6 +77,8 @@ def batch_messages(batch: MiniBatch | TypedBatch) -> list[Message]:
         seeds={name: len(these) for name, these in seeds.items()},
         layers=[_layer_form(layer, arrays) for layer in layers],
         arrays=0,
+        whole=batch.whole,
+        seed_weights=None if batch.seed_weights is None else arrays.put(batch.seed_weights),
     )
     form.arrays = len(arrays.all)
     bodies = [form.model_dump(), *([{}] * (max(0, len(arrays.all) - 1) // LIMITS.arrays))]
@@ -96,11 +103,12 @@ def batch_received(
     read.check_rows(vertices)
     layers = [read.layer(layer) for layer in form.layers]
     seeds = {name: vertices[name][:count].copy() for name, count in form.seeds.items()}
+    weights = read.seed_weights()
     if form.typed:
-        return TypedBatch(seeds, vertices, layers, key=key)
+        return TypedBatch(seeds, vertices, layers, key=key, seed_weights=weights, whole=form.whole)
     ((name, these),) = vertices.items()
     blocks = [block for layer in layers for block in layer.relations.values()]
-    return MiniBatch(seeds[name], these, blocks, node_type=name, key=key)
+    return MiniBatch(seeds[name], these, blocks, node_type=name, key=key, seed_weights=weights, whole=form.whole)
 
 
 def _layer_form(layer: TypedBlock, arrays: "_Outgoing") -> _Layer:
@@ -166,6 +174,15 @@ class _Incoming:
         fits &= rows[-1] == {name: form.seeds.get(name, 0) for name in vertices}
         if not fits:
             raise _wrong(self._who, "layers that do not stand on each other")
+
+    def seed_weights(self) -> Array | None:
+        """One a seed, where there are any; a share has no more seeds than the whole."""
+        count = sum(self._form.seeds.values())
+        if self._form.whole is not None and self._form.whole < count:
+            raise _wrong(self._who, "more seeds than the whole of which it is a share")
+        if self._form.seed_weights is None:
+            return None
+        return floats_received(self._array(self._form.seed_weights), count, self._who).copy()
 
     def layer(self, layer: _Layer) -> TypedBlock:
         relations = dict(self._block(lists, layer) for lists in layer.relations)

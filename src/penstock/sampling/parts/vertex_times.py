@@ -17,6 +17,7 @@ from penstock.sampling.temporal import Clock
 
 _ANY = np.uint64(0)
 """Whole lists are not drawn: any key names them."""
+_WEIGHT = "weight"
 
 
 def check_readers(readers: Readers) -> None:
@@ -26,13 +27,14 @@ def check_readers(readers: Readers) -> None:
 
 
 class VertexTimedLists:
-    """Lists of one relation whose readers have limits; `lists` draw uniformly, wherever they are."""
-
-    weighted = False
+    """Lists of one relation whose readers have limits; `lists` give them whole, wherever they are."""
 
     def __init__(self, lists: ListSource, names: Array, times: Array, replace: bool = False) -> None:
-        """`names` are the destinations' original numbers and `times` those of the sources, by new number."""
-        self._lists, self._names, self._replace = lists, names, replace
+        """`names` are the destinations' original numbers and `times` those of the sources, by new number.
+
+        Lists that are weighted come with the weights of all their edges: draws go by the places in whole lists.
+        """
+        self._lists, self._names, self._replace, self.weighted = lists, names, replace, lists.weighted
         self._clock = Clock(np.empty(0, times.dtype), times)
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], Drawn]:
@@ -64,5 +66,6 @@ class VertexTimedLists:
 
     def _here(self, asked: Callable[[], Drawn], vertices: Array, readers: Readers) -> tuple[Lists, Readers]:
         found = asked()
-        whole = EdgeSet(found.indptr, found.sources)
-        return Lists(whole, "A cut graph", self._names[vertices], self._replace, None, self._clock), readers
+        fields = {} if found.weights is None else {_WEIGHT: found.weights}
+        whole, weight = EdgeSet(found.indptr, found.sources, fields), _WEIGHT if self.weighted else None
+        return Lists(whole, "A cut graph", self._names[vertices], self._replace, weight, self._clock), readers

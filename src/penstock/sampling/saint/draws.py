@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from penstock.graph.arrays import Array
+from penstock.sampling.homogeneous import Reader
 from penstock.sampling.induced import Induced
 from penstock.sampling.key import BatchKey
 
@@ -13,7 +14,7 @@ class Draws(Protocol):
     mass: Array
     """The chance (float64) that one draw visits a vertex."""
 
-    def visit(self, amount: int, key: BatchKey) -> Array:
+    def visit(self, amount: int, key: BatchKey, reader: Reader) -> Array:
         """The vertices visited by `amount` draws, in order, with repeats."""
         ...
 

@@ -8,7 +8,7 @@ from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, unit
-from penstock.sampling.homogeneous import Homogeneous
+from penstock.sampling.homogeneous import Homogeneous, Reader
 from penstock.sampling.importance import Distribution
 from penstock.sampling.induced import Induced
 from penstock.sampling.key import BatchKey
@@ -19,16 +19,18 @@ class EdgeDraws:
     """A draw visits both ends of an edge. Vertices without any edge are never visited."""
 
     def __init__(self, graph: Homogeneous) -> None:
-        self._graph, order = graph, graph.natural_order()
+        self._graph = graph
         lists, mass = np.zeros(graph.count), np.zeros(graph.count)
-        _add_masses(graph.indptr, graph.indices, order, lists, mass)
-        self._distribution = Distribution(lists, order)
+        for vertices, some in graph.in_order():
+            _add_masses(graph.indptr, vertices, *some, lists, mass)
+        self._distribution = Distribution(lists, graph.natural_order())
         self.mass = mass / self._distribution.total if self._distribution.total > 0 else mass
 
-    def visit(self, amount: int, key: BatchKey) -> Array:
+    def visit(self, amount: int, key: BatchKey, reader: Reader) -> Array:
         """Both ends of every edge drawn, in order, with repeats."""
         destinations, _ = self._distribution.draw(key.purpose("lists"), amount)
-        sources = _draw_sources(self._graph.indptr, self._graph.indices, destinations, key.purpose("edges"))
+        lists = reader.read(destinations)
+        sources = _draw_sources(self._graph.indptr, *lists, destinations, key.purpose("edges"))
         return np.stack([sources, destinations], 1).ravel()
 
     def joint(self, inside: Induced) -> Array:
@@ -42,13 +44,16 @@ class EdgeDraws:
 
 
 @njit(nogil=True, cache=True)
-def _add_masses(indptr: Array, indices: Array, order: Array, lists: Array, mass: Array) -> None:
-    """The mass of every vertex's list, and of all edges at it."""
-    for i in range(lists.shape[0]):
-        v = order[i] if order.shape[0] else i
-        for k in range(indptr[v], indptr[v + 1]):
+def _add_masses(
+    offsets: Array, vertices: Array, indptr: Array, indices: Array, rows: Array, lists: Array, mass: Array
+) -> None:
+    """The mass of some vertices' lists, and of all edges at them; `offsets` are those of all lists."""
+    for i in range(vertices.shape[0] if vertices.shape[0] else lists.shape[0]):
+        v = vertices[i] if vertices.shape[0] else i
+        row = rows[i] if vertices.shape[0] else i
+        for k in range(indptr[row], indptr[row + 1]):
             u = indices[k]
-            single = _single(indptr, u, v)
+            single = _single(offsets, u, v)
             lists[v] += single
             mass[v] += single
             if u != v:
@@ -56,24 +61,26 @@ def _add_masses(indptr: Array, indices: Array, order: Array, lists: Array, mass:
 
 
 @njit(nogil=True, cache=True)
-def _draw_sources(indptr: Array, indices: Array, destinations: Array, key: np.uint64) -> Array:
-    """An edge of every destination's list by its mass."""
+def _draw_sources(
+    offsets: Array, indptr: Array, indices: Array, rows: Array, destinations: Array, key: np.uint64
+) -> Array:
+    """An edge of every destination's list by its mass; `offsets` are those of all lists."""
     sources = np.empty(destinations.shape[0], np.int64)
     for j in range(destinations.shape[0]):
-        v = destinations[j]
+        v, row = destinations[j], rows[j]
         total = 0.0
-        for k in range(indptr[v], indptr[v + 1]):
-            total += _single(indptr, indices[k], v)
+        for k in range(indptr[row], indptr[row + 1]):
+            total += _single(offsets, indices[k], v)
         left = unit(draw(key, np.uint64(j))) * total
-        for k in range(indptr[v], indptr[v + 1]):
+        for k in range(indptr[row], indptr[row + 1]):
             sources[j] = indices[k]
-            left -= _single(indptr, indices[k], v)
+            left -= _single(offsets, indices[k], v)
             if left < 0:
                 break
     return sources
 
 
 @njit(nogil=True, cache=True)
-def _single(indptr: Array, u: int, v: int) -> float:
-    single: float = 1.0 / max(1, indptr[u + 1] - indptr[u]) + 1.0 / max(1, indptr[v + 1] - indptr[v])
+def _single(offsets: Array, u: int, v: int) -> float:
+    single: float = 1.0 / max(1, offsets[u + 1] - offsets[u]) + 1.0 / max(1, offsets[v + 1] - offsets[v])
     return single

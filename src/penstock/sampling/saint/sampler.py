@@ -7,7 +7,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import key_of
 from penstock.sampling.block import MiniBatch
-from penstock.sampling.homogeneous import Homogeneous
+from penstock.sampling.homogeneous import Homogeneous, homogeneous
 from penstock.sampling.induced import Inducer, blocks_on
 from penstock.sampling.key import BatchKey
 from penstock.sampling.saint.draws import Draws
@@ -34,7 +34,7 @@ class Saint:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Graph | Homogeneous,
         train: Array,
         kind: str = "vertex",
         size: int = 1000,
@@ -44,8 +44,11 @@ class Saint:
         original: Array | None = None,
         seed: int = 0,
     ) -> None:
-        self._graph = Homogeneous(graph, "Saint", original)
+        self._graph = homogeneous(graph, "Saint", original)
         _check(kind, size, walk_length, layers, presample)
+        if kind == "walk" and walk_length > 1:
+            # Later steps are counted over many walks and by edge: whoever has room for that has it for the lists.
+            self._graph = self._graph.whole()
         self.kind, self.size, self.layers = kind, size, layers
         self._is_train = self._graph.train_mask(train)
         self._draws = self._draws_of(walk_length, presample, seed)
@@ -53,15 +56,16 @@ class Saint:
         self._trained = int(self._is_train[self._inclusion > 0].sum())
         if not self._trained:
             raise PenstockError(f"No training vertex of {graph.name!r} has an edge: draw vertices or walks instead.")
-        self.items = np.arange(int(np.ceil(graph.num_nodes / self._inclusion.sum())))
+        self.items = np.arange(int(np.ceil(self._graph.count / self._inclusion.sum())))
         self._inducer = Inducer(self._graph)
 
     def sample(self, items: Array, key: BatchKey) -> MiniBatch:
         """The subgraph of one item. Its draws depend on the key alone, and are the same on any thread."""
         if np.size(items) != 1:
             raise PenstockError(f"GraphSAINT draws one subgraph a batch, not {np.size(items)}: make the batch size 1.")
-        vertices = self._seeds_first(self._draws.visit(self.size, key))
-        inside = self._inducer.induce(vertices)
+        reader = self._graph.reader()
+        vertices = self._seeds_first(self._draws.visit(self.size, key, reader))
+        inside = self._inducer.induce(vertices, reader)
         weights = edge_weights(inside, self._draws.mass[inside.vertices], self._draws.joint(inside), self.size)
         seeds = inside.vertices[: int(self._is_train[inside.vertices].sum())]
         seed_weights = (1 / (self._trained * self._inclusion[seeds])).astype(np.float32)

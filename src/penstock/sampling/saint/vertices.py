@@ -6,7 +6,7 @@ With self-loops every vertex has a chance, also those that nobody reads.
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.sampling.homogeneous import Homogeneous
+from penstock.sampling.homogeneous import Homogeneous, Reader
 from penstock.sampling.importance import Distribution, importance
 from penstock.sampling.induced import Induced
 from penstock.sampling.key import BatchKey
@@ -16,11 +16,11 @@ class VertexDraws:
     """A draw visits one vertex, so two vertices are together only by different draws."""
 
     def __init__(self, graph: Homogeneous) -> None:
-        mass = importance(graph.indptr, graph.indices, graph.natural_order(), self_loops=True)
+        mass = importance(graph, self_loops=True)
         self._distribution = Distribution(mass, graph.natural_order())
         self.mass = mass / self._distribution.total
 
-    def visit(self, amount: int, key: BatchKey) -> Array:
+    def visit(self, amount: int, key: BatchKey, reader: Reader) -> Array:
         """The vertices drawn, in order, with repeats."""
         return self._distribution.draw(key.purpose("vertices"), amount)[0]
 

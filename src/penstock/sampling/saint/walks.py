@@ -1,7 +1,8 @@
 """Draws of random walks: a root by even chance, then `length` steps, each to an even choice of the in-neighbours.
 
 A walk that comes to an empty list stays there. What the root and the first step visit has closed forms. What later
-steps add has not and is counted over walks made beforehand: four bytes an edge for pairs, eight a vertex.
+steps add has not and is counted over walks made beforehand: four bytes an edge for pairs, eight a vertex, and all lists
+where it is counted.
 """
 
 import numpy as np
@@ -10,7 +11,7 @@ from numba import njit
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, unit
-from penstock.sampling.homogeneous import Homogeneous
+from penstock.sampling.homogeneous import Homogeneous, Reader
 from penstock.sampling.induced import Induced
 from penstock.sampling.key import BatchKey
 from penstock.sampling.saint.inclusion import count_copies
@@ -22,24 +23,28 @@ class WalkDraws:
     def __init__(self, graph: Homogeneous, length: int, counted: int, key: np.uint64) -> None:
         self._graph, self._order, self._length = graph, graph.natural_order(), length
         self.mass = np.zeros(graph.count)
-        lists = graph.indptr, graph.indices, graph.names, self._order
-        unsorted = _add_first_visits(*lists, self.mass)
-        if unsorted >= 0:
-            raise PenstockError(
-                f"The neighbours of vertex {unsorted} do not ascend by original number: give `original`, the original"
-                " number of every vertex."
-            )
+        for vertices, lists in graph.in_order():
+            unsorted = _add_first_visits(vertices, *lists, graph.names, self.mass)
+            if unsorted >= 0:
+                raise PenstockError(
+                    f"The neighbours of vertex {unsorted} do not ascend by original number: give `original`, the"
+                    " original number of every vertex."
+                )
         self._pairs, self._counted = np.zeros(0, np.int32), counted
         if length > 1:
-            self._pairs = np.zeros(len(graph.indices), np.int32)
-            visits = np.zeros(graph.count, np.int64)
-            _count_later_visits(*lists, key, length, counted, visits, self._pairs)
+            whole, visits = graph.whole(), np.zeros(graph.count, np.int64)
+            self._pairs = np.zeros(len(whole.indices), np.int32)
+            here = whole.indptr, whole.indices, whole.names, self._order
+            _count_later_visits(*here, key, length, counted, visits, self._pairs)
             self.mass = np.minimum(self.mass + visits / counted, 1.0)
 
-    def visit(self, amount: int, key: BatchKey) -> Array:
+    def visit(self, amount: int, key: BatchKey, reader: Reader) -> Array:
         """The vertices of all walks, in order, with repeats."""
-        graph = self._graph
-        return _walks(graph.indptr, graph.indices, self._order, key.purpose("walks"), self._length, amount)
+        stream, paths = key.purpose("walks"), np.empty((amount, self._length + 1), np.int64)
+        _start(stream, self._order, self._graph.count, paths)
+        for t in range(1, self._length + 1):
+            _step(*reader.read(paths[:, t - 1].copy()), stream, t, paths)
+        return paths.ravel()
 
     def joint(self, inside: Induced) -> Array:
         """Pairs of the root and the first step by closed form, later ones as counted."""
@@ -53,40 +58,59 @@ class WalkDraws:
 
 
 @njit(nogil=True, cache=True)
-def _add_first_visits(indptr: Array, indices: Array, names: Array, order: Array, mass: Array) -> int:
+def _add_first_visits(vertices: Array, indptr: Array, indices: Array, rows: Array, names: Array, mass: Array) -> int:
     """The chance to be the root or the first step; returns a vertex whose list is not ascending, or -1."""
     count = mass.shape[0]
-    for i in range(count):
-        v = order[i] if order.shape[0] else i
+    for i in range(vertices.shape[0] if vertices.shape[0] else count):
+        v = vertices[i] if vertices.shape[0] else i
+        row = rows[i] if vertices.shape[0] else i
         mass[v] += 1.0 / count
-        step = 1.0 / count / max(1, indptr[v + 1] - indptr[v])
-        for k in range(indptr[v], indptr[v + 1]):
+        step = 1.0 / count / max(1, indptr[row + 1] - indptr[row])
+        for k in range(indptr[row], indptr[row + 1]):
             if indices[k] != v:
                 mass[indices[k]] += step
-            if k > indptr[v] and _name(names, indices[k - 1]) > _name(names, indices[k]):
+            if k > indptr[row] and _name(names, indices[k - 1]) > _name(names, indices[k]):
                 return int(v)
     return -1
 
 
 @njit(nogil=True, cache=True)
-def _walks(indptr: Array, indices: Array, order: Array, key: np.uint64, length: int, amount: int) -> Array:
-    paths = np.empty((amount, length + 1), np.int64)
-    for j in range(amount):
-        _walk(indptr, indices, order, key, j, paths[j])
-    return paths.reshape(-1)
+def _start(key: np.uint64, order: Array, count: int, paths: Array) -> None:
+    """The roots of all walks of a stream."""
+    for j in range(paths.shape[0]):
+        paths[j, 0] = _root(key, j * paths.shape[1], order, count)
+
+
+@njit(nogil=True, cache=True)
+def _step(indptr: Array, indices: Array, rows: Array, key: np.uint64, t: int, paths: Array) -> None:
+    """The t-th step of all walks of a stream; `rows` are those of the vertices they have come to."""
+    for j in range(paths.shape[0]):
+        row = rows[j]
+        place = _choice(key, j * paths.shape[1] + t, indptr[row + 1] - indptr[row])
+        paths[j, t] = indices[indptr[row] + place] if place >= 0 else paths[j, t - 1]
 
 
 @njit(nogil=True, cache=True)
 def _walk(indptr: Array, indices: Array, order: Array, key: np.uint64, number: int, path: Array) -> None:
     """The `number`-th walk of a stream, as long as `path`."""
     first = number * path.shape[0]
-    root = int(unit(draw(key, np.uint64(first))) * (indptr.shape[0] - 1))
-    path[0] = order[root] if order.shape[0] else root
+    path[0] = _root(key, first, order, indptr.shape[0] - 1)
     for t in range(1, path.shape[0]):
         v = path[t - 1]
-        degree = indptr[v + 1] - indptr[v]
-        step = int(unit(draw(key, np.uint64(first + t))) * degree)
-        path[t] = indices[indptr[v] + step] if degree else v
+        place = _choice(key, first + t, indptr[v + 1] - indptr[v])
+        path[t] = indices[indptr[v] + place] if place >= 0 else v
+
+
+@njit(nogil=True, cache=True)
+def _root(key: np.uint64, number: int, order: Array, count: int) -> int:
+    root = int(unit(draw(key, np.uint64(number))) * count)
+    return int(order[root]) if order.shape[0] else root
+
+
+@njit(nogil=True, cache=True)
+def _choice(key: np.uint64, number: int, degree: int) -> int:
+    """A place in a list of some length; -1 in an empty one."""
+    return int(unit(draw(key, np.uint64(number))) * degree) if degree else -1
 
 
 @njit(nogil=True, cache=True)

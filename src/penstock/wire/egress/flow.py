@@ -3,8 +3,18 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from penstock.graph.arrays import Array
+
+
+class Route(NamedTuple):
+    """A connection of a peer that asks."""
+
+    entrance: int
+    """At which of this process's sockets it came in."""
+    identity: bytes
+    """ZeroMQ's name for it there."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +35,7 @@ class Outgoing:
     """A message on its way out."""
 
     flow: "Flow"
-    route: bytes | None
+    route: Route | None
     """The connection that asked; None for what this process asks."""
     frames: list[bytes | Array]
     size: int

@@ -1,35 +1,7 @@
-"""Which flow may send next. A policy ranks what waits at the heads of the queues; the lowest rank goes first."""
+"""Which flow may send next: the policies by name."""
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
-
-
-class Head(Protocol):
-    """What a policy sees of a flow: the message at the head of its queue, and what the flow has had."""
-
-    @property
-    def arrival(self) -> int:
-        """The message's place in the order of arrival, over all flows."""
-
-    @property
-    def turn(self) -> int:
-        """The batch that it belongs to; lower is needed sooner."""
-
-    @property
-    def start(self) -> int:
-        """Bytes that had been sent, to a flow that always had its share, when this message's turn came."""
-
-    @property
-    def priority(self) -> int:
-        """Lower is more urgent."""
-
-
-class Policy(NamedTuple):
-    """A way to choose."""
-
-    rank: Callable[[Head], tuple[int, ...]]
-    level: Callable[[int], int]
-    """Which flows share with each other, by priority: shares (`start`) are counted among those of one level."""
+from penstock.wire.egress import coflow
+from penstock.wire.egress.policy import Policy
 
 
 def _everybody(priority: int) -> int:
@@ -46,5 +18,7 @@ POLICIES = {
     # one message of each.
     "fair": Policy(lambda head: (head.start, head.arrival), _everybody),
     "priority": Policy(lambda head: (head.priority, head.start, head.arrival), _equals),
+    # Of one flow the head alone is seen: what was put behind it waits for it.
     "turns": Policy(lambda head: (head.turn, head.priority, head.start, head.arrival), _everybody),
+    "coflow": coflow.POLICY,
 }

@@ -4,7 +4,7 @@ import threading
 from collections import defaultdict
 
 from penstock.wire.egress.flow import Flow, Outgoing
-from penstock.wire.egress.policies import Policy
+from penstock.wire.egress.policy import Policy
 
 _STALLED = 0.5
 """Seconds without a byte leaving after which a flow no longer holds up the others."""
@@ -39,7 +39,7 @@ class Egress:
             out.arrival = self._arrivals
             if not flow.queue:
                 self._catch_up(flow)
-            flow.queue.append(out)
+            flow.queue.insert(self._place(flow, out), out)
 
     def take(self, now: float) -> Outgoing | None:
         """The next message to be sent, from now on counted as with ZeroMQ; None when none may go yet."""
@@ -113,6 +113,13 @@ class Egress:
         """Bytes with ZeroMQ."""
         with self._lock:
             return sum(flow.in_flight for flow in self._flows.values())
+
+    def _place(self, flow: Flow, out: Outgoing) -> int:
+        """Behind everything of its flow, or behind what is needed no later."""
+        place = len(flow.queue)
+        while self._policy.within and place and flow.queue[place - 1].turn > out.turn:
+            place -= 1
+        return place
 
     def _catch_up(self, flow: Flow) -> None:
         """What a flow did not use while it had nothing to send, or could not, is not owed to it."""

@@ -1,0 +1,118 @@
+"""Cluster-GCN's clusters on several machines: the first worker finds them, and gives them to whoever draws.
+
+METIS wants the graph in one place: for the time that it takes, the first worker has all lists in the numbers before
+the cut (4 bytes an edge, 8 a vertex) and what METIS makes of them, as a single machine has. It keeps the result in the
+run's folder, so that a worker started again need not find it anew, and all tasks have the same whatever library each
+has.
+"""
+
+from pathlib import Path
+from secrets import token_hex
+
+import numpy as np
+
+from penstock.cluster.worker.cut_graph import Parts
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph, NodeSet
+from penstock.partition import open_partition
+from penstock.sampling.cluster import clusters_from, clusters_of
+from penstock.sampling.parts import edge_types_in
+from penstock.train.job import Job
+from penstock.wire import Message
+
+_FILE = "clusters.npy"
+_PIECE = 1 << 20
+"""Vertices whose clusters are given at a time: 8 MiB."""
+_AGAIN = 0.1
+"""Seconds before the first worker is asked again."""
+
+
+def clusters_for(parts: Parts, job: Job) -> Array:
+    """The cluster (int64) of every vertex, by its number before the cut."""
+    return offer_clusters(parts, job) if is_first_worker(parts) else _ask(parts)
+
+
+def is_first_worker(parts: Parts) -> bool:
+    """Whether this task finds the clusters for all."""
+    task = parts.member.setup.task
+    return task.kind == "worker" and task.rank == 0
+
+
+def offer_clusters(parts: Parts, job: Job) -> Array:
+    """Find the clusters, and answer whoever asks for them from now on."""
+    found: list[Array] = []
+
+    def give(message: Message, sender: str) -> Message:
+        first = message.body.get("first")
+        if not isinstance(first, int) or first < 0:
+            raise PenstockError(f"Clusters from vertex {first!r} on cannot be given: ask from 0 on.")
+        # Without an array: not yet.
+        return Message("clusters", {}, tuple(clusters[first : first + _PIECE] for clusters in found))
+
+    parts.member.post.serve("clusters", give)
+    found.append(_kept(parts, job))
+    return found[0]
+
+
+def _kept(parts: Parts, job: Job) -> Array:
+    """From the run's folder, or found and put there."""
+    path, count = Path(parts.member.setup.run) / _FILE, parts.partition.book.count()
+    if path.exists():
+        clusters: Array = np.load(path, allow_pickle=False)
+        if clusters.shape != (count,) or clusters.dtype != np.int64:
+            raise PenstockError(
+                f"{path} has not the clusters of {count:,} vertices: delete it to have them found anew."
+            )
+        return clusters
+    clusters = _found(parts, job)
+    temporary = path.with_name(f".{_FILE}.writing-{token_hex(4)}")
+    try:
+        with temporary.open("wb") as file:
+            np.save(file, clusters, allow_pickle=False)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise PenstockError(
+            f"Could not write {path}: {error.strerror or error}. Free space, then try again."
+        ) from error
+    return clusters
+
+
+def _found(parts: Parts, job: Job) -> Array:
+    """As on one machine."""
+    if job.partition is not None:
+        clusters = clusters_from(open_partition(Path(job.partition)))
+        count = parts.partition.book.count()
+        if len(clusters) != count:
+            raise PenstockError(
+                f"There are {len(clusters):,} cluster numbers ({clusters.dtype}) for {count:,} vertices:"
+                " give one whole number a vertex."
+            )
+    else:
+        (kind,) = edge_types_in(parts.owned, parts.lists)
+        nodes = {kind[2]: NodeSet(parts.partition.book.count())}
+        graph = Graph(nodes, {kind: parts.reader.lists(kind)}, str(parts.partition.document.graph))
+        clusters = clusters_of(graph, job.clusters, job.seed)
+    return np.ascontiguousarray(clusters, np.int64)
+
+
+def _ask(parts: Parts) -> Array:
+    """Of the first worker, for as long as the run goes on: the controller brings it back, or ends the run."""
+    channel = parts.member.post.channel("worker-0", "state")
+    clusters, known = np.empty(parts.partition.book.count(), np.int64), 0
+    while known < len(clusters):
+        try:
+            arrays = channel.call(Message("clusters", {"first": known})).arrays
+        except PenstockError:
+            # It is not there, or has not come to where it answers.
+            arrays = ()
+        if arrays:
+            (piece,) = arrays
+            if piece.ndim != 1 or piece.dtype != np.int64 or not 0 < len(piece) <= len(clusters) - known:
+                raise PenstockError("The first worker answered with clusters that are none: are both of one release?")
+            clusters[known : known + len(piece)] = piece
+            known += len(piece)
+        elif parts.member.stopped.wait(_AGAIN):
+            raise PenstockError("The controller ended the run.")
+    return clusters

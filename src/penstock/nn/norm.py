@@ -1,0 +1,160 @@
+"""Batch normalisation, also of a batch that several workers share.
+
+Statistics are those of the different rows of the whole batch. Where several workers compute the same vertex in a layer,
+each of its rows counts for one over their number, in the statistics and in the gradient that goes back through them; so
+workers together compute what one would.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from penstock.errors import PenstockError
+
+Sum = Callable[[Tensor], None]
+"""Replaces numbers by the sums of all workers'."""
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation that takes the running figures where a batch has fewer than two rows to measure."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[rows, width] of as many; under `normalising`, of this worker's rows of a shared batch."""
+        shared = _shared.get() if self.training else None
+        if shared is not None:
+            return shared.normalise(self, input)
+        return by_running_figures(self, input) if self.training and len(input) < 2 else super().forward(input)
+
+    def without_rows(self) -> None:
+        """Take part in the normalisation of a shared batch of which this worker has no row."""
+        if _shared.get() is not None and self.training:
+            self(self.weight.new_empty(0, self.num_features))
+
+
+class RowShares(NamedTuple):
+    """The rows that one normalisation sees: for each here, one over the number of workers that have it, in float64."""
+
+    weights: Tensor
+    total: int
+    """Different rows, of all workers together."""
+
+
+class SharedBatch:
+    """The normalisations of one batch that several workers share; all workers make all of them, in the same order."""
+
+    def __init__(self, shares: Sequence[RowShares], add: Sum) -> None:
+        self._shares, self._add, self._calls = shares, add, 0
+        self._chain: Tensor | None = None
+
+    def normalise(self, norm: BatchNorm, rows: Tensor) -> Tensor:
+        """The next normalisation, which moves its running figures."""
+        shares = self._next(len(rows))
+        if shares.total < 2:
+            return by_running_figures(norm, rows)
+        mean, variance = _statistics(rows.detach(), shares, self._add)
+        _move(norm, mean, variance, shares.total)
+        before = torch.zeros((), device=rows.device, requires_grad=True) if self._chain is None else self._chain
+        given = mean.float(), variance.float(), norm.weight, norm.bias
+        normalised: Tensor
+        normalised, self._chain = _Normalise.apply(rows, before, *given, norm.eps, shares, self._add)  # type: ignore[no-untyped-call]
+        return normalised
+
+    def joined(self, loss: Tensor) -> Tensor:
+        """The same loss, from which the gradient goes to every normalisation, the last one first.
+
+        A worker's own loss may depend on none of the rows of one; the others wait for its part of the sums still.
+        """
+        return loss if self._chain is None else loss + self._chain
+
+    def _next(self, rows: int) -> RowShares:
+        if self._calls == len(self._shares) or len(self._shares[self._calls].weights) != rows:
+            raise PenstockError(
+                f"Normalisation {self._calls + 1} of a shared batch has {rows:,} rows, which other workers do not"
+                " expect: let the model normalise the rows of its layers, in their order."
+            )
+        self._calls += 1
+        return self._shares[self._calls - 1]
+
+
+@contextmanager
+def normalising(shared: SharedBatch | None) -> Iterator[SharedBatch | None]:
+    """Within it, batch normalisations in training are those of a shared batch; None: of the rows that they see."""
+    token = _shared.set(shared)
+    try:
+        yield shared
+    finally:
+        _shared.reset(token)
+
+
+def by_running_figures(norm: BatchNorm, rows: Tensor) -> Tensor:
+    """As in evaluation."""
+    return functional.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+
+
+def _statistics(rows: Tensor, shares: RowShares, add: Sum) -> tuple[Tensor, Tensor]:
+    """Mean and variance of every column, over all workers' different rows; float64.
+
+    Here squares are of distances to a number near the rows, lest those of far-off rows lose all their digits.
+    """
+    rows = rows.float()
+    near = rows.mean(0) if len(rows) else rows.new_zeros(rows.shape[1])
+    rows, weights = rows - near, shares.weights.float()
+    sums, squares = (weights @ rows).double(), (weights @ rows.square()).double()
+    centre, amount = near.double(), shares.weights.sum()
+    whole = torch.stack([sums + amount * centre, squares + 2 * centre * sums + amount * centre.square()])
+    add(whole)
+    mean, square = whole / shares.total
+    return mean, (square - mean.square()).clamp_min(0.0)
+
+
+def _move(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
+    """The running figures, as torch moves them."""
+    part = norm.momentum
+    assert part is not None and norm.running_mean is not None and norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    norm.num_batches_tracked.add_(1)
+    norm.running_mean.mul_(1 - part).add_((part * mean).to(norm.running_mean.dtype))
+    norm.running_var.mul_(1 - part).add_((part * count / (count - 1) * variance).to(norm.running_var.dtype))
+
+
+class _Normalise(torch.autograd.Function):
+    """Beside the rows goes a link of the chain by which gradients come to all normalisations in one order."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        chain: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        shares: RowShares,
+        add: Sum,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(rows, mean, (variance + eps).rsqrt(), weight)
+        ctx.shares, ctx.add = shares, add
+        return functional.batch_norm(rows, mean, variance, weight, bias, eps=eps), chain.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, link: Tensor) -> tuple[Tensor | None, ...]:
+        rows, mean, scale, weight = ctx.saved_tensors
+        grad, standard = grad.float(), (rows.float() - mean) * scale
+        of_bias, of_weight = grad.sum(0), (grad * standard).sum(0)
+        whole = torch.stack([of_bias, of_weight]).double()
+        ctx.add(whole)
+        shift, stretch = (whole / ctx.shares.total).float()
+        through = standard.mul_(stretch).add_(shift).mul_(ctx.shares.weights.float()[:, None])
+        of_rows = grad.sub(through).mul_(weight * scale)
+        return of_rows.to(rows.dtype), torch.zeros_like(link), None, None, of_weight, of_bias, None, None, None
+
+
+_shared: ContextVar[SharedBatch | None] = ContextVar("_shared", default=None)

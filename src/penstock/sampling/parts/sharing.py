@@ -1,0 +1,57 @@
+"""Batches of a cut graph that are drawn as a whole, and of which a worker keeps its share.
+
+Layers of FastGCN and LADIES are drawn for all seeds together, and subgraphs hold whatever training vertices they hold:
+every worker draws the whole batch, which costs it the lists, and keeps what its own loss vertices need of it, so that
+no other features are pulled.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.sampling.block import MiniBatch
+from penstock.sampling.key import BatchKey
+from penstock.sampling.parts.homogeneous import PartedGraph
+from penstock.sampling.share import share_of
+
+
+class WholeSampler(Protocol):
+    """Draws a batch for all workers, from seeds or from items of its own."""
+
+    def sample(self, seeds: Array, key: BatchKey, /) -> MiniBatch:
+        """The batch of some different seeds or items."""
+        ...
+
+
+class SharedSampler:
+    """Samples a share of every batch; `items`, where the sampler finds its seeds, are what an epoch goes through."""
+
+    def __init__(
+        self,
+        name: str,
+        graph: PartedGraph,
+        sampler: WholeSampler,
+        share: Callable[[Array], Array] | None = None,
+        every_row: bool = False,
+    ) -> None:
+        """`share` tells the places of this worker's among seeds in the cut graph's numbers; None: all are. With
+        `every_row` a share holds all rows of all layers but the last."""
+        self.node_type, self.items = graph.node_type, getattr(sampler, "items", None)
+        self._name, self._names, self._sampler, self._share = name, graph.names, sampler, share
+        self._every_row = every_row
+
+    def sample(self, seeds: Array, key: BatchKey, *, exclude: Array | None = None) -> MiniBatch:
+        """The share of the batch of some different seeds or items; it knows how many seeds the whole has."""
+        if exclude is not None:
+            raise PenstockError(f"Sampler {self._name} leaves out no edges: tasks on edges use sampler neighbour.")
+        batch = self._sampler.sample(seeds, key)
+        if self._share is None:
+            batch.whole = len(batch.seeds)
+            for block in batch.blocks:
+                # They are positions in lists that are not here.
+                block.edges = None
+        else:
+            batch = share_of(batch, self._share(batch.seeds), self._every_row)
+        batch.names = self._names[batch.vertices]
+        return batch

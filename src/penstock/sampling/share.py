@@ -1,0 +1,54 @@
+"""What some of a batch's seeds need of it, where workers share a batch that was drawn as a whole."""
+
+import numpy as np
+from numba import njit
+
+from penstock.graph.arrays import Array
+from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.relabel import DirectRows, Rows
+
+
+def share_of(batch: MiniBatch, places: Array, every_row: bool = False) -> MiniBatch:
+    """The seeds at some different places, and what their layers reach back to; with `every_row`, all rows of every
+    layer but the last, for what measures the batch's rows.
+
+    Lists keep their order and weights, so that the rows which are computed are computed as in the whole batch. Rows are
+    numbered anew, and positions of edges are left out.
+    """
+    rows, blocks = DirectRows(len(batch.vertices)), list[Block]()
+    rows.start(np.ascontiguousarray(places, np.int64))
+    for block in reversed(batch.blocks):
+        if every_row and blocks:
+            rows.number(np.arange(len(block.indptr) - 1, dtype=np.int64), np.zeros(1, np.int64))
+        blocks.append(_kept(block, rows))
+    return MiniBatch(
+        batch.seeds[places],
+        batch.vertices[rows.vertices[: rows.known]],
+        blocks[::-1],
+        seed_weights=None if batch.seed_weights is None else batch.seed_weights[places],
+        node_type=batch.node_type,
+        key=batch.key,
+        whole=len(batch.seeds),
+    )
+
+
+def _kept(block: Block, rows: Rows) -> Block:
+    """The lists of the rows known so far; what they read is known afterwards."""
+    indptr, positions = _lists_of(block.indptr, rows.vertices[: rows.known])
+    indices = rows.number(block.indices[positions], indptr)
+    weights = None if block.weights is None else block.weights[positions]
+    totals = None if block.totals is None else block.totals[rows.vertices[: rows.known]]
+    return Block(indptr, indices, rows.known, weights, totals)
+
+
+@njit(nogil=True, cache=True)
+def _lists_of(indptr: Array, rows: Array) -> tuple[Array, Array]:
+    """Offsets of some rows' lists one behind the other, and the positions of what is in them."""
+    out_indptr = np.zeros(rows.shape[0] + 1, np.int64)
+    for i in range(rows.shape[0]):
+        out_indptr[i + 1] = out_indptr[i] + indptr[rows[i] + 1] - indptr[rows[i]]
+    positions = np.empty(out_indptr[-1], np.int64)
+    for i in range(rows.shape[0]):
+        for k in range(out_indptr[i + 1] - out_indptr[i]):
+            positions[out_indptr[i] + k] = indptr[rows[i]] + k
+    return out_indptr, positions

@@ -1,0 +1,31 @@
+"""A device that runs out of memory in the middle of a run: a sentence instead of torch's."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from penstock.errors import PenstockError
+from penstock.pipeline.flow import StageError
+
+STEPS = "lower batch_size, fanouts or hidden, or use a device with more memory"
+INFERENCE = "lower inference_mb or hidden, or use a device with more memory"
+
+
+class DeviceFull(PenstockError):  # noqa: N818
+    """What was asked for does not fit the device."""
+
+
+@contextmanager
+def device_memory(where: Callable[[], str], mend: str) -> Iterator[None]:
+    """What runs out of a device's memory in it is told with its place (asked for then) and what would mend it."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, StageError) as error:
+        cause = error.__cause__ if isinstance(error, StageError) else error
+        if not isinstance(cause, torch.OutOfMemoryError):
+            raise
+        asked = re.search(r"Tried to allocate ([\d.]+ \w+)", str(cause))
+        amount = f" ({asked[1]} more were asked for)" if asked else ""
+        raise DeviceFull(f"The device ran out of memory {where()}{amount}: {mend}.") from error

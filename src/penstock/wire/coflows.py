@@ -1,0 +1,159 @@
+"""What the coflows of a process's calls took: bytes, messages, and seconds from first request to last answer."""
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.turn import Coflow, own_coflow
+
+_REMEMBERED = 256
+"""Coflows that may still go on: a batch's calls come in several stages, with nothing under way between them."""
+_FINENESS = 8
+"""Classes of the histogram for every doubling: 9 % apart."""
+_LEAST = 1e-6
+_KINDS, _OTHERS = 16, "others"
+_TAIL = 0.95
+
+
+@dataclass
+class Tally:
+    """Coflows of one kind. Of their times there is a histogram, so that tallies of several processes can be added."""
+
+    count: int = 0
+    """Coflows of this process's own: those that it shares in for others are counted there."""
+    bytes: int = 0
+    messages: int = 0
+    seconds: float = 0.0
+    """Of all of them together."""
+    times: Counter[int] = field(default_factory=Counter)
+    """How many coflows by the logarithm of their seconds."""
+
+    def add_time(self, seconds: float) -> None:
+        """One more coflow is done."""
+        self.count += 1
+        self.seconds += seconds
+        self.times[round(_FINENESS * math.log2(max(seconds, _LEAST)))] += 1
+
+    def plain(self) -> dict[str, Any]:
+        """For a message."""
+        times = {str(each): count for each, count in self.times.items()}
+        counts = {"count": self.count, "bytes": self.bytes, "messages": self.messages}
+        return {**counts, "seconds": self.seconds, "times": times}
+
+    def add_plain(self, told: Mapping[str, Any]) -> None:
+        """What another process has told."""
+        self.count += int(told.get("count", 0))
+        self.bytes += int(told.get("bytes", 0))
+        self.messages += int(told.get("messages", 0))
+        self.seconds += float(told.get("seconds", 0.0))
+        self.times.update({int(each): int(count) for each, count in dict(told.get("times", {})).items()})
+
+    def figures(self) -> dict[str, Any]:
+        """As a result shows it; the 95th percentile to within 5 %."""
+        mean = self.seconds / self.count if self.count else 0.0
+        seen, tail = 0, 0.0
+        for each in sorted(self.times):
+            seen += self.times[each]
+            if seen >= _TAIL * self.count:
+                tail = 2.0 ** (each / _FINENESS)
+                break
+        return {"count": self.count, "bytes": self.bytes, "mean_cct_s": round(mean, 6), "p95_cct_s": round(tail, 6)}
+
+
+def coflow_figures(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One line a kind, from what several processes have told."""
+    tallies: dict[str, Tally] = {}
+    for each in told:
+        for kind, plain in each.items():
+            tallies.setdefault(kind, Tally()).add_plain(plain)
+    return [{"kind": kind, **tally.figures()} for kind, tally in sorted(tallies.items())]
+
+
+@dataclass
+class _UnderWay:
+    """A coflow of this process that has begun."""
+
+    first: float
+    last: float
+    calls: int = 0
+    answered: bool = False
+
+
+class Coflows:
+    """Of the calls of one process. Any thread may tell. Times are seconds of `clock`."""
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name, self._clock = name, clock
+        self._under_way: dict[Coflow, _UnderWay] = {}
+        self._tallies: dict[str, Tally] = {}
+        self._lock = threading.Lock()
+
+    def own(self) -> Coflow:
+        """That of the calling thread, by its full name."""
+        coflow = own_coflow()
+        return coflow if coflow.owner or not coflow.kind else coflow._replace(owner=self._name)
+
+    def asked(self, coflow: Coflow, size: int) -> None:
+        """A call of `size` bytes begins."""
+        if not coflow.kind:
+            return
+        with self._lock:
+            self._count(coflow, size)
+            if coflow.owner == self._name:
+                now = self._clock()
+                under_way = self._under_way.setdefault(coflow, _UnderWay(now, now))
+                under_way.calls += 1
+                self._settle()
+
+    def answered(self, coflow: Coflow, size: int) -> None:
+        """An answer, or a part of one."""
+        if not coflow.kind:
+            return
+        with self._lock:
+            self._count(coflow, size)
+            under_way = self._under_way.get(coflow)
+            if under_way is not None:
+                under_way.last, under_way.answered = self._clock(), True
+
+    def ended(self, coflow: Coflow) -> None:
+        """A call is over, one way or the other."""
+        with self._lock:
+            under_way = self._under_way.get(coflow)
+            if under_way is not None:
+                under_way.calls -= 1
+
+    def tallies(self) -> dict[str, dict[str, Any]]:
+        """By kind, as `coflow_figures` reads them; what has no call under way at the moment counts as done."""
+        with self._lock:
+            found = {kind: replace(tally, times=tally.times.copy()) for kind, tally in self._tallies.items()}
+            for coflow, under_way in self._under_way.items():
+                if not under_way.calls and under_way.answered:
+                    found[self._known(coflow.kind)].add_time(under_way.last - under_way.first)
+        return {kind: tally.plain() for kind, tally in found.items()}
+
+    def _count(self, coflow: Coflow, size: int) -> None:
+        tally = self._tally(coflow.kind)
+        tally.bytes += size
+        tally.messages += 1
+
+    def _tally(self, kind: str) -> Tally:
+        return self._tallies.setdefault(self._known(kind), Tally())
+
+    def _known(self, kind: str) -> str:
+        """Peers may name what they like; here they are so many at most."""
+        return kind if kind in self._tallies or len(self._tallies) < _KINDS else _OTHERS
+
+    def _settle(self) -> None:
+        """Forget the oldest that has no call under way."""
+        if len(self._under_way) <= _REMEMBERED:
+            return
+        for coflow, under_way in self._under_way.items():
+            if not under_way.calls:
+                if under_way.answered:
+                    self._tally(coflow.kind).add_time(under_way.last - under_way.first)
+                del self._under_way[coflow]
+                return

@@ -1,0 +1,102 @@
+"""Sums and gathers over the wire: by rank, once, and never for ever."""
+
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from test_team import at_once
+from wired import team_of, template_for, wired
+
+from penstock.cluster.meeting import Meeting
+from penstock.cluster.worker.mail import WireGroup
+from penstock.errors import PenstockError
+from penstock.train.together import RegroupError
+from penstock.wire import Message
+
+
+@pytest.fixture
+def three():
+    """A meeting and three workers who have met, with their mailboxes."""
+    meeting = Meeting(3)
+    post, members = wired(template_for(3), meeting.handlers(), (0, 1, 2))
+    with ExitStack() as stack:
+        stack.enter_context(post)
+        for member in members:
+            stack.enter_context(member)
+        teams = [team_of(member) for member in members]
+        at_once(*(lambda team=team: team.meet(0) for team in teams))
+        yield SimpleNamespace(meeting=meeting, members=members, teams=teams)
+
+
+def groups_of(three, generation=None):
+    """Every worker's group."""
+    pairs = zip(three.members, three.teams, strict=True)
+    return [WireGroup(member, generation or team.generation, team.mailbox) for member, team in pairs]
+
+
+def sent(three, sender, receiver, generation, number, *arrays):
+    """A letter that a worker sends by itself."""
+    channel = three.members[sender].post.channel(f"worker-{receiver}", "letters")
+    return channel.call(Message("numbers", {"generation": generation, "number": number}, arrays), 5.0)
+
+
+def test_sums_in_the_order_of_ranks(three):
+    """Large and small numbers cancel only in one order; a sum after the other, of any shape."""
+    groups, given = groups_of(three), [torch.tensor([[1e30, 1.0]]), torch.tensor([[-1e30, 2.0]]), torch.ones(1, 2)]
+    for _ in range(3):
+        numbers = [each.clone() for each in given]
+        at_once(*(lambda pair=pair: pair[0].sum(pair[1]) for pair in zip(groups, numbers, strict=True)))
+        assert all(torch.equal(each, torch.tensor([[1.0, 4.0]])) for each in numbers)
+
+
+def test_rows_of_different_lengths_are_gathered(three):
+    given = [torch.arange(4), torch.arange(0), torch.tensor([1 << 60])]
+    found = at_once(*(lambda pair=pair: pair[0].gather(pair[1]) for pair in zip(groups_of(three), given, strict=True)))
+    for each in found:
+        assert all(torch.equal(*pair) for pair in zip(each, given, strict=True))
+
+
+def test_letters_that_come_early_late_or_twice(three):
+    """Of a round that a worker has not come to yet, of one that is over, and of a number that was taken."""
+    for number in (0, 0, 1):
+        for rank in (1, 2):
+            sent(three, rank, 0, 5, number, np.full(2, 10.0 * rank + number))
+    sent(three, 1, 0, 4, 0, np.zeros(2))
+    mailbox = three.teams[0].mailbox
+    assert mailbox.take(4, 0, 0.0) is None
+    mailbox.begin(5)
+    assert mailbox.take(5, 0, 0.0)[2].tolist() == [20.0, 20.0]
+    sent(three, 1, 0, 5, 0, np.zeros(2))
+    assert mailbox.take(5, 0, 0.0) is None
+    assert mailbox.take(5, 1, 0.0)[1].tolist() == [11.0, 11.0]
+    sent(three, 1, 0, 5, 9, np.zeros(2))
+    assert not mailbox._letters
+
+
+@pytest.mark.parametrize("arrays", [(), (np.zeros((2, 2)),), (np.zeros(2, np.int8),), (np.zeros(2), np.zeros(2))])
+def test_what_is_no_row_of_numbers_is_refused(three, arrays):
+    with pytest.raises(PenstockError, match=r"nothing to sum|send one row"):
+        sent(three, 1, 0, 1, 0, *arrays)
+
+
+def test_workers_that_sum_other_numbers_are_told(three):
+    groups = groups_of(three)
+    numbers = [torch.ones(2), torch.ones(3), torch.ones(2, dtype=torch.float64)]
+    found = at_once(*(lambda pair=pair: pair[0].sum(pair[1]) for pair in zip(groups, numbers, strict=True)))
+    assert all("different numbers to sum" in str(each) for each in found)
+
+
+def test_who_waits_for_a_lost_worker_meets_again(three):
+    first, second, _ = groups_of(three)
+    three.meeting.lose(2)
+    found = at_once(lambda: first.sum(torch.ones(2)), lambda: second.gather(torch.ones(2)))
+    assert all(isinstance(each, RegroupError) for each in found)
+
+
+def test_who_waits_when_the_run_ends(three):
+    for member in three.members:
+        member.stopped.set()
+    with pytest.raises(RegroupError):
+        groups_of(three)[0].sum(torch.ones(2))

@@ -1,0 +1,58 @@
+"""What a worker whose memory is full tells the controller, and how it ends."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from penstock.cluster.tasks import worker
+from penstock.errors import PenstockError
+from penstock.pipeline.flow import StageError
+from penstock.train.device_full import DeviceFull
+
+
+class Refusing:
+    """A member that remembers what it told."""
+
+    def __init__(self, setup):
+        self.setup, self.told, self.left = setup, [], False
+        setup.members.append(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def refuse(self, error):
+        """The controller ends the run."""
+        self.told.append(str(error))
+
+    def leave(self):
+        """Goodbye."""
+        self.left = True
+
+
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (DeviceFull("The device ran out of memory at epoch 2: lower batch_size."), "at epoch 2: lower batch_size"),
+        (MemoryError(), "The machine ran out of memory: lower batch_size, fanouts or its workers"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_full_memory_is_told_with_its_place_and_not_tried_again(monkeypatch, error, said, staged):
+    def run(self):
+        if staged:
+            raise StageError("transfer", 3) from error
+        raise error
+
+    monkeypatch.setattr(worker, "Member", Refusing)
+    monkeypatch.setattr(worker.Worker, "__init__", lambda self, member, job: None)
+    monkeypatch.setattr(worker.Worker, "run", run)
+    task, cluster = SimpleNamespace(id="worker-1", machine="m0"), SimpleNamespace(samplers=0)
+    setup = SimpleNamespace(task=task, cluster=cluster, job={"device": "cpu", "threads": 1}, members=[])
+    with pytest.raises(PenstockError, match=f"^worker-1 on m0: .*{said}"):
+        worker.run_worker(setup)
+    (member,) = setup.members
+    assert len(member.told) == 1 and said in member.told[0] and member.left

@@ -1,0 +1,78 @@
+"""Classes of packets: a socket each at both ends, so that requests and answers bear the mark of their flow."""
+
+from dataclasses import replace
+
+import pytest
+import zmq
+from meetings import Meeting, echo
+from pydantic import ValidationError
+
+from penstock.errors import PenstockError
+from penstock.wire import Message, PeerLost, Post, WireOptions, make_keys
+from penstock.wire.addresses import endpoint
+
+MARKS = [46, 34, 10]
+
+
+def test_flows_go_in_at_the_door_of_their_class(meeting: Meeting, security: str) -> None:
+    a, b = meeting("a", "b", dscp_classes=MARKS, security=security, egress="coflow")
+    assert b.address.count(",") == 2
+    b.serve("echo", echo)
+    for priority, flow in ((-1, "first"), (0, "gradients"), (1, "lists"), (2, "features"), (7, "last")):
+        assert a.channel("b", flow, priority).call(Message("echo", {"f": flow})).body["f"] == flow
+    assert [router.getsockopt(zmq.TOS) for router in b._exchange._routers] == [mark << 2 for mark in MARKS]
+    asking = {flow: link.socket for (_, flow), link in a._links.items()}
+    marks = {flow: socket.getsockopt(zmq.TOS) >> 2 for flow, socket in asking.items() if socket is not None}
+    assert marks == {"first": 46, "gradients": 46, "lists": 34, "features": 10, "last": 10}
+    ports = {flow: socket.getsockopt_string(zmq.LAST_ENDPOINT) for flow, socket in asking.items() if socket is not None}
+    assert ports["gradients"] == ports["first"] == endpoint(b.address, 0)
+    assert (ports["lists"], ports["features"]) == (endpoint(b.address, 1), endpoint(b.address, 2))
+    assert len(set(ports.values())) == 3
+
+
+def test_strangers_are_refused_at_every_door(meeting: Meeting) -> None:
+    _, b = meeting("a", "b", dscp_classes=MARKS)
+    stranger = replace(b._credentials, name="a", keys=make_keys())
+    with Post(stranger, options=WireOptions(dscp_classes=MARKS)) as post:
+        post.meet("b", b.address)
+        calls = [post.channel("b", f"f{n}", n).start(Message("echo"), 1.0) for n in range(len(MARKS))]
+        for call in calls:
+            with pytest.raises(PeerLost, match="refuses this task"):
+                call.result()
+    assert b.refused >= len(MARKS)
+    assert b.flows() == []
+
+
+def test_an_address_has_one_port_or_several() -> None:
+    assert endpoint("tcp://10.0.0.1:1,22,333", 1) == "tcp://10.0.0.1:22"
+    assert endpoint("tcp://[fd00::1]:1,22", 5) == "tcp://[fd00::1]:22"
+    assert endpoint("tcp://10.0.0.1:1", 2) == "tcp://10.0.0.1:1"
+
+
+@pytest.mark.parametrize("address", ["tcp://a:1,", "tcp://a:1,b", "tcp://a:1" + ",1" * 8, "tcp://a,b:1"])
+def test_addresses_that_are_none(meeting: Meeting, address: str) -> None:
+    a, _ = meeting("a", "b")
+    with pytest.raises(PenstockError, match="an address is tcp"):
+        a.meet("b", address)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"dscp": 1, "dscp_classes": [2]}, "give one of them"),
+        ({"dscp_classes": [2, 2]}, "the same"),
+        ({"dscp_classes": [64]}, "less than or equal to 63"),
+        ({"dscp_classes": list(range(9))}, "at most 8 items"),
+        ({"send_buffer_bytes": 1}, "greater than or equal to 4096"),
+    ],
+)
+def test_options_that_cannot_be(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        WireOptions.model_validate(fields)
+
+
+def test_what_the_kernel_keeps_can_be_bounded(meeting: Meeting) -> None:
+    a, b = meeting("a", "b", send_buffer_bytes=65536)
+    b.serve("echo", echo)
+    a.channel("b").call(Message("echo"))
+    assert [router.getsockopt(zmq.SNDBUF) for router in b._exchange._routers] == [65536]
