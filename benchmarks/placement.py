@@ -146,7 +146,6 @@ def together_or_in_turn(volumes: Volumes, means: Cluster, args: argparse.Namespa
     load = workload("jobs", volumes)
     both = problem_of(merge({"a": load, "b": load}), capacities, network)
     amounts = draw_amounts(both.workload, 20)
-    joint = place(Evaluator(both, FLOWS, amounts), "search", Budget(args.steps))
     first = place(Evaluator(problem_of(load, capacities, network), FLOWS), "search", Budget(args.steps))
     left = {name: np.array(amount, np.float64) for name, amount in capacities.items()}
     for name, held in load.resources.items():
@@ -154,8 +153,11 @@ def together_or_in_turn(volumes: Volumes, means: Cluster, args: argparse.Namespa
     try:
         second = place(Evaluator(problem_of(load, left, network), FLOWS), "search", Budget(args.steps))
     except PenstockError:
+        joint = place(Evaluator(both, FLOWS, amounts), "search", Budget(args.steps))
         return {"together": joint.makespan / 20, "in_turn": None, "below_percent": None}
-    in_turn = simulated(both, np.concatenate([first.machine_of, second.machine_of]), FLOWS, amounts)
+    each = np.concatenate([first.machine_of, second.machine_of])
+    joint = place(Evaluator(both, FLOWS, amounts, [each]), "search", Budget(args.steps))
+    in_turn = simulated(both, each, FLOWS, amounts)
     below = 100 * (1 - joint.makespan / in_turn)
     return {"together": joint.makespan / 20, "in_turn": in_turn / 20, "below_percent": below}
 

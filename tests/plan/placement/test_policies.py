@@ -90,3 +90,10 @@ def test_what_cannot_be_asked_for() -> None:
         Budget(steps=-1)
     with pytest.raises(PenstockError, match="0 seconds"):
         Budget(seconds=0)
+
+
+def test_a_search_never_ends_behind_a_placement_that_is_known() -> None:
+    problem = medium()
+    good = place(Evaluator(problem, "iteration-first"), "search", Budget(steps=20_000))
+    again = place(Evaluator(problem, "iteration-first", known=[good.machine_of]), "search", Budget(steps=1), seed=5)
+    assert again.makespan <= good.makespan

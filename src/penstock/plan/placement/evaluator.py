@@ -4,6 +4,8 @@ All policies of a comparison share one evaluator: they see the same iterations u
 has simulated no other simulates again.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from penstock.graph.arrays import Array
@@ -20,8 +22,16 @@ ITERATIONS = 20
 class Evaluator:
     """Judges placements of one problem under one flow policy over the iterations of `amounts` (the means, if None)."""
 
-    def __init__(self, problem: PlacementProblem, flows: str | RatePolicy, amounts: Amounts | None = None) -> None:
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        flows: str | RatePolicy,
+        amounts: Amounts | None = None,
+        known: Sequence[Array] = (),
+    ) -> None:
+        """`known` are feasible placements (machine of every task) that a search also starts from, and never ends behind."""
         self.problem = problem
+        self.starts = [problem.units_at(each) for each in known]
         drawn = amounts or draw_amounts(problem.workload, ITERATIONS)
         self.seconds, self.sizes = drawn
         self.tables = tables_of(problem, self.sizes.mean(axis=0))

@@ -44,6 +44,11 @@ class PlacementProblem:
         """Number of units, U."""
         return int(self.unit_of.max()) + 1
 
+    def units_at(self, machine_of: Array) -> Array:
+        """The machine of every unit in a placement of tasks, int32 [U]."""
+        _, first = np.unique(self.unit_of, return_index=True)
+        return np.asarray(machine_of, np.int32)[first]
+
     @cached_property
     def home(self) -> Array:
         """The machine of every pinned unit and -1 for those that move, int32 [U]."""
