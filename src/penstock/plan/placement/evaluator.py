@@ -29,7 +29,7 @@ class Evaluator:
         amounts: Amounts | None = None,
         known: Sequence[Array] = (),
     ) -> None:
-        """`known` are feasible placements (machine of every task) that a search also starts from, and never ends behind."""
+        """`known` are feasible placements, machines of tasks: a search starts from them too, and never ends behind."""
         self.problem = problem
         self.starts = [problem.units_at(each) for each in known]
         drawn = amounts or draw_amounts(problem.workload, ITERATIONS)
