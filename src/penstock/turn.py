@@ -1,7 +1,7 @@
 """Which batch and coflow a thread works for: what it asks of others travels in their order where links are shared.
 
 A coflow is what belongs together and is done when its last message is there: all that one worker pulls for one batch,
-one sum of gradients at all parameter servers, one push of embeddings to all their owners.
+one sum of gradients at all parameter servers, one push of embeddings to all their owners, the sums of a step's norms.
 """
 
 import threading
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
-BATCH, GRADIENTS, EMBEDDINGS = "batch", "gradients", "embeddings"
+BATCH, GRADIENTS, EMBEDDINGS, NORMS = "batch", "gradients", "embeddings", "norms"
 """Kinds of coflows."""
 _THREAD = threading.local()
 _BATCHES = 32
@@ -46,8 +46,12 @@ def taking_turn(turn: int) -> AbstractContextManager[None]:
 
 
 def joining(kind: str) -> AbstractContextManager[None]:
-    """What this thread asks for in the block belongs to a coflow of that kind, and to the batch it belonged to."""
-    return working_for(Coflow(kind, "", own_turn()))
+    """What this thread asks for in the block belongs to a coflow of that kind, and to the batch it belonged to.
+
+    Without a batch it belongs to none: all that a run asks that way would look like one coflow that never ends.
+    """
+    turn = own_turn()
+    return working_for(Coflow(kind, "", turn) if turn else NO_COFLOW)
 
 
 def own_coflow() -> Coflow:

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 import zmq
-from meetings import Meeting, echo
+from meetings import Meeting, echo, until
 from pydantic import ValidationError
 
 from penstock.errors import PenstockError
-from penstock.wire import Message, PeerLost, Post, WireOptions, make_keys
+from penstock.wire import Message, PeerLost, Post, WireOptions, make_credentials, make_keys
 from penstock.wire.addresses import endpoint
+from penstock.wire.answer import Asked
 
 MARKS = [46, 34, 10]
 
@@ -64,6 +65,8 @@ def test_addresses_that_are_none(meeting: Meeting, address: str) -> None:
         ({"dscp_classes": [64]}, "less than or equal to 63"),
         ({"dscp_classes": list(range(9))}, "at most 8 items"),
         ({"send_buffer_bytes": 1}, "greater than or equal to 4096"),
+        ({"send_buffer_bytes": 1 << 31}, "less than or equal to"),
+        ({"heartbeat": 1e12}, "less than or equal to"),
     ],
 )
 def test_options_that_cannot_be(fields: dict[str, object], said: str) -> None:
@@ -76,3 +79,28 @@ def test_what_the_kernel_keeps_can_be_bounded(meeting: Meeting) -> None:
     b.serve("echo", echo)
     a.channel("b").call(Message("echo"))
     assert [router.getsockopt(zmq.SNDBUF) for router in b._exchange._routers] == [65536]
+
+
+def test_a_post_that_cannot_be_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket that was only half made must not be waited for."""
+    options = WireOptions(dscp_classes=MARKS)
+    monkeypatch.setattr(options, "dscp_classes", [46, 1 << 40])
+    with pytest.raises((OverflowError, zmq.ZMQError)):
+        Post(make_credentials(["a"])["a"], options=options)
+
+
+def test_a_peer_that_comes_back_elsewhere_is_found_at_every_door(meeting: Meeting) -> None:
+    a, b = meeting("a", "b", dscp_classes=MARKS, egress="coflow")
+    unanswered: list[Asked] = []
+    b._serving.request = unanswered.append  # type: ignore[method-assign]
+    calls = [a.channel("b", f"f{n}", n).start(Message("echo", {"f": f"f{n}"})) for n in range(len(MARKS))]
+    until(lambda: len(unanswered) >= len(MARKS))
+    b.close()
+    with Post(b._credentials, options=b._options) as again:
+        again.serve("echo", echo)
+        assert again.address != b.address
+        a.meet("b", again.address)
+        assert [call.result().body["f"] for call in calls] == ["f0", "f1", "f2"]
+        sockets = [link.socket for link in a._links.values()]
+        found = [socket.getsockopt_string(zmq.LAST_ENDPOINT) for socket in sockets if socket is not None]
+        assert found == [endpoint(again.address, place) for place in range(len(MARKS))]

@@ -5,7 +5,8 @@ import pytest
 from meetings import Meeting, echo, until
 
 from penstock.turn import EMBEDDINGS, GRADIENTS, NO_COFLOW, Coflow, joining, own_coflow, taking_turn, turn_of
-from penstock.wire import Message, coflow_figures
+from penstock.errors import PenstockError
+from penstock.wire import Message, coflow_figures, read_tallies
 from penstock.wire.coflows import _REMEMBERED, Coflows
 
 
@@ -29,6 +30,8 @@ def test_a_thread_works_for_one_coflow_at_a_time() -> None:
         with taking_turn(0):
             assert own_coflow() == NO_COFLOW
     assert own_coflow() == NO_COFLOW
+    with joining(GRADIENTS):
+        assert own_coflow() == NO_COFLOW, "without a batch all sums of a run would be one"
 
 
 def test_from_the_first_request_to_the_last_answer() -> None:
@@ -130,3 +133,57 @@ def test_answers_bear_the_name_and_urgency_of_what_they_answer(meeting: Meeting)
     with taking_turn(9):
         channel.call(Message("echo", arrays=(np.zeros(3),)))
     assert [(each.coflow, each.priority, each.number) for each in heard] == [(Coflow("batch", "a", 9), 2, 0)]
+
+
+def test_what_is_told_is_read_as_it_was_meant() -> None:
+    coflows = Coflows("a", Clock())
+    coflows.asked(Coflow("batch", "a", 1), 10)
+    coflows.answered(Coflow("batch", "a", 1), 10)
+    coflows.ended(Coflow("batch", "a", 1))
+    assert read_tallies(coflows.tallies(), "a") == coflows.tallies()
+    assert coflow_figures([read_tallies(coflows.tallies(), "a")])[0]["count"] == 1
+
+
+PLAIN = {"count": 1, "bytes": 1, "messages": 1, "seconds": 1.0, "times": {"0": 1}}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [],
+        {"batch": 1},
+        {"batch": {}},
+        {"batch": {**PLAIN, "count": -1}},
+        {"batch": {**PLAIN, "count": "1"}},
+        {"batch": {**PLAIN, "seconds": float("nan")}},
+        {"batch": {**PLAIN, "times": {"9999": 1}}},
+        {"batch": {**PLAIN, "times": {"soon": 1}}},
+        {"batch": {**PLAIN, "times": {"1": 0.5}}},
+        {"b" * 129: PLAIN},
+        {str(number): PLAIN for number in range(18)},
+    ],
+)
+def test_what_cannot_be_told_is_refused_at_once(told: object) -> None:
+    """And not when the run is over and its result is made."""
+    with pytest.raises(PenstockError, match="worker-0 told of coflows that cannot be"):
+        read_tallies(told, "worker-0")
+
+
+def test_what_is_told_never_fails_when_it_is_added_up() -> None:
+    extreme = {**PLAIN, "times": {"999": 1, "-999": 1}, "seconds": 1e308, "count": 2}
+    (figures,) = coflow_figures([read_tallies({"batch": extreme}, "a")] * 2)
+    assert figures["count"] == 4
+
+
+def test_a_call_that_ends_at_once_is_not_under_way_for_ever(meeting: Meeting) -> None:
+    a, _ = meeting("a", "b")
+    channel = a.channel("b")
+    with taking_turn(3):
+        call = channel.start(Message("echo"))
+    channel.close()
+    with pytest.raises(PenstockError, match="was closed"):
+        call.result()
+    assert [under_way.calls for under_way in a._coflows._under_way.values()] == [0]
+    with taking_turn(4), pytest.raises(PenstockError, match="is closed"):
+        channel.start(Message("echo"))
+    assert len(a._coflows._under_way) == 1

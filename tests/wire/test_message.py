@@ -144,6 +144,18 @@ def header(body: Any = None, specs: Any = None, coflow: Any = ("", "", 0)) -> by
     return bytes(msgpack.packb(fields))
 
 
+def test_messages_of_the_version_before_are_read_where_they_are_kept() -> None:
+    """Journals of runs that were begun before there were coflows."""
+    old = [msgpack.packb([1, "answer", 0, 0, "", 0, "clock", {"step": 3}, [["u1", 2]]]), b"ab"]
+    received = decode(old, former=True)
+    assert (received.message.kind, received.message.body, received.coflow) == ("clock", {"step": 3}, Coflow())
+    assert received.message.arrays[0].tobytes() == b"ab"
+    with pytest.raises(Malformed, match="version 2"):
+        decode(old)
+    with pytest.raises(Malformed, match="version 2"):
+        decode([msgpack.packb([0, *msgpack.unpackb(old[0])[1:]]), b"ab"], former=True)
+
+
 def nested(depth: int) -> Any:
     value: Any = 0
     for _ in range(depth):

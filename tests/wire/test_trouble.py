@@ -117,8 +117,10 @@ NONSENSE: list[list[bytes]] = [
     [b"", b"", b""],
     [os.urandom(100)],
     [b"\x99" * 10, b"x" * 100_000],
-    [msgpack.packb([VERSION, "answer", 1, 0, "", 0, "m", {}, []])],
-    [msgpack.packb([VERSION, "ask", 1, 0, "", 0, "m", {}, [["f8", 1 << 40]]]), b"x"],
+    [msgpack.packb([VERSION, "answer", 1, 0, "", 0, ["", "", 0], "m", {}, []])],
+    [msgpack.packb([VERSION, "ask", 1, 0, "", 0, ["", "", 0], "m", {}, [["f8", 1 << 40]]]), b"x"],
+    [msgpack.packb([VERSION, "ask", 1, 0, "", 0, ["", "", -1], "m", {}, []])],
+    [msgpack.packb([VERSION, "slice", 1, 0, "", 0, ["", "", 0], "m", {}, []])],
     [b"x"] * 1000,
 ]
 

@@ -12,7 +12,7 @@ from penstock.cluster.meeting import Meeting
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.progress import Progress
-from penstock.wire import Credentials, Message, Post, coflow_figures, make_credentials
+from penstock.wire import Credentials, Message, Post, coflow_figures, make_credentials, read_tallies
 
 _LOOK = 0.02
 """Seconds between two looks at the tasks."""
@@ -171,10 +171,12 @@ class Controller:
     def _beat(self, message: Message, sender: str) -> Message:
         task = self.tasks[sender]
         if message.body.get("incarnation") == task.incarnation:
+            # Read when the run is over: what cannot be is refused while there is somebody to tell.
+            coflows = read_tallies(message.body.get("coflows", {}), sender)
             task.heard = time.monotonic()
             task.peak_mb = max(task.peak_mb, float(message.body.get("peak_mb", 0)))
             task.counts[task.incarnation] = dict(message.body.get("counts", {}))
-            task.coflows[task.incarnation] = dict(message.body.get("coflows", {}))
+            task.coflows[task.incarnation] = coflows
             task.flows = dict(message.body.get("flows", task.flows))
         return Message("heard")
 

@@ -10,7 +10,7 @@ What is said, by whom and when, is not decided here.
 """
 
 from penstock.wire.channel import Channel
-from penstock.wire.coflows import coflow_figures
+from penstock.wire.coflows import coflow_figures, read_tallies
 from penstock.wire.egress import FlowCount
 from penstock.wire.errors import PeerLost, RemoteError
 from penstock.wire.keys import Credentials, KeyPair, make_credentials, make_keys
@@ -39,4 +39,5 @@ __all__ = [
     "make_credentials",
     "make_keys",
     "own_meter",
+    "read_tallies",
 ]

@@ -52,9 +52,10 @@ class Channel:
         with self._lock:
             if self._closed:
                 raise PenstockError(f"The wire to {self.peer} is closed: call before closing it.")
+            # Before anybody can end the call: coflows count calls that are under way.
+            self._coflows.asked(pending.coflow, out.size)
             self._calls[pending.call] = pending
             pending.outgoing = out
-        self._coflows.asked(pending.coflow, out.size)
         self._egress.put(out)
         self._wake()
         return pending

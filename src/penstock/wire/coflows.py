@@ -6,8 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, TypeAdapter, ValidationError
+
+from penstock.errors import PenstockError
+from penstock.graph.documents import StrictDocument, first_problem
 from penstock.turn import Coflow, own_coflow
 
 _REMEMBERED = 256
@@ -17,6 +21,7 @@ _FINENESS = 8
 _LEAST = 1e-6
 _KINDS, _OTHERS = 16, "others"
 _TAIL = 0.95
+_MOST = 1 << 62
 
 
 @dataclass
@@ -62,6 +67,32 @@ class Tally:
                 tail = 2.0 ** (each / _FINENESS)
                 break
         return {"count": self.count, "bytes": self.bytes, "mean_cct_s": round(mean, 6), "p95_cct_s": round(tail, 6)}
+
+
+class _Told(StrictDocument):
+    """A tally as it comes over the wire."""
+
+    count: int = Field(ge=0, le=_MOST)
+    bytes: int = Field(ge=0, le=_MOST)
+    messages: int = Field(ge=0, le=_MOST)
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+    times: dict[Annotated[str, Field(pattern=r"^-?[0-9]{1,3}$")], Annotated[int, Field(ge=0, le=_MOST)]]
+
+
+_TOLD: TypeAdapter[dict[str, _Told]] = TypeAdapter(
+    Annotated[dict[Annotated[str, Field(max_length=128)], _Told], Field(max_length=_KINDS + 1)]
+)
+
+
+def read_tallies(told: object, who: str) -> dict[str, dict[str, Any]]:
+    """What task `who` has told of its coflows, as `Coflows.tallies` says it; refused if it cannot be that."""
+    try:
+        found = _TOLD.validate_python(told, strict=True)
+    except ValidationError as error:
+        raise PenstockError(
+            f"{who} told of coflows that cannot be ({first_problem(error)}): are all of one release?"
+        ) from None
+    return {kind: tally.model_dump() for kind, tally in found.items()}
 
 
 def coflow_figures(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -18,6 +18,8 @@ from penstock.graph.arrays import Array
 from penstock.turn import NO_COFLOW, Coflow
 
 VERSION = 2
+FORMER = 1
+"""The version before there were coflows: journals of runs that were begun then are in it."""
 SIGNS = ("ask", "answer", "part", "end", "error", "slice")
 """A request; a whole answer; a part of an answer; how many parts there were; what went wrong; a piece of an answer, or
 of a part, that was cut (see `slices`)."""
@@ -102,12 +104,15 @@ def encode(
     return [header, *(array.reshape(-1).view(np.uint8) for array in arrays)]
 
 
-def decode(frames: Sequence[bytes | zmq.Frame], limits: Limits = LIMITS) -> Received:
-    """The message that these frames are, or Malformed. Its arrays are read-only views of the frames."""
+def decode(frames: Sequence[bytes | zmq.Frame], limits: Limits = LIMITS, former: bool = False) -> Received:
+    """The message that these frames are, or Malformed. Its arrays are read-only views of the frames.
+
+    With `former` also one of the version before this.
+    """
     views = [_bytes_of(frame) for frame in frames]
     if not views:
         raise Malformed("it has no frames.")
-    fields, shapes = _checked(views[0], [view.nbytes for view in views[1:]], limits)
+    fields, shapes = _checked(views[0], [view.nbytes for view in views[1:]], limits, former)
     _, sign, call, number, flow, priority, coflow, kind, body, _ = fields
     arrays = tuple(_view(view, dtype, shape) for view, (dtype, shape) in zip(views[1:], shapes, strict=True))
     return Received(Message(kind, body, arrays), call, sign, number, flow, priority, Coflow(*coflow))
@@ -121,13 +126,17 @@ def frame_bytes(frames: Sequence[bytes | Array | zmq.Frame]) -> int:
 Shape = tuple[np.dtype[Any], tuple[int, ...]]
 
 
-def _checked(header: bytes | memoryview, sizes: list[int], limits: Limits) -> tuple[list[Any], list[Shape]]:
+def _checked(
+    header: bytes | memoryview, sizes: list[int], limits: Limits, former: bool = False
+) -> tuple[list[Any], list[Shape]]:
     """A header's fields and its arrays' types and shapes, which agree with the frames' sizes in bytes."""
     if len(header) > limits.header_bytes:
         raise Malformed(f"its header of {len(header):,} bytes is over {limits.header_bytes:,}.")
     if len(sizes) > limits.arrays:
         raise Malformed(f"its {len(sizes)} arrays are over {limits.arrays}.")
     fields = _unpacked(header)
+    if former and isinstance(fields, list) and len(fields) == 9 and fields[0] == FORMER:
+        fields = [VERSION, *fields[1:6], list(NO_COFLOW), *fields[6:]]
     if not isinstance(fields, list) or len(fields) != 10 or fields[0] != VERSION:
         raise Malformed(f"its header is not one of version {VERSION}.")
     _, sign, call, number, flow, priority, coflow, kind, body, specs = fields

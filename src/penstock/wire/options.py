@@ -25,7 +25,9 @@ class WireOptions(StrictDocument):
         " (gradients and embeddings before what is made ahead, and in that earlier batches first)",
     )
     call_timeout: float = Field(default=30.0, gt=0, description="seconds without a sign after which a call has failed")
-    heartbeat: float = Field(default=10.0, gt=0, description="seconds of silence after which a connection is made anew")
+    heartbeat: float = Field(
+        default=10.0, gt=0, le=1e6, description="seconds of silence after which a connection is made anew"
+    )
     window_bytes: int = Field(
         default=4 << 20, ge=1, description="bytes a process hands to the network ahead of its queue"
     )
@@ -41,6 +43,7 @@ class WireOptions(StrictDocument):
     send_buffer_bytes: int | None = Field(
         default=None,
         ge=4096,
+        le=(1 << 31) - 1,
         description="bytes that the kernel keeps of a connection, out of egress's reach; none: as many as it likes",
     )
     io_threads: int = Field(default=1, ge=1, description="threads a process that encrypt and move bytes")

@@ -88,6 +88,8 @@ class Pending:
                 self._parts[received.number] = received.message
                 if received.sign == "answer":
                     self._total, self._single = 1, True
+            if self._over():
+                self._slices.clear()
             self._changed.notify_all()
 
     def lose(self) -> None:
@@ -99,6 +101,7 @@ class Pending:
         with self._changed:
             if not self._over():
                 self._error = error
+                self._slices.clear()
                 self._changed.notify_all()
 
     def _over(self) -> bool:

@@ -49,10 +49,8 @@ class Post:
                 made = serving_socket(self._context, credentials, interface, self._options, LIMITS, place)
                 opened.append(made)
         except BaseException:
-            for socket, _ in opened:
-                socket.close(0)
-            door.close(0)
-            self._context.term()
+            # Also a socket that was only half made: one that stayed open would be waited for without end.
+            self._context.destroy(0)
             raise
         self.address = joined([address for _, address in opened])
         policy = POLICIES[self._options.egress]

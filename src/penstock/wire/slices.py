@@ -1,6 +1,7 @@
 """Large messages in slices, so that a later and more urgent one need not wait until the whole has left."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any
 
@@ -12,6 +13,9 @@ from penstock.wire.message import LIMITS, Limits, Malformed, Message, Received, 
 SLICE_BYTES = 1 << 18
 """Of a slice: 20 ms at 100 Mbit/s."""
 _KIND = "slice"
+_KEPT = 4
+"""Messages of one call that may be in pieces at once. What is left of older ones came over connections that were lost:
+a peer sends one after the other."""
 
 
 def cut(frames: Sequence[bytes | Array], size: int = SLICE_BYTES, limits: Limits = LIMITS) -> list[Message]:
@@ -32,34 +36,75 @@ def cut(frames: Sequence[bytes | Array], size: int = SLICE_BYTES, limits: Limits
     return [Message(_KIND, body, tuple(run)) for run in runs]
 
 
+@dataclass
+class _Pieces:
+    """What is there of one message."""
+
+    count: int
+    sizes: list[int]
+    """Bytes of its frames."""
+    found: dict[int, Message] = field(default_factory=dict)
+    bytes: int = 0
+
+    def add(self, number: int, piece: Message) -> None:
+        """One more slice; again is no harm."""
+        if number not in self.found:
+            self.found[number] = piece
+            self.bytes += frame_bytes(piece.arrays)
+
+
 class Joining:
     """The slices of one call's answers, until a message is whole."""
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[int, Received]] = {}
+        self._found: dict[str, _Pieces] = {}
 
     def take(self, received: Received) -> Received | None:
         """One more slice; the message, if it was the last one. Malformed if slices do not make the message they say."""
-        body = received.message.body
-        name, count, sizes = body.get("of"), body.get("slices"), body.get("sizes")
-        if not isinstance(name, str) or type(count) is not int or not isinstance(sizes, list):
-            raise Malformed("it is a slice of nothing.")
-        found = self._found.setdefault(name, {})
-        found[received.number] = received
-        if len(found) < count:
+        name, count, sizes = _said(received.message)
+        pieces = self._found.setdefault(name, _Pieces(count, sizes))
+        if len(self._found) > _KEPT:
+            del self._found[next(iter(self._found))]
+        try:
+            return self._joined(name, pieces, received, count, sizes)
+        except Malformed:
+            self._found.pop(name, None)
+            raise
+
+    def clear(self) -> None:
+        """Nothing more is to come."""
+        self._found.clear()
+
+    def _joined(self, name: str, pieces: _Pieces, received: Received, count: int, sizes: list[int]) -> Received | None:
+        if (count, sizes) != (pieces.count, pieces.sizes) or received.number >= count:
+            raise Malformed("its slices do not agree on what they are of.")
+        pieces.add(received.number, received.message)
+        if pieces.bytes > sum(sizes):
+            raise Malformed("its slices have not the sizes that they say.")
+        if len(pieces.found) < count:
             return None
         del self._found[name]
-        whole = decode(_joined([found[number].message for number in sorted(found)], sizes))
+        whole = decode(_frames([pieces.found[number] for number in range(count)], sizes))
         if whole.call != received.call or whole.sign not in ("answer", "part"):
             raise Malformed("its slices are not those of an answer.")
         return whole
 
 
-def _joined(slices: list[Message], sizes: list[Any]) -> list[Any]:
+def _said(message: Message) -> tuple[str, int, list[int]]:
+    """What a slice says of the message it is of: its name, how many slices it has, and its frames' sizes in bytes."""
+    name, count, sizes = (message.body.get(key) for key in ("of", "slices", "sizes"))
+    if not isinstance(name, str) or type(count) is not int or not isinstance(sizes, list):
+        raise Malformed("it is a slice of nothing.")
+    if any(type(size) is not int or size < 0 for size in sizes):
+        raise Malformed("it is a slice of frames that cannot be.")
+    if any(array.dtype != np.uint8 for array in message.arrays):
+        raise Malformed("its slices are no bytes.")
+    return name, count, sizes
+
+
+def _frames(slices: list[Message], sizes: list[int]) -> list[Any]:
     """The frames, each in memory of its own, where arrays are aligned."""
     pieces = [array for each in slices for array in each.arrays]
-    if any(type(size) is not int or size < 0 for size in sizes) or any(piece.dtype != np.uint8 for piece in pieces):
-        raise Malformed("its slices are no bytes.")
     if sum(sizes) != sum(piece.nbytes for piece in pieces):
         raise Malformed("its slices have not the sizes that they say.")
     frames = [np.empty(size, np.uint8) for size in sizes]

@@ -122,7 +122,11 @@ def test_the_wires_classes_are_served_in_their_order():
         ([1], "servers", ["wire"]),
         ([1, 2], "servers", ["urgent", "ahead"]),
         ([1, 2], "all-reduce", ["gradients", "urgent", "ahead"]),
-        (list(range(8)), "servers", ["urgent", "lists", "features", "class4", "class5", "class6", "class7", "class8"]),
+        (
+            list(range(1, 9)),
+            "servers",
+            ["urgent", "lists", "features", "class4", "class5", "class6", "class7", "class8"],
+        ),
     ],
 )
 def test_classes_of_the_wire_by_their_number(marks, reduce, names):
@@ -156,6 +160,15 @@ def test_on_a_router_gradients_go_to_the_machine_itself():
     machine = machine_of(document, "b", "unused")
     made = classes_of(default_groups(document), machine, own_address(machine))
     assert made.classes[0].addresses == ("10.0.0.2",)
+    nowhere = Machine(name="c", nic_gbps=1)
+    with pytest.raises(PenstockError, match="give the machines their addresses"):
+        classes_of(default_groups(document), nowhere, own_address(nowhere))
+
+
+@pytest.mark.parametrize("wire", [{"dscp": 0}, {"dscp_classes": [46, 0]}])
+def test_the_mark_of_unmarked_packets_tells_nothing_apart(wire):
+    with pytest.raises(PenstockError, match="mark 0 is that of all unmarked packets"):
+        default_groups(cluster(wire=wire))
 
 
 def test_peers_are_the_other_machines():
@@ -176,6 +189,7 @@ def test_peers_are_the_other_machines():
         ([{"name": "a", "dscp": 1, "share": 0.5}, {"name": "b", "dscp": 2, "share": 0.5}], "less than 1"),
         ([{"name": "a", "dscp": 1, "share": 0.5, "ceiling": 0.4}], "ceiling below its share"),
         ([{"name": "a", "dscp": 64, "share": 0.5}], "less than or equal to 63"),
+        ([{"name": "a", "dscp": 0, "share": 0.5}], "greater than or equal to 1"),
         ([], "at least 1 item"),
         ([{"name": "a", "dscp": 1}], "no share: give it one, or say strict"),
     ],

@@ -21,7 +21,7 @@ class FlowGroup(StrictDocument):
 
     name: Name
     dscp: int | None = Field(
-        default=None, ge=0, le=63, description="its packets' mark; none: what goes unmarked to machines of the cluster"
+        default=None, ge=1, le=63, description="its packets' mark; none: what goes unmarked to machines of the cluster"
     )
     share: float | None = Field(
         default=None,
@@ -72,6 +72,11 @@ class FlowGroups(StrictDocument):
 def default_groups(cluster: ClusterDocument) -> FlowGroups:
     """What can be told apart of a cluster's traffic: the wire if it is marked, and torch's sums of gradients."""
     ours, mark = 1 - _REST, cluster.wire.dscp
+    if 0 in cluster.wire.marks:
+        raise PenstockError(
+            "The wire's mark 0 is that of all unmarked packets, which could not be told apart: give the wire another,"
+            " in dscp or dscp_classes of the cluster file."
+        )
     if cluster.wire.dscp_classes:
         return _strict_groups(cluster)
     if mark is None:

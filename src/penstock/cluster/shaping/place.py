@@ -35,8 +35,9 @@ def peers_of(cluster: ClusterDocument, machine: Machine) -> tuple[str, ...]:
 
 
 def own_address(machine: Machine) -> tuple[str, ...]:
-    """A machine's numeric address, which is where a router's packets go on their way to it."""
-    return (_numeric(machine.address),)
+    """A machine's numeric address, where a router's packets go on their way to it; none on loopback."""
+    own = _numeric(machine.address)
+    return () if ipaddress.ip_address(own).is_loopback else (own,)
 
 
 def _numeric(address: str) -> str:

@@ -15,7 +15,7 @@ from penstock.cluster.tasks.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.train.together import RegroupError
-from penstock.turn import GRADIENTS, joining
+from penstock.turn import NORMS, joining
 from penstock.wire import Message
 
 _LOOK = 0.5
@@ -95,7 +95,8 @@ class WireGroup:
         # Sent as it is now, whatever becomes of the numbers.
         body, own = {"generation": self._generation, "number": number}, numbers.numpy().copy()
         others = [rank for rank in range(self._world) if rank != self._rank]
-        with joining(GRADIENTS):
+        # Not gradients: the first norm's sums are made long before those are known.
+        with joining(NORMS):
             channels = [self._member.post.channel(f"worker-{rank}", "sums", 0) for rank in others]
             sent = [channel.start(Message("numbers", body, (own,)), self._patience) for channel in channels]
         letters = self._letters(number)

@@ -130,7 +130,7 @@ def _record(content: memoryview) -> tuple[Message, int] | None:
         frames.append(content[at : at + size])
         at += size
     try:
-        return decode(frames, _LIMITS).message, at
+        return decode(frames, _LIMITS, former=True).message, at
     except Malformed as error:
         raise PenstockError(f"A journal has a record that cannot be read, {error} Was it another release's?") from None
 
