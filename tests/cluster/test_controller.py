@@ -100,6 +100,19 @@ def test_result_facts_and_progress_arrive():
     assert [(task["id"], task["restarts"]) for task in outcome.tasks] == [(name, 0) for name, _ in launcher.started]
 
 
+def test_coflows_that_cannot_be_are_refused_before_the_end():
+    """What a task tells every half second is added up when the run is over: too late to fail."""
+
+    def tells_nonsense(member, actor):
+        member.announce()
+        with pytest.raises(PenstockError, match="worker-0 told of coflows that cannot be"):
+            member.ask("beat", incarnation=0, coflows={"batch": {"times": {"soon": 1}}})
+        return wins(member, actor)
+
+    outcome = outcome_of(Actors(store=lives, worker_0=tells_nonsense, worker_1=lives))
+    assert outcome.state == "finished" and outcome.coflows == []
+
+
 def test_dead_task_is_started_again_and_all_hear_of_it():
     def dies_once(member, actor):
         if member.setup.incarnation == 0:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from meetings import Meeting, echo, until
 
-from penstock.turn import EMBEDDINGS, GRADIENTS, NO_COFLOW, Coflow, joining, own_coflow, taking_turn, turn_of
 from penstock.errors import PenstockError
+from penstock.turn import EMBEDDINGS, GRADIENTS, NO_COFLOW, Coflow, joining, own_coflow, taking_turn, turn_of
 from penstock.wire import Message, coflow_figures, read_tallies
 from penstock.wire.coflows import _REMEMBERED, Coflows
 

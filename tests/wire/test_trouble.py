@@ -379,3 +379,33 @@ def test_a_handler_that_never_ends_does_not_hold_up_closing(
     b.close()
     assert "does not end" in caplog.text
     go.set()
+
+
+def test_links_that_break_while_answers_are_read_end_no_process(meeting: Meeting) -> None:
+    """ZeroMQ gives up the process if it loses a connection between two frames that are read (with IMMEDIATE)."""
+    a, b = meeting("a", "b", security="token")
+    b.serve("parts", lambda message, sender: (Message("p", {"n": n}, (np.full(500, n),) * 20) for n in range(300)))
+    with Cable(b) as cable:
+        a.meet("b", cable.address)
+        call = a.channel("b").start(Message("parts"))
+        link = a._links["b", ""]
+        cut = []
+        for number, part in enumerate(call.parts()):
+            assert part.body["n"] == number and (part.arrays[7] == number).all()
+            if number % 30 == 0:
+                cut.append(link.socket)
+                cable.cut()
+        assert len(cut) == 10
+        until(lambda: link.socket is not cut[0])
+    assert b.malformed == a.malformed == 0
+
+
+def test_a_port_that_cannot_be_leaves_nothing_behind(meeting: Meeting) -> None:
+    a, b = meeting("a", "b")
+    b.serve("echo", echo)
+    a.channel("b").call(Message("echo"))
+    a.meet("b", "tcp://127.0.0.1:99999")
+    with pytest.raises(PeerLost, match="b did not answer"):
+        a.channel("b").call(Message("echo"), 0.3)
+    a.meet("b", b.address)
+    assert a.channel("b").call(Message("echo")).kind == "back"

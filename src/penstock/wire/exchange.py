@@ -59,21 +59,22 @@ class Exchange:
         self._links[id(link.channel.flow)] = link
         self._egress.unblock(link.channel.flow)
 
-    def connect(self, link: Link, address: str) -> None:
+    def connect(self, link: Link, address: str, anew: bool = False) -> None:
         """Open a link, or open it anew, at the peer's address."""
         for socket in (link.socket, link.monitor):
             if socket is not None:
                 self.loop.unwatch(socket)
-        link.connect(address)
-        self._resume(link)
-        if link.monitor is not None:
-            self.loop.watch(link.monitor, link.hear)
+        link.connect(address, anew)
+        if link.socket is not None and link.monitor is not None:
+            self.loop.watch(link.socket, partial(self._read_answers, link))
+            self.loop.watch(link.monitor, partial(self._hear_of, link))
 
-    def _resume(self, link: Link) -> None:
-        """There may be a connection: try."""
-        if link.socket is not None:
-            self.loop.watch(link.socket, lambda: self._read_answers(link))
-        self._egress.unblock(link.channel.flow)
+    def _hear_of(self, link: Link) -> None:
+        """Send when there is a connection. Of one that was lost nothing stays with ZeroMQ, neither way."""
+        if link.hear():
+            self.connect(link, link.address, anew=True)
+        elif link.connected:
+            self._egress.unblock(link.channel.flow)
 
     def _turn(self) -> float | None:
         more = self._send()
@@ -111,16 +112,11 @@ class Exchange:
             self._left(out)
 
     def _ask(self, out: Outgoing, link: Link | None) -> None:
-        if link is None or link.socket is None:
-            # Nobody has met the peer; or the channel was faster than its link, which is on its way here.
+        if link is None or link.socket is None or not link.connected:
+            # Nobody has met the peer, or it is not there; or the channel was faster than its link, on its way here.
             self._egress.put_back(out)
-            return
-        try:
+        else:
             self._give(link.socket, out)
-        except zmq.ZMQError:
-            # It goes out when there is a connection; the socket says when.
-            self._egress.put_back(out)
-            self.loop.watch(link.socket, lambda: self._read_answers(link), lambda: self._resume(link))
 
     def _give(self, socket: Socket, out: Outgoing) -> None:
         identity = None if out.route is None else out.route.identity

@@ -21,7 +21,7 @@ class Loop:
         """`turn` is called whenever something happened, and says how many seconds it can be left alone, or None to
         end; `ended` is called last."""
         self._turn, self._ended = turn, ended
-        self._readers: dict[object, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._readers: dict[object, Callable[[], None]] = {}
         self._poller = zmq.Poller()
         self._commands: deque[Callable[[], None]] = deque()
         self._awake = self._finished = False
@@ -54,10 +54,10 @@ class Loop:
             with suppress(OSError):
                 self._far.send(b".")
 
-    def watch(self, socket: Socket, read: Callable[[], None], write: Callable[[], None] | None = None) -> None:
-        """Call `read` when something has come, and `write`, if given, when something can be sent."""
-        self._readers[socket] = (read, write or _nothing)
-        self._poller.register(socket, zmq.POLLIN | (zmq.POLLOUT if write else 0))
+    def watch(self, socket: Socket, read: Callable[[], None]) -> None:
+        """Call `read` when something has come."""
+        self._readers[socket] = read
+        self._poller.register(socket, zmq.POLLIN)
 
     def unwatch(self, socket: Socket) -> None:
         """No longer."""
@@ -68,8 +68,8 @@ class Loop:
         rest: float | None = 0.0
         try:
             while rest is not None:
-                for socket, event in self._poller.poll(round(1000 * rest)):
-                    self._happened(socket, event)
+                for socket, _ in self._poller.poll(round(1000 * rest)):
+                    self._happened(socket)
                 self._obey()
                 rest = self._turn()
         except Exception:
@@ -83,18 +83,14 @@ class Loop:
             self._far.close()
             self._obey()
 
-    def _happened(self, socket: object, event: int) -> None:
+    def _happened(self, socket: object) -> None:
         if socket == self._near.fileno():
             # Heard before commands are obeyed: one that comes in between wakes again.
             with suppress(BlockingIOError):
                 self._near.recv(64)
             self._awake = False
             return
-        read, write = self._readers.get(socket, (_nothing, _nothing))
-        if event & zmq.POLLIN:
-            read()
-        if event & zmq.POLLOUT:
-            write()
+        self._readers.get(socket, _nothing)()
 
     def _obey(self) -> None:
         with suppress(IndexError):

@@ -64,14 +64,19 @@ def calling_socket(
     options: WireOptions,
     limits: Limits,
     priority: int = 0,
+    events: int = 0,
 ) -> Socket:
-    """A socket that asks one peer, connecting again by itself for as long as it lives."""
+    """A socket that asks one peer, connecting by itself as soon as it can.
+
+    Without a connection nothing must be sent: what waits, waits in our queues, where it can be counted and withdrawn.
+    (ZeroMQ would see to that with IMMEDIATE, but then a connection that is lost while a message of several frames is
+    being read ends the process: it takes the connection's queue away between two frames, and fails at the second.)
+    With `events` there is a monitor of them from the first on, see `monitor_of`.
+    """
     socket = context.socket(zmq.DEALER)
     place = options.class_of(priority)
     _set_common(socket, options, limits, options.marks[place])
     address = endpoint(address, place)
-    # Without a connection nothing is accepted: what waits, waits in our queues, where it can be counted and withdrawn.
-    socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.IPV6, int("[" in address))
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
@@ -83,16 +88,22 @@ def calling_socket(
     else:
         socket.setsockopt_string(zmq.PLAIN_USERNAME, credentials.name)
         socket.setsockopt(zmq.PLAIN_PASSWORD, password(credentials.token, credentials.name, peer))
+    if events:
+        # Before there is a connection that it could miss.
+        monitor_of(socket, events)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
+        if events:
+            monitor_of(socket, events).close(0)
+            socket.disable_monitor()
         socket.close()
         raise PenstockError(f"{peer} cannot be at {address!r} ({error}): an address is tcp://HOST:PORT.") from None
     return socket
 
 
 def monitor_of(socket: Socket, events: int) -> Socket:
-    """Where ZeroMQ tells what becomes of a socket's connections."""
+    """Where ZeroMQ tells what becomes of a socket's connections. A socket has one."""
     return socket.get_monitor_socket(events)
 
 

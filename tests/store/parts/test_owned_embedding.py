@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from penstock.store import EmbeddingTable
 from penstock.store.parts import OwnedEmbedding, Push, PushMissing, StepPast
 from penstock.store.parts.journal import Journal, _record, read_records
 from penstock.wire import Message
+from penstock.wire.message import encode
 
 COUNT, WIDTH, WORLD = 12, 3, 2
 NAMES = np.random.default_rng(5).permutation(40)[:COUNT]
@@ -393,6 +395,34 @@ def test_journals_give_back_whole_records_and_drop_the_rest(tmp_path_factory, re
     with Journal(path) as file:
         assert [(r.body["word"], r.body["number"], len(r.arrays[1])) for r in file.records] == records
         assert path.stat().st_size == file.size
+
+
+def test_a_run_that_was_begun_before_there_were_coflows_goes_on(tmp_path, monkeypatch):
+    """Its journal has headers of that time; what is appended has today's."""
+
+    def encoded_then(*said, **limits):
+        header, *frames = encode(*said, **limits)
+        version, sign, call, number, flow, priority, _, *rest = msgpack.unpackb(header)
+        assert version == 2
+        return [msgpack.packb([1, sign, call, number, flow, priority, *rest]), *frames]
+
+    with monkeypatch.context() as then:
+        then.setattr("penstock.store.parts.journal.encode", encoded_then)
+        own = owned(tmp_path)
+        for step in range(2):
+            for push in pushes(step):
+                own.push(push)
+            own.reach(step + 1)
+        own.push(pushes(2)[0])
+        own.close()
+    own = owned(tmp_path)
+    assert_is(own, expected(2), 2)
+    own.push(pushes(2)[1])
+    own.close()
+    own = owned(tmp_path)
+    own.reach(3)
+    assert_is(own, expected(3), 3)
+    own.close()
 
 
 def test_a_step_that_nobody_left_agreed_on_is_taken_back_and_done_again(tmp_path):

@@ -21,7 +21,7 @@ class FlowGroup(StrictDocument):
 
     name: Name
     dscp: int | None = Field(
-        default=None, ge=1, le=63, description="its packets' mark; none: what goes unmarked to machines of the cluster"
+        default=None, ge=0, le=63, description="its packets' mark; none: what goes unmarked to machines of the cluster"
     )
     share: float | None = Field(
         default=None,
