@@ -51,9 +51,13 @@ def test_they_are_found_once(workers, tmp_path, monkeypatch):
     first = offer_clusters(workers[0], JOB)
     monkeypatch.setattr(clusters, "clusters_of", None)
     np.testing.assert_array_equal(offer_clusters(workers[0], JOB), first)
+    whole = (tmp_path / "clusters.npy").read_bytes()
     np.save(tmp_path / "clusters.npy", first[:5])
-    with pytest.raises(PenstockError, match="not the clusters of 144 vertices: delete it"):
-        offer_clusters(workers[0], JOB)
+    for content in (None, b"", whole[:40], whole[:-8]):
+        if content is not None:
+            (tmp_path / "clusters.npy").write_bytes(content)
+        with pytest.raises(PenstockError, match="not the clusters of 144 vertices: delete it"):
+            offer_clusters(workers[0], JOB)
 
 
 def test_the_parts_of_a_partition(workers, tmp_path):

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from penstock.cluster.tasks import worker
 from penstock.errors import PenstockError
@@ -32,13 +33,21 @@ class Refusing:
         self.left = True
 
 
+def too_much_for_torch():
+    """What torch says of more than any machine has."""
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    return caught.value
+
+
 @pytest.mark.parametrize(
     "error, said",
     [
         (DeviceFull("The device ran out of memory at epoch 2: lower batch_size."), "at epoch 2: lower batch_size"),
         (MemoryError(), "The machine ran out of memory: lower batch_size, fanouts or its workers"),
+        (too_much_for_torch(), "The machine ran out of memory: lower batch_size, fanouts or its workers"),
     ],
-    ids=repr,
+    ids=["device", "numpy", "torch"],
 )
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_full_memory_is_told_with_its_place_and_not_tried_again(monkeypatch, error, said, staged):

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cost.profile import Profile, Spread, TaskCost, deciding, read_profile, write_profile
+from penstock.cost.profile import DECIDING, Profile, Spread, TaskCost, deciding, read_profile, write_profile
 from penstock.errors import PenstockError
+from penstock.sampling.options import SamplerOptions
 
 
 def profile(**changes) -> Profile:
@@ -84,6 +85,12 @@ def test_missing_it_says_how_to_make_one(tmp_path) -> None:
 
 def test_what_decides_is_of_the_job_alone() -> None:
     assert deciding({"graph": "g", "lr": 0.1, "hidden": 8}) == {"graph": "g", "hidden": 8}
+
+
+def test_whatever_a_sampler_draws_by_decides() -> None:
+    """But for the times of seeds, which only move what is drawn."""
+    assert set(SamplerOptions.model_fields) - {"seed_time"} <= set(DECIDING)
+    assert "norm" in DECIDING
 
 
 def test_a_profile_that_says_nothing_fits_nothing() -> None:

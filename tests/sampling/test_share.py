@@ -75,7 +75,20 @@ def test_shares_with_every_row_have_all_that_the_whole_computes(kind):
     batch = drawn(kind, graph, 3)
     share = share_of(batch, np.arange(len(batch.seeds))[::2], every_row=True)
     np.testing.assert_array_equal(computed(share), computed(batch)[::2])
-    for ours, theirs in zip(share.blocks[:-1], batch.blocks[:-1], strict=True):
+    for ours, above, theirs in zip(share.blocks[:-1], share.blocks[1:], batch.blocks[:-1], strict=True):
         mine = share.vertices[: ours.num_dst]
         np.testing.assert_array_equal(np.sort(mine), np.sort(batch.vertices[: theirs.num_dst]))
+        assert above.num_src == ours.num_dst
     assert share.blocks[-1].num_dst == len(share.seeds)
+
+
+@pytest.mark.parametrize("every_row", [False, True])
+@pytest.mark.parametrize("kind", ["saint", "cluster"])
+def test_vertices_that_nobody_reads_are_kept_where_asked_for(kind, every_row):
+    graph = power_law_graph(300)
+    batch = drawn(kind, graph, 2)
+    some, asked = np.arange(len(batch.seeds))[::2], np.flatnonzero(batch.vertices % 2)
+    share = share_of(batch, some, every_row, inputs=asked)
+    np.testing.assert_array_equal(computed(share), computed(batch)[some])
+    assert set(share.vertices) == {*share_of(batch, some, every_row).vertices, *batch.vertices[asked]}
+    assert share.blocks[0].num_src == len(share.vertices) == len(share.blocks[0].totals)

@@ -1,5 +1,6 @@
 """Samplers that draw a batch as a whole, on one machine and on clusters: the same batches, the same losses."""
 
+import numpy as np
 import pytest
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, disturbed_run, in_parts, machines, run_on
@@ -58,12 +59,30 @@ def test_two_workers_lose_as_one(place, tmp_path, sampler):
     "sampler", ["saint-edge", *(pytest.param(each, marks=pytest.mark.long) for each in ("ladies", "cluster"))]
 )
 def test_norms_see_every_row_of_the_whole_batch(place, tmp_path, sampler):
+    """Also where another task has drawn it."""
     # What a norm takes out again has a gradient of rounding alone, which Adam would make a step of.
     fields = {**JOBS[sampler], "sampler": sampler, "norm": "batch", "optimiser": "SGD", "lr": 0.05}
     trained(place[1], tmp_path / "one", **{**JOB, **fields})
-    file = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(place[1], 2, place[0]))
+    file = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(place[1], 2, place[0]), samplers=1)
     run = run_on(file, place[1].path, tmp_path / "run", **fields)
     assert_same_losses(run.path, tmp_path / "one", ROUNDING)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sampler", ["saint-edge", "cluster"])
+def test_embeddings_of_vertices_without_a_gradient_move_too(tmp_path, sampler):
+    """One layer, few training vertices: most of a subgraph is read by no loss vertex."""
+    graph = community_graph()
+    graph.nodes["node"].fields.pop("x")
+    graph = graph.save(tmp_path / "graph")
+    fields = {**JOBS[sampler], "sampler": sampler, "model": "sage", "saint_size": 20, "layers": 1, "epochs": 3}
+    fields |= {"split": "per-class", "per_class": [2, 5], "embedding": 8, "optimiser": "SGD", "lr": 0.05}
+    trained(graph, tmp_path / "one", **{**JOB, **fields})
+    file = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, tmp_path))
+    run = run_on(file, graph.path, tmp_path / "run", **fields)
+    assert_same_losses(run.path, tmp_path / "one", ROUNDING)
+    ours, theirs = (newest_checkpoint(path)["tables"]["node"]["rows"] for path in (run.path, tmp_path / "one"))
+    np.testing.assert_allclose(ours, theirs, atol=ROUNDING)
 
 
 @pytest.mark.long
@@ -106,5 +125,6 @@ def test_a_task_that_dies_changes_no_bit(place, tmp_path, sampler, victim):
     hit = disturbed_run(victim, 1, cluster, place[1].path, tmp_path / "hit", **fields)
     assert [each["task"] for each in hit.facts["result"]["recoveries"]] == [victim]
     assert hit.facts["result"]["test"] == calm.facts["result"]["test"]
+    assert_same_losses(hit.path, calm.path, 0)
     assert_same_state(newest_checkpoint(hit.path)["learned"], newest_checkpoint(calm.path)["learned"])
     assert (hit.path / "clusters.npy").exists() == (sampler == "cluster")

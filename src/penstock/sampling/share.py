@@ -8,19 +8,19 @@ from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.relabel import DirectRows, Rows
 
 
-def share_of(batch: MiniBatch, places: Array, every_row: bool = False) -> MiniBatch:
+def share_of(batch: MiniBatch, places: Array, every_row: bool = False, inputs: Array | None = None) -> MiniBatch:
     """The seeds at some different places, and what their layers reach back to; with `every_row`, all rows of every
     layer but the last, for what measures the batch's rows.
 
-    Lists keep their order and weights, so that the rows which are computed are computed as in the whole batch. Rows are
-    numbered anew, and positions of edges are left out.
+    `inputs` are places of vertices that the share has also where none of its rows reads them, for what happens to a
+    batch's vertices because they are in it. Lists keep their order and weights, so that the rows which are computed are
+    computed as in the whole batch. Rows are numbered anew, and positions of edges are left out.
     """
     rows, blocks = DirectRows(len(batch.vertices)), list[Block]()
     rows.start(np.ascontiguousarray(places, np.int64))
-    for block in reversed(batch.blocks):
-        if every_row and blocks:
-            rows.number(np.arange(len(block.indptr) - 1, dtype=np.int64), np.zeros(1, np.int64))
-        blocks.append(_kept(block, rows))
+    for below, block in reversed(list(zip([None, *batch.blocks[:-1]], batch.blocks, strict=True))):
+        more = inputs if below is None else np.arange(below.num_dst) if every_row else None
+        blocks.append(_kept(block, rows, more))
     return MiniBatch(
         batch.seeds[places],
         batch.vertices[rows.vertices[: rows.known]],
@@ -32,10 +32,12 @@ def share_of(batch: MiniBatch, places: Array, every_row: bool = False) -> MiniBa
     )
 
 
-def _kept(block: Block, rows: Rows) -> Block:
-    """The lists of the rows known so far; what they read is known afterwards."""
+def _kept(block: Block, rows: Rows, more: Array | None = None) -> Block:
+    """The lists of the rows known so far; what they read is known afterwards, and so are `more` rows."""
     indptr, positions = _lists_of(block.indptr, rows.vertices[: rows.known])
     indices = rows.number(block.indices[positions], indptr)
+    if more is not None:
+        rows.number(np.array(more, np.int64), np.zeros(1, np.int64))
     weights = None if block.weights is None else block.weights[positions]
     totals = None if block.totals is None else block.totals[rows.vertices[: rows.known]]
     return Block(indptr, indices, rows.known, weights, totals)

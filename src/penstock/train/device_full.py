@@ -1,4 +1,4 @@
-"""A device that runs out of memory in the middle of a run: a sentence instead of torch's."""
+"""A device, or the host, that runs out of memory in the middle of a run: a sentence instead of torch's."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -29,3 +29,8 @@ def device_memory(where: Callable[[], str], mend: str) -> Iterator[None]:
         asked = re.search(r"Tried to allocate ([\d.]+ \w+)", str(cause))
         amount = f" ({asked[1]} more were asked for)" if asked else ""
         raise DeviceFull(f"The device ran out of memory {where()}{amount}: {mend}.") from error
+
+
+def is_host_full(error: BaseException) -> bool:
+    """Whether the host has no memory left, of which torch tells in an error of no kind of its own."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))

@@ -126,8 +126,9 @@ class Loop:
         last = finished == job.epochs
         regular = job.evaluate_every > 0 and finished % job.evaluate_every == 0
         judged = regular or (job.evaluate_every > 0 and last)
-        # A validation may be broken off and done again: until it is over nothing changes.
+        # A validation may be broken off and done again, and so may what keeps its model: until then nothing changes.
         val = self._validate(finished) if judged else {}
+        self._keep_best(val, finished)
         seconds = standing.epoch_elapsed
         standing.epoch_seconds.append(round(seconds, 4))
         standing.train_loss = standing.loss_sum / max(standing.examples, 1)
@@ -158,16 +159,19 @@ class Loop:
             kind = DeviceFull if isinstance(error, DeviceFull) else PenstockError
             raise kind(f"Validation after epoch {epoch} (step {self.standing.step}): {error}") from error
 
+    def _keep_best(self, val: dict[str, float], epoch: int) -> None:
+        if self.records.kept and self._is_best(val):
+            self.records.save_best(epoch, self.session.weights())
+
+    def _is_best(self, val: dict[str, float]) -> bool:
+        best, metric = self.standing.best_value, self.session.task.metric
+        return metric.name in val and (best is None or metric.is_better(val[metric.name], best))
+
     def _judge(self, val: dict[str, float], epoch: int, regular: bool) -> None:
         standing, metric = self.standing, self.session.task.metric
-        value = val.get(metric.name)
-        if value is None:
-            return
-        if standing.best_value is None or metric.is_better(value, standing.best_value):
-            standing.best_value, standing.best_epoch, standing.without_gain = value, epoch, 0
-            if self.records.kept:
-                self.records.save_best(epoch, self.session.weights())
-        elif regular:
+        if self._is_best(val):
+            standing.best_value, standing.best_epoch, standing.without_gain = val[metric.name], epoch, 0
+        elif regular and metric.name in val:
             standing.without_gain += 1
 
     def _write_epoch(

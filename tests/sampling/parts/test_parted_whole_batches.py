@@ -36,11 +36,11 @@ def made(kind, graph, train, clusters):
     return Saint(graph, train, kind.removeprefix("saint-").rstrip("s"), 12, steps, layers=2, presample=50)
 
 
-def parted(kind, partition, local, channels, share=None):
+def parted(kind, partition, local, channels, share=None, **more):
     """The same over parts."""
     graph = parted_graph(partition, kind, local, channels)
     sampler = made(kind, graph, partition.new_ids(TRAIN), CLUSTERS[partition.original()])
-    return SharedSampler(kind, graph, sampler, share)
+    return SharedSampler(kind, graph, sampler, share, **more)
 
 
 def items_of(kind):
@@ -99,20 +99,21 @@ def test_batches_are_those_of_the_uncut_graph(tmp_path, owners, kind):
                 assert sampler.items is None
 
 
+@pytest.mark.parametrize("more", [{}, {"every_row": True}, {"every_input": True}], ids=str)
 @pytest.mark.parametrize("kind", ["ladies", "saint-edge", "cluster"])
-def test_shares_drawn_by_tasks_of_their_own(tmp_path, owners, kind):
+def test_shares_drawn_by_tasks_of_their_own(tmp_path, owners, kind, more):
     """They are those that are drawn here, and together they have every seed once."""
     partition = cut_at_random(plain_graph(), 4, tmp_path)
     worker, channels, *helpers = owners(partition, "sampler-0", "sampler-1")
-    seeds, whole = [], parted(kind, partition, {}, channels).sample(given(kind, partition), KEY)
+    seeds, known, whole = [], set(), parted(kind, partition, {}, channels).sample(given(kind, partition), KEY)
     counts, names = {"node": 300}, {"node": partition.original()}
     for rank, helper in enumerate(helpers):
 
         def share(new, rank=rank):
             return np.argsort(new)[rank::2]
 
-        here = parted(kind, partition, {0: OwnedPart.of(partition, 0)}, channels, share)
-        serve_batches(helper, {"train": parted(kind, partition, {}, _channels_of(helper), share)})
+        here = parted(kind, partition, {0: OwnedPart.of(partition, 0)}, channels, share, **more)
+        serve_batches(helper, {"train": parted(kind, partition, {}, _channels_of(helper), share, **more)})
         remote = RemoteSampler([worker.channel(helper.name)], "train", counts, names)
         draw = remote.sample if kind == "ladies" else remote.sample_items
         batch, own = draw(given(kind, partition), KEY), here.sample(given(kind, partition), KEY)
@@ -123,9 +124,11 @@ def test_shares_drawn_by_tasks_of_their_own(tmp_path, owners, kind):
         assert batch.whole == own.whole == len(whole.seeds)
         assert len(batch.vertices) <= len(whole.vertices)
         seeds.append(batch.seeds)
+        known |= set(batch.vertices)
         if kind != "ladies":
             np.testing.assert_array_equal(remote.items(), here.items)
     assert sorted(np.concatenate(seeds)) == sorted(whole.seeds)
+    assert known == set(whole.vertices) or not more
 
 
 def _channels_of(post):

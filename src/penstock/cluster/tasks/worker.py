@@ -27,7 +27,7 @@ from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT
 from penstock.store.parts import PushMissing, StepPast
 from penstock.train.checkpoints import newest, read_best
-from penstock.train.device_full import DeviceFull
+from penstock.train.device_full import DeviceFull, is_host_full
 from penstock.train.facts import run_facts
 from penstock.train.job import Job, make_job
 from penstock.train.loop import Loop
@@ -67,7 +67,7 @@ def run_worker(setup: Setup) -> int:
         except BaseException as error:
             cause = error.__cause__ if isinstance(error, StageError) and error.__cause__ else error
             logging.error("The worker failed.", exc_info=error)
-            if isinstance(cause, (DeviceFull, MemoryError)):
+            if isinstance(cause, DeviceFull) or is_host_full(cause):
                 # It would be so again: whoever started the run hears whose memory it is.
                 said = str(cause) if isinstance(cause, DeviceFull) else _HOST_FULL
                 cause = PenstockError(f"{setup.task.id} on {setup.task.machine}: {said}")
@@ -189,6 +189,8 @@ class Worker:
         if own < formed.step:
             state = state_of(self._member, formed.source)
             self._standing, last = take_state(self._session, state, name_of(formed.source)), state[_LAST]
+            # Were the first worker lost before it has written them, this one may be asked next.
+            self._remembered.metrics = list(last)
             self._from_file = False
         self._inputs.step = self._standing.step
         if formed.source == 0 and self._from_file:

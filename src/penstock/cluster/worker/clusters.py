@@ -59,8 +59,12 @@ def _kept(parts: Parts, job: Job) -> Array:
     """From the run's folder, or found and put there."""
     path, count = Path(parts.member.setup.run) / _FILE, parts.partition.book.count()
     if path.exists():
-        clusters: Array = np.load(path, allow_pickle=False)
-        if clusters.shape != (count,) or clusters.dtype != np.int64:
+        try:
+            clusters: Array = np.load(path, allow_pickle=False)
+            known = clusters.shape == (count,) and clusters.dtype == np.int64
+        except (OSError, ValueError, EOFError):
+            known = False
+        if not known:
             raise PenstockError(
                 f"{path} has not the clusters of {count:,} vertices: delete it to have them found anew."
             )

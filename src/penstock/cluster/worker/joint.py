@@ -45,8 +45,15 @@ def joint_sampler(parts: Parts, job: Job, train: Array | None = None) -> SharedS
     else:
         sampler = _of_subgraphs(parts, job, graph, _training_vertices(parts, job) if train is None else train)
     share = vertex_share(setup.layout.shares, setup.task.rank)
-    # One machine normalises rows that no loss vertex needs too: then every worker has them all.
-    return SharedSampler(job.sampler, graph, sampler, share, every_row=job.norm == "batch")
+    # One machine normalises rows that no loss vertex needs too: then every worker has them all. And optimisers with
+    # moments move learnable rows of a batch without any gradient.
+    every_input = job.sampler in SUBGRAPHS and _learns_rows(parts, job, graph.node_type)
+    return SharedSampler(job.sampler, graph, sampler, share, job.norm == "batch", every_input)
+
+
+def _learns_rows(parts: Parts, job: Job, node_type: str) -> bool:
+    """Whether vertices have embeddings in the place of features."""
+    return job.features not in parts.describe(job.label)[0]["nodes"][node_type]["fields"]
 
 
 def _of_subgraphs(parts: Parts, job: Job, graph: PartedGraph, train: Array) -> WholeSampler:

@@ -34,12 +34,14 @@ class SharedSampler:
         sampler: WholeSampler,
         share: Callable[[Array], Array] | None = None,
         every_row: bool = False,
+        every_input: bool = False,
     ) -> None:
-        """`share` tells the places of this worker's among seeds in the cut graph's numbers; None: all are. With
-        `every_row` a share holds all rows of all layers but the last."""
+        """`share` tells the places of this worker's among vertices in the cut graph's numbers; None: all are. With
+        `every_row` a share holds all rows of all layers but the last, with `every_input` this worker's share of the
+        batch's vertices too: all workers together then have all of them."""
         self.node_type, self.items = graph.node_type, getattr(sampler, "items", None)
         self._name, self._names, self._sampler, self._share = name, graph.names, sampler, share
-        self._every_row = every_row
+        self._every_row, self._every_input = every_row, every_input
 
     def sample(self, seeds: Array, key: BatchKey, *, exclude: Array | None = None) -> MiniBatch:
         """The share of the batch of some different seeds or items; it knows how many seeds the whole has."""
@@ -52,6 +54,7 @@ class SharedSampler:
                 # They are positions in lists that are not here.
                 block.edges = None
         else:
-            batch = share_of(batch, self._share(batch.seeds), self._every_row)
+            inputs = self._share(batch.vertices) if self._every_input else None
+            batch = share_of(batch, self._share(batch.seeds), self._every_row, inputs)
         batch.names = self._names[batch.vertices]
         return batch

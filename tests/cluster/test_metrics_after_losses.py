@@ -1,0 +1,265 @@
+"""Metrics of a run whose workers fail and are lost at any of its steps and validations: every line once, in order.
+
+Three workers act their rounds out one after the other, with the real loop and the real way to catch up; what they do
+together (a step, a validation) is a point that some of them have passed when a round breaks off and others have not.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from penstock.cluster.rounds import Round
+from penstock.cluster.tasks import worker
+from penstock.cluster.tasks.worker import Worker
+from penstock.cluster.worker.records import LastRecords, mend_metrics
+from penstock.cluster.worker.together import progress_of
+from penstock.pipeline.schedule import Position
+from penstock.progress import SILENT
+from penstock.train import loop
+from penstock.train.job import make_job
+from penstock.train.loop import Loop
+from penstock.train.metrics import METRICS
+from penstock.train.records import NoRecords
+from penstock.train.run_folder import RunFolder
+from penstock.train.standing import Standing
+from penstock.train.steps import Step
+from penstock.train.together import RegroupError
+from penstock.wire import PeerLost
+from training_graphs import lines_of
+
+WORLD, EPOCHS, BATCHES = 3, 3, 2
+STEPS = range(1, EPOCHS * BATCHES + 1)
+POINTS = [(step, ends) for step in STEPS for ends in (0, 1) if not ends or step % BATCHES == 0]
+"""(n, 0): the n-th step; (n, 1): the end of the epoch behind it."""
+LINES = [("epoch" if ends else "step", step) for step, ends in POINTS]
+
+
+class Break(NamedTuple):
+    """A round breaks off at a point that some workers have passed; one may be killed there, and the first again while
+    it catches up."""
+
+    point: int
+    passed: set[int]
+    killed: int | None = None
+    hurt: bool = False
+
+
+class Killed(Exception):  # noqa: N818
+    """The process is gone."""
+
+
+class Written(NoRecords):
+    """Metrics in the run folder, checkpoints in memory."""
+
+    kept = True
+
+    def __init__(self, folder, saved):
+        self.append_metrics, self._saved = folder.append_metrics, saved
+
+    def due(self, step):
+        """After every third."""
+        return step % 3 == 0
+
+    def save(self, step, best_epoch, state):
+        """The newest."""
+        self._saved["state"] = json.loads(json.dumps(state))
+
+    def save_best(self, epoch, weights):
+        """Its number."""
+        self._saved["best"] = epoch
+
+
+class Acting(Worker):
+    """A worker that does nothing but count. `fails` says at which points it is thrown out of its round."""
+
+    def __init__(self, rank, folder, saved, formed):
+        self._first, self._folder, self._saved_states = rank == 0, folder, saved
+        self._standing, self._from_file = Standing(), True
+        if self._first and "state" in saved:
+            self._standing = Standing(**saved["state"]["standing"])
+        self._remembered = LastRecords()
+        self._records = Written(folder, saved) if self._first else self._remembered
+        self._setup = SimpleNamespace(cluster=SimpleNamespace(reduce="all-reduce"))
+        self._member, self._team = SimpleNamespace(), SimpleNamespace(meet=formed, reduction=None)
+        self.fails = lambda point: False
+        self._session = SimpleNamespace(
+            job=make_job({"graph": "g", "fanouts": [2], "epochs": EPOCHS}),
+            task=SimpleNamespace(
+                items=range(BATCHES), batch_size=1, metric=METRICS["accuracy"], evaluate=self._evaluate
+            ),
+            optimiser=SimpleNamespace(param_groups=[{"lr": 0.1}]),
+            schedule=None,
+            together=None,
+            inference=lambda: None,
+            is_finite=lambda: True,
+            weights=dict,
+            state=lambda standing, tables=True: {"standing": asdict(standing)},
+        )
+
+    @property
+    def _inputs(self):
+        return SimpleNamespace(step=0, settle=lambda: None, stay=lambda: None, stand=lambda generation: None)
+
+    def _evaluate(self, inference, splits):
+        self._pass((self._standing.step, 1))
+        return {"val": {"accuracy": 1 / self._standing.step}}
+
+    def _pass(self, point):
+        if self.fails(POINTS.index(point)):
+            raise RegroupError(str(point))
+
+    def steps(self, start):
+        """From a position on."""
+        for step in range(start.epoch * BATCHES + start.batch, EPOCHS * BATCHES):
+            self._pass((step + 1, 0))
+            yield [Step(Position(*divmod(step, BATCHES)), 1, float(step), step % BATCHES == BATCHES - 1)]
+
+    def act(self):
+        """Train until the round breaks off, or the run is over."""
+        Loop(self._session, self._folder, self._standing, SILENT, self._records).run(lambda: False)
+
+
+class Steps:
+    """See `train.steps.Steps`."""
+
+    def __init__(self, session, schedule, start, *_):
+        self._steps = session.task.evaluate.__self__.steps(start)
+
+    def __iter__(self):
+        return self._steps
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def aside(self):
+        """Nothing is timed."""
+        return self
+
+    def times(self):
+        """Nothing is timed."""
+        return {}
+
+
+class Play:
+    """The workers of a run, round after round."""
+
+    def __init__(self, folder):
+        self._folder, self._saved, self._round = folder, {}, Round(0, 0, 0)
+        self._workers = [self._started(rank) for rank in range(WORLD)]
+        self._hurt = False
+
+    def round(self, broken):
+        """All meet, train until the round is broken off, and some are lost; None: until the run is over."""
+        self._meet(broken is not None and broken.hurt)
+        for rank, acting in enumerate(self._workers):
+            first = len(POINTS) if broken is None else broken.point + (rank in broken.passed)
+            acting.fails = lambda point, first=first: point >= first
+            with suppress(RegroupError):
+                acting.act()
+        if broken is not None and broken.killed is not None:
+            self._workers[broken.killed] = self._started(broken.killed)
+
+    def state_of(self, member, rank):
+        """As it comes over the wire."""
+        return json.loads(json.dumps(self._workers[rank]._state()))
+
+    def mend(self, *given):
+        """What the first worker does to the folder, if it lives."""
+        if self._hurt:
+            raise Killed
+        mend_metrics(*given)
+
+    def _started(self, rank):
+        return Acting(rank, self._folder, self._saved, lambda progress: self._round)
+
+    def _meet(self, hurt):
+        self._hurt = hurt
+        while True:
+            progress = [progress_of(acting._standing) for acting in self._workers]
+            source = max(range(WORLD), key=lambda rank: (progress[rank], -rank))
+            self._round = Round(self._round.generation + 1, source, progress[source])
+            try:
+                for acting in reversed(self._workers):
+                    assert not acting._catch_up()
+                return
+            except Killed:
+                self._hurt, self._workers[0] = False, self._started(0)
+
+
+BREAKS = st.builds(
+    Break,
+    st.integers(0, len(POINTS) - 1),
+    st.sets(st.integers(0, WORLD - 1)),
+    st.none() | st.integers(0, WORLD - 1),
+    st.booleans(),
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A new run folder, as often as it is asked."""
+
+    def made():
+        path = tmp_path_factory.mktemp("metrics")
+        folder = RunFolder.create(make_job({"graph": "g", "fanouts": [2], "run": str(path / "run")}), "run", False)
+        folder.close()
+        return folder
+
+    return made
+
+
+def assert_all_lines(folder):
+    """Every line once, in order, with its own loss."""
+    written = lines_of(folder.path)
+    assert [(line["kind"], line["step"]) for line in written] == LINES
+    losses = [line["step"] - 1.0 if line["kind"] == "step" else line["step"] - 1.5 for line in written]
+    assert [line["loss"] for line in written] == losses
+
+
+@given(st.lists(BREAKS, max_size=4))
+@example([Break(2, {1}), Break(4, {2}, 0)])
+@example([Break(3, {2}), Break(3, set(), hurt=True)])
+def test_every_line_is_written_once(folders, breaks):
+    folder = folders()
+    play = Play(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "state_of", play.state_of)
+        patch.setattr(worker, "mend_metrics", play.mend)
+        patch.setattr(worker, "take_state", lambda session, state, name: Standing(**state["standing"]))
+        patch.setattr(worker, "AllReduce", lambda *given: None)
+        patch.setattr(loop, "steps_of", Steps)
+        for each in sorted(breaks, key=lambda each: each.point):
+            play.round(each)
+        play.round(None)
+    assert_all_lines(folder)
+
+
+def test_an_epoch_ends_once_though_its_model_could_not_be_kept_at_first(folders, monkeypatch):
+    """Of a single worker, who takes nobody's place: its embeddings are with a store that is lost meanwhile."""
+    folder, saved = folders(), {}
+    alone = Acting(0, folder, saved, None)
+    monkeypatch.setattr(loop, "steps_of", Steps)
+
+    def lost():
+        raise PeerLost("A store is gone.")
+
+    alone._session.weights = lost
+    for _ in range(2):
+        with pytest.raises(PeerLost):
+            alone.act()
+        standing = alone._standing
+        assert standing.ending and not standing.epoch_seconds and standing.best_epoch < 0 and "best" not in saved
+    alone._session.weights = dict
+    alone.act()
+    assert_all_lines(folder)
+    assert len(alone._standing.epoch_seconds) == EPOCHS
+    assert saved["best"] == alone._standing.best_epoch == 1 and alone._standing.without_gain == EPOCHS - 1
