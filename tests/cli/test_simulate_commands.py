@@ -101,6 +101,27 @@ def test_the_commands_of_the_page_work(monkeypatch, capsys, tmp_path):
     assert {event["ph"] for event in json.loads(Path("trace.json").read_text())["traceEvents"]} == {"X", "M", "C"}
 
 
+def test_the_commands_of_the_page_on_language_models_work(monkeypatch, capsys, tmp_path):
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    monkeypatch.chdir(tmp_path / "examples")
+    # A smaller copy of the large one: the same file with fewer layers and microbatches.
+    smaller = Path("mixtral.yaml").read_text().replace("mixtral-8x7b", "{preset: mixtral-8x7b, layers: 8}")
+    Path("mixtral.yaml").write_text(smaller.replace("microbatches: 8", "microbatches: 2"))
+    page = (DOCS / "language-models.md").read_text()
+    lines = "".join(re.findall(r"^```sh\n(.*?)^```", page, re.S | re.M)).splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        name, *words = shlex.split(line)
+        code, _, err = command(monkeypatch, capsys, *words)
+        assert (name, code, err) == ("penstock", 0, ""), line
+
+
+def test_only_language_models_have_devices_that_idle(monkeypatch, capsys):
+    # Its tasks are called forward, as those of language models are.
+    found = answer(monkeypatch, capsys, "simulate", EXAMPLES / "exchange.yaml")
+    assert found["bubble_fraction"] is None
+
+
 def test_iterations_replace_those_of_the_file(monkeypatch, capsys):
     found = answer(monkeypatch, capsys, "simulate", EXAMPLES / "exchange.yaml", "--iterations", 2)
     assert found["iterations"] == 2 and {step["iteration"] for step in found["critical_path"]} == {0, 1}

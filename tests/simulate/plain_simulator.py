@@ -6,7 +6,7 @@ TINY = 1e-9
 
 
 def simulate_plainly(load, network, placement, amounts, policy):
-    """Starts and ends of every (iteration, item) under a policy."""
+    """Starts and ends of every (iteration, item) under a policy: its name here, or ranks [iterations, flows]."""
     return _Run(load, network, placement, amounts, policy).run()
 
 
@@ -25,6 +25,9 @@ class _Run:
         self.starts, self.ends = {}, {}
         self.tasks, self.left = {}, {}
         self.now = 0.0
+
+    def rank(self, n, flow):
+        return self.policy[n, flow]
 
     def path(self, flow):
         load = self.load
@@ -58,7 +61,7 @@ class _Run:
         for instance in [each for each, count in self.waits.items() if count == 0]:
             self.start(instance)
         while self.tasks or self.left:
-            rates = RATES[self.policy](self)
+            rates = RATES[self.policy](self) if isinstance(self.policy, str) else _by_rank(self, self.rank)
             times = [end - self.now for end in self.tasks.values()]
             times += [left / rates[flow] for flow, left in self.left.items() if rates[flow] > 0]
             step = min(times)

@@ -221,11 +221,13 @@ BAD_LLM = {
     "half a model": (llm(model={"layers": 4}), "give a preset, or hidden"),
     "no servers": ({"llm": {"model": "gpt3-13b", "parallel": {}}}, "llm.servers: Field required"),
     "too few GPUs": (llm(servers={"count": 1}), "give more servers"),
-    "zero rate": (llm(servers={"count": 4, "nic_gbps": 0}), "greater than 0"),
+    "zero rate": (llm(servers={"count": 4, "nic_gbps": 0}), "greater than or equal to 0.000001"),
     "pairs of matchings": (
         llm(all_to_all={"schedule": "bvn", "detail": "pairs"}),
         "detail pairs is for schedule fair",
     ),
+    "next to no rate": (llm(compute={"tflops": 1e-300, "efficiency": 1e-300}), "greater than or equal to 0.000001"),
+    "not a number": (llm(servers={"count": 4, "oversubscription": float("nan")}), "less than or equal to 1024"),
     "unknown schedule": (llm(all_to_all={"schedule": "ring"}), "'fair', 'printed', 'matched' or 'bvn'"),
 }
 

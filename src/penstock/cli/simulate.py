@@ -113,7 +113,7 @@ def _steps(found: Timeline, scenario: Scenario) -> dict[str, Any]:
     """What a step takes, and what coflows do."""
     return {
         "step_s": step_seconds(found.case, found.ends),
-        "bubble_fraction": bubble_fraction(found, scenario.placement),
+        "bubble_fraction": bubble_fraction(found, scenario.placement) if scenario.language_model else None,
         "exposed_communication_s": exposed_seconds(found, scenario.silent()),
         "coflows": asdict(coflow_times(found)),
     }

@@ -35,5 +35,5 @@ def bubble_fraction(timeline: Timeline, placement: Array) -> float | None:
 
 
 def exposed_seconds(timeline: Timeline, silent: Timeline) -> float:
-    """Seconds of a step that flows add to it; `silent` is the same without any bytes."""
-    return step_seconds(timeline.case, timeline.ends) - step_seconds(silent.case, silent.ends)
+    """Seconds of a step that communication adds to it; `silent` is the same without any."""
+    return max(0.0, step_seconds(timeline.case, timeline.ends) - step_seconds(silent.case, silent.ends))

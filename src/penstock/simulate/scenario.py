@@ -13,7 +13,7 @@ from penstock.simulate.building import Item, WorkloadBuilder
 from penstock.simulate.document import GnnDocument, MachineDocument, WorkloadDocument
 from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.llm.document import LlmDocument
-from penstock.simulate.llm.step import build_step
+from penstock.simulate.llm.step import DELAYS, build_step
 from penstock.simulate.network import Network, racks
 from penstock.simulate.rates import RatePolicy
 from penstock.simulate.simulation import Simulator, simulate, with_queues
@@ -36,6 +36,7 @@ class Scenario:
     placement: Array  # int32 [tasks]: machine
     amounts: Amounts
     speeds: Array  # float64 [machines]
+    language_model: bool = False
 
     def simulate(self, policy: str | RatePolicy = "oes", segments: bool = False, queues: int | None = None) -> Timeline:
         """The timeline under a policy, where asked for as so many queues carry it out."""
@@ -46,7 +47,10 @@ class Scenario:
 
     def silent(self) -> Timeline:
         """The timeline if nothing had to travel."""
-        quiet = Amounts(self.amounts.seconds, np.zeros_like(self.amounts.sizes))
+        seconds = self.amounts.seconds
+        if self.language_model:
+            seconds = np.where([kind in DELAYS for kind in self.load.task_kinds], 0.0, seconds)
+        quiet = Amounts(seconds, np.zeros_like(self.amounts.sizes))
         return simulate(self.load, self.network, self.placement, quiet, "fair", self.speeds)
 
 
@@ -71,7 +75,7 @@ def _llm(document: WorkloadDocument, job: LlmDocument, iterations: int | None) -
     count = iterations or document.iterations or _STEPS
     _check_size(step.load, count)
     speeds = np.ones(len(step.network.machines))
-    return Scenario(step.load, step.network, step.placement, draw_amounts(step.load, count), speeds)
+    return Scenario(step.load, step.network, step.placement, draw_amounts(step.load, count), speeds, True)
 
 
 def _check_size(load: Workload, count: int) -> None:

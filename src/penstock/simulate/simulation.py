@@ -11,10 +11,10 @@ from penstock.simulate.engine import run
 from penstock.simulate.network import Network
 from penstock.simulate.pace import step_seconds
 from penstock.simulate.rates import Case, RatePolicy, policy_named, terms_of
-from penstock.simulate.rates.compression import compressed
+from penstock.simulate.rates.compression import check_coflows, compressed
 from penstock.simulate.rates.families import PRIORITY
 from penstock.simulate.routes import routes_of
-from penstock.simulate.state import CHANGES, DONE, TIMED, Record, record_for, scratch_for, shape_of
+from penstock.simulate.state import CHANGES, DONE, TIMED, Record, Terms, record_for, scratch_for, shape_of
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Workload
 
@@ -64,20 +64,21 @@ class Simulator:
     def makespan(self, placement: Array) -> float:
         """Seconds from the first start to the last end; nothing is recorded."""
         case = self.case(placement)
-        return self._run(case, self._nothing)
+        return self._run(case, self.policy.terms(case), self._nothing)
 
     def timeline(self, placement: Array, segments: bool = False) -> Timeline:
         """Starts and ends of everything, and with `segments` the rates of flows over time."""
         case, room = self.case(placement), 8 * self.amounts.sizes.size if segments else 0
         began = perf_counter()
+        terms = self.policy.terms(case)
         while True:
             record = record_for(self._shape, self.iterations, times=True, changes=room)
-            makespan = self._run(case, record)
+            makespan = self._run(case, terms, record)
             if self._scratch.numbers[CHANGES] <= room:
                 break
             room = int(self._scratch.numbers[CHANGES])
         return Timeline(
-            self.load, self.network, case, self.policy.terms(case).weight, record.starts, record.ends, makespan,
+            self.load, self.network, case, terms.weight, record.starts, record.ends, makespan,
             int(self._scratch.numbers[TIMED]), perf_counter() - began, record.owner,
             record.changes[: self._scratch.numbers[CHANGES]],
         )  # fmt: skip
@@ -93,8 +94,7 @@ class Simulator:
             load.task_kinds, load.flow_kinds, load.microbatches, load.layers,
         )  # fmt: skip
 
-    def _run(self, case: Case, record: Record) -> float:
-        terms = self.policy.terms(case)
+    def _run(self, case: Case, terms: Terms, record: Record) -> float:
         seconds, sizes = self.amounts
         makespan = run(
             self.policy.family, self._shape, case.routes, seconds, case.slowness, sizes, terms, self._scratch, record
@@ -117,6 +117,7 @@ def with_queues(simulator: Simulator, placement: Array, queues: int) -> Simulato
     if queues < 1:
         raise PenstockError(f"{queues} queues carry nothing: give at least 1.")
     case = simulator.case(placement)
+    check_coflows(case)
     orders = [policy.terms(case).rank] if policy.orders is None else policy.orders(case)
     tried = [_in_queues(simulator, placement, ranks, queues) for ranks in orders]
     return min(tried, key=lambda each: each[0])[1]

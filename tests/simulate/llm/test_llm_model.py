@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.simulate.llm import PRESETS, LlmJob, Model, Parallelism, Servers, preset
+from penstock.simulate.llm import PRESETS, Exchange, LlmJob, Model, Parallelism, Servers, preset
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,7 @@ def test_an_unknown_model_is_named_with_the_nearest() -> None:
         ({"heads": 3}, "no 3 equal heads"),
         ({"experts": 8}, "give a top_k"),
         ({"layers": 0}, "give at least 1"),
+        ({"key_value_heads": 3}, "let these divide heads"),
     ],
 )
 def test_shapes_that_cannot_be_are_refused(wrong: dict[str, int], says: str) -> None:
@@ -60,3 +61,16 @@ def test_degrees_that_do_not_fit_are_refused(parallel: dict[str, int], says: str
     model = Model(8, 64, 4, 16, 256)
     with pytest.raises(PenstockError, match=says):
         LlmJob(model, Parallelism(**parallel), Servers(2))
+
+
+@pytest.mark.parametrize(
+    ("servers", "says"),
+    [
+        (Servers(4, gpus=6, nics=2), "cuts through NICs of 3 GPUs"),
+        (Servers(4, routing="ecmp"), "schedule fair and detail pairs"),
+    ],
+)
+def test_networks_that_a_job_does_not_fit_are_refused(servers: Servers, says: str) -> None:
+    model = Model(8, 64, 4, 16, 256, experts=4, top_k=1)
+    with pytest.raises(PenstockError, match=says):
+        LlmJob(model, Parallelism(2, data=2, expert=2), servers, exchange=Exchange("bvn"))

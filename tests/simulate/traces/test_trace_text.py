@@ -130,3 +130,8 @@ def test_made_traces():
     for bad in ((0, 1, 1.0), (1, 0, 1.0), (1, 1, -1.0), (1, 1, float("nan"))):
         with pytest.raises(PenstockError, match="can be made"):
             made_trace(*bad)
+
+
+def test_a_name_that_no_file_can_have():
+    with pytest.raises(PenstockError, match="is no name of a file"):
+        read_trace("a\0b")

@@ -13,19 +13,28 @@ class Costs:
         model, compute, parallel = job.model, job.compute, job.parallel
         self._job, self._tokens = job, model.sequence * parallel.microbatch_size
         self._rate = parallel.tensor * compute.tflops * 1e12 * compute.efficiency
-        tensor = self._tensor_seconds()
+        self._tensor = self._tensor_seconds()
         attention = self._seconds(compute.attention_ms, model.attention_flops(self._tokens))
-        self.attention = attention + compute.gate_ms / 1e3 + tensor
-        """Seconds of a layer's forward pass up to its feed-forward part."""
-        self.feed_forward = self._seconds(compute.feed_forward_ms, model.feed_forward_flops(self._tokens)) + tensor
-        """Seconds of the feed-forward part's."""
-        self.head = model.head_flops(self._tokens) / self._rate
-        """Seconds of the forward pass after the last layer."""
+        self._attention = attention + compute.gate_ms / 1e3
+        self._feed_forward = self._seconds(compute.feed_forward_ms, model.feed_forward_flops(self._tokens))
+        self._head = model.head_flops(self._tokens) / self._rate
         passed = _HALF * self._tokens * model.hidden
         self.between_stages = passed if parallel.sequence_parallel else passed * parallel.tensor
         """Bytes from stage to stage."""
         self.to_experts = passed * model.top_k
         """Bytes of tokens that a device sends in one all-to-all, to itself too."""
+
+    def attention(self, forward: bool) -> float:
+        """Seconds of a layer's pass up to its feed-forward part."""
+        return self._whole(self._attention, forward)
+
+    def feed_forward(self, forward: bool) -> float:
+        """Seconds of the feed-forward part's."""
+        return self._whole(self._feed_forward, forward)
+
+    def head(self, forward: bool) -> float:
+        """Seconds of the pass after the last layer."""
+        return self._head * (1.0 if forward else self._job.compute.backward)
 
     def reduced(self, layers: range, last: int) -> tuple[float, float]:
         """Parameters of some layers as far as a ring of all data ranks moves them, and as far as a ring of those with
@@ -41,6 +50,12 @@ class Costs:
         if ranks == 1:
             return 0.0
         return (ranks - 1) / ranks if self._job.reduction.shape == "ring" else 1.0
+
+    def _whole(self, seconds: float, forward: bool) -> float:
+        """With what tensor ranks exchange: as much backward as forward, and again where activations are computed again,
+        which `backward` counts as one forward pass more than 2."""
+        times = self._job.compute.backward
+        return seconds + self._tensor if forward else seconds * times + self._tensor * max(1.0, times - 1)
 
     def _seconds(self, given_ms: float | None, flops: float) -> float:
         return flops / self._rate if given_ms is None else given_ms / 1e3

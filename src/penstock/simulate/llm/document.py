@@ -13,7 +13,7 @@ from penstock.simulate.llm.presets import preset
 
 Degree = Annotated[int, Field(ge=1, le=65536)]
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
-Positive = Annotated[float, Field(gt=0, le=1e9)]
+Positive = Annotated[float, Field(ge=1e-6, le=1e9)]
 Milliseconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
@@ -83,7 +83,7 @@ class ComputeDocument(StrictDocument):
     """What GPUs take: from a rate, or as measured (milliseconds a layer and microbatch, forward)."""
 
     tflops: Positive = Field(default=312.0, description="of a GPU")
-    efficiency: Annotated[float, Field(gt=0, le=1)] = 0.5
+    efficiency: Annotated[float, Field(ge=1e-6, le=1)] = 0.5
     backward: Positive = Field(default=2.0, description="times the forward pass")
     attention_ms: Milliseconds | None = None
     gate_ms: Milliseconds = 0.0

@@ -6,16 +6,22 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.simulate.building import Item, WorkloadBuilder
+from penstock.simulate.llm.fabric import PLACES
 from penstock.simulate.workload import Workload
 
 
 class Draft:
-    """Tasks and flows by device number; the two numbers after the devices' are the fabric and the servers' switch."""
+    """Tasks and flows by device number; images of devices follow these, and then the places of `fabric`."""
 
     def __init__(self, devices: int) -> None:
+        """`devices`: with their images."""
         self._builder, self._placement = WorkloadBuilder("llm"), list[int]()
-        self.fabric, self.switch = devices, devices + 1
-        self._places = [self.task(f"place {place}", "place", 0.0, place) for place in range(devices + 2)]
+        self._devices = devices
+        self._places = [self.task(f"place {place}", "place", 0.0, place) for place in range(devices + len(PLACES))]
+
+    def beyond(self, apart: int) -> int:
+        """The place for what goes so far (of `fabric`) from a device, or comes from there."""
+        return self._devices + apart
 
     def task(self, name: str, kind: str, seconds: float, device: int, after: Iterable[Item] = ()) -> Item:
         """A task of a device, when all of `after` have ended."""

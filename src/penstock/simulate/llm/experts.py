@@ -12,14 +12,25 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.coflow.matching import bound, seconds
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.simulate.building import Item
 from penstock.simulate.llm.draft import Draft
+from penstock.simulate.llm.fabric import SERVER
 from penstock.simulate.llm.job import LlmJob
 from penstock.simulate.llm.tokens import token_bytes
 
 _PAIRS = 16
 """Ranks up to which every pair has a flow of its own."""
+_MOST_WORK = 2e9
+"""Of layers times the fourth power of ranks, by which the time to schedule their all-to-alls goes: a minute."""
+
+
+def in_pairs(job: LlmJob) -> bool:
+    """Whether every pair of ranks has a flow of its own in an all-to-all."""
+    options = job.exchange
+    few = job.parallel.expert <= _PAIRS or job.servers.routing == "ecmp"
+    return options.detail == "pairs" or (options.could_be_pairs and few)
 
 
 class Marks(NamedTuple):
@@ -32,50 +43,71 @@ class Marks(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """Where a layer's tokens go: bytes inside a server, and between servers, from rank to rank."""
+    """Where a layer's tokens go: bytes from rank to rank, and how far (of `fabric`) these are apart."""
 
-    inside: Array  # int64 [ranks, ranks]
-    between: Array  # int64 [ranks, ranks]
+    sizes: Array  # int64 [ranks, ranks]; nothing to itself
+    apart: Array  # int64 [ranks, ranks]
     delay: float  # seconds a schedule needs beyond its busiest port
 
     @property
     def back(self) -> "Routing":
         """The way back."""
-        return Routing(self.inside.T, self.between.T, self.delay)
+        return Routing(self.sizes.T, self.apart.T, self.delay)
 
 
 class Experts:
-    """Of one job, for expert groups of the same shape: `servers` are those of a group's ranks."""
+    """Of one job, for expert groups of devices on `servers` [devices], each of which sends so many bytes."""
 
     def __init__(self, job: LlmJob, draft: Draft, sent: float, servers: Sequence[int]) -> None:
-        self._job, self._draft, self._sent = job, draft, round(sent)
-        self._inside = np.equal.outer(servers, servers)
-        options = job.exchange
-        few = len(servers) <= _PAIRS
-        self._pairs = options.detail == "pairs" or (options.detail == "auto" and options.schedule == "fair" and few)
-        nics = job.servers.nics * job.servers.nic_gbps * 1e9 / 8 / job.servers.gpus
+        self._job, self._draft, self._sent, self._servers = job, draft, round(sent), servers
+        ranks = job.parallel.expert
+        self._pairs = in_pairs(job)
+        nics = job.servers.gbps * 1e9 / 8 / job.servers.gpus
         self._rate = nics * job.parallel.tensor
-        self._layers: dict[int, Routing] = {}
+        self._apart: dict[int, Array] = {}
+        self._tokens: dict[int, Array] = {}
+        self._routings: dict[tuple[int, bytes], Routing] = {}
+        drawn = job.model.layers if job.exchange.skew else 1
+        if not self._pairs and drawn * ranks**4 > _MOST_WORK:
+            raise PenstockError(
+                f"All-to-alls of {ranks} ranks in {drawn} layers that differ take too long to schedule: spread experts"
+                " over fewer ranks, or let schedule be fair and detail pairs."
+            )
 
-    def routing(self, layer: int) -> Routing:
-        """A layer's; the same for all microbatches and stages."""
-        if layer not in self._layers:
-            options, ranks = self._job.exchange, len(self._inside)
-            sizes = token_bytes(ranks, self._sent, options.skew, self._job.seed, layer)
+    def routing(self, layer: int, devices: Sequence[int]) -> Routing:
+        """A layer's, in a group of devices; the same for all microbatches."""
+        apart = self._distances(devices)
+        layer = layer if self._job.exchange.skew else 0
+        key = (layer, apart.tobytes())
+        if key not in self._routings:
+            options, sizes = self._job.exchange, self._sizes(layer).copy()
             np.fill_diagonal(sizes, 0)
-            between = np.where(self._inside, 0, sizes)
+            between = np.where(apart == SERVER, 0, sizes)
             delay = 0.0
             if not self._pairs and between.any():
                 taken = seconds(between, options.schedule, self._rate, options.overhead_us / 1e6)
                 delay = taken - bound(between, self._rate)
-            self._layers[layer] = Routing(np.where(self._inside, sizes, 0), between, delay)
-        return self._layers[layer]
+            self._routings[key] = Routing(sizes, apart, delay)
+        return self._routings[key]
+
+    def _distances(self, devices: Sequence[int]) -> Array:
+        if devices[0] not in self._apart:
+            servers = [self._servers[device] for device in devices]
+            found = [[self._job.servers.apart(one, other) for other in servers] for one in servers]
+            self._apart[devices[0]] = np.array(found)
+        return self._apart[devices[0]]
 
     def load(self, layer: int) -> Array:
         """Tokens that each rank's experts have, over an equal part."""
-        sizes = token_bytes(len(self._inside), self._sent, self._job.exchange.skew, self._job.seed, layer)
-        received = sizes.sum(axis=0)
+        received = self._sizes(layer).sum(axis=0)
         return np.asarray(received / received.mean())
+
+    def _sizes(self, layer: int) -> Array:
+        """Bytes from rank to rank, to itself too."""
+        if layer not in self._tokens:
+            ranks, skew = self._job.parallel.expert, self._job.exchange.skew
+            self._tokens[layer] = token_bytes(ranks, self._sent, skew, self._job.seed, layer)
+        return self._tokens[layer]
 
     def exchange(
         self, routing: Routing, devices: Sequence[int], ready: Sequence[Item], marks: Marks
@@ -96,10 +128,9 @@ class Experts:
         self, routing: Routing, devices: Sequence[int], ready: Sequence[Item], marks: Marks
     ) -> list[list[Item]]:
         waits: list[list[Item]] = [[item] for item in ready]
-        sizes = routing.inside + routing.between
-        for source, target in zip(*(each.tolist() for each in np.nonzero(sizes)), strict=True):
+        for source, target in zip(*(each.tolist() for each in np.nonzero(routing.sizes)), strict=True):
             ends = (devices[source], devices[target])
-            flow = self._flow(marks, ends, int(sizes[source, target]), [ready[source]])
+            flow = self._flow(marks, ends, int(routing.sizes[source, target]), [ready[source]])
             waits[source].append(flow)
             waits[target].append(flow)
         return waits
@@ -111,7 +142,8 @@ class Experts:
         waits: list[list[Item]] = [[item] for item in ready]
         # What a rank receives is on its way from when the last of the others sends.
         all_ready = draft.task(f"{marks.name} {devices[0]} begins", "edge", 0.0, devices[0], ready)
-        for sizes, middle in ((routing.between, draft.fabric), (routing.inside, draft.switch)):
+        for apart in np.unique(routing.apart).tolist():
+            sizes, middle = np.where(routing.apart == apart, routing.sizes, 0), draft.beyond(apart)
             for rank, device in enumerate(devices):
                 sent, received = int(sizes[rank].sum()), int(sizes[:, rank].sum())
                 if sent:

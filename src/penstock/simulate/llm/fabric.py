@@ -1,12 +1,15 @@
 """The network between simulated devices: NVLink inside a server, NICs, and the switches where they can limit.
 
-Beside the devices there are two places without links of their own: `fabric`, for what comes from or goes to devices
-that are not simulated or all of a group at once, and `switch`, the same inside a server.
+Beside the devices there are images of some of them, with their links, as devices in other servers see them: for what
+goes to one that is not simulated, and that the device stands for. And there are places without links of their own, for
+what goes to or comes from all of a group at once: one for every distance, for that says which switches are on the way.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -15,6 +18,9 @@ from penstock.graph.hashing import key_of, unit_draws
 from penstock.simulate.network import Network
 
 _GBPS = 1e9 / 8
+PLACES = ("switch", "leaf", "pod", "fabric")
+SERVER, LEAF, POD, ANYWHERE = range(4)
+"""How far two devices are apart: in one server, under one leaf, in one pod (or under one layer of spines), or more."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,34 @@ class Servers:
         if self.gpus % self.nics and self.nics % self.gpus:
             raise PenstockError(f"{self.gpus} GPUs have no equal parts in {self.nics} NICs: let one divide the other.")
 
+    def apart(self, one: int, other: int) -> int:
+        """How far two servers are apart; all are far where switches cannot limit."""
+        if one == other:
+            return SERVER
+        if not self.limiting:
+            return ANYWHERE
+        if self.leaf(one) == self.leaf(other):
+            return LEAF
+        return POD if self.pod(one) == self.pod(other) else ANYWHERE
+
+    @property
+    def limiting(self) -> bool:
+        """Whether the links of switches can be in the way although packets are sprayed over all."""
+        return self.oversubscription > 1 and self.routing == "spray"
+
+    @property
+    def gbps(self) -> float:
+        """Of a server's NICs together."""
+        return self.nics * self.nic_gbps
+
+    def leaf(self, server: int) -> int:
+        """The leaf that a server is under."""
+        return server // self.servers_per_leaf
+
+    def pod(self, server: int) -> int:
+        """The pod that a server is in; spines above all leaves are one."""
+        return self.leaf(server) // self.leaves_per_pod if self.topology == "fat-tree" else 0
+
 
 @dataclass(frozen=True)
 class Seat:
@@ -47,86 +81,119 @@ class Seat:
     tensor: int
 
 
+class Image(NamedTuple):
+    """A device that stands for one in another server."""
+
+    device: int
+    server: int
+
+
+class _Ways(NamedTuple):
+    """What leads out of a device, or into it: numbers of links."""
+
+    nvlink: int
+    nic: int
+    switches: tuple[int, ...]  # the leaf's and the pod's, as far as they limit, seen from the device
+
+
 class Fabric:
     """Links by name, found as they are first crossed."""
 
-    def __init__(self, servers: Servers, seats: Sequence[Seat], whole: bool, seed: int) -> None:
-        """`whole`: the seats are all there are, so that switches carry what they do in truth."""
-        if servers.routing == "ecmp" and not whole:
+    def __init__(self, servers: Servers, seats: Sequence[Seat], images: Sequence[Image], seed: int) -> None:
+        """Without images, the seats are all there are, and switches carry what they do in truth."""
+        if servers.routing == "ecmp" and images:
             raise PenstockError(
                 "Paths by hash (ecmp) collide with those of all devices: set simulate to all, or routing to spray."
             )
-        self.servers, self._seats, self._key = servers, seats, key_of(seed, "equal-cost paths")
-        self._links: dict[str, float] = {}
-        self._here = {server: sum(1 for each in {s.server for s in seats} if self._leaf(each) == self._leaf(server))
-                      for server in {seat.server for seat in seats}}  # fmt: skip
+        self.servers, self._seats, self._images = servers, seats, images
+        self._key = key_of(seed, "equal-cost paths")
+        self._where = [seat.server for seat in seats] + [image.server for image in images]
+        # Servers that are not simulated have their part of an uplink, and use it alike; those not in use leave theirs.
+        self._here = sorted({seat.server for seat in seats}) if images else range(servers.count)
+        self._links: dict[str, int] = {}
+        self._rates: list[float] = []
 
     def network(self, names: Sequence[str]) -> Network:
-        """Between the devices, called `names`, and then `fabric` and `switch`."""
-        size = len(self._seats) + 2
-        starts, crossed = [0], []
+        """Between the devices, called `names`, then their images, and then the places."""
+        size = len(self._where) + len(PLACES)
+        starts, crossed = [0], list[int]()
         for source in range(size):
             for target in range(size):
-                crossed += self._path(source, target) if source != target else []
+                crossed += self._path(source, target) if source != target else ()
                 starts.append(len(crossed))
-        numbers = {name: number for number, name in enumerate(self._links)}
-        links = np.array([numbers[name] for name in crossed], np.int32)
-        rates = np.array(list(self._links.values()))
-        return Network((*names, "fabric", "switch"), tuple(self._links), rates, np.array(starts, np.int32), links)
+        links = np.array(crossed, np.int32)
+        machines = (*names, *(f"{names[image.device]} elsewhere" for image in self._images), *PLACES)
+        return Network(machines, tuple(self._links), np.array(self._rates), np.array(starts, np.int32), links)
 
-    def _path(self, source: int, target: int) -> list[str]:
-        fabric, switch = len(self._seats), len(self._seats) + 1
-        if {source, target} == {fabric, switch}:
+    def _path(self, source: int, target: int) -> Sequence[int]:
+        devices = len(self._where)
+        if source >= devices and target >= devices:
             return [self._link("between the places without links", 1e9)]
-        if source == switch or target == switch:
-            return [self._nvlink(source, "out") if target == switch else self._nvlink(target, "in")]
-        if target == fabric:
-            return [self._nic(source, "out"), *self._up(source)]
-        if source == fabric:
-            return [*self._down(target), self._nic(target, "in")]
-        if self._seats[source].server == self._seats[target].server:
-            return [self._nvlink(source, "out"), self._nvlink(target, "in")]
-        return [self._nic(source, "out"), *self._between(source, target), self._nic(target, "in")]
+        if target >= devices:
+            return self._half(self._out[source], target - devices)
+        if source >= devices:
+            return self._half(self._into[target], source - devices)[::-1]
+        apart = self.servers.apart(self._where[source], self._where[target])
+        out, into = self._half(self._out[source], apart), self._half(self._into[target], apart)[::-1]
+        return [*out, *self._hashed(source, target), *into] if self.servers.routing == "ecmp" else [*out, *into]
 
-    def _between(self, source: int, target: int) -> list[str]:
-        """The switches' links between two servers."""
-        if self.servers.routing == "ecmp":
-            return self._hashed(source, target)
-        if self._leaf_of(source) == self._leaf_of(target):
-            return []
-        up, down = self._up(source), self._down(target)
-        return up + down if self._pod_of(source) != self._pod_of(target) else up[:1] + down[-1:]
+    def _half(self, ways: _Ways, apart: int) -> Sequence[int]:
+        """The links from a device to the top of its way, or from there to it."""
+        if apart == SERVER:
+            return (ways.nvlink,)
+        return (ways.nic, *ways.switches[: apart - LEAF])
 
-    def _up(self, device: int) -> list[str]:
-        """Uplinks of the leaf and the pod as one link each, where packets are sprayed over all; what never limits is
-        left out. Servers that are not simulated have their part of an uplink, and use it alike."""
-        if self.servers.oversubscription <= 1 or self.servers.routing == "ecmp":
-            return []
-        leaf, pod = self._leaf_of(device), self._pod_of(device)
-        rate = self._here[self._seats[device].server] * self._server_gbps / self.servers.oversubscription
-        out = [self._link(f"leaf {leaf} up", rate)]
-        if self.servers.topology == "fat-tree":
-            out.append(self._link(f"pod {pod} up", self._pod_gbps(pod)))
-        return out
+    @cached_property
+    def _out(self) -> list[_Ways]:
+        return self._all_ways("out", "up")
 
-    def _down(self, device: int) -> list[str]:
-        return [
-            self._link(name.removesuffix("up") + "down", self._links[name] / _GBPS) for name in self._up(device)[::-1]
-        ]
+    @cached_property
+    def _into(self) -> list[_Ways]:
+        return self._all_ways("in", "down")
 
-    def _hashed(self, source: int, target: int) -> list[str]:
-        """One of the equal paths, by the pair."""
-        leaves, servers = (self._leaf_of(source), self._leaf_of(target)), self.servers
+    def _all_ways(self, way: str, direction: str) -> list[_Ways]:
+        found = [self._ways(seat, way, direction) for seat in self._seats]
+        return found + [found[image.device] for image in self._images]
+
+    def _ways(self, seat: Seat, way: str, direction: str) -> _Ways:
+        servers = self.servers
+        name = f"server {seat.server} GPU {seat.first} NVLink {way}"
+        nvlink = self._link(name, seat.tensor * servers.nvlink_gbps)
+        switches = self._switches(seat.server, direction) if servers.limiting else ()
+        return _Ways(nvlink, self._nic(seat, way), switches)
+
+    def _switches(self, server: int, direction: str) -> tuple[int, ...]:
+        """The links of the leaf and the pod as one each, where packets are sprayed over all."""
+        servers = self.servers
+        leaf, pod = servers.leaf(server), servers.pod(server)
+        rate = self._per_leaf[leaf] * servers.gbps / servers.oversubscription
+        found = self._link(f"leaf {leaf} {direction}", rate)
+        if servers.topology != "fat-tree":
+            return (found,)
+        rate = self._per_pod[pod] * servers.gbps / servers.oversubscription**2
+        return found, self._link(f"pod {pod} {direction}", rate)
+
+    @cached_property
+    def _per_leaf(self) -> Counter[int]:
+        return Counter(self.servers.leaf(server) for server in self._here)
+
+    @cached_property
+    def _per_pod(self) -> Counter[int]:
+        return Counter(self.servers.pod(server) for server in self._here)
+
+    def _hashed(self, source: int, target: int) -> list[int]:
+        """One of the equal paths through the switches, by the pair."""
+        servers, ends = self.servers, (self._seats[source].server, self._seats[target].server)
+        leaves, pods = tuple(map(servers.leaf, ends)), tuple(map(servers.pod, ends))
         if leaves[0] == leaves[1]:
             return []
         drawn = np.empty(2)
         unit_draws(self._key, 2 * (source * len(self._seats) + target), drawn)
         spine, core = (int(each * servers.spines) for each in drawn)
-        rate = servers.servers_per_leaf * self._server_gbps / servers.spines / servers.oversubscription
+        rate = servers.servers_per_leaf * servers.gbps / servers.spines / servers.oversubscription
         up, down = (
             self._link(f"leaf {leaf} {way} {spine}", rate) for leaf, way in zip(leaves, ("up", "down"), strict=True)
         )
-        pods = (self._pod_of(source), self._pod_of(target))
         if pods[0] == pods[1]:
             return [up, down]
         rate *= servers.leaves_per_pod / servers.spines / servers.oversubscription
@@ -135,36 +202,15 @@ class Fabric:
         ]
         return [up, *middle, down]
 
-    def _nvlink(self, device: int, way: str) -> str:
-        seat = self._seats[device]
-        return self._link(f"server {seat.server} GPU {seat.first} NVLink {way}", seat.tensor * self.servers.nvlink_gbps)
-
-    def _nic(self, device: int, way: str) -> str:
+    def _nic(self, seat: Seat, way: str) -> int:
         """All the NICs of a device's GPUs as one; where GPUs share a NIC, devices share the link."""
-        seat, servers = self._seats[device], self.servers
+        servers = self.servers
         rails = sorted({gpu * servers.nics // servers.gpus for gpu in range(seat.first, seat.first + seat.tensor)})
-        if servers.nics > servers.gpus:
-            each = servers.nics // servers.gpus
-            rails = [rail + k for rail in rails for k in range(each)]
-        return self._link(f"server {seat.server} NIC {rails[0]} {way}", len(rails) * servers.nic_gbps)
+        many = len(rails) * max(1, servers.nics // servers.gpus)
+        return self._link(f"server {seat.server} NIC {rails[0]} {way}", many * servers.nic_gbps)
 
-    @property
-    def _server_gbps(self) -> float:
-        return self.servers.nics * self.servers.nic_gbps
-
-    def _pod_gbps(self, pod: int) -> float:
-        here = sum(1 for server in self._here if self._leaf(server) // self.servers.leaves_per_pod == pod)
-        return here * self._server_gbps / self.servers.oversubscription**2
-
-    def _leaf(self, server: int) -> int:
-        return server // self.servers.servers_per_leaf
-
-    def _leaf_of(self, device: int) -> int:
-        return self._leaf(self._seats[device].server)
-
-    def _pod_of(self, device: int) -> int:
-        return self._leaf_of(device) // self.servers.leaves_per_pod if self.servers.topology == "fat-tree" else 0
-
-    def _link(self, name: str, gbps: float) -> str:
-        self._links.setdefault(name, gbps * _GBPS)
-        return name
+    def _link(self, name: str, gbps: float) -> int:
+        if name not in self._links:
+            self._links[name] = len(self._links)
+            self._rates.append(gbps * _GBPS)
+        return self._links[name]

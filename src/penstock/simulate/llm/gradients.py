@@ -17,12 +17,17 @@ class Bucket(NamedTuple):
     devices: Sequence[int]
     ready: Sequence[Item]  # what ends when a device's gradients are there
     awaited: Sequence[Item]  # what needs the parameters in the next step
+    images: Sequence[int]  # the first devices as others see them, where rings go on beyond those simulated
 
 
 def add_gradients(job: LlmJob, costs: Costs, draft: Draft, buckets: Sequence[Bucket]) -> None:
     """Reduce-scatter, update and all-gather of every bucket."""
     last = job.model.layers - 1
-    summed = [_collective(job, costs.reduced(each.layers, last), draft, each, each.ready, True) for each in buckets]
+    summed = [
+        # A single data rank has nothing to sum.
+        _collective(job, costs.reduced(each.layers, last), draft, each, each.ready, True) or list(each.ready)
+        for each in buckets
+    ]
     whole = None
     if job.reduction.clip == "norm":
         # One number of all gradients, which every update needs.
@@ -33,15 +38,15 @@ def add_gradients(job: LlmJob, costs: Costs, draft: Draft, buckets: Sequence[Buc
 
 
 def _hand_out(job: LlmJob, costs: Costs, draft: Draft, bucket: Bucket, summed: list[Item]) -> None:
-    seconds = len(bucket.layers) * job.compute.update_ms / 1e3 + _latency(job)
-    updated = [
-        draft.task(f"update {bucket.layers.start} {device}", "update", seconds, device, summed)
-        for device in bucket.devices
-    ]
+    start, first = bucket.layers.start, bucket.devices[0]
+    # One task between many and many, for they would have a dependency for every pair.
+    there = draft.task(f"hops {start}", "hops", _latency(job), first, summed)
+    seconds = len(bucket.layers) * job.compute.update_ms / 1e3
+    updated = [draft.task(f"update {start} {device}", "update", seconds, device, [there]) for device in bucket.devices]
     flows = _collective(job, costs.reduced(bucket.layers, job.model.layers - 1), draft, bucket, updated, False)
+    handed_out = draft.task(f"handed out {start}", "edge", 0.0, first, flows or updated)
     for entry in bucket.awaited:
-        for flow in flows or updated:
-            draft.wait(flow, entry, 1)
+        draft.wait(handed_out, entry, 1)
 
 
 def _collective(
@@ -58,26 +63,17 @@ def _collective(
         if parameters == 0:
             continue
         for rank, device in enumerate(bucket.devices):
-            for ends, after in _hops(job, draft, bucket.devices, rank, shift):
-                title = f"{name} {ring} {device} {ends[0]}->{ends[1]}"
-                flows.append(
-                    draft.flow(
-                        title, kind, ends, parameters * each, [ready[after]], name, microbatch, bucket.layers.start
-                    )
-                )
+            ends = (device, _next(bucket, rank + shift))
+            title, size = f"{name} {ring} {ends[0]}->{ends[1]}", parameters * each
+            flows.append(draft.flow(title, kind, ends, size, [ready[rank]], name, microbatch, bucket.layers.start))
     return flows
 
 
-def _hops(
-    job: LlmJob, draft: Draft, devices: Sequence[int], rank: int, shift: int
-) -> list[tuple[tuple[int, int], int]]:
-    """Where a rank's part of a ring goes, and whose readiness that needs: to the next rank, or beyond those simulated
-    to the fabric, and from there into the rank that comes round."""
-    following = rank + shift
-    if following < len(devices) or job.simulate == "all" or len(devices) == job.parallel.data:
-        return [((devices[rank], devices[following % len(devices)]), rank)]
-    into = following % len(devices)
-    return [((devices[rank], draft.fabric), rank), ((draft.fabric, devices[into]), rank)]
+def _next(bucket: Bucket, rank: int) -> int:
+    """The device of a rank; beyond those simulated, the one that stands for it, as seen from another server."""
+    if rank < len(bucket.devices):
+        return bucket.devices[rank]
+    return (bucket.images or bucket.devices)[rank % len(bucket.devices)]
 
 
 def _latency(job: LlmJob) -> float:

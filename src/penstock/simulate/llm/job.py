@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.errors import PenstockError
-from penstock.simulate.llm.fabric import Servers
+from penstock.simulate.llm.fabric import Seat, Servers
 from penstock.simulate.llm.model import Model
 from penstock.simulate.llm.parallelism import Parallelism
 
@@ -30,6 +30,11 @@ class Exchange:
     skew: float = 0.5  # exponent of the experts' popularity; 0: all alike
     overhead_us: float = 10.0  # of every phase of a schedule
     detail: Literal["auto", "pairs", "ports"] = "auto"
+
+    @property
+    def could_be_pairs(self) -> bool:
+        """Whether every pair of ranks may have a flow of its own."""
+        return self.schedule == "fair" and self.detail != "ports"
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,24 @@ class LlmJob:
                 f"The job takes {self.parallel.gpus:,} GPUs and {self.servers.count:,} servers have {there:,}: give"
                 " more servers, or lower a degree."
             )
+        rail = max(1, self.servers.gpus // self.servers.nics)
+        if rail % self.parallel.tensor and self.parallel.tensor % rail:
+            raise PenstockError(
+                f"A tensor degree of {self.parallel.tensor} cuts through NICs of {rail} GPUs each: let one divide the"
+                " other."
+            )
+        if self.servers.routing == "ecmp" and self.parallel.expert > 1 and not self.exchange.could_be_pairs:
+            raise PenstockError(
+                "Paths by hash (ecmp) are for pairs of devices: set all_to_all to schedule fair and detail pairs, or"
+                " routing to spray."
+            )
 
     @property
     def replicas(self) -> int:
         """Data ranks that are simulated."""
         return self.parallel.replicas(self.servers.gpus, self.simulate == "all")
+
+    def seat(self, stage: int, rank: int) -> Seat:
+        """Where the device of a stage and a data rank is, simulated or not."""
+        first = (rank + self.parallel.data * stage) * self.parallel.tensor
+        return Seat(first // self.servers.gpus, first % self.servers.gpus, self.parallel.tensor)

@@ -4,8 +4,9 @@ GPUs are numbered as Megatron does: tensor ranks first, then data ranks, then st
 neighbouring data ranks. The GPUs of one tensor group always send and compute alike and stand for one *device*.
 
 Data ranks do the same work on other tokens. Where not all are asked for, the first `replicas` stand for all: as many as
-one expert group has, and as fill a server. A ring over all data ranks then goes on beyond the last of them to the
-fabric, from where the same comes in to the first.
+fill whole expert groups and whole servers. A ring over all data ranks then goes on beyond the last of them to the
+fabric, from where the same comes in to the first. Where the data ranks are no multiple of that number, servers hold
+different stages and expert groups lie differently in them: then none can stand for others, and all are simulated.
 """
 
 from dataclasses import dataclass
@@ -75,6 +76,9 @@ class Parallelism:
 
     def replicas(self, server_gpus: int, everything: bool) -> int:
         """Data ranks that are simulated."""
-        if everything:
-            return self.data
-        return min(self.data, lcm(self.expert, server_gpus // self.tensor))
+        alike = self.alike(server_gpus)
+        return self.data if everything or self.data % alike else alike
+
+    def alike(self, server_gpus: int) -> int:
+        """Data ranks that fill whole expert groups and whole servers."""
+        return lcm(self.expert, server_gpus // self.tensor)

@@ -1,10 +1,10 @@
 """One step of training as a workload, whose iterations are steps: what a device computes, in what order, and what
 travels between devices.
 
-Kinds of tasks: `forward`, `backward`, `update`, `phases` (of an all-to-all's schedule); `edge` and `place` take no
-time. Kinds of flows: `ep-forward`, `ep-backward` (all-to-alls of experts), `pp-forward`, `pp-backward` (between stages;
-`pp-interleaved-forward` and so on where stages have several chunks), `reduce` and `gather` (gradients and parameters,
-over data ranks).
+Kinds of tasks: `forward`, `backward`, `update`, and as delays `phases` (of an all-to-all's schedule) and `hops` (of a
+ring or tree); `edge` and `place` take no time. Kinds of flows: `ep-forward`, `ep-backward` (all-to-alls of experts),
+`pp-forward`, `pp-backward` (between stages; `pp-interleaved-forward` and so on where stages have several chunks),
+`reduce` and `gather` (gradients and parameters, over data ranks).
 """
 
 from dataclasses import dataclass
@@ -14,15 +14,19 @@ from penstock.graph.arrays import Array
 from penstock.simulate.building import Item
 from penstock.simulate.llm.costs import Costs
 from penstock.simulate.llm.draft import Draft
-from penstock.simulate.llm.experts import Experts, Marks
-from penstock.simulate.llm.fabric import Fabric, Seat
+from penstock.simulate.llm.experts import Experts, Marks, in_pairs
+from penstock.simulate.llm.fabric import Fabric, Image
 from penstock.simulate.llm.gradients import Bucket, add_gradients
 from penstock.simulate.llm.job import LlmJob
 from penstock.simulate.llm.schedule import Work, order_of
 from penstock.simulate.network import Network
 from penstock.simulate.workload import Workload
 
+DELAYS = ("phases", "hops")
+"""Kinds of tasks that are communication."""
 _MOST_DEVICES = 512
+_MOST_ITEMS = 2_000_000
+"""Tasks and flows of a step, one by one in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,15 +42,38 @@ class Step:
 
 def build_step(job: LlmJob) -> Step:
     """The workload of a job's step, its network, and where its tasks are."""
+    _check_size(job)
     drawing = _Drawing(job)
     for stage in range(job.parallel.pipeline):
         drawing.add_stage(stage)
     drawing.join_stages()
     add_gradients(job, drawing.costs, drawing.draft, drawing.buckets())
     load, placement = drawing.draft.build()
-    fabric = Fabric(job.servers, drawing.seats, job.replicas == job.parallel.data, job.seed)
-    network = fabric.network(drawing.names)
+    network = Fabric(job.servers, drawing.seats, drawing.images, job.seed).network(drawing.names)
     return Step(load, network, placement, len(drawing.seats), job.parallel.gpus)
+
+
+def _check_size(job: LlmJob) -> None:
+    """Refuse what would take too long, or too much memory, before it is put together."""
+    parallel, replicas = job.parallel, job.replicas
+    alike, devices = parallel.alike(job.servers.gpus), parallel.pipeline * replicas
+    if devices > _MOST_DEVICES:
+        enough = parallel.pipeline * alike <= _MOST_DEVICES
+        if enough and parallel.data % alike:
+            mend = f"let data be a multiple of {alike}, so that {alike} ranks stand for all"
+        else:
+            mend = "set simulate to representatives" if enough else "lower pipeline, or expert"
+        raise PenstockError(f"{devices:,} devices are more than {_MOST_DEVICES} that are simulated one by one: {mend}.")
+    passes = 2 * parallel.microbatches
+    items = passes * parallel.chunks * replicas * 2
+    if parallel.expert > 1:
+        flows = parallel.expert - 1 if in_pairs(job) else 3
+        items += passes * job.model.layers * replicas * 2 * (1 + flows)
+    if items > _MOST_ITEMS:
+        raise PenstockError(
+            f"A step has about {items:,} tasks and flows, more than {_MOST_ITEMS:,}: take fewer microbatches or layers"
+            + (", or set all_to_all to detail ports." if parallel.expert > 1 and in_pairs(job) else ".")
+        )
 
 
 class _Drawing:
@@ -55,17 +82,18 @@ class _Drawing:
     def __init__(self, job: LlmJob) -> None:
         parallel = job.parallel
         self.job, self.costs, self.replicas = job, Costs(job), job.replicas
-        devices = parallel.pipeline * self.replicas
-        if devices > _MOST_DEVICES:
-            raise PenstockError(
-                f"{devices:,} devices are more than {_MOST_DEVICES} that are simulated one by one: set simulate to"
-                " representatives."
-            )
-        self.seats = [self._seat(stage, rank) for stage in range(parallel.pipeline) for rank in range(self.replicas)]
+        self.seats = [job.seat(stage, rank) for stage in range(parallel.pipeline) for rank in range(self.replicas)]
         self.names = [f"s{stage}.d{rank}" for stage in range(parallel.pipeline) for rank in range(self.replicas)]
-        self.draft = Draft(devices)
-        group = [seat.server for seat in self.seats[: parallel.expert]]
-        self.experts = Experts(job, self.draft, self.costs.to_experts, group) if parallel.expert > 1 else None
+        # Seen by the last ranks that are simulated, the first stand for those that follow.
+        beyond = range(parallel.expert if self.replicas < parallel.data else 0)
+        self.images = [
+            Image(stage * self.replicas + rank, job.seat(stage, self.replicas + rank).server)
+            for stage in range(parallel.pipeline)
+            for rank in beyond
+        ]
+        self.draft = Draft(len(self.seats) + len(self.images))
+        where = [seat.server for seat in self.seats]
+        self.experts = Experts(job, self.draft, self.costs.to_experts, where) if parallel.expert > 1 else None
         self._entries: dict[tuple[bool, int, int, int], Item] = {}
         """First and last task of a pass, by direction, chunk of the model, microbatch and device."""
         self._exits: dict[tuple[bool, int, int, int], Item] = {}
@@ -113,15 +141,18 @@ class _Drawing:
     def buckets(self) -> list[Bucket]:
         """Layers whose gradients go together, in the model's order."""
         parallel, model, out = self.job.parallel, self.job.model, []
-        if parallel.data == 1:
-            return []
         for chunk in range(parallel.chunks):
-            devices = self.devices(chunk % parallel.pipeline)
+            stage = chunk % parallel.pipeline
+            devices = self.devices(stage)
             for layers in self._cut(parallel.layers_of(chunk, model)):
                 ready = [self._closes[layers[0], device] for device in devices]
                 awaited = [self._opens[layers[0], device] for device in devices]
-                out.append(Bucket(layers, devices, ready, awaited))
+                out.append(Bucket(layers, devices, ready, awaited, self._images(stage)))
         return out
+
+    def _images(self, stage: int) -> range:
+        each = len(self.images) // self.job.parallel.pipeline
+        return range(len(self.seats) + stage * each, len(self.seats) + (stage + 1) * each)
 
     def _add_pass(self, stage: int, work: Work) -> tuple[list[Item], list[Item]]:
         """The first and the last task on each of a stage's devices."""
@@ -144,8 +175,8 @@ class _Drawing:
         for device in self.devices(stage):
             last: list[Item] = []
             for piece in pieces if work.forward else pieces[::-1]:
-                seconds = len(piece) * (costs.attention + costs.feed_forward)
-                seconds += costs.head * (piece[-1] == self.job.model.layers - 1)
+                seconds = len(piece) * (costs.attention(work.forward) + costs.feed_forward(work.forward))
+                seconds += costs.head(work.forward) * (piece[-1] == self.job.model.layers - 1)
                 item = self._task(work, f"{piece.start}", seconds, device, last)
                 if not last:
                     entries.append(item)
@@ -159,7 +190,7 @@ class _Drawing:
         """Attention, tokens to their experts, the experts, tokens back, for every layer; backward the same reversed."""
         layers = self.job.parallel.layers_of(stage + work.chunk * self.job.parallel.pipeline, self.job.model)
         costs, devices = self.costs, self.devices(stage)
-        head = costs.head * (layers[-1] == self.job.model.layers - 1)
+        head = costs.head(work.forward) * (layers[-1] == self.job.model.layers - 1)
         waits: list[list[Item]] = [[] for _ in devices]
         entries: list[Item] = []
         if not work.forward:
@@ -183,7 +214,7 @@ class _Drawing:
 
     def _attention(self, work: Work, layer: int, stage: int, waits: list[list[Item]]) -> list[Item]:
         items = [
-            self._task(work, f"{layer} attention", self.costs.attention, device, before)
+            self._task(work, f"{layer} attention", self.costs.attention(work.forward), device, before)
             for device, before in zip(self.devices(stage), waits, strict=True)
         ]
         found = self._opens if work.forward else self._closes
@@ -194,20 +225,19 @@ class _Drawing:
     def _experts(self, work: Work, layer: int, stage: int, ready: list[Item]) -> list[list[Item]]:
         """There, through the experts, and back; what each device then waits for."""
         assert self.experts is not None, "only for models with experts"
-        routing, load, size = self.experts.routing(layer), self.experts.load(layer), self.job.parallel.expert
+        load, size = self.experts.load(layer), self.job.parallel.expert
+        seconds = self.costs.feed_forward(work.forward)
         way = "forward" if work.forward else "backward"
         out: list[list[Item]] = []
         for first in range(0, self.replicas, size):
             devices = self.devices(stage)[first : first + size]
-            items = ready[first : first + size]
+            items, routing = ready[first : first + size], self.experts.routing(layer, devices)
             for name, sizes in (("to", routing), ("back", routing.back)):
                 marks = Marks(f"ep-{way} {layer}.{work.microbatch} {first} {name}", f"ep-{way}", work.microbatch, layer)
                 waits = self.experts.exchange(sizes, devices, items, marks)
                 if name == "to":
                     items = [
-                        self._task(
-                            work, f"{layer} experts", self.costs.feed_forward * float(load[rank]), device, before
-                        )
+                        self._task(work, f"{layer} experts", seconds * float(load[rank]), device, before)
                         for rank, (device, before) in enumerate(zip(devices, waits, strict=True))
                     ]
             out += waits
@@ -215,16 +245,10 @@ class _Drawing:
 
     def _task(self, work: Work, what: str, seconds: float, device: int, after: list[Item]) -> Item:
         kind = "forward" if work.forward else "backward"
-        times = 1.0 if work.forward else self.job.compute.backward
         name = f"{self.names[device]} {kind} {work.microbatch} layer {what}"
-        return self.draft.task(name, kind, seconds * times, device, after)
+        return self.draft.task(name, kind, seconds, device, after)
 
     def _cut(self, layers: range) -> list[range]:
         """Layers in buckets."""
         size = max(1, self.job.reduction.bucket_layers)
         return [layers[start : start + size] for start in range(0, len(layers), size)]
-
-    def _seat(self, stage: int, rank: int) -> Seat:
-        parallel, gpus = self.job.parallel, self.job.servers.gpus
-        first = (rank + parallel.data * stage) * parallel.tensor
-        return Seat(first // gpus, first % gpus, parallel.tensor)

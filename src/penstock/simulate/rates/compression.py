@@ -9,10 +9,13 @@ before training starts, as a mark in packets has to be.
 import numpy as np
 from numba import njit
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.simulate.rates.policy import Case
 
 _WORD = 64
+_STRETCHES = 4  # of time in which the mean coflow is under way
+_MOST = 500_000  # coflows of all iterations
 
 
 def compressed(case: Case, ranks: Array, starts: Array, ends: Array, queues: int) -> Array:
@@ -29,6 +32,16 @@ def compressed(case: Case, ranks: Array, starts: Array, ends: Array, queues: int
     return np.asarray(_queues(order, first, begin, end, _crossed(case, count), queues)[number])
 
 
+def check_coflows(case: Case) -> None:
+    """Refuse more coflows than can be put in queues in a reasonable time."""
+    many = len(case.amounts.sizes) * (int(case.coflows.max(initial=0)) + 1)
+    if many > _MOST:
+        raise PenstockError(
+            f"{many:,} coflows are more than {_MOST:,} that are put in queues: take fewer iterations or microbatches,"
+            " or leave out --queues."
+        )
+
+
 def _crossed(case: Case, count: int) -> Array:
     """uint64 [coflows, words]: a bit for every link that a coflow's flows cross."""
     routes = case.routes
@@ -43,24 +56,52 @@ def _crossed(case: Case, count: int) -> Array:
     return np.packbits(padded, axis=1).view(np.uint64)
 
 
-@njit(nogil=True, cache=True)
 def _queues(order: Array, rank: Array, begin: Array, end: Array, crossed: Array, queues: int) -> Array:
-    """The queue of every coflow, in order; quadratic in coflows, but a step has thousands of them at most."""
-    out = np.zeros(order.shape[0], np.int64)
-    count = crossed.shape[0]
-    for k in range(order.shape[0]):
-        coflow, queue = order[k], 0
-        j = k - 1
-        # Those before it in the order; the last queue is the most that can come out.
-        while j >= 0 and queue < queues - 1:
-            other = order[j]
-            j -= 1
-            if out[other] < queue or rank[other] == rank[coflow]:
-                continue
-            if begin[other] < end[coflow] and begin[coflow] < end[other]:
-                for word in range(crossed.shape[1]):
-                    if crossed[coflow % count, word] & crossed[other % count, word]:
-                        queue = min(out[other] + 1, queues - 1)
-                        break
-        out[coflow] = queue
+    """The queue of every coflow, in order.
+
+    Those that have theirs are listed by stretches of time, as wide as keeps the lists short: a coflow looks only at
+    those of its own stretches.
+    """
+    out, since = np.zeros(len(order), np.int64), begin.min()
+    width = max((end - begin).sum() / (_STRETCHES * len(order)), (end.max() - since) / len(order)) or 1.0
+    first, last = (((each - since) / width).astype(np.int64) for each in (begin, end))
+    heads, listed = np.full(last.max() + 1, -1), np.empty((2, (last - first + 1).sum()), np.int64)
+    _put_in_queues(order, rank, begin, end, crossed, queues, first, last, heads, listed, out)
     return out
+
+
+@njit(nogil=True, cache=True)
+def _put_in_queues(
+    order: Array,
+    rank: Array,
+    begin: Array,
+    end: Array,
+    crossed: Array,
+    queues: int,
+    first: Array,
+    last: Array,
+    heads: Array,
+    listed: Array,
+    out: Array,
+) -> None:
+    """Fill in `out`. A stretch's list is of places in `listed`: who it is, and the place of the next."""
+    count, at = crossed.shape[0], 0
+    for coflow in order:
+        queue = 0
+        for stretch in range(first[coflow], last[coflow] + 1):
+            entry = heads[stretch]
+            # The last queue is the most that can come out.
+            while entry >= 0 and queue < queues - 1:
+                other = listed[0, entry]
+                entry = listed[1, entry]
+                if out[other] < queue or rank[other] == rank[coflow]:
+                    continue
+                if begin[other] < end[coflow] and begin[coflow] < end[other]:
+                    for word in range(crossed.shape[1]):
+                        if crossed[coflow % count, word] & crossed[other % count, word]:
+                            queue = min(out[other] + 1, queues - 1)
+                            break
+        out[coflow] = queue
+        for stretch in range(first[coflow], last[coflow] + 1):
+            listed[0, at], listed[1, at], heads[stretch] = coflow, heads[stretch], at
+            at += 1

@@ -30,12 +30,14 @@ _ORDER = dict.fromkeys(TYPES, _FIRST) | {
 def model_ranks(case: Case) -> Array:
     """int64 [iterations, flows]: the order of the coflows, from their factors."""
     kinds = rank_by_kind(case, _ORDER, _LAST)[0]
-    gathers = np.array([kind == "gather" for kind in case.kinds])
+    gathers, reductions = (np.array([kind == each for kind in case.kinds]) for each in ("gather", "reduce"))
     microbatch = case.microbatches.astype(np.int64)
     layer = case.layers.astype(np.int64)
-    widths = (int(microbatch.max(initial=0)) + 1, max(3, int(layer.max(initial=0)) + 1))
+    widths = (int(microbatch.max(initial=0)) + 1, max(3, int(layer.max(initial=0)) + 1) + 1)
     by_layer = microbatch == 0
     higher, lower = np.where(by_layer, layer, kinds), np.where(by_layer, kinds, layer)
+    # Reductions come last in their microbatch, also where it is the first because it is the only one.
+    higher, lower = np.where(reductions, widths[1] - 1, higher), np.where(reductions, layer, lower)
     step = np.arange(len(case.amounts.sizes), dtype=np.int64)[:, None] + gathers[None, :]
     return np.asarray(((step * widths[0] + microbatch) * widths[1] + higher) * widths[1] + lower)
 

@@ -23,6 +23,8 @@ _MOST_MS, _MOST_MB = MOST_SECONDS * 1e3, MOST_BYTES / MEGABYTE
 def read_trace(path: Path | str) -> Trace:
     """Read a trace."""
     path = Path(path)
+    if "\0" in str(path):
+        raise PenstockError(f"{str(path)!r} is no name of a file: give the file of a trace.")
     try:
         with path.open(encoding="ascii", errors="replace") as file:
             return _Reader(path, file).trace()
