@@ -18,6 +18,8 @@ JOBS = {
     "saint-walk": {**SAINT, "walk_length": 2},
     "cluster": {"clusters": 8, "clusters_per_batch": 2, "epochs": 2, "layers": 2},
 }
+OFTEN = ("ladies", "saint-edge", "cluster")
+"""Of each way to draw one, tried every time."""
 WAYS = {
     "fastgcn": {"samplers": 1},
     "ladies": {"reduce": "servers"},
@@ -49,7 +51,9 @@ def on_cluster(place, folder, sampler, spread, parts=2, **cluster):
     return run_on(file, place[1].path, folder / "run", sampler=sampler, **JOBS[sampler]).path
 
 
-@pytest.mark.parametrize("sampler", JOBS)
+@pytest.mark.parametrize(
+    "sampler", [pytest.param(each, marks=[pytest.mark.long] * (each not in OFTEN)) for each in JOBS]
+)
 def test_two_workers_lose_as_one(place, tmp_path, sampler):
     run = on_cluster(place, tmp_path, sampler, machines(1, 1), **WAYS[sampler])
     assert_same_losses(run, on_one_machine(place, sampler), ROUNDING)
