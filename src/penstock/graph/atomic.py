@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
@@ -39,9 +39,14 @@ def new_folder(target: Path, force: bool = False) -> Iterator[Path]:
 
 def write_whole(path: Path, text: str) -> None:
     """Write or replace a document; where the disk is full, the one before stays and nothing else is left."""
+    replace_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """The same for a file of any kind, by whoever writes it."""
     temporary = path.with_name(f".{path.name}.writing-{token_hex(4)}")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        write(temporary)
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

@@ -7,13 +7,13 @@ has.
 """
 
 from pathlib import Path
-from secrets import token_hex
 
 import numpy as np
 
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.atomic import replace_whole
 from penstock.graph.graph import Graph, NodeSet
 from penstock.partition import open_partition
 from penstock.sampling.cluster import clusters_from, clusters_of
@@ -70,17 +70,14 @@ def _kept(parts: Parts, job: Job) -> Array:
             )
         return clusters
     clusters = _found(parts, job)
-    temporary = path.with_name(f".{_FILE}.writing-{token_hex(4)}")
-    try:
-        with temporary.open("wb") as file:
-            np.save(file, clusters, allow_pickle=False)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise PenstockError(
-            f"Could not write {path}: {error.strerror or error}. Free space, then try again."
-        ) from error
+    replace_whole(path, lambda temporary: _save(temporary, clusters))
     return clusters
+
+
+def _save(path: Path, clusters: Array) -> None:
+    # Given a name, NumPy would add an ending to it.
+    with path.open("wb") as file:
+        np.save(file, clusters, allow_pickle=False)
 
 
 def _found(parts: Parts, job: Job) -> Array:
