@@ -7,7 +7,9 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.simulate.amounts import draw_amounts
+from penstock.simulate.building import WorkloadBuilder
 from penstock.simulate.llm import Compute, Exchange, LlmJob, Model, Parallelism, Reduction, Servers, Step, build_step
+from penstock.simulate.network import star
 from penstock.simulate.pace import exposed_seconds, step_seconds
 from penstock.simulate.rates.compression import compressed
 from penstock.simulate.rates.hermod import model_ranks
@@ -124,3 +126,16 @@ def test_too_many_coflows_for_queues_are_refused() -> None:
     simulator = Simulator(step.load, step.network, 1000, "hermod")
     with pytest.raises(PenstockError, match="or leave out --queues"):
         with_queues(simulator, step.placement, 4)
+
+
+def test_a_planned_jobs_gradients_go_before_its_features() -> None:
+    building = WorkloadBuilder()
+    ends = [building.task(name, "task", 1.0) for name in ("here", "there")]
+    for kind in ("features", "lists", "gradients", "weights"):
+        building.flow(ends[0], ends[1], 1e6, kind, name=kind)
+    network = star([1e6, 1e6], [1e6, 1e6])
+    found = Simulator(building.build(), network, 2, "hermod").case(np.array([0, 1], np.int32))
+    features, lists, gradients, weights = model_ranks(found).T.tolist()
+    for n in range(2):
+        assert gradients[n] == weights[n] < lists[n] < features[n]
+    assert features[0] < gradients[1]

@@ -24,6 +24,8 @@ _ORDER = dict.fromkeys(TYPES, _FIRST) | {
     "reduce": _LAST,
     "gather": _LAST,
     "batch": _SECOND,
+    "blocks": _SECOND,
+    "lists": _SECOND,
 }
 
 

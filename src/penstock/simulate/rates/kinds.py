@@ -20,6 +20,10 @@ TYPES = {
     "gradient": DP,
     "parameters": DP,
     "ring": DP,
+    "gradients": DP,
+    "weights": DP,
+    "row gradients": DP,
+    "rows": DP,
 }
 """The type of a kind of flow: experts' all-to-alls, between stages, over data ranks; a GNN's gradients are the last."""
 
