@@ -5,8 +5,28 @@ from numba import njit
 
 from penstock.graph.arrays import Array
 
-WIDE = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-"""Every float16 as a float32, by its bits: kernels for the host know no float16."""
+
+
+def _float32_of_every_half() -> Array:
+    """The float32 of each of the 65,536 float16 bit patterns, indexed by the pattern.
+
+    The table is made of integers, because converting signalling NaNs as floating-point numbers raises a warning on
+    some processors (ARM) and none on others (x86). A NaN keeps its payload and becomes quiet.
+    """
+    patterns = np.arange(1 << 16, dtype=np.uint32)
+    sign = (patterns & 0x8000) << 16
+    exponent = (patterns >> 10) & 0x1F
+    fraction = patterns & 0x3FF
+    normal = ((exponent + (127 - 15)) << 23) | (fraction << 13)
+    special = np.uint32(0x7F800000) | (fraction << 13) | np.where(fraction > 0, np.uint32(0x400000), np.uint32(0))
+    # A subnormal float16 is `fraction` times 2**-24, which a float32 holds as a normal number.
+    subnormal = (fraction.astype(np.float32) * np.float32(2.0**-24)).view(np.uint32)
+    size = np.where(exponent == 0, subnormal, np.where(exponent == 0x1F, special, normal))
+    return (sign | size).astype(np.uint32).view(np.float32)
+
+
+WIDE = _float32_of_every_half()
+"""Each float16 as a float32, indexed by its bits: Numba's kernels for the host have no float16."""
 _SMALLEST = np.float32(np.finfo(np.float32).tiny)
 
 
