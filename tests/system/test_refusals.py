@@ -19,10 +19,10 @@ def graph(tmp_path_factory):
 @pytest.mark.parametrize(
     "fields, sentence",
     [
-        pytest.param({"sampler": "ladies", "weight": "w"}, "not draw by edge weights", marks=pytest.mark.long),
+        pytest.param({"sampler": "ladies", "weight": "w"}, "support drawing by edge weights", marks=pytest.mark.long),
         pytest.param({"time": "node:when"}, "when", marks=pytest.mark.long),
-        pytest.param({"sampler": "labor", "time": "node:y"}, "labor does not obey times", marks=pytest.mark.long),
-        ({"task": "link-prediction", "time": "t"}, "not by time"),
+        pytest.param({"sampler": "labor", "time": "node:y"}, "labor does not support drawing", marks=pytest.mark.long),
+        ({"task": "link-prediction", "time": "t"}, "not sampled by time"),
         ({"features": "colour"}, "colour"),
     ],
 )

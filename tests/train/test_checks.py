@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from penstock import PenstockError
+from penstock.train.batch_source import check_sampler_supports
 from penstock.train.checks import check_job
 from penstock.train.data import choose_task
 from penstock.train.job import make_job
@@ -53,13 +54,13 @@ def test_metrics_of_one_label(graph):
 )
 def test_what_only_neighbour_sampling_obeys(sampler, graph):
     for fields, said in (
-        ({"weight": "w"}, f"{sampler} does not draw by edge weights.*`weight` \\('w'\\)"),
-        ({"time": "t"}, f"{sampler} does not obey times.*`time` \\('t'\\)"),
-        ({"replace": True}, f"{sampler} does not draw with repetition.*`replace`"),
+        ({"weight": "w"}, f"{sampler} does not support drawing by edge weights.*`weight` \\('w'\\)"),
+        ({"time": "t"}, f"{sampler} does not support drawing by time.*`time` \\('t'\\)"),
+        ({"replace": True}, f"{sampler} does not support drawing with replacement.*`replace`"),
     ):
         with pytest.raises(PenstockError, match=said):
-            check(graph, sampler=sampler, **fields)
-        check(graph, **fields)
+            check_sampler_supports(make_job({"graph": "g", "sampler": sampler, **fields}), typed=False)
+        check_sampler_supports(make_job({"graph": "g", **fields}), typed=False)
     check(graph, sampler=sampler)
 
 

@@ -17,6 +17,7 @@ from penstock.sampling.block import MiniBatch
 from penstock.sampling.homogeneous import Homogeneous, homogeneous, whole_graph
 from penstock.sampling.induced import Inducer, blocks_on
 from penstock.sampling.key import BatchKey
+from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings
 
 
 class ClusterSampler:
@@ -89,3 +90,17 @@ def clusters_of(graph: Graph, count: int, seed: int = 0) -> Array:
     if count < 2:
         raise PenstockError(f"{count} clusters cut nothing: ask for 2 or more.")
     return assign(graph, Cut(count, balance=("vertices",), seed=seed)).assignment
+
+
+def _build(source: GraphSource, settings: SamplerSettings) -> ClusterSampler:
+    graph = source.whole_lists("cluster")
+    return ClusterSampler(graph, source.clusters(settings.options), source.training_vertices(), settings.layers)
+
+
+CLUSTER = SamplerEntry(
+    "cluster",
+    _build,
+    joint=True,
+    items_per_batch=lambda options: options.clusters_per_batch,
+    uses_clusters=True,
+)

@@ -13,6 +13,7 @@ from penstock.graph.graph import Graph
 from penstock.sampling.homogeneous import Homogeneous, Reading
 from penstock.sampling.importance import Distribution, importance
 from penstock.sampling.layerwise import LayerwiseSampler
+from penstock.sampling.registry import SamplerEntry
 
 
 class FastGCN(LayerwiseSampler):
@@ -26,3 +27,11 @@ class FastGCN(LayerwiseSampler):
         drawn, chances = self._distribution.draw(key, size)
         np.add.at(scale, drawn, 1 / (size * chances))
         return drawn
+
+
+FASTGCN = SamplerEntry(
+    "fastgcn",
+    lambda source, settings: FastGCN(source.whole_lists("fastgcn"), settings.options.layer_sizes),
+    per_layer="layer_sizes",
+    joint=True,
+)

@@ -1,25 +1,31 @@
 """LABOR-0 (Balin and Çatalyürek, NeurIPS 2023): neighbours chosen so that destinations share them.
 
 All destinations of a hop see the same uniform number r_u of a source vertex u, and v takes u if r_u < min(1, k / d_v).
-Every edge is as likely as with k neighbours a vertex, but destinations agree on their choice, so that a batch has fewer
-vertices. The number drawn varies: k in the mean for lists longer than k, the whole list for others.
+Each edge is as likely as with k neighbours for each vertex, but destinations agree on their choice, so that a batch has
+fewer vertices. The number drawn varies: k in the mean for lists longer than k, the whole list for others. Because the
+number depends on the source alone, the owners of a cut graph's parts decide by themselves and still agree.
 
 Estimator: Horvitz and Thompson's. An edge's weight is 1 / min(1, k / d_v), so that the weighted sum is unbiased for the
 list's sum and, divided by `totals`, for its mean. (The plain mean of what was drawn would vary less and be biased.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Self
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.homogeneous import whole_graph
+from penstock.sampling.homogeneous import WholeGraph, whole_graph
 from penstock.sampling.key import BatchKey
 from penstock.sampling.labor_kernels import draw_shared
-from penstock.sampling.neighbours import ALL
+from penstock.sampling.lists import Drawn, Readable, Readers, check_seeds, numbered
+from penstock.sampling.neighbours import ALL, check_fanouts
+from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
 from penstock.sampling.relabel import PerThread, Rows, rows_for
 
 
@@ -30,30 +36,73 @@ class Labor:
     """
 
     def __init__(self, graph: Graph, fanouts: Sequence[int], original: Array | None = None) -> None:
-        self._graph = whole_graph(graph, "Labor", original)
-        if not fanouts or any(fanout == 0 or fanout < ALL for fanout in fanouts):
-            raise PenstockError(f"Fan-outs {list(fanouts)} cannot be sampled: give positive numbers, or -1 for all.")
-        self.fanouts = list(fanouts)
-        self._rows: PerThread[Rows] = PerThread(lambda: rows_for(graph.num_nodes))
+        whole = whole_graph(graph, "Labor", original)
+        names = None if original is None else {whole.node_type: original}
+        (kind,) = graph.edges
+        self._set_up(Readable({whole.node_type: whole.count}, {kind: SharedLists(whole)}, names), fanouts)
+
+    @classmethod
+    def over(cls, readable: Readable, fanouts: Sequence[int]) -> Self:
+        """A sampler of lists wherever they are; they must draw as `SharedLists` does."""
+        if len(readable.counts) != 1 or len(readable.relations) != 1:
+            raise PenstockError("Sampler labor is for graphs with one node and edge type: use neighbour.")
+        sampler = cls.__new__(cls)
+        sampler._set_up(readable, fanouts)
+        return sampler
+
+    def _set_up(self, readable: Readable, fanouts: Sequence[int]) -> None:
+        check_fanouts(fanouts)
+        ((self.node_type, count),), (self._lists,) = readable.counts.items(), readable.relations.values()
+        self.fanouts, self._count = list(fanouts), count
+        self._names = None if readable.names is None else readable.names[self.node_type]
+        self._rows: PerThread[Rows] = PerThread(lambda: rows_for(count))
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
         """The batch of some different seeds; the same for the same key on any thread."""
-        seeds = self._graph.seeds(seeds)
-        rows, blocks = self._rows.get(), []
+        seeds = check_seeds(seeds, self._count, self.node_type, index_dtype(self._count))
+        rows, blocks = self._rows.get(), list[Block]()
         rows.start(seeds)
         try:
             for hop, fanout in enumerate(self.fanouts):
-                blocks.append(self._hop(rows, fanout, key.hop(hop)))
+                readers = Readers(rows.vertices[: rows.known])
+                blocks.append(numbered(self._lists.start_draw(readers, key.hop(hop), fanout, False)(), rows))
+            totals = self._lists.start_totals(Readers(rows.vertices[: rows.known]))()
+            for block in blocks:
+                block.totals = totals[: block.num_src]
             vertices = rows.vertices[: rows.known].copy()
         finally:
             rows.forget()
-        return MiniBatch(seeds, vertices, blocks[::-1], node_type=self._graph.node_type, key=key)
+        names = None if self._names is None else self._names[vertices]
+        return MiniBatch(seeds, vertices, blocks[::-1], node_type=self.node_type, key=key, names=names)
 
-    def _hop(self, rows: Rows, fanout: int, key: np.uint64) -> Block:
-        graph, readers = self._graph, rows.vertices[: rows.known]
+
+class SharedLists:
+    """Lists of a graph in this process, from which all rows of a hop draw with the same random numbers."""
+
+    weighted = False
+
+    def __init__(self, graph: WholeGraph) -> None:
+        self._graph = graph
+
+    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], Drawn]:
+        """Draws when waited for."""
+        return partial(self._draw, readers.vertices, key, fanout)
+
+    def start_totals(self, readers: Readers) -> Callable[[], Array]:
+        """Counts when waited for."""
+        return partial(self._graph.totals, readers.vertices)
+
+    def _draw(self, vertices: Array, key: np.uint64, fanout: int) -> Drawn:
+        graph = self._graph
         most = np.iinfo(np.int64).max if fanout == ALL else fanout
-        indptr, positions = draw_shared(graph.indptr, graph.indices, graph.names, key, most, readers)
-        row_weights = np.maximum(graph.totals(readers) / np.float32(most), np.float32(1))
-        weights = np.repeat(row_weights, np.diff(indptr))
-        indices = rows.number(graph.indices[positions], indptr)
-        return Block(indptr, indices, rows.known, weights, graph.totals(rows.vertices[: rows.known]))
+        indptr, positions = draw_shared(graph.indptr, graph.indices, graph.names, key, most, vertices)
+        row_weights = np.maximum(graph.totals(vertices) / np.float32(most), np.float32(1))
+        return Drawn(indptr, graph.indices[positions], None, np.repeat(row_weights, np.diff(indptr)))
+
+
+def _build(source: GraphSource, settings: SamplerSettings) -> Labor:
+    fanouts = plain_fanouts(settings.options)
+    return Labor.over(source.lists(settings.options, shared=True).readable, fanouts)
+
+
+LABOR = SamplerEntry("labor", _build, per_layer="fanouts")

@@ -12,6 +12,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, unit
 from penstock.sampling.homogeneous import Reading
 from penstock.sampling.layerwise import LayerwiseSampler
+from penstock.sampling.registry import SamplerEntry
 
 
 class Ladies(LayerwiseSampler):
@@ -21,6 +22,14 @@ class Ladies(LayerwiseSampler):
         candidates = _weigh(*lists, scale)
         _scale_drawn(candidates, key, size, scale)
         return candidates
+
+
+LADIES = SamplerEntry(
+    "ladies",
+    lambda source, settings: Ladies(source.whole_lists("ladies"), settings.options.layer_sizes),
+    per_layer="layer_sizes",
+    joint=True,
+)
 
 
 @njit(nogil=True, cache=True)

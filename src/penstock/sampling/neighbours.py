@@ -43,7 +43,7 @@ class NeighbourSampler:
         relabel: str = "auto",
     ) -> None:
         _check_graph(graph, time)
-        _check_fanouts(fanouts)
+        check_fanouts(fanouts)
         ((node_type, nodes),), ((edge_type, edge_set),) = graph.nodes.items(), graph.edges.items()
         clock = None if time is None else clock_of(graph, time)
         lists = Lists(edge_set, edge_key(edge_type), original, replace, weight, clock)
@@ -68,7 +68,7 @@ class NeighbourSampler:
             raise PenstockError(
                 "NeighbourSampler samples graphs with one node type and one edge type: use TypedNeighbourSampler."
             )
-        _check_fanouts(fanouts)
+        check_fanouts(fanouts)
         sampler = cls.__new__(cls)
         sampler._set_up(readable, fanouts, totals, False, clock, relabel)
         return sampler
@@ -138,7 +138,7 @@ def _readers(rows: Rows, limits: Array | None, exclusion: Exclusion = NOTHING, p
     return Readers(vertices, trees if places is None else places[trees], limits[trees], exclusion)
 
 
-def _check_fanouts(fanouts: Sequence[int]) -> None:
+def check_fanouts(fanouts: Sequence[int]) -> None:
     if not fanouts or any(fanout == 0 or fanout < ALL for fanout in fanouts):
         raise PenstockError(f"Fan-outs {list(fanouts)} cannot be sampled: give positive numbers, or -1 for all.")
 

@@ -1,12 +1,16 @@
 """The sampler's part of a job."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from penstock.graph.documents import StrictDocument, split_commas
+from penstock.sampling.registry import SAMPLERS
 
-SamplerName = Literal["neighbour", "labor", "fastgcn", "ladies", "saint-vertex", "saint-edge", "saint-walk", "cluster"]
+if TYPE_CHECKING:
+    SamplerName = str
+else:
+    SamplerName = Literal[tuple(SAMPLERS)]
 
 
 class SamplerOptions(StrictDocument):

@@ -11,7 +11,8 @@ from penstock.sampling.block import Block, TypedBatch, TypedBlock
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.key import BatchKey
 from penstock.sampling.lists import Lists, Readable, Readers, check_typed_seeds, numbered
-from penstock.sampling.neighbours import ALL
+from penstock.sampling.neighbours import ALL, NeighbourSampler
+from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
 from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
 
 Relation = EdgeType | str
@@ -182,3 +183,24 @@ def _by_relation(edge_types: list[EdgeType], fanout: int | Mapping[Relation, int
 def _followed(edge_types: Iterable[EdgeType], hops: list[dict[EdgeType, int]]) -> list[EdgeType]:
     """Relations that some hop follows, in stored order."""
     return [kind for kind in edge_types if any(kind in hop for hop in hops)]
+
+
+def _build(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler | TypedNeighbourSampler:
+    options = settings.options
+    if not source.typed:
+        fanouts, lists = plain_fanouts(options), source.lists(options)
+        return NeighbourSampler.over(lists.readable, fanouts, settings.totals, clock=lists.clock)
+    if options.time is not None:
+        raise PenstockError("Sampling by time is for graphs with one node and edge type: leave out `time`.")
+    by_relation: list[int | Mapping[Relation, int]] = [
+        dict(fanout.items()) if isinstance(fanout, dict) else fanout for fanout in options.fanouts
+    ]
+    return TypedNeighbourSampler.over(source.lists(options).readable, by_relation, settings.totals)
+
+
+NEIGHBOUR = SamplerEntry(
+    "neighbour",
+    _build,
+    frozenset({"types", "weight", "time", "replace", "exclude", "device"}),
+    per_layer="fanouts",
+)

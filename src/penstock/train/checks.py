@@ -9,28 +9,9 @@ _ONE_LABEL = ("accuracy",)
 
 
 def check_job(job: Job, task: Task, has_validation: bool) -> None:
-    """Refuse fields that would be left unheard, or heard only after an epoch. For jobs that are about to train."""
-    _check_sampler(job)
+    """Refuse fields that would be ignored, or used only after an epoch. For jobs that are about to train."""
     _check_metric(task)
     _check_validation(job, has_validation)
-
-
-def _check_sampler(job: Job) -> None:
-    if job.sampler == "neighbour":
-        return
-    neighbour = "use sampler neighbour"
-    if job.weight is not None:
-        raise PenstockError(
-            f"Sampler {job.sampler} does not draw by edge weights: {neighbour}, or leave out `weight` ({job.weight!r})."
-        )
-    if job.time is not None:
-        raise PenstockError(
-            f"Sampler {job.sampler} does not obey times: {neighbour}, or leave out `time` ({job.time!r})."
-        )
-    if job.replace:
-        raise PenstockError(
-            f"Sampler {job.sampler} does not draw with repetition: {neighbour}, or leave out `replace`."
-        )
 
 
 def _check_metric(task: Task) -> None:

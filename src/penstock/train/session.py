@@ -16,6 +16,7 @@ from penstock.nn.own import build_own
 from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.progress import SILENT, Progress
+from penstock.train.batch_source import clock_for, layers_of
 from penstock.train.data import choose_task, open_data, prepared, with_empty_relations
 from penstock.train.device_full import STEPS, device_memory
 from penstock.train.inference import Inference, evaluating
@@ -25,7 +26,6 @@ from penstock.train.learned_labels import LearnedLabels
 from penstock.train.optimisers import make_optimiser, make_schedule
 from penstock.train.processor import chosen_device
 from penstock.train.reach import Reach, followed_relations
-from penstock.train.samplers import clock_for, layers_of
 from penstock.train.standing import Standing
 from penstock.train.tasks import Task, make_task
 

@@ -7,6 +7,7 @@ from cut_and_sampled import KEY, assert_same_but_for_numbers, cut_at_random, pla
 from penstock import PenstockError
 from penstock.sampling.labor import Labor
 from penstock.sampling.parts import OwnedPart, RemoteSampler, parted_labor, serve_batches
+from penstock.wire.errors import RemoteError
 
 SEEDS = np.array([7, 0, 299, 31, 150, 12])
 FANOUTS = [4, -1, 3]
@@ -35,11 +36,14 @@ def test_parts_and_samplers_behind_the_wire(tmp_path, owners):
     assert_same_but_for_numbers(partition, remote.sample(partition.new_ids(SEEDS), KEY), whole)
 
 
-def test_what_labor_does_not_do_is_refused(tmp_path):
+def test_what_labor_does_not_do_is_refused(tmp_path, owners):
     with pytest.raises(PenstockError, match="one node and edge type"):
         parted_labor(cut_at_random(typed_graph(), 2, tmp_path / "typed"), [2])
     partition = cut_at_random(plain_graph(), 2, tmp_path)
     with pytest.raises(PenstockError, match="cannot be sampled"):
         parted_labor(partition, [2, 0])
-    with pytest.raises(PenstockError, match="use sampler neighbour"):
-        parted_labor(partition, [2]).sample(SEEDS, KEY, exclude=np.empty((2, 0), np.int64))
+    worker, channels, helper = owners(partition, "sampler-0")
+    serve_batches(helper, {"train": parted_labor(partition, [2], channels=channels)})
+    remote = RemoteSampler([worker.channel("sampler-0", "batches")], "train", {"node": 300})
+    with pytest.raises(RemoteError, match="does not support exclude"):
+        remote.sample(SEEDS, KEY, exclude=np.empty((2, 0), np.int64))

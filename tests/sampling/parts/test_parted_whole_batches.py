@@ -40,7 +40,7 @@ def parted(kind, partition, local, channels, share=None, **more):
     """The same over parts."""
     graph = parted_graph(partition, kind, local, channels)
     sampler = made(kind, graph, partition.new_ids(TRAIN), CLUSTERS[partition.original()])
-    return SharedSampler(kind, graph, sampler, share, **more)
+    return SharedSampler(graph, sampler, share, **more)
 
 
 def items_of(kind):
@@ -165,8 +165,10 @@ def test_what_they_do_not_do_is_refused(tmp_path, owners):
     partition = cut_at_random(plain_graph(), 2, tmp_path)
     worker, channels, helper = owners(partition, "sampler-0")
     ladies = parted("ladies", partition, {}, channels)
-    with pytest.raises(PenstockError, match="use sampler neighbour"):
-        ladies.sample(SEEDS, KEY, exclude=np.empty((2, 0), np.int64))
     serve_batches(helper, {"train": ladies})
+    with pytest.raises(RemoteError, match="does not support exclude"):
+        RemoteSampler([worker.channel("sampler-0")], "train", {"node": 300}).sample(
+            SEEDS, KEY, exclude=np.empty((2, 0), np.int64)
+        )
     with pytest.raises(RemoteError, match="it has no items"):
         RemoteSampler([worker.channel("sampler-0")], "train", {"node": 300}).items()

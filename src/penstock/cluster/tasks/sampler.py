@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member
+from penstock.cluster.worker.batch_source import SAMPLER, job_sampler
 from penstock.cluster.worker.cut_graph import Parts
-from penstock.cluster.worker.drawing import SAMPLER, job_sampler
 from penstock.sampling.parts import serve_batches
 from penstock.train.job import make_job
 

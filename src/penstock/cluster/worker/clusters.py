@@ -17,7 +17,6 @@ from penstock.graph.atomic import replace_whole
 from penstock.graph.graph import Graph, NodeSet
 from penstock.partition import open_partition
 from penstock.sampling.cluster import clusters_from, clusters_of
-from penstock.sampling.parts import edge_types_in
 from penstock.train.job import Job
 from penstock.wire import Message
 
@@ -91,7 +90,7 @@ def _found(parts: Parts, job: Job) -> Array:
                 " give one whole number a vertex."
             )
     else:
-        (kind,) = edge_types_in(parts.owned, parts.lists)
+        (kind,) = parts.edge_types
         nodes = {kind[2]: NodeSet(parts.partition.book.count())}
         graph = Graph(nodes, {kind: parts.reader.lists(kind)}, str(parts.partition.document.graph))
         clusters = clusters_of(graph, job.clusters, job.seed)

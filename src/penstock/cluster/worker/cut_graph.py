@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from penstock.graph.graph import SPLITS, EdgeSet, Graph, NodeSet
 from penstock.graph.schema import EdgeType
 from penstock.partition import Partition, open_partition
 from penstock.sampling.links import Absent
-from penstock.sampling.parts import OwnedPart, RelationReader
+from penstock.sampling.parts import OwnedPart, RelationReader, edge_types_in
 from penstock.sampling.temporal import OF_NODES
 from penstock.store.local import LocalStore
 from penstock.store.parts import PartedStore
@@ -81,6 +82,11 @@ class Parts:
         """Edges that the task holds out, by relation: they are in the parts' files, and nobody draws them."""
         self.exchange = Exchange(member)
         self._times: Array | None = None
+
+    @cached_property
+    def edge_types(self) -> list[EdgeType]:
+        """The relations of the graph, in stored order."""
+        return edge_types_in(self.owned, self.lists)
 
     @property
     def reader(self) -> RelationReader:

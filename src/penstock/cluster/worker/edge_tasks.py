@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from penstock.cluster.worker.batch_source import make_parted_edge_batches
 from penstock.cluster.worker.cut_graph import CutGraph, Parts, RemoteEdges
-from penstock.cluster.worker.drawing import make_parted_edge_drawing
 from penstock.cluster.worker.split import EdgeSplit, SeedSplit, whole_batches
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.sampling.links import Reverse, find_reverse, split_and_tell
+from penstock.train.batch_source import check_sampler_supports
 from penstock.train.data import Task as TaskName
 from penstock.train.data import choose_edge_type
 from penstock.train.job import Job
@@ -26,8 +26,7 @@ from penstock.train.tasks.edge_labels import labelled_edges
 
 def make_parted_edge_task(parts: Parts, graph: CutGraph, job: Job, name: TaskName) -> tuple[Task, CutGraph, SeedSplit]:
     """The job's task on edges, the graph it trains on, and how its batches are split."""
-    if job.sampler != "neighbour" or job.time is not None:
-        raise PenstockError("Tasks on edges are sampled with sampler neighbour and not by time.")
+    check_sampler_supports(job, not graph.is_homogeneous, excluding=True)
     links = name == "link-prediction"
     _learn_names(parts, graph)
     kind = choose_edge_type(graph, job, None if links else job.label)
@@ -45,11 +44,11 @@ def make_parted_edge_task(parts: Parts, graph: CutGraph, job: Job, name: TaskNam
     if links:
         count = graph.edges[kind].count
         items: Array = np.arange(count, dtype=index_dtype(count))
-        drawing = make_parted_edge_drawing(parts, job, new, typed, items)
-        return LinkTask(graph, kind, drawing, job, reverse, share), graph, whole_batches(items)
+        batches = make_parted_edge_batches(parts, job, new, typed, items)
+        return LinkTask(graph, kind, batches, job, reverse, share), graph, whole_batches(items)
     data = labelled_edges(graph, kind, job, None, reverse)
-    drawing = make_parted_edge_drawing(parts, job, new, typed, data.splits["train"])
-    return EdgeTask(graph, data, drawing, job, share), graph, whole_batches(drawing.items)
+    batches = make_parted_edge_batches(parts, job, new, typed, data.splits["train"])
+    return EdgeTask(graph, data, batches, job, share), graph, whole_batches(batches.items)
 
 
 def _learn_names(parts: Parts, graph: CutGraph) -> None:

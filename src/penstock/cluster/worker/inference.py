@@ -20,10 +20,10 @@ from penstock.progress import SILENT, Progress
 from penstock.sampling import ALL, BatchKey
 from penstock.sampling.device.block import on_device
 from penstock.sampling.parts import parted_sampler
+from penstock.train.batch_source import clock_for, layers_of
 from penstock.train.device_full import INFERENCE, device_memory
 from penstock.train.inference import evaluating
 from penstock.train.reach import followed_relations
-from penstock.train.samplers import clock_for, layers_of
 from penstock.train.session import Session
 from penstock.train.together import RegroupError
 

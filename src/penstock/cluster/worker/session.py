@@ -7,20 +7,19 @@ import torch
 
 from penstock.cluster.gpus import chosen_for_all
 from penstock.cluster.server import check_served
+from penstock.cluster.worker.batch_source import make_joint_batches, make_parted_batches, make_timed_batches
 from penstock.cluster.worker.cut_graph import CutGraph, Parts, open_cut_graph
-from penstock.cluster.worker.drawing import make_joint_drawing, make_parted_drawing, make_timed_drawing
 from penstock.cluster.worker.edge_tasks import make_parted_edge_task
 from penstock.cluster.worker.inputs import PartedInputs
-from penstock.cluster.worker.joint import JOINT
 from penstock.cluster.worker.split import SeedSplit, whole_batches
-from penstock.errors import PenstockError
+from penstock.sampling.registry import sampler_entry
 from penstock.sampling.temporal import OF_NODES
+from penstock.train.batch_source import check_sampler_supports, clock_for
 from penstock.train.checks import check_job
 from penstock.train.data import choose_task
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices
 from penstock.train.running import has_validation
-from penstock.train.samplers import clock_for
 from penstock.train.session import Session, assembled, try_out
 from penstock.train.tasks import NodeTask, Task
 
@@ -60,20 +59,17 @@ def _task(parts: Parts, graph: CutGraph, job: Job) -> tuple[Task, CutGraph, Seed
     train = np.asarray(data.splits["train"])
     new = parts.partition.new_ids(train, data.node_type)
     split = SeedSplit(train, new, layout.shares, rank)
+    check_sampler_supports(job, not graph.is_homogeneous)
     if job.time is not None:
-        if not graph.is_homogeneous:
-            raise PenstockError("Temporal sampling is for graphs with one node and edge type: leave out `time`.")
         clock = clock_for(job, graph)
         assert clock is not None
-        timed = make_timed_drawing(parts, job, clock[1], train, split)
+        timed = make_timed_batches(parts, job, clock[1], train, split)
         return NodeTask(data, timed, job), graph, whole_batches(train)
-    if job.sampler in JOINT:
-        if not graph.is_homogeneous:
-            raise PenstockError(f"Sampler {job.sampler} is for graphs with one node and edge type: use neighbour.")
-        joint = make_joint_drawing(parts, job, train, new)
+    if sampler_entry(job.sampler).joint:
+        joint = make_joint_batches(parts, job, train, new)
         return NodeTask(data, joint, job), graph, whole_batches(joint.items)
-    drawing = make_parted_drawing(parts, job, data.node_type, not graph.is_homogeneous, train, new)
-    return NodeTask(data, drawing, job), graph, split
+    batches = make_parted_batches(parts, job, data.node_type, not graph.is_homogeneous, train, new)
+    return NodeTask(data, batches, job), graph, split
 
 
 def _check(job: Job, reduce: str) -> None:

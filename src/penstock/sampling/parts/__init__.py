@@ -1,8 +1,8 @@
 """Sampling a graph that was cut: the owner of a list draws from it, whoever asks stitches what the owners drew.
 
 `owner` draws from the lists of one part, `service` does it for others. `split` is which owner has which row and how
-their draws become one, `remote` the lists of a relation over all parts, and `graph` samplers over those, of which
-`labor` is one; `vertex_times` draws from lists that owners give whole. `homogeneous` is a graph for samplers that read
+their draws become one, `remote` the lists of a relation over all parts, and `graph` samplers over those;
+`vertex_times` draws from lists that owners give whole. `homogeneous` is a graph for samplers that read
 whole lists, and `sharing` keeps a worker's share of the batches that they draw for all workers. Draws hash original
 numbers and lists keep their order, so that batches are those of the uncut graph. `relation` reads one relation's lists,
 for tasks on its edges, and `lacking` samples without edges that are held out of it. `batches` has whole batches drawn
@@ -10,9 +10,8 @@ by tasks that do nothing else, `travelling` is their form on the wire and `reque
 """
 
 from penstock.sampling.parts.batches import RemoteSampler, serve_batches
-from penstock.sampling.parts.graph import edge_types_in, parted_labor, parted_sampler
+from penstock.sampling.parts.graph import edge_types_in, parted_labor, parted_lists, parted_sampler
 from penstock.sampling.parts.homogeneous import PartedGraph, parted_graph
-from penstock.sampling.parts.labor import PartedLabor
 from penstock.sampling.parts.lacking import LackingSampler
 from penstock.sampling.parts.owner import OwnedPart, PartLists
 from penstock.sampling.parts.relation import RelationReader
@@ -26,7 +25,6 @@ __all__ = [
     "OwnedPart",
     "PartLists",
     "PartedGraph",
-    "PartedLabor",
     "PartedLists",
     "RelationReader",
     "RemoteSampler",
@@ -35,6 +33,7 @@ __all__ = [
     "edge_types_in",
     "parted_graph",
     "parted_labor",
+    "parted_lists",
     "parted_sampler",
     "serve_batches",
     "serve_lists",

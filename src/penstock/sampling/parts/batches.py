@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from inspect import Parameter, signature
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -13,19 +14,24 @@ from penstock.sampling.block import MiniBatch, TypedBatch
 from penstock.sampling.key import BatchKey
 from penstock.sampling.links.splitting import Absent
 from penstock.sampling.lists import check_typed_seeds
-from penstock.sampling.neighbours import NeighbourSampler
-from penstock.sampling.parts.labor import PartedLabor
 from penstock.sampling.parts.lacking import LackingSampler
 from penstock.sampling.parts.requests import AbsentForm, BatchRequest, ItemsRequest, read_body
-from penstock.sampling.parts.sharing import SharedSampler
 from penstock.sampling.parts.travelling import batch_messages, batch_received
-from penstock.sampling.typed import Relation, TypedNeighbourSampler
+from penstock.sampling.typed import Relation
 from penstock.wire.channel import Channel
 from penstock.wire.errors import RemoteError
 from penstock.wire.message import Message
 from penstock.wire.post import Post
 
-Sampler = NeighbourSampler | TypedNeighbourSampler | LackingSampler | PartedLabor | SharedSampler
+
+class Sampler(Protocol):
+    """Any sampler of the registry. What `sample` takes beside seeds and key tells what it supports."""
+
+    @property
+    def sample(self) -> Callable[..., MiniBatch | TypedBatch]:
+        """`sample(seeds, key, ...)`: the batch of some seeds."""
+
+
 Said = TypeVar("Said")
 _AGAIN = 0.05
 """Seconds before a task that makes its sampler ready is asked again."""
@@ -56,9 +62,10 @@ def serve_batches(post: Post, samplers: Mapping[str, Sampler | None]) -> None:
     def items(message: Message, sender: str) -> Message:
         asked = read_body(message, ItemsRequest)
         sampler = named(asked.sampler)
-        if not isinstance(sampler, SharedSampler) or sampler.items is None:
+        numbers: Array | None = getattr(sampler, "items", None)
+        if numbers is None:
             raise PenstockError(f"The sampler {asked.sampler!r} is given its seeds: it has no items.")
-        return Message("items", {}, (sampler.items.astype(np.int64),))
+        return Message("items", {}, (numbers.astype(np.int64),))
 
     post.serve("batch", batch)
     post.serve("items", items)
@@ -185,25 +192,31 @@ def _by_relation(exclude: Array | Mapping[Relation, Array]) -> dict[str, Array]:
 def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> MiniBatch | TypedBatch:
     """The batch that a request asks for; seeds and excluded edges are checked by the sampler."""
     key = BatchKey(*asked.key)
-    seen: dict[str, Array] = {}
+    more: dict[str, Any] = {}
     if asked.timed:
         *arrays, times, places = arrays
-        seen = _checked_seen(asked, times, places)
+        more = _checked_seen(asked, times, places)
     seeds, excluded = _apart(asked, arrays)
+    if excluded is not None:
+        more["exclude"] = excluded
     if isinstance(sampler, LackingSampler):
         sampler = sampler.lacking({name: form.read() for name, form in (asked.absent or {}).items()})
     elif asked.absent:
         raise PenstockError(f"The sampler {asked.sampler!r} is of the whole graph, without edges held out of it.")
-    if isinstance(sampler, TypedNeighbourSampler):
-        return sampler.sample(seeds, key, exclude=excluded)
-    if seen and not isinstance(sampler, NeighbourSampler):
-        raise PenstockError(f"The sampler {asked.sampler!r} does not obey time.")
-    if list(seeds) != [sampler.node_type] or (excluded is not None and list(excluded) != [""]):
-        raise PenstockError(f"The sampler {asked.sampler!r} is of a graph of one type, {sampler.node_type!r}.")
-    given = None if excluded is None else excluded[""]
-    if isinstance(sampler, NeighbourSampler):
-        return sampler.sample(seeds[sampler.node_type], key, exclude=given, **seen)
-    return sampler.sample(seeds[sampler.node_type], key, exclude=given)
+    sample: Callable[..., MiniBatch | TypedBatch] = sampler.sample
+    taken = signature(sample).parameters
+    any_name = any(each.kind is Parameter.VAR_KEYWORD for each in taken.values())
+    refused = [name for name in more if name not in taken and not any_name]
+    if refused:
+        raise PenstockError(f"The sampler {asked.sampler!r} does not support {' and '.join(refused)}.")
+    node_type = getattr(sampler, "node_type", None)
+    if node_type is None:
+        return sample(seeds, key, **more)
+    if list(seeds) != [node_type] or (excluded is not None and list(excluded) != [""]):
+        raise PenstockError(f"The sampler {asked.sampler!r} is of a graph of one type, {node_type!r}.")
+    if excluded is not None:
+        more["exclude"] = excluded[""]
+    return sample(seeds[node_type], key, **more)
 
 
 def _checked_seen(asked: BatchRequest, times: Array, places: Array) -> dict[str, Array]:

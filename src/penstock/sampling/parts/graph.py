@@ -10,15 +10,16 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.partition.folder import Partition
+from penstock.sampling.labor import Labor
 from penstock.sampling.links.splitting import Absent
 from penstock.sampling.lists import Readable
 from penstock.sampling.neighbours import NeighbourSampler
-from penstock.sampling.parts.labor import PartedLabor
 from penstock.sampling.parts.owner import OwnedPart
 from penstock.sampling.parts.relation import RelationReader
 from penstock.sampling.parts.remote import Channels, PartedLists
 from penstock.sampling.parts.requests import Name, Request, Whole, read_body
 from penstock.sampling.parts.vertex_times import VertexTimedLists
+from penstock.sampling.registry import Lists
 from penstock.sampling.temporal import OF_NODES, Clock
 from penstock.sampling.typed import Relation, TypedNeighbourSampler
 from penstock.wire.channel import Channel
@@ -40,39 +41,62 @@ def parted_sampler(
     absent: Mapping[EdgeType, Absent] | None = None,
     vertex_times: Array | None = None,
 ) -> NeighbourSampler | TypedNeighbourSampler:
-    """A sampler by neighbours, of one type or of several as the graph has; vertices go by their new numbers.
+    """A neighbour sampler, of one type or of several as the graph has; the rest is as for `parted_lists`.
 
-    `local` are the parts that are here (all of them, where nothing is said of either); `channels` leads to the owners
-    of the others. Edges that are `absent` from a relation are not drawn. `vertex_times`, by new number, are needed
-    where `time` names them. Batches of a graph of one type carry the original numbers of their vertices.
+    Without `local` and `channels` all parts are opened here. Batches of a graph of one type carry the original numbers
+    of their vertices.
     """
     if edges:
         raise PenstockError(
             "A cut graph's edges have no positions to give: sample without `edges`, or the whole graph."
         )
+    local, channels = _reached(partition, local, channels)
+    readable, clock = parted_lists(
+        partition, replace, weight, time, local=local, channels=channels, absent=absent, vertex_times=vertex_times
+    )
+    if len(readable.counts) > 1 or len(readable.relations) > 1:
+        return TypedNeighbourSampler.over(readable, fanouts, totals, relabel)
+    plain = [fanout for fanout in fanouts if isinstance(fanout, int)]
+    if len(plain) < len(fanouts):
+        raise PenstockError("Fan-outs by relation are for graphs with several relations: give one number a hop.")
+    return NeighbourSampler.over(readable, plain, totals, relabel, clock)
+
+
+def parted_lists(
+    partition: Partition,
+    replace: bool = False,
+    weight: str | None = None,
+    time: str | None = None,
+    shared: bool = False,
+    *,
+    local: Mapping[int, OwnedPart],
+    channels: Channels,
+    absent: Mapping[EdgeType, Absent] | None = None,
+    vertex_times: Array | None = None,
+) -> Lists:
+    """The lists of a cut graph, whose vertices go by their new numbers, and the clock that draws from them obey.
+
+    `local` are the parts that are here, `channels` leads to the owners of the others. Edges that are `absent` from a
+    relation are not drawn. `vertex_times`, by new number, are needed where `time` names them. With `shared`, all rows
+    of a hop see the same random number of a source vertex.
+    """
     by_vertex = time is not None and time.startswith(OF_NODES)
     if by_vertex and (vertex_times is None or (weight is not None and absent)):
         raise PenstockError(
             "A cut graph is sampled by the times of vertices where all are given, and in proportion to a field with all"
             " its edges: give `vertex_times` and hold no edges out, or name a field of the edges as `time`."
         )
-    if local is None:
-        local = {} if channels else {part: OwnedPart.of(partition, part) for part in range(partition.parts)}
     obeyed, whole = None if by_vertex else time, by_vertex and weight is not None
-    readable = readable_parts(partition, local, channels or _nobody, replace, weight, absent, time=obeyed, whole=whole)
+    readable = readable_parts(
+        partition, local, channels, replace, weight, absent, shared=shared, time=obeyed, whole=whole
+    )
+    if time is None:
+        return Lists(readable, None)
     if len(readable.counts) > 1 or len(readable.relations) > 1:
-        if time is not None:
-            raise PenstockError("Sampling by time is for graphs with one node type and one edge type.")
-        return TypedNeighbourSampler.over(readable, fanouts, totals, relabel)
-    plain = [fanout for fanout in fanouts if isinstance(fanout, int)]
-    if len(plain) < len(fanouts):
-        raise PenstockError("Fan-outs by relation are for graphs with several relations: give one number a hop.")
-    clock = None
+        raise PenstockError("Sampling by time is for graphs with one node type and one edge type.")
     if by_vertex and vertex_times is not None:
-        readable, clock = _by_vertex_times(readable, vertex_times, replace)
-    elif time is not None:
-        clock = _clock_like(partition, local, channels or _nobody, time)
-    return NeighbourSampler.over(readable, plain, totals, relabel, clock)
+        return Lists(*_by_vertex_times(readable, vertex_times, replace))
+    return Lists(readable, _clock_like(partition, local, channels, time))
 
 
 def _by_vertex_times(readable: Readable, times: Array, replace: bool) -> tuple[Readable, Clock]:
@@ -102,11 +126,19 @@ def parted_labor(
     *,
     local: Mapping[int, OwnedPart] | None = None,
     channels: Channels | None = None,
-) -> PartedLabor:
+) -> Labor:
     """LABOR over a cut graph of one type; the rest is as for `parted_sampler`."""
+    local, channels = _reached(partition, local, channels)
+    return Labor.over(parted_lists(partition, shared=True, local=local, channels=channels).readable, fanouts)
+
+
+def _reached(
+    partition: Partition, local: Mapping[int, OwnedPart] | None, channels: Channels | None
+) -> tuple[Mapping[int, OwnedPart], Channels]:
+    """The parts that are here, which are all of them where nothing is said, and the way to the others."""
     if local is None:
         local = {} if channels else {part: OwnedPart.of(partition, part) for part in range(partition.parts)}
-    return PartedLabor(readable_parts(partition, local, channels or _nobody, shared=True), fanouts)
+    return local, channels or _nobody
 
 
 def readable_parts(

@@ -8,7 +8,6 @@ no other features are pulled.
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.key import BatchKey
@@ -29,7 +28,6 @@ class SharedSampler:
 
     def __init__(
         self,
-        name: str,
         graph: PartedGraph,
         sampler: WholeSampler,
         share: Callable[[Array], Array] | None = None,
@@ -40,13 +38,11 @@ class SharedSampler:
         `every_row` a share holds all rows of all layers but the last, with `every_input` this worker's share of the
         batch's vertices too: all workers together then have all of them."""
         self.node_type, self.items = graph.node_type, getattr(sampler, "items", None)
-        self._name, self._names, self._sampler, self._share = name, graph.names, sampler, share
+        self._names, self._sampler, self._share = graph.names, sampler, share
         self._every_row, self._every_input = every_row, every_input
 
-    def sample(self, seeds: Array, key: BatchKey, *, exclude: Array | None = None) -> MiniBatch:
+    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
         """The share of the batch of some different seeds or items; it knows how many seeds the whole has."""
-        if exclude is not None:
-            raise PenstockError(f"Sampler {self._name} leaves out no edges: tasks on edges use sampler neighbour.")
         batch = self._sampler.sample(seeds, key)
         if self._share is None:
             batch.whole = len(batch.seeds)

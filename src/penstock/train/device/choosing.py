@@ -5,6 +5,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.sampling import NeighbourSampler
 from penstock.sampling.device.room import Room, largest_room, room_for
 from penstock.sampling.kernels import SCANNED
+from penstock.sampling.registry import sampler_entry
 from penstock.train.job import Job
 from penstock.train.tasks import Task
 
@@ -20,7 +21,7 @@ def against_sampling(job: Job, graph: Graph, task: Task) -> list[str]:
     reasons = []
     if not graph.is_homogeneous:
         reasons.append("the graph has several types")
-    if job.sampler != "neighbour":
+    if "device" not in sampler_entry(job.sampler).supports:
         reasons.append(f"sampler {job.sampler} is the host's")
     if job.weight is not None or job.time is not None:
         reasons.append("draws by weight or time are the host's")

@@ -5,12 +5,12 @@ import numpy as np
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.sampling.links import split_edges
+from penstock.train.batch_source import BatchSource, layers_of, make_batch_source
 from penstock.train.data import Task as TaskName
 from penstock.train.data import choose_edge_type
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices, vertices_to_judge
 from penstock.train.learned_labels import LearnedLabels
-from penstock.train.samplers import Drawing, layers_of, make_drawing
 from penstock.train.tasks.edge_labels import labelled_edges
 from penstock.train.tasks.edges import EdgeTask
 from penstock.train.tasks.links import LinkTask
@@ -37,7 +37,7 @@ def make_task(name: TaskName, graph: Graph, job: Job, learned: LearnedLabels | N
         used = vertices_to_judge(graph, job, learned)
         return NodeTask(used, _few(job, graph, graph.nodes[used.node_type].count), job), graph
     data = labelled_vertices(graph, job, name)
-    return NodeTask(data, make_drawing(job, graph, data.splits["train"]), job), graph
+    return NodeTask(data, make_batch_source(job, graph, data.splits["train"]), job), graph
 
 
 def _link_task(graph: Graph, job: Job, learned: LearnedLabels | None) -> tuple[Task, Graph]:
@@ -46,8 +46,8 @@ def _link_task(graph: Graph, job: Job, learned: LearnedLabels | None) -> tuple[T
         val, test = job.held_out
         graph = split_edges(graph, kind, (val, test), job.split_number)
     count = graph.edges[kind].count
-    drawing = make_drawing(job, graph, np.arange(count, dtype=index_dtype(count)), excluding=True)
-    return LinkTask(graph, kind, drawing, job), graph
+    batches = make_batch_source(job, graph, np.arange(count, dtype=index_dtype(count)), excluding=True)
+    return LinkTask(graph, kind, batches, job), graph
 
 
 def _edge_task(graph: Graph, job: Job, learned: LearnedLabels | None) -> tuple[Task, Graph]:
@@ -55,7 +55,7 @@ def _edge_task(graph: Graph, job: Job, learned: LearnedLabels | None) -> tuple[T
     data = labelled_edges(graph, kind, job, learned)
     if learned is not None:
         return EdgeTask(graph, data, _few(job, graph, graph.edges[kind].count), job), graph
-    return EdgeTask(graph, data, make_drawing(job, graph, data.splits["train"], excluding=True), job), graph
+    return EdgeTask(graph, data, make_batch_source(job, graph, data.splits["train"], excluding=True), job), graph
 
 
 def _about(job: Job, learned: LearnedLabels | None) -> Job:
@@ -63,8 +63,8 @@ def _about(job: Job, learned: LearnedLabels | None) -> Job:
     return job if learned is None else job.model_copy(update={"edge_type": learned.type})
 
 
-def _few(job: Job, graph: Graph, count: int) -> Drawing:
+def _few(job: Job, graph: Graph, count: int) -> BatchSource:
     """Enough to try a model on: samplers that prepare for a whole epoch are not needed any more."""
     if job.sampler != "neighbour":
         job = job.model_copy(update={"sampler": "neighbour", "fanouts": [1] * layers_of(job)})
-    return make_drawing(job, graph, np.arange(min(count, _TRIED)))
+    return make_batch_source(job, graph, np.arange(min(count, _TRIED)))

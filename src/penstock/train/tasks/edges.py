@@ -16,10 +16,10 @@ from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.key import BatchKey
 from penstock.sampling.links import EdgeBatcher
+from penstock.train.batch_source import BatchSource
 from penstock.train.inference import Inference
 from penstock.train.job import Job
 from penstock.train.metrics import METRICS, default_metric
-from penstock.train.samplers import Drawing
 from penstock.train.tasks.edge_labels import LabelledEdges
 from penstock.train.tasks.ends import Rows, Share, all_rows, end_rows, in_parts, mean_of_batch, pair_blocks, sample_ends
 from penstock.train.tasks.task import Scores, chosen_metric
@@ -33,20 +33,20 @@ class EdgeTask:
     name: Literal["edge-classification"] = "edge-classification"
 
     def __init__(
-        self, graph: Graph, data: LabelledEdges, drawing: Drawing, job: Job, share: Share | None = None
+        self, graph: Graph, data: LabelledEdges, batches: BatchSource, job: Job, share: Share | None = None
     ) -> None:
         """`share`, where several workers train: this one's edges of a batch."""
-        self._graph, self._data, self._drawing, self._share = graph, data, drawing, share
+        self._graph, self._data, self._batches, self._share = graph, data, batches, share
         self._kind = self.edge_type = data.edge_type
         self.learned, self._width = data.learned(), job.hidden
-        self.items, self.batch_size, self.out = drawing.items, drawing.batch_size, job.hidden
+        self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
         self.head: torch.nn.Module = EdgeClassifier(job.hidden, data.classes)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
         self._batcher = EdgeBatcher(graph, self._kind, reverse=data.reverse)
 
     def sample(self, planned: Planned) -> Batch:
         """Edges, and the neighbourhoods of their ends."""
-        return sample_ends(self._batcher, self._drawing, planned, self._share)
+        return sample_ends(self._batcher, self._batches, planned, self._share)
 
     def label(self, batch: Batch) -> None:
         """The edges' classes, and their ends as rows of the batch's seeds."""

@@ -14,8 +14,8 @@ from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import Progress
 from penstock.sampling.links import EdgeBatch, EdgeBatcher, share_of
+from penstock.train.batch_source import BatchSource
 from penstock.train.inference import Inference
-from penstock.train.samplers import Drawing
 
 _BLOCK_BYTES = 64 << 20
 """What a head computes of pairs at a time."""
@@ -27,12 +27,12 @@ Share = Callable[[EdgeBatch], Array]
 """Which positives of a batch are this worker's: their places, ascending."""
 
 
-def sample_ends(batcher: EdgeBatcher, drawing: Drawing, planned: Planned, share: Share | None = None) -> Batch:
+def sample_ends(batcher: EdgeBatcher, batches: BatchSource, planned: Planned, share: Share | None = None) -> Batch:
     """A batch of edges, or a share of it, and the neighbourhoods of their ends without the whole batch's edges."""
     links = batcher.batch(planned.seeds, planned.key)
     if share is not None:
         links = share_of(links, share(links))
-    batch = drawing.sample(links.nodes, planned, exclude=links.exclude)
+    batch = batches.sample(links.nodes, planned, exclude=links.exclude)
     batch.links = links
     return batch
 

@@ -16,12 +16,12 @@ from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.key import BatchKey
 from penstock.sampling.links import EdgeBatcher, NegativePolicy, Reverse, known_edges, negatives_named, ranks
+from penstock.train.batch_source import BatchSource
 from penstock.train.inference import Inference
 from penstock.train.job import Job
 from penstock.train.learned_labels import LearnedLabels
 from penstock.train.link_options import LinkOptions
 from penstock.train.metrics import default_metric, metric_named
-from penstock.train.samplers import Drawing
 from penstock.train.tasks.ends import Rows, Share, all_rows, end_rows, in_parts, mean_of_batch, pair_blocks, sample_ends
 from penstock.train.tasks.task import Scores, chosen_metric
 
@@ -45,21 +45,21 @@ class LinkTask:
         self,
         graph: Graph,
         kind: EdgeType,
-        drawing: Drawing,
+        batches: BatchSource,
         job: Job,
         reverse: Reverse = "auto",
         share: Share | None = None,
     ) -> None:
         """`reverse`: of the relation, looked for if not known; `share`, where several workers train: this one's edges
         of a batch."""
-        self._graph, self._kind, self._drawing, self._options = graph, kind, drawing, job
+        self._graph, self._kind, self._batches, self._options = graph, kind, batches, job
         self._share = share
         self.edge_type = kind
         self.learned = LearnedLabels(self.name, edge_key(kind))
         edges = graph.edges[kind]
         if edges.count == 0:
             raise PenstockError(f"Relation {edge_key(kind)} has no edges to learn from.")
-        self.items, self.batch_size, self.out = drawing.items, drawing.batch_size, job.hidden
+        self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
         self.head: torch.nn.Module = build_scorer(job.scorer, job.hidden)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
         self._batcher = EdgeBatcher(graph, kind, make_negatives(job), reverse)
@@ -68,7 +68,7 @@ class LinkTask:
 
     def sample(self, planned: Planned) -> Batch:
         """Edges with their negatives, and the neighbourhoods of all their ends."""
-        return sample_ends(self._batcher, self._drawing, planned, self._share)
+        return sample_ends(self._batcher, self._batches, planned, self._share)
 
     def label(self, batch: Batch) -> None:
         """The pairs to score, as rows of the batch's seeds."""

@@ -9,11 +9,11 @@ from penstock.graph.arrays import Array
 from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
+from penstock.train.batch_source import BatchSource
 from penstock.train.inference import Inference
 from penstock.train.job import Job
 from penstock.train.labels import Labelled
 from penstock.train.metrics import METRICS, Metric, default_metric
-from penstock.train.samplers import Drawing
 from penstock.train.tasks.task import Scores, chosen_metric
 
 _REPORTED = {
@@ -26,11 +26,11 @@ _REPORTED = {
 class NodeTask:
     """Node classification (one class or several labels a vertex) and node regression."""
 
-    def __init__(self, data: Labelled, drawing: Drawing, job: Job) -> None:
-        self.name, self._data, self._drawing = data.task, data, drawing
+    def __init__(self, data: Labelled, batches: BatchSource, job: Job) -> None:
+        self.name, self._data, self._batches = data.task, data, batches
         self.node_type, self.multi_label = data.node_type, data.multi_label
         self.learned = data.learned()
-        self.items, self.batch_size, self.head = drawing.items, drawing.batch_size, None
+        self.items, self.batch_size, self.head = batches.items, batches.batch_size, None
         self.out = data.classes or 1
         default = default_metric(data.task, data.multi_label)
         self.metric: Metric = chosen_metric(job.metric, default, data.task)
@@ -39,7 +39,7 @@ class NodeTask:
 
     def sample(self, planned: Planned) -> Batch:
         """Neighbourhoods of the planned vertices (or what the sampler makes of its items)."""
-        return self._drawing.sample({self._data.node_type: planned.seeds}, planned)
+        return self._batches.sample({self._data.node_type: planned.seeds}, planned)
 
     def label(self, batch: Batch) -> None:
         """The seeds' labels: int64 classes, or float32."""

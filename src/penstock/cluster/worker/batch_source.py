@@ -7,51 +7,33 @@ import numpy as np
 
 from penstock.cluster.worker.clusters import is_first_worker, offer_clusters
 from penstock.cluster.worker.cut_graph import Parts
-from penstock.cluster.worker.joint import JOINT, LAYERWISE, joint_sampler
-from penstock.cluster.worker.split import SeedSplit
-from penstock.errors import PenstockError
+from penstock.cluster.worker.parted_source import PartedSource
+from penstock.cluster.worker.split import SeedSplit, vertex_share
 from penstock.graph.arrays import Array
-from penstock.graph.schema import EdgeType
 from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned
-from penstock.sampling import MiniBatch, NeighbourSampler, TypedNeighbourSampler
-from penstock.sampling.links import Absent, Exclude
-from penstock.sampling.parts import LackingSampler, RemoteSampler, edge_types_in, parted_labor, parted_sampler
+from penstock.sampling import MiniBatch
+from penstock.sampling.links import Exclude
+from penstock.sampling.parts import LackingSampler, RemoteSampler, SharedSampler
+from penstock.sampling.registry import sampler_entry
+from penstock.train.batch_source import BatchSource, settings_of
 from penstock.train.job import Job
-from penstock.train.samplers import Drawing
 
 SAMPLER = "train"
 """The name under which sampler tasks serve the job's sampler."""
 
 
-def job_sampler(parts: Parts, job: Job) -> Any:
-    """The job's sampler over all parts."""
-    fanouts: list[Any] = [dict(fanout) if isinstance(fanout, dict) else fanout for fanout in job.fanouts]
-    if job.sampler == "labor":
-        if any(isinstance(fanout, dict) for fanout in fanouts):
-            raise PenstockError("Fan-outs a relation are for graphs with several relations: give one number a hop.")
-        return parted_labor(parts.partition, fanouts, local=parts.owned, channels=parts.lists)
-    if job.sampler in JOINT:
-        return joint_sampler(parts, job)
-
-    def lacking(absent: Mapping[EdgeType, Absent]) -> NeighbourSampler | TypedNeighbourSampler:
-        return parted_sampler(
-            parts.partition,
-            fanouts,
-            job.replace,
-            job.weight,
-            totals=job.needs_totals,
-            time=job.time,
-            local=parts.owned,
-            channels=parts.lists,
-            absent=absent,
-            vertex_times=parts.vertex_times(job.time),
-        )
-
-    return LackingSampler(lacking, edge_types_in(parts.owned, parts.lists))
+def job_sampler(parts: Parts, job: Job, train: Array | None = None) -> Any:
+    """The job's sampler over all parts; `train` are the training vertices in the cut graph's numbers, if known."""
+    entry, source, settings = sampler_entry(job.sampler), PartedSource(parts, job, train), settings_of(job)
+    if entry.joint:
+        return _shared(parts, job, source, entry.build(source, settings))
+    if "exclude" not in entry.supports:
+        return entry.build(source, settings)
+    return LackingSampler(lambda absent: entry.build(source.without(absent), settings), parts.edge_types)
 
 
-def make_parted_drawing(parts: Parts, job: Job, node_type: str, typed: bool, train: Array, new: Array) -> Drawing:
+def make_parted_batches(parts: Parts, job: Job, node_type: str, typed: bool, train: Array, new: Array) -> BatchSource:
     """`train` are the training vertices, ascending, and `new` their numbers in the cut graph, which may be `typed`."""
     sampler = _sampler_for(parts, job)
 
@@ -63,12 +45,12 @@ def make_parted_drawing(parts: Parts, job: Job, node_type: str, typed: bool, tra
         batch.seeds = {node_type: given} if typed else given
         return batch
 
-    return Drawing(sample, train, job.batch_size)
+    return BatchSource(sample, train, job.batch_size)
 
 
-def make_timed_drawing(parts: Parts, job: Job, times: Array, train: Array, split: SeedSplit) -> Drawing:
+def make_timed_batches(parts: Parts, job: Job, times: Array, train: Array, split: SeedSplit) -> BatchSource:
     """Of a graph of one type, by time; `times` are those of all vertices as seeds, and `split` takes this worker's
-    seeds of a whole batch: a seed's draws depend on its place in it."""
+    seeds of a whole batch, because a seed's draws depend on its place in it."""
     sampler, partition = _sampler_for(parts, job), parts.partition
     new = partition.new_ids(train)
 
@@ -81,37 +63,39 @@ def make_timed_drawing(parts: Parts, job: Job, times: Array, train: Array, split
         batch.seeds = given
         return batch
 
-    return Drawing(sample, train, job.batch_size)
+    return BatchSource(sample, train, job.batch_size)
 
 
-def make_joint_drawing(parts: Parts, job: Job, train: Array, new: Array) -> Drawing:
+def make_joint_batches(parts: Parts, job: Job, train: Array, new: Array) -> BatchSource:
     """For samplers that draw a batch as a whole: `sample` keeps this worker's share, whose seeds it may have to find.
 
     `train` are the training vertices, ascending, and `new` their numbers in the cut graph.
     """
-    remote = _sampling_tasks(parts)
-    if remote is not None and job.sampler == "cluster" and is_first_worker(parts):
-        # Its samplers wait for them.
+    entry, remote = sampler_entry(job.sampler), _sampling_tasks(parts)
+    if remote is not None and entry.uses_clusters and is_first_worker(parts):
+        # Its sampler tasks wait for them.
         offer_clusters(parts, job)
-    sampler: Any = joint_sampler(parts, job, new) if remote is None else remote
+    sampler: Any = job_sampler(parts, job, new) if remote is None else remote
     draw, items, size = sampler.sample, train, job.batch_size
-    if job.sampler not in LAYERWISE:
+    if entry.items_per_batch is not None:
         draw, items = (sampler.sample, sampler.items) if remote is None else (remote.sample_items, remote.items())
-        size = job.clusters_per_batch if job.sampler == "cluster" else 1
+        size = entry.items_per_batch(job)
 
     def sample(seeds: Mapping[str, Array], planned: Planned) -> Batch:
         (given,) = seeds.values()
-        if job.sampler in LAYERWISE:
+        if entry.items_per_batch is None:
             given = new[np.searchsorted(train, given)]
         batch: Batch = draw(given, planned.key)
         assert isinstance(batch, MiniBatch) and batch.names is not None
         batch.seeds = batch.names[: len(batch.seeds)]
         return batch
 
-    return Drawing(sample, items, size)
+    return BatchSource(sample, items, size)
 
 
-def make_parted_edge_drawing(parts: Parts, job: Job, new: Mapping[str, Array], typed: bool, items: Array) -> Drawing:
+def make_parted_edge_batches(
+    parts: Parts, job: Job, new: Mapping[str, Array], typed: bool, items: Array
+) -> BatchSource:
     """For tasks on edges: `items` are the training edges' positions, `new` the new numbers of all vertices, by type."""
     sampler = _sampler_for(parts, job)
 
@@ -130,7 +114,23 @@ def make_parted_edge_drawing(parts: Parts, job: Job, new: Mapping[str, Array], t
         batch.seeds = dict(seeds) if typed else next(iter(seeds.values()))
         return batch
 
-    return Drawing(sample, items, job.batch_size)
+    return BatchSource(sample, items, job.batch_size)
+
+
+def _shared(parts: Parts, job: Job, source: PartedSource, sampler: Any) -> SharedSampler:
+    """A sampler that draws a batch for all workers, of which this one keeps its share."""
+    setup, graph = parts.member.setup, source.whole_lists(job.sampler)
+    share = vertex_share(setup.layout.shares, setup.task.rank)
+    # One machine normalises rows that no loss vertex needs too: then every worker has them all. And optimisers with
+    # moments move learnable rows of a batch without any gradient.
+    finds_seeds = sampler_entry(job.sampler).items_per_batch is not None
+    every_input = finds_seeds and _learns_rows(parts, job, graph.node_type)
+    return SharedSampler(graph, sampler, share, job.norm == "batch", every_input)
+
+
+def _learns_rows(parts: Parts, job: Job, node_type: str) -> bool:
+    """Whether vertices have embeddings in the place of features."""
+    return job.features not in parts.describe(job.label)[0]["nodes"][node_type]["fields"]
 
 
 def _sampler_for(parts: Parts, job: Job) -> Any:

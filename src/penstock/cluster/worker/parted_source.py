@@ -1,0 +1,86 @@
+"""A cut graph as the source of samplers (see `sampling.registry.GraphSource`): lists are asked of the parts' owners.
+
+Samplers that read whole lists (`whole_lists`) keep, in every process that draws, the offsets of all lists (8 bytes for
+each vertex), and what they compute beforehand:
+
+- fastgcn, saint-vertex, saint-edge, saint-walk of one step: chances of all vertices (16 to 32 bytes each), for which
+  all lists pass through once, 16 MiB at a time. They are summed in the order in which one machine sums, because sums at
+  the owners would round differently; a draw is a search in them.
+- saint-walk of more steps: all lists and a count of walks for each edge, 8 bytes each. Counting walk by walk over the
+  wire would move more than the lists.
+- cluster: the vertices cluster by cluster (5 bytes each); the first worker computes the clusters.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Self
+
+from penstock.cluster.worker.clusters import clusters_for
+from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
+from penstock.graph.arrays import Array
+from penstock.graph.schema import EdgeType
+from penstock.sampling.links.splitting import Absent
+from penstock.sampling.options import SamplerOptions
+from penstock.sampling.parts import PartedGraph, parted_graph, parted_lists
+from penstock.sampling.registry import Lists
+from penstock.train.data import choose_task
+from penstock.train.job import Job
+from penstock.train.labels import labelled_vertices
+
+
+class PartedSource:
+    """The parts of a run's graph. `train` are the training vertices in the cut graph's numbers.
+
+    A sampler task, which does not know them, leaves them out: they are then read from the graph when needed.
+    """
+
+    def __init__(self, parts: Parts, job: Job, train: Array | None = None) -> None:
+        self._parts, self._job, self._train = parts, job, train
+        self._absent: Mapping[EdgeType, Absent] = {}
+        self._graph: PartedGraph | None = None
+
+    @property
+    def typed(self) -> bool:
+        """Whether the graph has several node or edge types."""
+        return len(self._parts.partition.book.node_types) > 1 or len(self._parts.edge_types) > 1
+
+    def lists(self, options: SamplerOptions, *, shared: bool = False) -> Lists:
+        """Lists at their owners, who draw from them; those of local parts are read through their mappings."""
+        parts = self._parts
+        return parted_lists(
+            parts.partition,
+            options.replace,
+            options.weight,
+            options.time,
+            shared,
+            local=parts.owned,
+            channels=parts.lists,
+            absent=self._absent,
+            vertex_times=parts.vertex_times(options.time),
+        )
+
+    def whole_lists(self, sampler: str) -> PartedGraph:
+        """The graph for samplers that read whole lists, batch by batch."""
+        if self._graph is None:
+            parts = self._parts
+            self._graph = parted_graph(parts.partition, sampler, parts.owned, parts.lists)
+        return self._graph
+
+    def training_vertices(self) -> Array:
+        """In the cut graph's numbers."""
+        if self._train is None:
+            graph = open_cut_graph(self._parts, self._job.label)
+            data = labelled_vertices(graph, self._job, choose_task(graph, self._job))
+            self._train = self._parts.partition.new_ids(data.splits["train"], data.node_type)
+        return self._train
+
+    def clusters(self, options: SamplerOptions) -> Array:
+        """As the first worker has computed them, in the cut graph's numbers."""
+        clusters: Array = clusters_for(self._parts, self._job)[self.whole_lists(options.sampler).names]
+        return clusters
+
+    def without(self, absent: Mapping[EdgeType, Absent]) -> Self:
+        """The owners leave out the edges that are held out."""
+        other = copy.copy(self)
+        other._absent = absent
+        return other

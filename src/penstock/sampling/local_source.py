@@ -1,0 +1,90 @@
+"""A graph in this process as the source of samplers (see `registry.GraphSource`)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Self
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
+from penstock.graph.schema import EdgeType, edge_key
+from penstock.sampling.homogeneous import Homogeneous, whole_graph
+from penstock.sampling.labor import SharedLists
+from penstock.sampling.links.splitting import Absent
+from penstock.sampling.lists import Lists as RelationLists
+from penstock.sampling.lists import ListSource, Readable
+from penstock.sampling.options import SamplerOptions
+from penstock.sampling.registry import Lists
+from penstock.sampling.temporal import clock_of
+
+
+class LocalSource:
+    """A whole graph, in memory or mapped, with its training vertices."""
+
+    def __init__(self, graph: Graph, train: Array, seed: int = 0) -> None:
+        if not graph.edges:
+            raise PenstockError(f"Graph {graph.name!r} has no edges to sample.")
+        if graph.is_part:
+            raise PenstockError(f"Graph {graph.name!r} is one part of a larger graph: sample the whole graph.")
+        self._graph, self._train, self._seed = graph, train, seed
+
+    @property
+    def typed(self) -> bool:
+        """Whether the graph has several node or edge types."""
+        return not self._graph.is_homogeneous
+
+    def lists(self, options: SamplerOptions, *, shared: bool = False) -> Lists:
+        """Lists of the relations, each made when it is first used: a relation that no hop follows costs nothing."""
+        graph = self._graph
+        clock = None if options.time is None else clock_of(graph, options.time)
+
+        def lists_of(kind: EdgeType) -> ListSource:
+            if shared:
+                return SharedLists(whole_graph(graph, options.sampler))
+            return RelationLists(graph.edges[kind], edge_key(kind), None, options.replace, options.weight, clock)
+
+        counts = {name: nodes.count for name, nodes in graph.nodes.items()}
+        return Lists(Readable(counts, _Relations(list(graph.edges), lists_of)), clock)
+
+    def whole_lists(self, sampler: str) -> Homogeneous:
+        """The graph itself: nothing is copied."""
+        return whole_graph(self._graph, sampler)
+
+    def training_vertices(self) -> Array:
+        """Training vertices of the graph."""
+        return self._train
+
+    def clusters(self, options: SamplerOptions) -> Array:
+        """The parts of a partition folder, where one is named; else METIS cuts the graph."""
+        from penstock.partition import open_partition
+        from penstock.sampling.cluster import clusters_from, clusters_of
+
+        if options.partition is not None:
+            return clusters_from(open_partition(Path(options.partition)))
+        return clusters_of(self._graph, options.clusters, self._seed)
+
+    def without(self, absent: Mapping[EdgeType, Absent]) -> Self:
+        """A local graph has its held-out edges removed before it is sampled."""
+        if absent:
+            raise PenstockError("Edges are held out of a graph in this process by removing them from it first.")
+        return self
+
+
+class _Relations(Mapping[EdgeType, ListSource]):
+    """Lists by relation, made when they are first used."""
+
+    def __init__(self, kinds: list[EdgeType], make: Callable[[EdgeType], ListSource]) -> None:
+        self._kinds, self._make, self._made = kinds, make, dict[EdgeType, ListSource]()
+
+    def __getitem__(self, kind: EdgeType) -> ListSource:
+        if kind not in self._kinds:
+            raise KeyError(kind)
+        if kind not in self._made:
+            self._made[kind] = self._make(kind)
+        return self._made[kind]
+
+    def __iter__(self) -> Iterator[EdgeType]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)

@@ -1,0 +1,142 @@
+"""The samplers by name: how each is built, what an epoch of it goes through, and what it supports.
+
+A new sampler is one file that defines a `SamplerEntry` and one line in `SAMPLERS`. It then runs on one machine and on
+clusters, and what it does not support is refused from its entry, in one place (`check_supported`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+
+from penstock.errors import PenstockError, nearest
+
+if TYPE_CHECKING:
+    from penstock.graph.arrays import Array
+    from penstock.graph.schema import EdgeType
+    from penstock.sampling.homogeneous import Homogeneous
+    from penstock.sampling.links.splitting import Absent
+    from penstock.sampling.lists import Readable
+    from penstock.sampling.options import SamplerOptions
+    from penstock.sampling.temporal import Clock
+
+SAMPLERS = {
+    "neighbour": "penstock.sampling.typed:NEIGHBOUR",
+    "labor": "penstock.sampling.labor:LABOR",
+    "fastgcn": "penstock.sampling.fastgcn:FASTGCN",
+    "ladies": "penstock.sampling.ladies:LADIES",
+    "saint-vertex": "penstock.sampling.saint:SAINT_VERTEX",
+    "saint-edge": "penstock.sampling.saint:SAINT_EDGE",
+    "saint-walk": "penstock.sampling.saint:SAINT_WALK",
+    "cluster": "penstock.sampling.cluster:CLUSTER",
+}
+"""For each sampler, the module and the name of its entry. Modules are imported when their sampler is asked for."""
+
+FEATURES = {
+    "types": "graphs with several node or edge types",
+    "weight": "drawing by edge weights",
+    "time": "drawing by time",
+    "replace": "drawing with replacement",
+    "exclude": "leaving out edges, which tasks on edges need",
+    "device": "drawing on a GPU",
+}
+"""What a sampler may declare that it supports."""
+
+
+class Lists(NamedTuple):
+    """Neighbour lists to draw from, and the clock that draws obey, if any."""
+
+    readable: "Readable"
+    clock: "Clock | None"
+
+
+class GraphSource(Protocol):
+    """A graph that a sampler is built over: in this process, or cut into parts with owners in other processes."""
+
+    @property
+    def typed(self) -> bool:
+        """Whether the graph has several node or edge types."""
+
+    def lists(self, options: "SamplerOptions", *, shared: bool = False) -> Lists:
+        """Lists to draw from by the options' `weight`, `time` and `replace`.
+
+        With `shared`, all rows of a hop see the same random number of a source vertex, as LABOR needs.
+        """
+
+    def whole_lists(self, sampler: str) -> "Homogeneous":
+        """The graph for samplers that read whole lists; refused in the name of `sampler` where it has several types."""
+
+    def training_vertices(self) -> "Array":
+        """Training vertices in the numbers of this source, ascending by original number."""
+
+    def clusters(self, options: "SamplerOptions") -> "Array":
+        """The cluster number of each vertex, for Cluster-GCN."""
+
+    def without(self, absent: "Mapping[EdgeType, Absent]") -> Self:
+        """The same source without the edges that are held out of some relations."""
+
+
+class SamplerSettings(NamedTuple):
+    """What a sampler is built for, beside the graph."""
+
+    options: "SamplerOptions"
+    layers: int
+    seed: int
+    totals: bool
+    """Whether the model needs the number of edges of each whole list."""
+
+
+@dataclass(frozen=True)
+class SamplerEntry:
+    """One sampler. `build` returns an object with `sample(seeds or items, key, ...)`."""
+
+    name: str
+    build: Callable[[GraphSource, SamplerSettings], Any]
+    supports: frozenset[str] = frozenset()
+    """Some of `FEATURES`."""
+    per_layer: str | None = None
+    """The option that holds one number for each layer of the model; None: the number of layers is free."""
+    joint: bool = False
+    """Whether a batch is drawn as a whole, so that each of several workers draws all of it and keeps its share."""
+    items_per_batch: Callable[["SamplerOptions"], int] | None = None
+    """For samplers that find their seeds themselves and have `items` (subgraphs, clusters): how many of these make
+    a batch. None: an epoch goes through the training vertices, `batch_size` at a time."""
+    uses_clusters: bool = False
+    """Whether `GraphSource.clusters` is needed, which on a cluster the first worker computes for everyone."""
+
+
+def sampler_entry(name: str) -> SamplerEntry:
+    """The entry of a sampler."""
+    if name not in SAMPLERS:
+        raise PenstockError(f"No sampler is called {name!r}{nearest(name, SAMPLERS)}")
+    module, _, attribute = SAMPLERS[name].partition(":")
+    entry: SamplerEntry = getattr(import_module(module), attribute)
+    return entry
+
+
+def check_supported(entry: SamplerEntry, wanted: Mapping[str, str]) -> None:
+    """Refuse what a sampler does not support. `wanted` maps features of `FEATURES` to what the user can do instead."""
+    for feature, remedy in wanted.items():
+        if feature not in entry.supports:
+            raise PenstockError(f"Sampler {entry.name} does not support {FEATURES[feature]}: {remedy}.")
+
+
+def layer_count(options: "SamplerOptions", layers: int) -> int:
+    """Layers of the model: those asked for (`layers`, 0: not said), or one for each fan-out or layer size."""
+    field = sampler_entry(options.sampler).per_layer
+    if field is None:
+        return layers or 2
+    numbers = getattr(options, field)
+    if layers and len(numbers) != layers:
+        raise PenstockError(
+            f"layers is {layers}, and {field} has {len(numbers)} numbers ({numbers}): give one number for each layer."
+        )
+    return len(numbers)
+
+
+def plain_fanouts(options: "SamplerOptions") -> list[int]:
+    """The fan-outs of a graph with one relation, which are one number for each hop."""
+    fanouts = [fanout for fanout in options.fanouts if isinstance(fanout, int)]
+    if len(fanouts) < len(options.fanouts):
+        raise PenstockError("fanouts by relation are for graphs with several relations: give one number for each hop.")
+    return fanouts

@@ -1,0 +1,91 @@
+"""Where a task's batches come from: the job's sampler over a graph, and what an epoch goes through with it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
+from penstock.pipeline.loading import Batch
+from penstock.pipeline.schedule import Planned
+from penstock.sampling.local_source import LocalSource
+from penstock.sampling.registry import SamplerSettings, check_supported, layer_count, sampler_entry
+from penstock.sampling.temporal import OF_NODES
+from penstock.train.job import Job
+
+Sample = Callable[..., Batch]
+"""`sample(seeds by node type, planned, exclude=...)`."""
+
+
+@dataclass(frozen=True)
+class BatchSource:
+    """A sampler ready for a task: `sample` takes seeds by node type, an epoch goes through `items`."""
+
+    sample: Sample
+    items: Array
+    batch_size: int
+
+
+def layers_of(job: Job) -> int:
+    """Layers of the model: those asked for, or one for each fan-out or layer size."""
+    return layer_count(job, job.layers)
+
+
+def settings_of(job: Job) -> SamplerSettings:
+    """What the job's sampler is built for."""
+    return SamplerSettings(job, layers_of(job), job.seed, job.needs_totals)
+
+
+def clock_for(job: Job, graph: Graph) -> tuple[str, Array] | None:
+    """The time field of a job and the time of every vertex as a seed."""
+    if job.time is None:
+        return None
+    (nodes,) = graph.nodes.values()
+    name = job.seed_time or job.time.removeprefix(OF_NODES)
+    if name not in nodes.fields:
+        raise PenstockError(f"The vertices have no field {name!r} with their times as seeds: set `seed_time`.")
+    return job.time, np.asarray(nodes.fields[name])
+
+
+def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = False) -> BatchSource:
+    """The job's sampler over `train` items. `excluding`: its batches leave out edges that the task names."""
+    entry = sampler_entry(job.sampler)
+    check_sampler_supports(job, not graph.is_homogeneous, excluding)
+    sampler = entry.build(LocalSource(graph, train, job.seed), settings_of(job))
+    clock = None if excluding else clock_for(job, graph)
+
+    def sample(seeds: dict[str, Array], planned: Planned, **more: Any) -> Batch:
+        if not graph.is_homogeneous:
+            typed: Batch = sampler.sample(seeds, planned.key, **more)
+            return typed
+        (only,) = seeds.values()
+        if clock is not None:
+            more["times"] = clock[1][only]
+        batch: Batch = sampler.sample(only, planned.key, **more)
+        return batch
+
+    if entry.items_per_batch is None:
+        return BatchSource(sample, train, job.batch_size)
+    return BatchSource(sample, sampler.items, entry.items_per_batch(job))
+
+
+def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> None:
+    """Refuse what the job's sampler does not support, on one machine and on clusters alike."""
+    neighbour = "use sampler neighbour"
+    wanted = {
+        "types": neighbour if typed else None,
+        "exclude": neighbour if excluding else None,
+        "weight": f"{neighbour}, or leave out `weight` ({job.weight!r})" if job.weight is not None else None,
+        "time": f"{neighbour}, or leave out `time` ({job.time!r})" if job.time is not None else None,
+        "replace": f"{neighbour}, or leave out `replace`" if job.replace else None,
+    }
+    check_supported(
+        sampler_entry(job.sampler), {feature: remedy for feature, remedy in wanted.items() if remedy is not None}
+    )
+    if excluding and job.time is not None:
+        raise PenstockError("Tasks on edges are not sampled by time: leave out `time`.")
+    if typed and job.time is not None:
+        raise PenstockError("Sampling by time is for graphs with one node and edge type: leave out `time`.")

@@ -1,0 +1,35 @@
+"""A sampler as a user would add it: the first neighbours of each vertex by original number, without any chance."""
+
+import numpy as np
+
+from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.registry import SamplerEntry
+from penstock.sampling.relabel import rows_for
+
+
+class FirstNeighbours:
+    """Takes the first `fanouts[h]` entries of each list."""
+
+    def __init__(self, graph, fanouts):
+        self._graph, self._fanouts = graph, fanouts
+
+    def sample(self, seeds, key):
+        """The batch of some different seeds."""
+        rows, reader, blocks = rows_for(self._graph.count), self._graph.reader(), []
+        rows.start(self._graph.seeds(seeds))
+        for fanout in self._fanouts:
+            lists = reader.read(rows.vertices[: rows.known])
+            taken = [lists.indices[lists.indptr[row] : lists.indptr[row + 1]][:fanout] for row in lists.rows]
+            indptr = np.cumsum([0, *map(len, taken)])
+            indices = rows.number(np.concatenate(taken), indptr)
+            blocks.append(Block(indptr, indices, rows.known))
+        vertices = rows.vertices[: rows.known].copy()
+        return MiniBatch(vertices[: len(seeds)], vertices, blocks[::-1], node_type=self._graph.node_type, key=key)
+
+
+FIRST = SamplerEntry(
+    "first",
+    lambda source, settings: FirstNeighbours(source.whole_lists("first"), settings.options.fanouts),
+    per_layer="fanouts",
+    joint=True,
+)
