@@ -3,25 +3,18 @@
 from time import perf_counter
 from typing import NamedTuple
 
-import numpy as np
-
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
 from penstock.simulate.engine import open_run, run
+from penstock.simulate.rates.families import PRIORITY, PROPORTIONAL
 from penstock.simulate.rates.policy import Case
-from penstock.simulate.state import (
-    CHANGES,
-    DONE,
-    TIMED,
-    Record,
-    Scratch,
-    Terms,
-    record_for,
-    scratch_for,
-)
+from penstock.simulate.state import CHANGES, DONE, TIMED, Record, Scratch, Terms, record_for, scratch_for
+from penstock.simulate.symmetry import quotient_of
 
 _LEAST_MOMENTS = 64
 _PATIENCE_S = 0.1  # a kernel hears no signal: it is left about so often
+_MANY = 20_000  # items of all iterations: fewer are not searched for symmetries
+_NEVER = 1 << 62
+_EQUALS = (PROPORTIONAL, PRIORITY)  # ways of sharing in which equal flows get equal rates
 
 
 class Execution(NamedTuple):
@@ -33,14 +26,25 @@ class Execution(NamedTuple):
 
 
 class Executor:
-    """Runs cases of one size after each other, in memory that is used again."""
+    """Runs cases of one workload and length after each other, in memory that is used again."""
 
-    def __init__(self) -> None:
+    def __init__(self, many: int = _MANY) -> None:
+        """Cases of at least `many` items in all iterations are simulated with one of each that behave alike."""
+        self._many = many
         self._scratch: Scratch | None = None
         self._moments = _LEAST_MOMENTS
 
     def run(self, family: int, case: Case, terms: Terms, times: bool = False, segments: bool = False) -> Execution:
         """Carry out a case; `times` writes down starts and ends, `segments` also every change of a flow's rate."""
+        if family in _EQUALS and case.amounts.seconds.size + case.amounts.sizes.size >= self._many:
+            quotient = quotient_of(case, terms)
+            if quotient is not None:
+                few = Executor(many=_NEVER).run(family, quotient.case, quotient.terms, times, segments)
+                return Execution(few.makespan, _timed(case), quotient.expanded(few.record))
+        return self._run_all(family, case, terms, times, segments)
+
+    def _run_all(self, family: int, case: Case, terms: Terms, times: bool, segments: bool) -> Execution:
+        """Carry out every item of a case."""
         iterations = len(case.amounts.seconds)
         if self._scratch is None:
             self._scratch = scratch_for(case.shape, iterations, len(case.routes.links))
@@ -74,3 +78,9 @@ class Executor:
                 self._moments *= 4
             elif took > _PATIENCE_S:
                 self._moments = max(_LEAST_MOMENTS, self._moments // 2)
+
+
+def _timed(case: Case) -> int:
+    """How many tasks and flows of all iterations take time."""
+    tasks = (case.amounts.seconds * case.slowness > 0).sum()
+    return int(tasks + (case.amounts.sizes[:, case.routes.flow_path >= 0] > 0).sum())

@@ -52,7 +52,7 @@ class Simulator:
         self.speeds = _checked_speeds(speeds, len(network.machines))
         _check_amounts(load, self.amounts)
         self.iterations = len(self.amounts.seconds)
-        self._shape = shape_of(load)
+        self._shape = shape_of(load, self.iterations)
         self._executor = Executor()
 
     def under(self, ranks: Array) -> "Simulator":

@@ -137,15 +137,23 @@ class Record(NamedTuple):
     changes: Array  # CHANGE
 
 
-def shape_of(load: Workload) -> Shape:
-    """The workload's arrays for kernels."""
-    starts, followers, lags = successors(load.items, load.before, load.after, load.lags)
-    waits = np.zeros((int(load.lags.max(initial=0)) + 1, load.items), np.int32)
-    np.add.at(waits, (load.lags, load.after), 1)
-    own = (load.before == load.after) & (load.before >= load.tasks) & (load.lags > 0)
-    alone = len(np.unique(load.before[own])) == load.flows
-    overlap = int(load.lags[own].max(initial=1)) if alone else 0
-    return Shape(load.tasks, load.flows, starts, followers, lags, np.cumsum(waits, axis=0, dtype=np.int32), overlap)
+def shape_of(load: Workload, iterations: int) -> Shape:
+    """The arrays of a workload for kernels that simulate so many iterations."""
+    return shape_from(load.tasks, load.flows, load.before, load.after, load.lags, iterations)
+
+
+def shape_from(tasks: int, flows: int, before: Array, after: Array, lags: Array, iterations: int) -> Shape:
+    """The arrays of tasks and flows, numbered in this order, with their dependencies."""
+    items = tasks + flows
+    starts, followers, follower_lags = successors(items, before, after, lags)
+    rows = min(int(lags.max(initial=0)) + 1, iterations)
+    waits = np.zeros((rows, items), np.int32)
+    for lag in range(rows):
+        waits[lag:] += np.bincount(after[lags == lag], minlength=items).astype(np.int32)
+    own = (before == after) & (before >= tasks) & (lags > 0)
+    alone = len(np.unique(before[own])) == flows
+    overlap = int(lags[own].max(initial=1)) if alone else 0
+    return Shape(tasks, flows, starts, followers, follower_lags, waits, overlap)
 
 
 def scratch_for(load: Shape, iterations: int, links: int) -> Scratch:
