@@ -121,6 +121,6 @@ def test_a_failed_write_names_its_file_and_leaves_the_old_one(tmp_path):
         replace_whole(tmp_path / "document", full)
     assert [path.name for path in tmp_path.iterdir()] == ["document"]
     assert (tmp_path / "document").read_text() == "old"
-    with pytest.raises(PenstockError, match=r"Could not write .*other: No space left on device\. Do something\."):
-        with writing(tmp_path / "other", "Do something."), open_bytes(tmp_path / "other", "xb") as file:
-            full(file)
+    other, said = tmp_path / "other", r"Could not write .*other: No space left on device\. Do something\."
+    with pytest.raises(PenstockError, match=said), writing(other, "Do something."), open_bytes(other, "xb") as file:
+        full(file)

@@ -1,4 +1,4 @@
-"""Whole runs on clusters of this host: killed while the graph is cut, on a full disk, in a folder with strange files."""
+"""Whole runs on clusters of this host: killed while the graph is cut, on a full disk, among hostile files."""
 
 import os
 import subprocess

@@ -36,9 +36,10 @@ def steps_of(run):
 
 
 def damage(file):
-    """Change a byte in the middle, as a disk does."""
+    """Lose a stretch in the middle, as a disk does."""
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 0xFF
+    middle = len(content) // 2
+    content[middle : middle + 400] = bytes(400)
     file.write_bytes(content)
 
 

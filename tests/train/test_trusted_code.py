@@ -74,7 +74,7 @@ def test_a_received_run_asks_first(use, received):
 
 def test_who_resumes_may_name_the_module_again(received):
     module = str(received.parent / "code" / "mine.py:Net")
-    with pytest.raises(PenstockError, match="not 'torch.nn:Linear': name that one"):
+    with pytest.raises(PenstockError, match=r"not 'torch\.nn:Linear': name that one"):
         train(resume=received, epochs=3, module="torch.nn:Linear")
     assert train(resume=received, epochs=3, module=module).state == "finished"
 
