@@ -15,6 +15,9 @@ from penstock.train.job import Job, make_job
 from penstock.train.run_folder import CLUSTER, RunFolder
 from penstock.train.running import resume_run, start_run
 
+_RESUMED = {"epochs", "module"}
+"""Fields that may be given with `resume`: more epochs, and the run's own module by its name."""
+
 
 class Run:
     """A run that has ended, or a run folder looked at later."""
@@ -82,6 +85,7 @@ def train(
     force: bool = False,
     progress: Progress = SILENT,
     job: Job | None = None,
+    trust_module: bool = False,
     **fields: Any,
 ) -> Run:
     """Train a model on a graph; `fields` are those of a job (docs/job.md).
@@ -92,21 +96,24 @@ def train(
     graph that is only in memory is cut into the run folder then.
     `plan` names a plan (docs/planning.md), which holds its job and its cluster; `fields` may change what it does not
     depend on.
+    A run folder or a plan may name code, its `module`: it is run with `trust_module`, or if `module` names it again.
     """
     module = model if isinstance(model, torch.nn.Module) else None
     if resume is not None and (Path(resume) / CLUSTER).exists():
         from penstock.cluster.running import resume_cluster_run
 
-        if set(fields) - {"epochs"} or job is not None or cluster is not None or graph is not None:
+        if set(fields) - _RESUMED or job is not None or cluster is not None or graph is not None:
             raise PenstockError("A resumed run keeps its job, its graph and its cluster: only epochs may be changed.")
-        return _reported(resume_cluster_run(Path(resume), fields.get("epochs"), progress), progress)
+        said = fields.get("epochs"), progress, trust_module, fields.get("module")
+        return _reported(resume_cluster_run(Path(resume), *said), progress)
     if resume is not None:
-        if set(fields) - {"epochs"} or job is not None:
+        if set(fields) - _RESUMED or job is not None:
             raise PenstockError("A resumed run keeps its job: only epochs may be changed.")
         opened = None if graph is None else _opened(graph)
-        return _reported(resume_run(Path(resume), opened, module, fields.get("epochs"), progress), progress)
+        said = fields.get("epochs"), progress, trust_module, fields.get("module")
+        return _reported(resume_run(Path(resume), opened, module, *said), progress)
     if plan is not None:
-        return _planned(Path(plan), [graph, model, cluster, job], fields, force, progress)
+        return _planned(Path(plan), [graph, model, cluster, job], fields, force, progress, trust_module)
     if isinstance(model, str):
         fields["model"] = model
     if isinstance(graph, (str, Path)):
@@ -128,13 +135,14 @@ def train(
     return _reported(start_run(chosen, opened, module, force, progress), progress)
 
 
-def _planned(plan: Path, others: list[Any], fields: dict[str, Any], force: bool, progress: Progress) -> Run:
+def _planned(
+    plan: Path, others: list[Any], fields: dict[str, Any], force: bool, progress: Progress, trust_module: bool
+) -> Run:
     from penstock.cluster.running import start_planned_run
-    from penstock.plan.document import read_plan
 
     if any(each is not None for each in others):
         raise PenstockError("A plan holds its graph, its model and its cluster: give the plan alone.")
-    return _reported(start_planned_run(read_plan(plan), fields, force, progress), progress)
+    return _reported(start_planned_run(plan, fields, force, progress, trust_module), progress)
 
 
 def job_defaults() -> dict[str, Any]:

@@ -1,10 +1,13 @@
 """The controller with tasks that are threads: what it starts, hears, tells, starts again and gives up."""
 
 import threading
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from wired import template_for
 
+from penstock.cluster import controller as controller_module
 from penstock.cluster.controller import Controller
 from penstock.cluster.tasks.member import Member
 from penstock.errors import PenstockError
@@ -175,8 +178,31 @@ def test_task_that_never_comes_is_given_up():
         actor.killed.wait(LIMIT)
         return 0
 
-    with pytest.raises(PenstockError, match="Task store-a on a was started and stayed silent for 1 s"):
-        outcome_of(Actors(store=absent, worker=lives), patience=1.0)
+    said = "Task store-a on a was started and stayed silent for 1 s .failure.start_patience"
+    with pytest.raises(PenstockError, match=said):
+        outcome_of(Actors(store=absent, worker=lives), start_patience=1.0)
+
+
+def test_starting_is_no_silence(monkeypatch):
+    """A busy machine may need minutes for a task's imports; a task that runs gives a sign every half second."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(controller_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    controller = Controller(template_for(1, patience=60.0, start_patience=300.0), Actors(), Progress())
+    store, worker = controller.tasks["store-a"], controller.tasks["worker-0"]
+    killed, lost = [], []
+    for task in (store, worker):
+        kill = partial(killed.append, task.spec.id)
+        task.handle = SimpleNamespace(pid=None, trouble="", poll=lambda: None, kill=kill)
+    monkeypatch.setattr(controller, "_lose", lambda task, cause: lost.append((task.spec.id, cause)))
+    worker.address, clock.now = "tcp://there", 59.0
+    controller._look_after_tasks()
+    assert killed == lost == []
+    clock.now, worker.heard = 299.0, 238.0
+    controller._look_after_tasks()
+    assert lost == [("worker-0", "silent for 60 s")] and killed == ["worker-0"]
+    clock.now = worker.heard = 301.0
+    with pytest.raises(PenstockError, match="store-a on a was started and stayed silent for 300 s"):
+        controller._look_after_tasks()
 
 
 def test_sentence_of_a_worker_is_the_run_s():

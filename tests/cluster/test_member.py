@@ -1,4 +1,6 @@
-"""A member of a run tells the controller what its task refuses."""
+"""A member of a run tells the controller what its task refuses, and waits for tasks that have not started yet."""
+
+import threading
 
 import pytest
 from wired import template_for, wired
@@ -45,3 +47,47 @@ def test_a_task_that_had_been_well_is_tried_again(refusing):
     with pytest.raises(PenstockError, match="in use"), member:
         raise PenstockError("the folder is in use")
     assert heard == []
+
+
+def test_tasks_that_start_slowly_are_waited_for():
+    """Asked before they are there they would count as lost, and whoever asks would be started again for nothing."""
+    post, (member,) = wired(template_for(1), {}, (0,))
+    with post:
+        waiting = threading.Thread(target=member.await_tasks, args=("store", "sampler"))
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        post.meet("worker-0", member.post.address)
+        tell = Message("tell", {"addresses": {"store-a": post.address}})
+        post.channel("worker-0", "orders").call(tell, 60.0)
+        waiting.join(60)
+        assert not waiting.is_alive()
+        member.await_tasks("store")
+        member.stopped.set()
+        member._reachable.clear()
+        with pytest.raises(PenstockError, match="The controller ended the run"):
+            member.await_tasks("store")
+        member.close()
+
+
+@pytest.mark.parametrize("incarnation", [0, 1])
+def test_a_damaged_file_of_a_task(incarnation):
+    """A checkpoint replaces it when the run is resumed; in the middle of a run the user hears how to go on."""
+    heard = []
+
+    def hear(message, sender):
+        heard.append((message.kind, message.body.get("text") or message.body.get("message")))
+        return Message("heard")
+
+    post, (member,) = wired(template_for(1, "/runs/one"), {"failed": hear, "progress": hear}, (0,))
+    with post:
+        member.setup = member.setup.model_copy(update={"incarnation": incarnation})
+        if incarnation:
+            with pytest.raises(PenstockError, match="worker-0 cannot go on without it"):
+                member.drop_damaged(PenstockError("x.state is damaged"), "its rows")
+            ((kind, said),) = heard
+            assert kind == "failed" and "`penstock train --resume /runs/one` goes on from the newest" in said
+        else:
+            member.drop_damaged(PenstockError("x.state is damaged"), "its rows")
+            assert heard == [("progress", "x.state is damaged: its rows are taken from the checkpoint instead.")]
+        member.close()

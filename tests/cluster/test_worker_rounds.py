@@ -12,7 +12,7 @@ from penstock.train.standing import Standing
 from penstock.train.together import RegroupError
 from penstock.wire import PeerLost, RemoteError
 
-PATIENCE = 10.0
+PATIENCE, START_PATIENCE = 10.0, 100.0
 
 
 class Acting(Worker):
@@ -22,7 +22,8 @@ class Acting(Worker):
         self._member = SimpleNamespace(
             round=0, stopped=SimpleNamespace(is_set=lambda: False, wait=lambda seconds: None)
         )
-        self._setup = SimpleNamespace(cluster=SimpleNamespace(failure=SimpleNamespace(patience=PATIENCE)))
+        failure = SimpleNamespace(patience=PATIENCE, start_patience=START_PATIENCE)
+        self._setup = SimpleNamespace(cluster=SimpleNamespace(failure=failure))
         self._team = SimpleNamespace(generation=0, reduction=None)
         self._standing, self._stuck = Standing(), None
         self.now, self.rounds, self._script = 0.0, 0, script
@@ -101,3 +102,17 @@ def test_the_time_begins_anew_when_a_step_is_done_or_a_loss_is_known(act):
         return RegroupError("left") if acting.rounds < 60 else None
 
     assert act(steps) == act(losses) == 60
+
+
+def test_a_task_that_is_started_again_has_time_to_start(act):
+    """Its imports are no silence: once a loss is known, a step is tried for as long as starting may take, and more."""
+    tried = []
+
+    def lost_once(acting):
+        acting._member.round = 1
+        tried.append(acting.now)
+        return PeerLost("silent")
+
+    with pytest.raises(PenstockError, match="silent"):
+        act(lost_once)
+    assert 120 <= tried[-1] - tried[0] < 123

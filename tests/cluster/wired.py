@@ -13,7 +13,8 @@ from penstock.wire import Credentials, Post, make_credentials
 
 def template_for(workers=2, folder="/nowhere", patience=5.0, **fields):
     """What every task of a small cluster is told beside its name."""
-    failure = FailureOptions(patience=patience, restarts=fields.pop("restarts", 2))
+    named = {name: fields.pop(name) for name in ("restarts", "start_patience") if name in fields}
+    failure = FailureOptions(**{"patience": patience, "restarts": 2, **named})
     cluster = ClusterDocument(machines=[Machine(name="a", workers=workers)], failure=failure, **fields)
     layout = lay_out(cluster, 1)
     return Setup(

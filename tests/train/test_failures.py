@@ -12,7 +12,6 @@ from penstock import PenstockError
 from penstock.api import Run, train
 from penstock.progress import Progress
 from penstock.store.local import LocalStore
-from penstock.train import state_file
 from penstock.train.tasks.node import NodeTask
 from training_graphs import (
     assert_same_state,
@@ -131,7 +130,7 @@ def test_a_full_disk_at_a_checkpoint_keeps_the_one_before(graph, tmp_path, monke
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync(descriptor)
 
-    monkeypatch.setattr(state_file.os, "fsync", full_at_the_third)
+    monkeypatch.setattr(os, "fsync", full_at_the_third)
     with pytest.raises(PenstockError) as failure:
         trained(graph, run, checkpoint_steps=3, evaluate_every=0)
     sentence = str(failure.value)

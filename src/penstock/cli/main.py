@@ -82,7 +82,7 @@ def run() -> int:
     except PenstockError as error:
         print_error(str(error))
     except OSError as error:
-        print_error(f"{error.strerror or error}: {error.filename or 'no file named'}.")
+        print_error(_of_system(error))
     except MemoryError:
         print_error("Out of memory: use a machine with more, or a method that needs less (see docs/partitioning.md).")
     except Exception as error:
@@ -91,6 +91,14 @@ def run() -> int:
             raise
         print_error(error.format_message())
     return 2
+
+
+def _of_system(error: OSError) -> str:
+    """What the system refused; it names a file that cannot be opened, but not one that cannot be written to."""
+    what = error.strerror or str(error)
+    if error.filename:
+        return f"{what}: {error.filename}."
+    return f"{what}, while a file was being read or written: see whether a disk is full (df -h), then try again."
 
 
 def _asked_for(arguments: list[str]) -> list[str]:

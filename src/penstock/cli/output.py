@@ -18,6 +18,10 @@ from penstock.memory import forget_peak, peak_mb, rusage_mb
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the output folder if it exists.")]
+TrustOption = Annotated[
+    bool,
+    typer.Option("--trust-module", help="Run the code (module) that a run folder or plan names: only if you know it."),
+]
 
 
 ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads to use; all cores by default.")]

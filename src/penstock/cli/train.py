@@ -10,7 +10,7 @@ from rich.table import Table
 from penstock.api import Run, train
 from penstock.cli import INTERRUPTED
 from penstock.cli.job_flags import with_job_flags
-from penstock.cli.output import ForceOption, JsonOption, print_error, print_json
+from penstock.cli.output import ForceOption, JsonOption, TrustOption, print_error, print_json
 from penstock.cli.progress import shown_progress
 from penstock.errors import PenstockError
 from penstock.progress import Progress
@@ -25,6 +25,7 @@ def train_command(
         str | None, typer.Option(help="A cluster file (docs/cluster.md), or 2x2: two machines of two workers here.")
     ] = None,
     plan: Annotated[Path | None, typer.Option(help="A plan to carry out (penstock plan).")] = None,
+    trust_module: TrustOption = False,
     force: ForceOption = False,
     as_json: JsonOption = False,
     **fields: Any,
@@ -42,7 +43,7 @@ def train_command(
     Example: penstock train --resume runs/synthetic-arxiv-sage-1
     """
     with shown_progress(as_json) as progress:
-        run = _trained(job, resume, cluster, plan, force, fields, progress)
+        run = _trained(job, resume, cluster, plan, force, trust_module, fields, progress)
     if as_json:
         print_json({**run.result, "state": run.state, "report": run.page and str(run.page), "notes": progress.notes})
     else:
@@ -58,19 +59,20 @@ def _trained(
     cluster: str | None,
     plan: Path | None,
     force: bool,
+    trust_module: bool,
     fields: dict[str, Any],
     progress: Progress,
 ) -> Run:
     if plan is not None:
         if any(each is not None for each in (job, resume, cluster)):
             raise PenstockError("A plan holds its job and its cluster: give --plan alone, with flags such as --epochs.")
-        return train(plan=plan, force=force, progress=progress, **fields)
+        return train(plan=plan, force=force, progress=progress, trust_module=trust_module, **fields)
     if resume is None:
         chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
         return train(job=chosen, cluster=cluster, force=force, progress=progress)
-    if job is not None or cluster is not None or set(fields) - {"epochs"}:
+    if job is not None or cluster is not None or set(fields) - {"epochs", "module"}:
         raise PenstockError("A resumed run keeps its job: give --resume, and --epochs to train longer.")
-    return train(resume=resume, progress=progress, **fields)
+    return train(resume=resume, progress=progress, trust_module=trust_module, **fields)
 
 
 def _print(run: Run) -> None:

@@ -234,11 +234,14 @@ class Controller:
             if task.handle is None:
                 continue
             status = task.handle.poll()
-            if status is None and time.monotonic() - task.heard > self._failure.patience:
+            # Until its first sign a task imports and opens what it needs, which on a busy machine may take minutes.
+            limit = self._failure.patience if task.address else self._failure.start_patience
+            if status is None and time.monotonic() - task.heard > limit:
                 task.handle.kill()
-                silent = f"silent for {self._failure.patience:g} s{_why(task.handle)}"
+                silent = f"silent for {limit:g} s{_why(task.handle)}"
                 if not task.address:
-                    self._give_up(task, f"Task {task.spec.id} on {task.spec.machine} was started and stayed {silent}")
+                    what = f"Task {task.spec.id} on {task.spec.machine} was started and stayed {silent}"
+                    self._give_up(task, f"{what} (failure.start_patience in the cluster file)")
                 self._lose(task, silent)
             elif status is not None:
                 # What it said last comes before what became of it.

@@ -40,7 +40,12 @@ class FailureOptions(StrictDocument):
     """What is done about tasks that die."""
 
     restarts: int = Field(default=5, ge=0, description="how often one task is started again before the run gives up")
-    patience: float = Field(default=60.0, gt=0, description="seconds a task may be silent before it counts as dead")
+    patience: float = Field(
+        default=60.0, gt=0, description="seconds a task that runs may be silent before it counts as dead"
+    )
+    start_patience: float = Field(
+        default=300.0, gt=0, description="seconds a task may take to start, until its first sign"
+    )
     elastic: bool = Field(
         default=False, description="go on with the other machines when one stays away; they must see its parts"
     )
@@ -56,6 +61,9 @@ class RayOptions(StrictDocument):
     )
     spares: bool = Field(
         default=False, description="whether a machine whose node is gone may move to one that no machine is on"
+    )
+    start_timeout: float = Field(
+        default=120.0, gt=0, description="seconds to reach a Ray cluster, or to start one, before the run gives up"
     )
 
 

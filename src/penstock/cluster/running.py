@@ -1,6 +1,6 @@
 """A run on several machines, from a job and a cluster to a run folder."""
 
-import time
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -20,18 +20,19 @@ from penstock.graph.atomic import write_whole
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem
 from penstock.graph.graph import Graph
+from penstock.nn.own import own_place
 from penstock.partition import Cut, Partition, cut, open_partition
 from penstock.pipeline.options import PipelineOptions
-from penstock.plan.document import Plan, read_plan, write_plan
+from penstock.plan.document import Plan, plan_text, read_plan
 from penstock.progress import SILENT, Progress
-from penstock.train.checkpoints import newest
+from penstock.train.checkpoints import take_newest
 from penstock.train.data import open_data, prepared
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.run_folder import CLUSTER, JOB, PARTS, PLAN, RunFolder
 from penstock.train.running import change_epochs, found_anywhere
-from penstock.train.standing import checked_standing
-from penstock.train.state_file import read_state, write_state
+from penstock.train.state_file import write_state
 from penstock.train.surroundings import polite_interrupt
+from penstock.train.trusted_code import check_code
 
 PLANNED = ("threads", "device", *PipelineOptions.model_fields)
 """Fields of a job that a plan has counted on, beside those that decide what an iteration costs."""
@@ -48,10 +49,22 @@ def start_cluster_run(
 
 
 def start_planned_run(
-    plan: Plan, changes: Mapping[str, Any], force: bool = False, progress: Progress = SILENT
+    path: Path,
+    changes: Mapping[str, Any],
+    force: bool = False,
+    progress: Progress = SILENT,
+    trust_module: bool = False,
 ) -> RunFolder:
-    """Train as a plan says. `changes` of its job may not touch what the plan was made for."""
+    """Train as a plan's file says. `changes` of its job may not touch what the plan was made for.
+
+    A plan that names the model's code needs `trust_module`, or that name again among the changes.
+    """
+    plan = read_plan(path)
+    named = changes.get("module")
+    if named is not None:
+        changes = {**changes, "module": own_place(named)}
     job = make_job({**plan.job, **changes}, "The plan's job")
+    check_code(make_job(plan.job, "The plan's job"), path, trust_module, named)
     fields = job.model_dump(mode="json")
     for name in (*DECIDING, *PLANNED):
         before, after = plan.job.get(name), fields.get(name)
@@ -86,17 +99,12 @@ def _start(
     if cluster.partition is None:
         graph = open_data(job) if given is None else prepared(given, job)
     name = Path(cluster.partition).name if graph is None else graph.name  # type: ignore[arg-type]
-    folder = RunFolder.create(job, f"{name}-{job.model_name}".replace("/", "-"), force)
+    documents = {CLUSTER: cluster_text(cluster)} | ({} if plan is None else {PLAN: plan_text(plan)})
+    name = f"{name}-{job.model_name}".replace("/", "-")
+    folder = RunFolder.create(job, name, force, {"model": job.model_name}, documents)
     try:
         if graph is not None:
-            if graph.path is None:
-                progress.note(f"{graph.name} is only in memory: its parts are written to {folder.path / PARTS}.")
-            _cut(graph, cluster, folder, progress)
-        write_whole(folder.path / CLUSTER, cluster.model_dump_json(indent=1) + "\n")
-        if plan is not None:
-            write_plan(plan, folder.path / PLAN)
-        started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        folder.write_facts(state="running", message="", started=started, model=job.model_name)
+            _cut_and_note(graph, cluster, folder, progress)
     except BaseException:
         folder.discard()
         raise
@@ -104,6 +112,14 @@ def _start(
         return _run(job, cluster, folder, progress, fresh=True)
     finally:
         folder.close()
+
+
+def _cut_and_note(graph: Graph, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
+    """Cut a graph into the run folder, and write down in cluster.json that it is."""
+    if graph.path is None:
+        progress.note(f"{graph.name} is only in memory: its parts are written to {folder.path / PARTS}.")
+    _cut(graph, cluster, folder, progress)
+    write_whole(folder.path / CLUSTER, cluster_text(cluster))
 
 
 def _check_parts(partition: Partition, given: Graph | None) -> None:
@@ -139,16 +155,25 @@ def _cut(graph: Graph, cluster: ClusterDocument, folder: RunFolder, progress: Pr
     cluster.partition = str((folder.path / PARTS).resolve())
 
 
-def resume_cluster_run(path: Path, epochs: int | None = None, progress: Progress = SILENT) -> RunFolder:
-    """Go on from a run's newest checkpoint, on the cluster it was trained on."""
+def resume_cluster_run(
+    path: Path,
+    epochs: int | None = None,
+    progress: Progress = SILENT,
+    trust_module: bool = False,
+    named: str | None = None,
+) -> RunFolder:
+    """Go on from a run's newest checkpoint, on the cluster it was trained on; for the last two see `resume_run`."""
     cluster = cluster_of(path)
     _take_part(cluster)
     folder = RunFolder.open(path, writing=True)
     try:
         job = folder.job()
+        check_code(job, path, trust_module, named)
+        if cluster.partition is None:
+            _finish_cutting(job, cluster, folder, progress)
         if epochs is not None:
             job = make_job({**job.model_dump(), "epochs": epochs})
-            _train_longer(newest(folder.checkpoints), epochs)
+            _train_longer(folder, epochs, progress)
             write_job(job, path / JOB)
         elif folder.facts["state"] in ("finished", "stopped-early"):
             progress.note("The run had ended: there is nothing left to train.")
@@ -159,12 +184,28 @@ def resume_cluster_run(path: Path, epochs: int | None = None, progress: Progress
         folder.close()
 
 
-def _train_longer(file: Path, epochs: int) -> None:
+def _finish_cutting(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
+    """A run was killed while its graph was being cut: do it again, unless only cluster.json lacks it."""
+    for left in folder.path.glob(f".{PARTS}.writing-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    if (folder.path / PARTS).exists():
+        cluster.partition = str((folder.path / PARTS).resolve())
+        write_whole(folder.path / CLUSTER, cluster_text(cluster))
+        return
+    progress.note("The run was stopped while its graph was being cut: it is cut again.")
+    _cut_and_note(open_data(job), cluster, folder, progress)
+
+
+def _train_longer(folder: RunFolder, epochs: int, progress: Progress) -> None:
     """Let a run that had ended go on from its last checkpoint."""
-    state = read_state(file)
-    standing = checked_standing(state["standing"], file)
-    change_epochs(standing, epochs)
-    write_state(file, {**state, "standing": asdict(standing)})
+    checkpoint = take_newest(folder.checkpoints, progress)
+    change_epochs(checkpoint.standing, epochs)
+    write_state(checkpoint.file, {**checkpoint.state, "standing": asdict(checkpoint.standing)})
+
+
+def cluster_text(cluster: ClusterDocument) -> str:
+    """What stands in cluster.json."""
+    return cluster.model_dump_json(indent=1) + "\n"
 
 
 def cluster_of(path: Path) -> ClusterDocument:
@@ -190,7 +231,7 @@ def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progre
                 progress.note("The plan was made for all machines: the others go on without it.")
                 (folder.path / PLAN).unlink()
             cluster = cluster.model_copy(update={"machines": rest})
-            write_whole(folder.path / CLUSTER, cluster.model_dump_json(indent=1) + "\n")
+            write_whole(folder.path / CLUSTER, cluster_text(cluster))
             folder.write_facts(state="running", message="")
             fresh = False
 
@@ -211,13 +252,13 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
             if note is not None:
                 progress.note(note)
             outcome = Controller(template, launcher, progress).run(asked, started)
+        folder.write_facts(state=outcome.state, message="", result={**_result(outcome), **_foretold(folder)})
     except BaseException as error:
         _fail(folder, error, fresh and not known)
         raise
     finally:
         if launcher is not None:
             launcher.close()
-    folder.write_facts(state=outcome.state, message="", result={**_result(outcome), **_foretold(folder)})
     return folder
 
 
@@ -275,5 +316,5 @@ def _fail(folder: RunFolder, error: BaseException, nothing_happened: bool) -> No
         folder.discard()
         return
     interrupted = isinstance(error, KeyboardInterrupt | MachineAway)
-    folder.log_error(error)
-    folder.write_facts(state="interrupted" if interrupted else "failed", message=" ".join(str(error).split()))
+    message = " ".join(str(error).split()) or type(error).__name__
+    folder.record_failure("interrupted" if interrupted else "failed", message, error)

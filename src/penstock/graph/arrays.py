@@ -11,6 +11,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from penstock.errors import PenstockError
+from penstock.graph.output_files import open_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -57,7 +58,7 @@ def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | No
 def write_array(path: Path, values: Array) -> None:
     """Write an array of known length, in slices, so that a mapped source is never held in memory whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
+    with open_bytes(path, "xb") as file:
         _write_header(file, values.shape, values.dtype)
         rows = max(1, _COPY_BYTES // max(1, values.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))))
         for start in range(0, len(values), rows):
@@ -70,7 +71,7 @@ class ArrayWriter:
     def __init__(self, path: Path, dtype: Any, row_shape: tuple[int, ...] = ()) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self.dtype, self.row_shape, self.rows = path, np.dtype(dtype), row_shape, 0
-        self._file = path.open("wb", buffering=1 << 20)
+        self._file = open_bytes(path, "xb", 1 << 20)
         _write_header(self._file, (0, *row_shape), self.dtype)
 
     def append(self, rows: Array) -> None:

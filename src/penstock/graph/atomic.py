@@ -1,13 +1,16 @@
 """Folders and documents that appear whole or not at all."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
+from typing import BinaryIO
 
 from penstock.errors import PenstockError
+from penstock.graph.output_files import open_bytes, writing
 
 # A folder that Penstock wrote has one of these, whose `format` says so.
 _DOCUMENTS = ("graph.json", "partition.json", "export.json", "run.json")
@@ -39,20 +42,28 @@ def new_folder(target: Path, force: bool = False) -> Iterator[Path]:
 
 def write_whole(path: Path, text: str) -> None:
     """Write or replace a document; where the disk is full, the one before stays and nothing else is left."""
-    replace_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    # Half a surrogate pair is legal in JSON but not in a file.
+    replace_whole(path, lambda file: file.write(text.encode("utf-8", "replace")))
 
 
-def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """The same for a file of any kind, by whoever writes it."""
+def replace_whole(path: Path, write: Callable[[BinaryIO], object], durable: bool = False) -> None:
+    """The same for a file of any kind, by whoever writes to the open file. A link in its place is replaced.
+
+    A file that is `durable` is on the disk when this returns, and outlives a power cut.
+    """
     temporary = path.with_name(f".{path.name}.writing-{token_hex(4)}")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise PenstockError(
-            f"Could not write {path}: {error.strerror or error}. Free space, then try again."
-        ) from error
+    with writing(path):
+        try:
+            with open_bytes(temporary, "xb") as file:
+                write(file)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
 
 
 def check_target(target: Path, force: bool) -> None:
@@ -75,7 +86,7 @@ def check_target(target: Path, force: bool) -> None:
 def _is_ours(document: Path) -> bool:
     try:
         found = json.loads(document.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and str(found.get("format", "")).startswith("penstock-")
 

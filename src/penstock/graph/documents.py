@@ -17,12 +17,15 @@ class StrictDocument(BaseModel):
 
 
 Model = TypeVar("Model", bound=StrictDocument)
+_MOST_REPEATED = 100_000
 
 
 def read_checked(path: Path, model: type[Model], form: str, version: int) -> Model:
     """The document at `path`, which must be of this form and version."""
     try:
         raw = json.loads(path.read_text())
+    except RecursionError:
+        raise PenstockError(f"{path} is nested too deeply to be read: copy it again.") from None
     except FileNotFoundError:
         kind = form.removeprefix("penstock-")
         raise PenstockError(f"{path.parent} is no {kind} folder: it has no {path.name}.") from None
@@ -38,7 +41,7 @@ def read_checked(path: Path, model: type[Model], form: str, version: int) -> Mod
 def read_yaml(path: Path, what: str) -> dict[Any, Any]:
     """The mapping in a YAML file; `what` says in errors which file the user should name."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise PenstockError(f"{path} does not exist: name {what}.") from None
     except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -51,6 +54,43 @@ def read_yaml(path: Path, what: str) -> dict[Any, Any]:
     if not isinstance(raw, dict):
         raise PenstockError(f"{path} is no mapping of keys to values, as {what} must be: mend it.")
     return raw
+
+
+def parse_yaml(text: str) -> Any:
+    """What a YAML text says; yaml.YAMLError if it is none, is nested too deeply, or its aliases stand for too much.
+
+    A few hundred bytes of aliases of aliases can stand for billions of values, which whoever walks through them meets.
+    """
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _repeated(node) > _MOST_REPEATED:
+            raise yaml.YAMLError(f"its aliases stand for more than {_MOST_REPEATED:,} values")
+        return loader.construct_document(node)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+    finally:
+        loader.dispose()
+
+
+def _repeated(root: yaml.Node) -> int:
+    """How many values aliases add to those that are written down."""
+    sizes: dict[yaml.Node, int] = {}
+
+    def size(node: yaml.Node) -> int:
+        if node in sizes:
+            if not sizes[node]:
+                raise yaml.YAMLError("an alias stands for something that contains it")
+            return sizes[node]
+        sizes[node] = 0
+        children: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
+        pairs = children if isinstance(node, yaml.MappingNode) else [(child,) for child in children]
+        sizes[node] = 1 + sum(size(child) for pair in pairs for child in pair)
+        return sizes[node]
+
+    return size(root) - len(sizes)
 
 
 def split_commas(value: object) -> object:

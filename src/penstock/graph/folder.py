@@ -10,6 +10,7 @@ from penstock.graph.arrays import Array, open_array, write_array
 from penstock.graph.atomic import new_folder
 from penstock.graph.graph import EdgeSet, Graph, NodeSet
 from penstock.graph.ids import Ids, StringIds
+from penstock.graph.output_files import write_new
 from penstock.graph.schema import (
     DOCUMENT,
     EdgeInfo,
@@ -96,7 +97,7 @@ def write_document(graph: Graph, folder: Path) -> None:
         edge_types={edge_key(kind): describe_edges(kind, edges) for kind, edges in graph.edges.items()},
         origin=graph.origin,
     )
-    (folder / DOCUMENT).write_text(json.dumps(document.model_dump(exclude_none=True), indent=1) + "\n")
+    write_new(folder / DOCUMENT, json.dumps(document.model_dump(exclude_none=True), indent=1) + "\n")
 
 
 def describe_nodes(nodes: NodeSet) -> NodeInfo:

@@ -67,5 +67,9 @@ def _from_file(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    # What lies beside the file may be imported by it, but does not stand in for anything that is installed.
+    beside = str(path.resolve().parent)
+    if beside not in sys.path:
+        sys.path.append(beside)
     spec.loader.exec_module(module)
     return module

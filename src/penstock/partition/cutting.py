@@ -11,6 +11,7 @@ from penstock.graph.arrays import Array, ArrayWriter
 from penstock.graph.atomic import check_target, new_folder
 from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
+from penstock.graph.output_files import write_new
 from penstock.partition.constraints import constraints_of, default_names
 from penstock.partition.document import DOCUMENT, PartitionDocument, TypeRanges
 from penstock.partition.folder import Partition, open_partition, part_folder
@@ -120,7 +121,7 @@ def write_partition(assigned: Assigned, how: Cut, trainer: Array, folder: Path, 
                 writer.write(part, part_folder(temporary, part))
         shares = trainer_balance(problem, assigned.assignment, trainer, how.trainers)
         document = _document(assigned, how, maps, shares)
-        (temporary / DOCUMENT).write_text(json.dumps(document.model_dump(), indent=1) + "\n")
+        write_new(temporary / DOCUMENT, json.dumps(document.model_dump(), indent=1) + "\n")
     return open_partition(folder)
 
 

@@ -117,8 +117,12 @@ def read_plan(path: Path) -> Plan:
 
 def write_plan(plan: Plan, path: Path) -> None:
     """For people to read, and for `penstock train --plan`."""
+    write_whole(path, plan_text(plan))
+
+
+def plan_text(plan: Plan) -> str:
+    """What stands in a plan's file."""
     try:
-        text = Plan.model_validate(plan.model_dump()).model_dump_json(indent=1)
+        return Plan.model_validate(plan.model_dump()).model_dump_json(indent=1) + "\n"
     except ValidationError as error:
         raise PenstockError(f"The plan is not valid: {first_problem(error)}.") from None
-    write_whole(path, text + "\n")

@@ -3,14 +3,12 @@
 import base64
 import hashlib
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from html import escape
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
-from penstock.errors import PenstockError
+from penstock.graph.atomic import write_whole
 from penstock.report.cluster import cluster_cards
 from penstock.report.curves import epoch_seconds_card, loss_card, memory_card, validation_card
 from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card
@@ -26,18 +24,7 @@ def write_report(run: Path, defaults: Mapping[str, Any] | None = None) -> Path:
     """Write `report.html` into the run folder and return its path; `defaults` tell which settings were chosen."""
     page = render(read_run(run), defaults)
     target = Path(run) / "report.html"
-    temporary = target.with_name(f".report.html.writing-{token_hex(4)}")
-    try:
-        # Half a surrogate pair is legal in JSON but not in a file.
-        temporary.write_text(page, encoding="utf-8", errors="replace")
-        temporary.replace(target)
-    except OSError as error:
-        raise PenstockError(
-            f"Could not write {target}: {error.strerror or error}. Free space or allow writing."
-        ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    write_whole(target, page)
     return target
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from penstock.errors import PenstockError
+from penstock.graph.documents import parse_yaml
 from penstock.report.metrics_log import Epoch, MetricsLog, read_metrics
 from penstock.report.trace import Trace, read_trace
 from penstock.report.values import mapping, number, numbers, whole
@@ -157,7 +158,7 @@ def _job(path: Path, problems: list[str]) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return mapping(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return mapping(parse_yaml(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         problems.append("job.yaml could not be read, so the settings are not shown.")
         return {}

@@ -9,13 +9,14 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.output_files import open_bytes
 
 
 def rows_in_file(path: Path, shape: tuple[int, int]) -> Array:
     """Map a file of float32 rows to be written to; made, of zeros, where it is not there in full."""
     size = math.prod(shape) * 4
     try:
-        with path.open("r+b" if path.exists() else "w+b") as file:
+        with open_bytes(path, "r+b" if os.path.lexists(path) else "x+b") as file:
             if os.fstat(file.fileno()).st_size != size:
                 os.ftruncate(file.fileno(), 0)
                 take_blocks(file.fileno(), size)

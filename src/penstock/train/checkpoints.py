@@ -2,11 +2,12 @@
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.train.standing import checked_standing
-from penstock.train.state_file import read_state, write_state
+from penstock.progress import SILENT, Progress
+from penstock.train.standing import Standing, checked_standing
+from penstock.train.state_file import DamagedState, read_state, write_state
 
 
 class Checkpoints:
@@ -41,29 +42,70 @@ class Checkpoints:
     def _write(self, path: Path, state: dict[str, Any]) -> None:
         try:
             write_state(path, state)
-        except OSError as error:
+        except PenstockError as error:
+            if not isinstance(error.__cause__, OSError):
+                raise
             last = _numbered(self._folder)
             kept = f"the last good one is {last[-1].name}" if last else "there is none before it"
             raise PenstockError(
-                f"Checkpoint {path} could not be written: {error.strerror or error}; {kept}."
+                f"Checkpoint {path} could not be written: {error.__cause__.strerror or error}; {kept}."
                 f" Free space, then go on with `penstock train --resume {self._folder.parent}`."
             ) from error
 
 
-def newest(folder: Path) -> Path:
-    """The checkpoint a run goes on from."""
-    found = _numbered(folder)
-    if not found:
-        raise PenstockError(f"{folder.parent} has no checkpoint to go on from: start the run anew.")
-    return found[-1]
+class Checkpoint(NamedTuple):
+    """A checkpoint that is whole."""
+
+    file: Path
+    state: dict[str, Any]
+    standing: Standing
 
 
-def read_best(folder: Path) -> dict[str, Any]:
-    """The weights of the best model by the newest checkpoint; its own where none was chosen yet."""
-    file = newest(folder)
-    state = read_state(file)
-    epoch = checked_standing(state.get("standing"), file).best_epoch
-    return state if epoch < 0 else read_state(_best_file(folder, epoch))
+def take_newest(folder: Path, progress: Progress) -> Checkpoint:
+    """The newest whole checkpoint, for a run that goes on from it; a note names newer ones that are damaged.
+
+    Those are renamed: they must not count among the checkpoints that are kept.
+    """
+    found, damaged = _newest_whole(folder)
+    for file, error in damaged:
+        progress.note(f"{error}: the run goes on from {found.file.name} instead.")
+        file.replace(file.with_name(f"{file.name}.damaged"))
+    return found
+
+
+def read_best(folder: Path, progress: Progress = SILENT) -> dict[str, Any]:
+    """The weights of the best model by the newest whole checkpoint; its own where none was chosen yet.
+
+    Where the file of the best model is damaged it is an older one's, or the checkpoint's own, and a note says so.
+    """
+    found, damaged = _newest_whole(folder)
+    for _, error in damaged:
+        progress.note(f"{error}: {found.file.name} is used instead.")
+    # The last digits are the epoch's.
+    files = sorted(folder.glob("best-*.ckpt"), reverse=True)
+    chosen = _best_file(folder, found.standing.best_epoch)
+    for file in [chosen, *(each for each in files if each < chosen)] if found.standing.best_epoch >= 0 else []:
+        try:
+            state = read_state(file)
+        except DamagedState as error:
+            progress.note(f"{error}: an older model is used instead of the best.")
+            continue
+        return state
+    return found.state
+
+
+def _newest_whole(folder: Path) -> tuple[Checkpoint, list[tuple[Path, DamagedState]]]:
+    """The newest checkpoint that is whole, and the newer ones that are not."""
+    damaged: list[tuple[Path, DamagedState]] = []
+    for file in reversed(_numbered(folder)):
+        try:
+            state = read_state(file)
+            return Checkpoint(file, state, checked_standing(state.get("standing"), file)), damaged
+        except DamagedState as error:
+            damaged.append((file, error))
+    if damaged:
+        raise PenstockError(f"{damaged[0][1]}, and no older checkpoint is whole: start the run anew.")
+    raise PenstockError(f"{folder.parent} has no checkpoint to go on from: start the run anew.")
 
 
 def _best_file(folder: Path, epoch: int) -> Path:

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from penstock.graph.output_files import open_bytes, open_text, writing
+
 _STAGES = ("seeds", "sample", "gather", "transfer", "compute")
 _MOST_THREADS = 1000
 
@@ -19,8 +21,10 @@ class EventLog:
 
     def __init__(self, path: Path, recorded: int, batches: int, began: float) -> None:
         """Record the first `recorded` batches of epochs of `batches`, then every hundredth; `began` is time zero."""
-        _drop_unfinished_line(path)
-        self._file = path.open("a", encoding="utf-8", buffering=1 << 16)
+        self._path = path
+        with writing(path):
+            _drop_unfinished_line(path)
+            self._file = open_text(path, "a", 1 << 16)
         self._recorded, self._batches, self._began = recorded, batches, began
         self._lock = threading.Lock()
         self._named: set[int] = set()
@@ -46,11 +50,12 @@ class EventLog:
         with self._lock:
             args = {"rss_mb": round(resident_mb, 1)}
             self._write({"name": "memory", "ph": "C", "pid": 1, "ts": self._micros(time.perf_counter()), "args": args})
-            self._file.flush()
+            with writing(self._path):
+                self._file.flush()
 
     def close(self) -> None:
         """Write what is buffered."""
-        with self._lock:
+        with self._lock, writing(self._path):
             self._file.close()
 
     def _is_recorded(self, epoch: int, batch: int) -> bool:
@@ -71,11 +76,12 @@ class EventLog:
 
     def _write(self, event: dict[str, Any]) -> None:
         if not self._file.closed:
-            self._file.write(json.dumps(event) + ",\n")
+            with writing(self._path):
+                self._file.write(json.dumps(event) + ",\n")
 
 
 def _drop_unfinished_line(path: Path) -> None:
     """A process that was killed may have left half an event: what comes behind it would be lost with it."""
     if path.exists():
-        with path.open("rb+") as file:
+        with open_bytes(path, "r+b") as file:
             file.truncate(file.read().rfind(b"\n") + 1)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
-from penstock.graph.documents import StrictDocument, first_problem, read_yaml
+from penstock.graph.documents import StrictDocument, first_problem, parse_yaml, read_yaml
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.options import SamplerOptions
@@ -23,7 +23,7 @@ def _mapping(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return yaml.safe_load(value)
+        return parse_yaml(value)
     except yaml.YAMLError:
         raise ValueError(f"{value!r} is no mapping, such as {{gamma: 0.9}}") from None
 

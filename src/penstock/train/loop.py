@@ -79,7 +79,7 @@ class Loop:
                     return steps.times()
             finally:
                 # A full disk is one way to come here: it must not hide what happened.
-                with suppress(OSError):
+                with suppress(PenstockError):
                     events.close()
 
     def _where(self) -> str:

@@ -1,18 +1,24 @@
 """The run folder: what was asked for, what happened, and what came of it, written as it happens."""
 
-import fcntl
 import json
+import os
 import shutil
 import sys
 import time
 import traceback
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from secrets import token_hex
+from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import check_target, write_whole
 from penstock.graph.documents import read_yaml
+from penstock.graph.output_files import make_private_folder, open_bytes, open_lock, open_text, refuse_links, writing
+from penstock.store.files import take_blocks
 from penstock.train.job import Job, make_job, write_job
+from penstock.train.trusted_code import remember_code
 
 FORMAT, VERSION = "penstock-run", 1
 RUN, JOB, CLUSTER, PLAN, METRICS, EVENTS, LOG, REPORT = (
@@ -28,6 +34,10 @@ RUN, JOB, CLUSTER, PLAN, METRICS, EVENTS, LOG, REPORT = (
 
 PARTS = "parts"
 """A cluster's run whose graph was cut for it has the parts in this folder."""
+Facts = Mapping[str, Any]
+_RESERVE = ".reserve"
+_RESERVED_BYTES = 128 << 10
+"""Enough for run.json and a traceback."""
 STATES = ("running", "finished", "stopped-early", "interrupted", "failed")
 _KINDS = {"started": str, **dict.fromkeys(("graph", "labels", "result", "val", "test"), dict)}
 """What fields of run.json, and of the result in it, are where they are there."""
@@ -39,22 +49,37 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.facts: dict[str, Any] = {}
-        self._lock: TextIO | None = None
+        self._lock: int | None = None
 
     @classmethod
-    def create(cls, job: Job, default_name: str, force: bool) -> "RunFolder":
-        """A new folder for a job: the one it names, or the next free one under runs/."""
+    def create(
+        cls, job: Job, default_name: str, force: bool, facts: Facts | None = None, documents: Facts | None = None
+    ) -> "RunFolder":
+        """A new folder for a job: the one it names, or the next free one under runs/.
+
+        It appears whole, with run.json (`facts`) and further `documents` (text by name): whenever the process is
+        killed, what it leaves can be resumed or replaced.
+        """
         path = Path(job.run) if job.run else _next_free(Path("runs"), default_name)
         check_target(path, force)
-        _remove_old(path)
-        folder = cls(path)
-        (path / "checkpoints").mkdir(parents=True)
-        folder._hold()
+        target = path.resolve()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder = cls(make_private_folder(target.with_name(f".{target.name}.writing-{token_hex(4)}")))
         try:
-            write_job(job, path / JOB)
+            folder._hold()
+            make_private_folder(folder.checkpoints)
+            write_job(job, folder.path / JOB)
+            for name, text in (documents or {}).items():
+                write_whole(folder.path / name, text)
+            with writing(folder.path / _RESERVE):
+                folder._reserve()
+            folder.write_facts(**{"state": "running", "message": "", "started": now(), **(facts or {})})
+            _take_place(folder.path, target, force)
         except BaseException:
             folder.discard()
             raise
+        folder.path = path
+        remember_code(path, job)
         return folder
 
     @classmethod
@@ -75,7 +100,11 @@ class RunFolder:
             raise PenstockError(f"{path / RUN} is no run of this release: use the release that wrote it.")
         _check_facts(folder.facts, path / RUN)
         if writing:
+            refuse_links(path)
             folder._hold()
+            # Without it a failure may be lost on a full disk, but a run that needs no more room can go on.
+            with suppress(OSError):
+                folder._reserve()
         return folder
 
     def job(self) -> Job:
@@ -92,16 +121,21 @@ class RunFolder:
         self.facts = {"format": FORMAT, "version": VERSION, **self.facts, **changes}
         write_whole(self.path / RUN, json.dumps(self.facts, indent=1) + "\n")
 
+    def record_failure(self, state: str, message: str, error: BaseException) -> None:
+        """Say how the run ended and log why, also where the disk is full: room was kept for that.
+
+        What cannot be written even so must not hide what happened.
+        """
+        with suppress(OSError):
+            (self.path / _RESERVE).unlink(missing_ok=True)
+        with suppress(OSError, PenstockError):
+            self.write_facts(state=state, message=message)
+        with suppress(OSError, PenstockError):
+            self.log("".join(traceback.format_exception(error)).rstrip())
+
     def append_metrics(self, record: dict[str, Any]) -> None:
         """One more line of metrics.jsonl."""
-        try:
-            with (self.path / METRICS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-        except OSError as error:
-            raise PenstockError(
-                f"Could not write {self.path / METRICS}: {error.strerror or error}. Free space, then go on with"
-                f" `penstock train --resume {self.path}`."
-            ) from error
+        self._append(METRICS, json.dumps(record))
 
     def forget_metrics_after(self, step: int) -> None:
         """Drop what was recorded after a checkpoint that the run goes on from: it will happen again."""
@@ -113,12 +147,7 @@ class RunFolder:
 
     def log(self, text: str) -> None:
         """A line for whoever looks for the cause of something."""
-        with (self.path / LOG).open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-
-    def log_error(self, error: BaseException) -> None:
-        """The whole traceback, with its causes."""
-        self.log("".join(traceback.format_exception(error)).rstrip())
+        self._append(LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
 
     def discard(self) -> None:
         """Remove a folder in which nothing has happened yet."""
@@ -128,16 +157,30 @@ class RunFolder:
     def close(self) -> None:
         """Let another process have the folder."""
         if self._lock is not None:
-            self._lock.close()
+            os.close(self._lock)
             self._lock = None
 
+    def _append(self, name: str, line: str) -> None:
+        path, advice = self.path / name, f"Free space, then go on with `penstock train --resume {self.path}`."
+        with writing(path, advice), open_text(path, "a") as file:
+            file.write(line + "\n")
+
     def _hold(self) -> None:
-        self._lock = (self.path / ".lock").open("w")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
+            self._lock = open_lock(self.path / ".lock")
+        except BlockingIOError:
             raise PenstockError(f"{self.path} is in use by another process: wait for it or stop it.") from None
+
+    def _reserve(self) -> None:
+        """Take some room on the disk, which is given up when a failure has to be written down."""
+        if not (self.path / _RESERVE).exists():
+            with open_bytes(self.path / _RESERVE, "xb") as file:
+                take_blocks(file.fileno(), _RESERVED_BYTES)
+
+
+def now() -> str:
+    """This moment, as run.json has it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def _check_facts(facts: dict[str, Any], where: Path) -> None:
@@ -154,16 +197,25 @@ def _check_facts(facts: dict[str, Any], where: Path) -> None:
             raise PenstockError(f"{where} has a {name!r} that is not {'text' if kind is str else 'a mapping'}: {mend}.")
 
 
-def _remove_old(path: Path) -> None:
-    """Make room for a new run: only an earlier run is removed, and not under the feet of a process that writes it."""
-    if not path.exists() or not any(path.iterdir()):
+def _take_place(temporary: Path, target: Path, force: bool) -> None:
+    """Give a new run its name. Only an earlier run is replaced, and not while another process writes it."""
+    check_target(target, force)
+    if not target.exists() or not any(target.iterdir()):
+        temporary.rename(target)
         return
-    if not (path / RUN).exists():
-        raise PenstockError(f"{path} is no run folder, so a run will not replace it: name another.")
-    old = RunFolder(path)
+    if not (target / RUN).exists():
+        raise PenstockError(f"{target} is no run folder, so a run will not replace it: name another.")
+    old = RunFolder(target)
     old._hold()
     try:
-        shutil.rmtree(path)
+        aside = target.with_name(f".{target.name}.replaced-{token_hex(4)}")
+        target.rename(aside)
+        try:
+            temporary.rename(target)
+        except BaseException:
+            aside.rename(target)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
     finally:
         old.close()
 
@@ -180,6 +232,6 @@ def _step_of(line: str) -> int:
     """The step a line belongs to; lines without one, and a last line cut short, count as never and always."""
     try:
         record = json.loads(line)
-    except ValueError:
+        return int(record.get("step", -1))
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return sys.maxsize
-    return int(record.get("step", -1))

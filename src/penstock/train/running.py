@@ -1,8 +1,6 @@
 """A run from start to end: folder made, loop run, best model tested, and every way it can end recorded."""
 
 import math
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from penstock.nn.own import own_place
 from penstock.pipeline.clock import StageTime, limiting
 from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT, Progress
-from penstock.train.checkpoints import newest, read_best
+from penstock.train.checkpoints import read_best, take_newest
 from penstock.train.checks import check_job
 from penstock.train.facts import device_facts, run_facts
 from penstock.train.job import Job, make_job, write_job
@@ -27,9 +25,9 @@ from penstock.train.optimisers import keep_ways, rates_on_device
 from penstock.train.run_folder import JOB, RunFolder
 from penstock.train.session import Session, make_session
 from penstock.train.standing import Standing, checked_standing
-from penstock.train.state_file import read_state
 from penstock.train.surroundings import own_settings, polite_interrupt
 from penstock.train.tasks import Task
+from penstock.train.trusted_code import check_code
 
 
 def start_run(
@@ -49,14 +47,9 @@ def start_run(
         if session.inputs.note:
             progress.note(session.inputs.note)
         model = type(module).__name__ if module is not None and not _options_of(module) else job.model_name
-        folder = RunFolder.create(job, f"{session.graph.name}-{model}".replace("/", "-"), force)
+        name = f"{session.graph.name}-{model}".replace("/", "-")
+        folder = RunFolder.create(job, name, force, {"model": model, **run_facts(session)})
         session.folder = folder.path
-        started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        try:
-            folder.write_facts(state="running", message="", started=started, model=model, **run_facts(session))
-        except BaseException:
-            folder.discard()
-            raise
         return _run(session, folder, Standing(), progress)
 
 
@@ -66,11 +59,17 @@ def resume_run(
     module: torch.nn.Module | None = None,
     epochs: int | None = None,
     progress: Progress = SILENT,
+    trust_module: bool = False,
+    named: str | None = None,
 ) -> RunFolder:
-    """Go on from a run's newest checkpoint; the weights at its end are those of a run that was never interrupted."""
+    """Go on from a run's newest checkpoint; the weights at its end are those of a run that was never interrupted.
+
+    A run that names its model's code needs `trust_module`, or that name again (`named`), unless `module` is given.
+    """
     folder = RunFolder.open(path, writing=True)
     try:
         job = folder.job()
+        check_code(job, path, trust_module or module is not None, named)
         if epochs is not None:
             job = make_job({**job.model_dump(), "epochs": epochs})
         with own_settings(job):
@@ -78,8 +77,8 @@ def resume_run(
             session.folder = folder.path
             _check_same_graph(session, folder)
             check_job(job, session.task, has_validation(session.task))
-            file = newest(folder.checkpoints)
-            standing = restore(session, file)
+            checkpoint = take_newest(folder.checkpoints, progress)
+            standing = take_state(session, checkpoint.state, checkpoint.file)
             if epochs is not None:
                 change_epochs(standing, epochs)
                 write_job(job, folder.path / JOB)
@@ -90,7 +89,9 @@ def resume_run(
             where = {"epoch": standing.epoch, "step": standing.step, "time": standing.elapsed}
             folder.append_metrics({"kind": "resumed", **where})
             folder.write_facts(state="running", message="")
-            progress.note(f"Going on from {file.name}: epoch {standing.epoch + 1}, batch {standing.batch + 1}.")
+            progress.note(
+                f"Going on from {checkpoint.file.name}: epoch {standing.epoch + 1}, batch {standing.batch + 1}."
+            )
             return _run(session, folder, standing, progress)
     finally:
         folder.close()
@@ -107,7 +108,7 @@ def _run(session: Session, folder: RunFolder, standing: Standing, progress: Prog
                 folder.write_facts(state="interrupted", message=_where(standing), result=result_of(loop, times))
                 return folder
             loop.save()
-            best = read_best(folder.checkpoints) if standing.best_epoch >= 0 else None
+            best = read_best(folder.checkpoints, progress) if standing.best_epoch >= 0 else None
             result = finish(loop, times, best, progress)
             early = standing.epoch < session.job.epochs
             folder.write_facts(state="stopped-early" if early else "finished", result=result)
@@ -156,11 +157,6 @@ def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
         "peak_rss_mb": round(peak_mb(), 1),
         **device_facts(loop.session, standing),
     }
-
-
-def restore(session: Session, file: Path) -> Standing:
-    """Take the place of a checkpoint."""
-    return take_state(session, read_state(file), file)
 
 
 def take_state(session: Session, state: dict[str, Any], file: Path) -> Standing:
@@ -227,13 +223,9 @@ def _where(standing: Standing) -> str:
 
 
 def _record_failure(folder: RunFolder, cause: BaseException, error: BaseException) -> None:
-    # A full disk is one way to come here: what cannot be written must not hide what happened.
-    with suppress(OSError):
-        folder.log_error(error)
     interrupted = isinstance(cause, KeyboardInterrupt)
     message = "Interrupted." if interrupted else " ".join(str(cause).split()) or type(cause).__name__
-    with suppress(OSError, PenstockError):
-        folder.write_facts(state="interrupted" if interrupted else "failed", message=message)
+    folder.record_failure("interrupted" if interrupted else "failed", message, error)
 
 
 def _as_sentence(cause: BaseException, error: BaseException, folder: RunFolder) -> BaseException:

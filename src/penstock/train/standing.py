@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import PenstockError
+from penstock.train.state_file import DamagedState
 
 
 @dataclass
@@ -47,8 +48,8 @@ def checked_standing(raw: Any, file: Path) -> Standing:
     try:
         standing = TypeAdapter(Standing).validate_python(raw)
     except ValidationError as error:
-        raise PenstockError(f"{file} does not say where its run stands ({error.errors()[0]['msg']}).") from None
+        raise DamagedState(f"{file} does not say where its run stands ({error.errors()[0]['msg']})") from None
     counts = standing.epoch, standing.batch, standing.step, standing.examples, standing.all_examples
     if min(counts) < 0 or standing.step < standing.epoch or standing.best_epoch > standing.epoch:
-        raise PenstockError(f"{file} says that its run stands where none can: remove it to go on from the one before.")
+        raise DamagedState(f"{file} says that its run stands where none can")
     return standing

@@ -2,13 +2,11 @@
 
 import json
 import math
-import os
 import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -17,12 +15,24 @@ from numpy.lib import format as npy
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.atomic import replace_whole
 
 _DOCUMENT = "state.json"
 _FORMAT, _VERSION = "penstock-state", 1
 _PLAIN = (bool, int, float, str, type(None))
 _DAMAGE = (
-    *(OSError, ValueError, LookupError, AttributeError, TypeError, EOFError, RuntimeError, MemoryError, OverflowError),
+    *(
+        OSError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        EOFError,
+        RuntimeError,
+        MemoryError,
+        OverflowError,
+        RecursionError,
+    ),
     *(zipfile.BadZipFile, zlib.error, struct.error),
 )
 """What zipfile and NumPy raise when bytes have changed. A changed version or flag is a RuntimeError there."""
@@ -32,22 +42,17 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 """By the version a member says it has."""
 
 
+class DamagedState(PenstockError):  # noqa: N818
+    """A state file whose bytes have changed since it was written, or that is not there any more."""
+
+
 def write_state(path: Path, state: Mapping[str, Any], durable: bool = True) -> None:
     """Write nested dicts and lists of tensors, arrays and plain values; the file takes its name when it is whole.
 
     One that is not `durable` outlives the process, but perhaps not the machine.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.writing-{token_hex(4)}")
-    try:
-        with temporary.open("wb") as file:
-            pack_state(file, state)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_whole(path, lambda file: pack_state(file, state), durable)
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -56,7 +61,7 @@ def read_state(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             return unpack_state(file, path.stat().st_size, str(path))
     except FileNotFoundError:
-        raise PenstockError(f"{path} does not exist: name a run that has checkpoints.") from None
+        raise DamagedState(f"{path} does not exist") from None
     except OSError as error:
         raise PenstockError(f"{path} cannot be read ({error}): check the disk it is on.") from None
 
@@ -82,9 +87,9 @@ def unpack_state(file: BinaryIO, size: int, where: str) -> dict[str, Any]:
                 raise PenstockError(f"{where} is no state file of this release: use the release that wrote it.")
             decoded = _decode(document["state"], archive, unread)
     except _DAMAGE as error:
-        raise PenstockError(f"{where} is damaged ({error}): remove it to go on from the one before it.") from None
+        raise DamagedState(f"{where} is damaged ({error})") from None
     if not isinstance(decoded, dict):
-        raise PenstockError(f"{where} is damaged (it holds no mapping): remove it to go on from the one before it.")
+        raise DamagedState(f"{where} is damaged (it holds no mapping)")
     return decoded
 
 

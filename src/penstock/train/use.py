@@ -11,6 +11,7 @@ import torch
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.graph.atomic import replace_whole
 from penstock.graph.graph import Graph, NodeSet
 from penstock.partition import open_partition, stitch
 from penstock.progress import SILENT, Progress
@@ -20,6 +21,7 @@ from penstock.train.learned_labels import learned_labels
 from penstock.train.run_folder import PARTS, RUN, RunFolder
 from penstock.train.session import Session, make_session
 from penstock.train.tasks import EdgeTask, LinkTask, NodeTask, Scores
+from penstock.train.trusted_code import check_code
 
 _ROWS = 65_536
 """Rows a group of the Parquet files."""
@@ -31,11 +33,12 @@ def evaluate_run(
     graph: Graph | None = None,
     module: torch.nn.Module | None = None,
     progress: Progress = SILENT,
+    trust_module: bool = False,
 ) -> Scores:
     """Metrics of a run's best model on some splits, by exact inference."""
     if not splits:
         raise PenstockError("There is no split to evaluate: name some of train, val and test.")
-    session = open_session(path, graph, module)
+    session = open_session(path, graph, module, progress, trust_module)
     found = session.task.evaluate(session.inference(), splits, progress)
     if missing := [split for split in splits if split not in found]:
         raise PenstockError(f"The run's data has no split {missing[0]!r} to evaluate: choose another.")
@@ -50,10 +53,11 @@ def predict_run(
     graph: Graph | None = None,
     module: torch.nn.Module | None = None,
     progress: Progress = SILENT,
+    trust_module: bool = False,
 ) -> int:
     """Write a Parquet table of predictions; returns its rows. `split` restricts them, None means everything."""
     _check_file(out, force)
-    session = open_session(path, graph, module)
+    session = open_session(path, graph, module, progress, trust_module)
     table = _predictions(session, split, progress)
     _write(table, out)
     return int(table.num_rows)
@@ -67,10 +71,11 @@ def embed_run(
     graph: Graph | None = None,
     module: torch.nn.Module | None = None,
     progress: Progress = SILENT,
+    trust_module: bool = False,
 ) -> int:
     """Write a Parquet table of vertex embeddings: what the model knows of a vertex before its last step."""
     _check_file(out, force)
-    session = open_session(path, graph, module)
+    session = open_session(path, graph, module, progress, trust_module)
     name = _chosen_type(session.graph, node_type, session)
     nodes = session.graph.nodes[name]
     rows = np.arange(nodes.count)
@@ -80,16 +85,26 @@ def embed_run(
     return int(nodes.count)
 
 
-def open_session(path: Path, graph: Graph | None = None, module: torch.nn.Module | None = None) -> Session:
-    """A run's best model, ready for evaluation and inference on its own graph or another."""
+def open_session(
+    path: Path,
+    graph: Graph | None = None,
+    module: torch.nn.Module | None = None,
+    progress: Progress = SILENT,
+    trust_module: bool = False,
+) -> Session:
+    """A run's best model, ready for evaluation and inference on its own graph or another.
+
+    A run that names its model's code needs `trust_module`, unless `module` is given or this process has trained it.
+    """
     folder = RunFolder.open(path)
     learned = learned_labels(folder.facts.get("labels"), str(path / RUN))
     with torch.random.fork_rng(devices=[]):
         job = folder.job()
+        check_code(job, path, trust_module or module is not None)
         if graph is None and job.graph.endswith(IN_MEMORY) and (path / PARTS).exists():
             graph = stitch(open_partition(path / PARTS))
         session = make_session(job, graph, module, learned)
-    session.restore_weights(read_best(folder.checkpoints), str(folder.checkpoints))
+    session.restore_weights(read_best(folder.checkpoints, progress), str(folder.checkpoints))
     # Runs of others can be used where they cannot be written.
     session.folder = path if os.access(path, os.W_OK) else None
     return session
@@ -192,18 +207,11 @@ def _chosen_type(graph: Graph, asked: str | None, session: Session) -> str:
 def _check_file(out: Path, force: bool) -> None:
     if out.is_dir():
         raise PenstockError(f"{out} is a folder: name the Parquet file to write.")
-    if out.exists() and not force:
+    if os.path.lexists(out) and not force:
         raise PenstockError(f"{out} exists already: add --force to replace it, or name another file.")
 
 
 def _write(table: pa.Table, out: Path) -> None:
     """The file takes its name when it is whole."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".{out.name}.writing")
-    try:
-        pq.write_table(table, temporary, row_group_size=_ROWS)
-        temporary.replace(out)
-    except OSError as error:
-        raise PenstockError(f"Could not write {out}: {error.strerror or error}; nothing was left there.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_whole(out, lambda file: pq.write_table(table, file, row_group_size=_ROWS))

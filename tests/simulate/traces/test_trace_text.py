@@ -106,7 +106,7 @@ def test_limits_and_places(tmp_path, monkeypatch):
     path = tmp_path / "trace.txt"
     with pytest.raises(PenstockError, match="cannot be read"):
         read_trace(path)
-    with pytest.raises(PenstockError, match="cannot be written"):
+    with pytest.raises(PenstockError, match="Could not write"):
         write_trace(made_trace(2, 2), tmp_path / "no" / "folder.txt")
     path.write_text(GOOD)
     monkeypatch.setattr(text_module, "MOST_FLOWS", 4)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
+from penstock.graph.output_files import make_private_folder, open_bytes
 
 _ENDING = 10.0
 """Seconds for a killed process to be gone."""
@@ -17,9 +18,10 @@ class LocalProcess:
 
     def __init__(self, setup: Setup, log: Path, folder: Path | None = None) -> None:
         """`folder`: where it runs; None: where this process does."""
-        command = [sys.executable, "-m", "penstock.cluster.tasks"]
+        # -P: what lies in the working folder must not stand in for an installed module.
+        command = [sys.executable, "-P", "-m", "penstock.cluster.tasks"]
         try:
-            with log.open("ab") as out:
+            with open_bytes(log, "ab") as out:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True, cwd=folder
                 )
@@ -93,9 +95,7 @@ def started_here(setup: Setup, folder: Path | None = None) -> LocalProcess:
 
 def log_folder(run: Path) -> Path:
     """Where tasks write what happens to them."""
-    logs = run / "logs"
-    logs.mkdir(exist_ok=True)
-    return logs
+    return make_private_folder(run / "logs")
 
 
 def log_of(setup: Setup) -> Path:

@@ -13,7 +13,7 @@ from penstock.cluster.server.pieces import State
 from penstock.errors import PenstockError
 from penstock.train.job import Job
 from penstock.train.optimisers import make_optimiser
-from penstock.train.state_file import read_state, write_state
+from penstock.train.state_file import DamagedState, read_state, write_state
 
 
 class Shard:
@@ -34,7 +34,7 @@ class Shard:
         self._squares = 0.0
         """Of the last step's gradients, summed."""
         if file.exists():
-            self._take(read_state(file))
+            self._take_kept(read_state(file))
 
     def begin(
         self, step: int, shapes: Sequence[Sequence[int]], weights: Tensor, states: list[State], again: bool
@@ -147,6 +147,12 @@ class Shard:
         state = {"step": self._step, "weights": weights, "optimiser": self._states(), "more": self._more}
         state["squares"] = self._squares
         write_state(self._file, state, durable=False)
+
+    def _take_kept(self, state: dict[str, Any]) -> None:
+        try:
+            self._take(state)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedState(f"{self._file} is damaged (it is no state of a server: {error!r})") from None
 
     def _take(self, state: dict[str, Any]) -> None:
         self._step, self._more = int(state["step"]), state["more"]

@@ -1,5 +1,6 @@
 """A task's side of the run: its end of the wire, where the others are, and a sign of life twice a second."""
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +14,8 @@ from penstock.wire import Credentials, Message, PeerLost, Post
 
 _BEAT = 0.5
 """Seconds between signs of life."""
+_LOOK = 0.02
+"""Seconds between two looks at whether other tasks have started."""
 
 
 class Member:
@@ -34,8 +37,8 @@ class Member:
         self.post.serve("tell", self._hear)
         self.post.serve("served", self._served)
         self.post.meet(CONTROLLER, setup.controller)
-        for name, address in setup.addresses.items():
-            self.post.meet(name, address)
+        self._reachable: set[str] = set()
+        self._meet(setup.addresses)
         self._control = self.post.channel(CONTROLLER, "control")
         self._refused = False
         self._beats = threading.Thread(target=self._beat, name="beats", daemon=True)
@@ -57,14 +60,50 @@ class Member:
             with suppress(PenstockError):
                 self.ask("failed", message=str(error))
 
+    def note(self, sentence: str) -> None:
+        """Something that whoever watches the run should know."""
+        logging.warning("%s", sentence)
+        with suppress(PenstockError):
+            self.ask("progress", what="note", text=sentence)
+
+    def drop_damaged(self, error: PenstockError, what: str) -> None:
+        """A file that this task keeps is damaged: go on without it where a checkpoint will replace it, else refuse.
+
+        When a run begins or is resumed, the first worker hands out what the checkpoint holds. In the middle of a run
+        nobody else has what is in the file.
+        """
+        if self.setup.incarnation == 0:
+            self.note(f"{error}: {what} are taken from the checkpoint instead.")
+            return
+        refusal = PenstockError(
+            f"{error}, and {self.setup.task.id} cannot go on without it: `penstock train --resume {self.setup.run}`"
+            " goes on from the newest checkpoint."
+        )
+        self.refuse(refusal)
+        raise refusal from error
+
     def announce(self, ready: bool = True) -> None:
         """Learn where the others are; if `ready` for requests, let them know where this one is."""
         body = {"address": self.post.address, "ready": ready, "incarnation": self.setup.incarnation}
-        for name, address in self.ask("here", **body).body.items():
-            if name != self.setup.task.id:
-                self.post.meet(name, str(address))
+        self._meet(self.ask("here", **body).body)
         if not self._beats.is_alive():
             self._beats.start()
+
+    def await_tasks(self, *kinds: str) -> None:
+        """Wait until all tasks of some kinds have started: asked before, they would be taken for lost.
+
+        How long they may take is the controller's to decide.
+        """
+        needed = {task.id for task in self.setup.layout.tasks if task.kind in kinds}
+        while not needed <= self._reachable:
+            if self.stopped.wait(_LOOK):
+                raise PenstockError("The controller ended the run.")
+
+    def _meet(self, addresses: dict[str, Any]) -> None:
+        for name, address in addresses.items():
+            if name != self.setup.task.id:
+                self.post.meet(str(name), str(address))
+                self._reachable.add(str(name))
 
     def ask(self, kind: str, **body: Any) -> Message:
         """Something of the controller."""
@@ -80,9 +119,7 @@ class Member:
     def _hear(self, message: Message, sender: str) -> Message:
         if sender != CONTROLLER:
             raise PenstockError(f"{sender} gives no orders: the controller does.")
-        for name, address in message.body.get("addresses", {}).items():
-            if name != self.setup.task.id:
-                self.post.meet(str(name), str(address))
+        self._meet(message.body.get("addresses", {}))
         self.round = max(self.round, int(message.body.get("over", 0)))
         if message.body.get("ask_to_stop"):
             self.asked.set()

@@ -21,6 +21,7 @@ def run_sampler(setup: Setup) -> int:
         samplers: dict[str, Any] = {SAMPLER: None}
         serve_batches(member.post, samplers)
         member.announce()
+        member.await_tasks("store")
         samplers[SAMPLER] = job_sampler(Parts(member), make_job(setup.job, "The run's job"))
         member.stopped.wait()
     return 0

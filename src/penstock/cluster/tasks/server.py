@@ -9,8 +9,10 @@ from penstock.cluster.server.shard import Shard
 from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member
 from penstock.errors import PenstockError
+from penstock.graph.output_files import make_private_folder
 from penstock.store.parts.requests import checked
 from penstock.train.job import make_job
+from penstock.train.state_file import DamagedState
 from penstock.wire import Message, Post
 
 _PATIENCE = 0.25
@@ -20,14 +22,24 @@ _PATIENCE = 0.25
 def run_server(setup: Setup) -> int:
     """Serve until the run is over."""
     torch.set_num_threads(1)
-    folder = Path(setup.run) / "servers"
-    folder.mkdir(exist_ok=True)
+    folder = make_private_folder(Path(setup.run) / "servers")
     with Member(setup, setup.layout.world + 2) as member:
-        shard = Shard(make_job(setup.job), setup.layout.world, folder / f"{setup.task.id}.state")
+        shard = _opened(member, folder / f"{setup.task.id}.state")
         serve_shard(member.post, shard, setup.layout.world)
         member.announce()
         member.stopped.wait()
     return 0
+
+
+def _opened(member: Member, file: Path) -> Shard:
+    """The shard as its file says, or an empty one, which the first worker will fill."""
+    given = make_job(member.setup.job), member.setup.layout.world, file
+    try:
+        return Shard(*given)
+    except DamagedState as error:
+        member.drop_damaged(error, "its weights and the optimiser's state")
+        file.unlink()
+        return Shard(*given)
 
 
 def serve_shard(post: Post, shard: Shard, world: int) -> None:

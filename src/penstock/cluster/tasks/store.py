@@ -9,6 +9,7 @@ from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
+from penstock.graph.output_files import make_private_folder
 from penstock.partition import Partition, open_partition
 from penstock.sampling.parts import OwnedPart, serve_lists
 from penstock.store.parts import EmbeddingService, OwnedEmbedding, StoreService, own_embedding
@@ -25,19 +26,25 @@ def run_store(setup: Setup) -> int:
         StoreService(member.post, graphs, folder=Path(setup.run))
         serve_lists(member.post, {part: OwnedPart.of(partition, part) for part in graphs})
         serve_descriptions(member, graphs)
-        EmbeddingService(member.post, _embeddings(setup, partition, graphs))
+        EmbeddingService(member.post, _embeddings(member, partition, graphs))
         member.announce()
         member.stopped.wait()
     return 0
 
 
-def _embeddings(setup: Setup, partition: Partition, graphs: dict[int, Graph]) -> dict[tuple[str, int], OwnedEmbedding]:
+def _embeddings(
+    member: Member, partition: Partition, graphs: dict[int, Graph]
+) -> dict[tuple[str, int], OwnedEmbedding]:
     """Learnable rows of the types without features, kept in the run folder."""
     # The controller has checked the job. What checks it imports torch, which a store does without.
-    job, folder = setup.job, Path(setup.run) / "embeddings"
+    job, folder = member.setup.job, make_private_folder(Path(member.setup.run) / "embeddings")
     how = job["embedding"], job["embedding_optimiser"], job["embedding_lr"], job["seed"]
+
+    def damaged(error: PenstockError) -> None:
+        member.drop_damaged(error, "its rows")
+
     return {
-        (name, part): own_embedding(folder, partition, part, name, *how)
+        (name, part): own_embedding(folder, partition, part, name, *how, damaged)
         for part, graph in graphs.items()
         for name, nodes in graph.nodes.items()
         if job["features"] not in nodes.fields

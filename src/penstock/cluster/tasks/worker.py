@@ -26,14 +26,14 @@ from penstock.memory import forget_peak
 from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT
 from penstock.store.parts import PushMissing, StepPast
-from penstock.train.checkpoints import newest, read_best
+from penstock.train.checkpoints import read_best, take_newest
 from penstock.train.device_full import DeviceFull, is_host_full
 from penstock.train.facts import run_facts
 from penstock.train.job import Job, make_job
 from penstock.train.loop import Loop
 from penstock.train.records import FolderRecords, Records
 from penstock.train.run_folder import RunFolder
-from penstock.train.running import finish, restore, result_of, take_state
+from penstock.train.running import finish, result_of, take_state
 from penstock.train.session import Session
 from penstock.train.standing import Standing
 from penstock.train.surroundings import own_settings
@@ -91,6 +91,7 @@ class Worker:
         self._member, self._setup = member, member.setup
         self._parts = Parts(member)
         member.announce()
+        member.await_tasks("store", "server", "sampler")
         self._session, split = make_parted_session(self._parts, job)
         self._team = self._session.together = Team(member, self._parts, split)
         member.counts = self._counts
@@ -158,8 +159,12 @@ class Worker:
 
     @property
     def _longest(self) -> float:
-        """Seconds that a step is tried again without a word from the controller."""
-        return _TRIES * self._setup.cluster.failure.patience
+        """Seconds that a step is tried again without a word from the controller.
+
+        A task that the controller has started again needs time to start before it can answer.
+        """
+        failure = self._setup.cluster.failure
+        return _TRIES * failure.patience + (failure.start_patience if self._member.round else 0.0)
 
     def _counts(self) -> dict[str, int]:
         features, embeddings = self._parts.store.traffic().values(), self._inputs.traffic()
@@ -178,7 +183,8 @@ class Worker:
     def _go_on_from_file(self) -> None:
         """The newest checkpoint, if there is one: a survivor that is further is preferred to it."""
         if any(self._folder.checkpoints.glob("step-*.ckpt")):
-            self._standing = restore(self._session, newest(self._folder.checkpoints))
+            checkpoint = take_newest(self._folder.checkpoints, self._progress)
+            self._standing = take_state(self._session, checkpoint.state, checkpoint.file)
             self._saved = self._standing.step, self._standing.done
 
     def _catch_up(self) -> bool:
@@ -283,7 +289,7 @@ class Worker:
         # The first worker has written its last checkpoint when it comes here.
         self._team.barrier("best")
         if self._first:
-            return read_best(self._folder.checkpoints)
+            return read_best(self._folder.checkpoints, self._progress)
         return state_of(self._member, 0, "best")
 
     def _tell_result(self, state: str, result: dict[str, Any]) -> None:

@@ -69,14 +69,8 @@ def _kept(parts: Parts, job: Job) -> Array:
             )
         return clusters
     clusters = _found(parts, job)
-    replace_whole(path, lambda temporary: _save(temporary, clusters))
+    replace_whole(path, lambda file: np.save(file, clusters, allow_pickle=False))
     return clusters
-
-
-def _save(path: Path, clusters: Array) -> None:
-    # Given a name, NumPy would add an ending to it.
-    with path.open("wb") as file:
-        np.save(file, clusters, allow_pickle=False)
 
 
 def _found(parts: Parts, job: Job) -> Array:

@@ -18,6 +18,7 @@ from penstock.graph.atomic import new_folder
 from penstock.graph.blocks import ranges
 from penstock.graph.graph import SPLITS, EdgeSet, Graph, NodeSet
 from penstock.graph.ids import Ids, StringIds, take_ids
+from penstock.graph.output_files import open_bytes, write_new
 from penstock.graph.schema import EdgeType, edge_key, file_name
 from penstock.graph.tables.exportcolumns import OutColumns
 from penstock.progress import SILENT, Progress
@@ -48,10 +49,10 @@ def export_tables(
         for edge_type in graph.edges:
             spec["edges"].append(_export_edges(graph, edge_type, target, format, progress))
         # Escaped: written as they are, some characters (U+0085) do not survive PyYAML.
-        (target / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False, width=120))
+        write_new(target / "spec.yaml", yaml.safe_dump(spec, sort_keys=False, width=120))
         files = [entry["files"] for entry in spec["nodes"] + spec["edges"]] + ["spec.yaml"]
         document = {"format": "penstock-export", "version": 1, "graph": graph.name, "files": files}
-        (target / "export.json").write_text(json.dumps(document, indent=1) + "\n")
+        write_new(target / "export.json", json.dumps(document, indent=1) + "\n")
     return files
 
 
@@ -171,7 +172,8 @@ def _writing(path: Path, form: TableFormat) -> Iterator[Callable[[pa.RecordBatch
         def write(batch: pa.RecordBatch) -> None:
             if not writers:
                 open_writer = pq.ParquetWriter if form == "parquet" else pacsv.CSVWriter
-                writers.append(stack.enter_context(open_writer(path, batch.schema)))
+                file = stack.enter_context(open_bytes(path, "xb"))
+                writers.append(stack.enter_context(open_writer(file, batch.schema)))
             writers[0].write_batch(batch)
 
         yield write

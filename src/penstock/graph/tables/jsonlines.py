@@ -59,7 +59,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise PenstockError(f"{path}, row {number}: not JSON ({error}): mend that line.") from None
             if not isinstance(row, dict):
                 raise PenstockError(f"{path}, row {number}: not an object of columns and values: mend that line.")

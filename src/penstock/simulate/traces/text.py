@@ -7,11 +7,12 @@ Locations count from 0.
 
 from math import isfinite
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import BinaryIO, NoReturn, TextIO
 
 import numpy as np
 
 from penstock.errors import PenstockError
+from penstock.graph.atomic import replace_whole
 from penstock.simulate.traces.coflows import MOST_BYTES, MOST_COFLOWS, MOST_FLOWS, MOST_PORTS, MOST_SECONDS
 from penstock.simulate.traces.trace import MEGABYTE, Trace
 
@@ -34,13 +35,13 @@ def read_trace(path: Path | str) -> Trace:
 
 def write_trace(trace: Trace, path: Path | str) -> None:
     """Write a trace, so that reading it gives the same numbers."""
-    try:
-        with Path(path).open("w", encoding="ascii") as file:
-            file.write(f"{trace.ports} {trace.count}\n")
-            for coflow in range(trace.count):
-                file.write(_line(trace, coflow))
-    except OSError as error:
-        raise PenstockError(f"{path} cannot be written ({error.strerror}): give another place.") from None
+
+    def write(file: BinaryIO) -> None:
+        file.write(f"{trace.ports} {trace.count}\n".encode("ascii"))
+        for coflow in range(trace.count):
+            file.write(_line(trace, coflow).encode("ascii"))
+
+    replace_whole(Path(path), write)
 
 
 def _line(trace: Trace, coflow: int) -> str:

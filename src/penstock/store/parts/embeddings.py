@@ -1,17 +1,18 @@
 """The owner's side of learnable rows: what it answers for the parts that it holds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.output_files import make_private_folder
 from penstock.graph.schema import file_name
 from penstock.partition.folder import Partition
 from penstock.store.embedding import Optimiser
 from penstock.store.parts.lending import SendBuffers, rows_a_part
-from penstock.store.parts.owned import OwnedEmbedding, Push, chunks
+from penstock.store.parts.owned import JOURNAL, DamagedEmbedding, OwnedEmbedding, Push, chunks
 from penstock.store.parts.requests import OfTable, Restore, Shrink, Staged, Stand, checked, row_numbers
 from penstock.store.rows import check_rows
 from penstock.wire.message import Message
@@ -22,11 +23,32 @@ Tables = Mapping[tuple[str, int], OwnedEmbedding]
 
 
 def own_embedding(
-    folder: Path, partition: Partition, part: int, table: str, width: int, optimiser: Optimiser, rate: float, seed: int
+    folder: Path,
+    partition: Partition,
+    part: int,
+    table: str,
+    width: int,
+    optimiser: Optimiser,
+    rate: float,
+    seed: int,
+    damaged: Callable[[DamagedEmbedding], None] | None = None,
 ) -> OwnedEmbedding:
-    """A part's share of the table of a node type, in a folder of its own below `folder`: as it was left, or new."""
+    """A part's share of the table of a node type, in a folder of its own below `folder`: as it was left, or new.
+
+    Where its files are damaged, `damaged` is told and may refuse; if it does not, the rows begin anew, and whoever
+    asked for that restores them from a checkpoint.
+    """
     names = partition.original(table)[slice(*partition.book.range(part, table))]
-    return OwnedEmbedding(folder / file_name(table) / f"part{part}", table, names, width, optimiser, rate, seed)
+    own = make_private_folder(make_private_folder(folder / file_name(table)) / f"part{part}")
+    given = own, table, names, width, optimiser, rate, seed
+    try:
+        return OwnedEmbedding(*given)
+    except DamagedEmbedding as error:
+        if damaged is None:
+            raise
+        damaged(error)
+        (own / JOURNAL).unlink()
+        return OwnedEmbedding(*given)
 
 
 class EmbeddingService:

@@ -5,18 +5,24 @@ import struct
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from penstock.errors import PenstockError
+from penstock.graph.output_files import open_private
 from penstock.wire.message import Limits, Malformed, Message, decode, encode
 
 _MAGIC = b"psj1"
 _HEAD = struct.Struct("<4sIIQ")
 """Magic, checksum of all that follows, frames, bytes of the frames. Then each frame's size in 8 bytes, then frames."""
 _LIMITS = Limits(array_bytes=1 << 40)
+
+
+class UnreadableRecord(PenstockError):  # noqa: N818
+    """A record whose bytes are as they were written, but that this release cannot read."""
 
 
 class Journal:
@@ -30,7 +36,7 @@ class Journal:
         self.path = path
         self.records, self.size = read_records(path)
         """What is in it, oldest first, as found; and the bytes of it that count."""
-        self._file = os.open(path, os.O_WRONLY)
+        self._file = open_private(path, os.O_WRONLY)
         os.ftruncate(self._file, self.size)
 
     def append(self, record: Message) -> None:
@@ -80,10 +86,10 @@ def read_records(path: Path) -> tuple[list[Message], int]:
 
 def _written(path: Path, records: Iterable[Message]) -> tuple[int, int]:
     """Write a journal beside where it shall be and then give it its name: the open file, and its bytes."""
-    temporary, size = path.with_name(f".{path.name}.writing"), 0
+    temporary, size = path.with_name(f".{path.name}.writing-{token_hex(4)}"), 0
     file = -1
     try:
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        file = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         for record in records:
             size += _write(file, size, record)
         temporary.replace(path)
@@ -132,7 +138,7 @@ def _record(content: memoryview) -> tuple[Message, int] | None:
     try:
         return decode(frames, _LIMITS, former=True).message, at
     except Malformed as error:
-        raise PenstockError(f"A journal has a record that cannot be read, {error} Was it another release's?") from None
+        raise UnreadableRecord(f"a record cannot be read: {error}") from None
 
 
 def _checksum(*pieces: Any) -> int:

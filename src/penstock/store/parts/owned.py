@@ -8,7 +8,6 @@ copies it once more). What the touched rows were before is kept until the next s
 agreement may be killed, and then the step is done again.
 """
 
-import fcntl
 import os
 import threading
 import zlib
@@ -21,15 +20,22 @@ from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.output_files import open_lock
 from penstock.store.embedding import MOMENTS, Optimiser, check_optimiser, draw_rows, learn_rows
 from penstock.store.files import rows_in_file
-from penstock.store.parts.journal import Journal, write_journal
+from penstock.store.parts.journal import Journal, UnreadableRecord, write_journal
 from penstock.store.rows import check_rows, gather_rows, spread_rows
 from penstock.wire.message import Message
+
+JOURNAL = "journal"
 
 
 class PushMissing(PenstockError):  # noqa: N818
     """A step cannot be applied: not every rank's gradients are there."""
+
+
+class DamagedEmbedding(PenstockError):  # noqa: N818
+    """The files of an embedding are not as they were left: its rows must come from a checkpoint."""
 
 
 class StepPast(PenstockError):  # noqa: N818
@@ -96,14 +102,15 @@ class OwnedEmbedding:
         folder.mkdir(parents=True, exist_ok=True)
         self._key = _locked(folder)
         try:
-            path = folder / "journal"
-            if not path.exists():
+            path = folder / JOURNAL
+            new = not path.exists()
+            if new:
                 _clear(folder)
-            self._tables = _tables(folder, (len(names), width), MOMENTS[optimiser])
-            if not path.exists():
+            self._tables = _tables(folder, (len(names), width), MOMENTS[optimiser], new)
+            if new:
                 draw_rows(name, seed, names, self._tables[0])
                 write_journal(path, [self._clock()])
-            self._journal = Journal(path)
+            self._journal = _opened(path)
         except BaseException:
             os.close(self._key)
             raise
@@ -249,7 +256,7 @@ class OwnedEmbedding:
     def _recover(self, folder: Path) -> None:
         """Take up what the journal says."""
         if not self._journal.records or self._journal.records[0].kind != "clock":
-            raise PenstockError(f"{folder / 'journal'} is damaged: restore the embeddings from a checkpoint elsewhere.")
+            raise DamagedEmbedding(f"{folder / JOURNAL} is damaged")
         head, *rest = self._journal.records
         self._journal.records = []
         said = {key: head.body.get(key) for key in self._about}
@@ -374,8 +381,21 @@ def chunks(count: int, width: int, tables: int) -> Iterator[tuple[int, int]]:
         yield start, min(count, start + size)
 
 
-def _tables(folder: Path, shape: tuple[int, int], moments: int) -> list[Array]:
-    return [rows_in_file(folder / f"{name}.f32", shape) for name in ("rows", *(f"moment{i}" for i in range(moments)))]
+def _tables(folder: Path, shape: tuple[int, int], moments: int, new: bool) -> list[Array]:
+    files = [folder / f"{name}.f32" for name in ("rows", *(f"moment{i}" for i in range(moments)))]
+    size = shape[0] * shape[1] * 4
+    for file in [] if new else files:
+        # A file that is shorter would be made anew, of zeros.
+        if not file.exists() or file.stat().st_size != size:
+            raise DamagedEmbedding(f"{file} is damaged (it has not {size:,} bytes)")
+    return [rows_in_file(file, shape) for file in files]
+
+
+def _opened(path: Path) -> Journal:
+    try:
+        return Journal(path)
+    except UnreadableRecord as error:
+        raise DamagedEmbedding(f"{path} is damaged ({error})") from None
 
 
 def _clear(folder: Path) -> None:
@@ -396,13 +416,10 @@ def _covers(ranges: dict[int, int], count: int) -> bool:
 
 def _locked(folder: Path) -> int:
     """A lock that ends with the process: two must never write one journal."""
-    key = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(key, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(key)
+        return open_lock(folder / "lock")
+    except BlockingIOError:
         raise PenstockError(f"{folder} is in use by another process: end that one, or name another folder.") from None
-    return key
 
 
 def _staged(push: Push) -> Message:

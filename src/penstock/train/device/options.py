@@ -5,7 +5,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError, field_validator
 
-from penstock.graph.documents import StrictDocument, first_problem
+from penstock.graph.documents import StrictDocument, first_problem, parse_yaml
 
 Where = Literal["auto", "device", "pinned", "host"]
 
@@ -43,9 +43,13 @@ class DeviceOptions(StrictDocument):
     def _readable(cls, value: object) -> object:
         """On the command line a mapping is written {features: pinned}."""
         if isinstance(value, str) and value != "auto":
-            value = yaml.safe_load(value)
-            if not isinstance(value, dict):
+            try:
+                parsed = parse_yaml(value)
+            except yaml.YAMLError:
+                parsed = None
+            if not isinstance(parsed, dict):
                 raise ValueError(f"{value!r} is neither auto nor a mapping, such as {{features: pinned}}")
+            value = parsed
         if isinstance(value, dict):
             try:
                 Placement.model_validate(value)

@@ -19,10 +19,16 @@ _BEAT = 0.2
 class Agent:
     """Talks to the launcher alone."""
 
-    def __init__(self, place: Place, secret: str, address: str, patience: float) -> None:
-        """`address`: where this node's tasks listen; `patience`: seconds without the launcher until it is given up."""
+    def __init__(
+        self, place: Place, secret: str, address: str, patience: float, start_patience: float | None = None
+    ) -> None:
+        """`address`: where this node's tasks listen; `patience`: seconds without the launcher until it is given up.
+
+        `start_patience`: seconds that the launcher may take to start; as long as `patience` if None.
+        """
         name = agent_name(place.node)
         self._place, self._address, self._patience = place, address, patience
+        self._start_patience = patience if start_patience is None else start_patience
         self._processes: dict[str, LocalProcess] = {}
         self._lock, self._over = threading.Lock(), threading.Event()
         self._post = Post(derived_credentials(name, place.nodes, secret, place.job), address)
@@ -32,7 +38,7 @@ class Agent:
     def run(self) -> None:
         """Until the run is over; raises when the launcher is gone."""
         try:
-            self._post.meet(LAUNCHER, find_launcher(self._place, self._patience))
+            self._post.meet(LAUNCHER, find_launcher(self._place, self._start_patience))
             channel = self._post.channel(LAUNCHER)
             with polite_interrupt():
                 # A first Ctrl-C is the controller's to answer: it has it as well.

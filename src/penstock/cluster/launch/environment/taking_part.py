@@ -21,7 +21,8 @@ def become(cluster: ClusterDocument) -> bool:
         gathered(cluster)
         return True
     if place.local == 0:
-        Agent(place, read_secret(), _address(cluster, place), cluster.failure.patience).run()
+        failure = cluster.failure
+        Agent(place, read_secret(), _address(cluster, place), failure.patience, failure.start_patience).run()
     return False
 
 

@@ -13,6 +13,7 @@ from penstock.cluster.document import ClusterDocument, RayOptions
 from penstock.cluster.launch.ray.keeper import TaskKeeper
 from penstock.cluster.launch.ray.nodes import MACHINE, Node
 from penstock.cluster.launch.ray.shares import Share
+from penstock.cluster.launch.ray.time_limit import TimeLimit, time_limit
 from penstock.errors import PenstockError
 
 ADDRESS = "RAY_ADDRESS"
@@ -133,6 +134,7 @@ def connect(cluster: ClusterDocument) -> RayCluster:
         memory = int(sum(machine.memory_gb or 0 for machine in cluster.machines) * 1e9)
         _init(
             ray,
+            cluster.ray.start_timeout,
             address="local",
             num_cpus=max(cores, os.cpu_count() or 1),
             _memory=memory or None,
@@ -156,7 +158,7 @@ def join(options: RayOptions) -> RayCluster:
             " the cluster, with ray.address auto."
         )
     with _environment(_QUIET):
-        _init(ray, address=address)
+        _init(ray, options.start_timeout, address=address)
     return RayCluster(ray, ours=True)
 
 
@@ -175,14 +177,29 @@ def _address(options: RayOptions) -> str | None:
     return options.address or os.environ.get(ADDRESS) or None
 
 
-def _init(ray: Any, address: str, **more: Any) -> None:
+def _init(ray: Any, limit: float, address: str, **more: Any) -> None:
     try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False, **more)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        with time_limit(limit):
+            ray.init(address=address, log_to_driver=False, configure_logging=False, job_config=_job_config(), **more)
+    except Exception as error:
+        # Ray raises a plain Exception where its own processes do not start in time.
+        said = f"it took more than {limit:g} s" if isinstance(error, TimeLimit) else " ".join(str(error).split())[:500]
         raise PenstockError(
-            f"Ray cannot be reached or started at {address} ({' '.join(str(error).split())}): start a node with"
-            " `ray start --head`, or name one in ray.address or RAY_ADDRESS."
+            f"Ray cannot be reached or started at {address} ({said}): start a node with `ray start --head`, name one in"
+            " ray.address or RAY_ADDRESS, or raise ray.start_timeout in the cluster file."
         ) from None
+
+
+def _job_config() -> Any:
+    """Without the working folder, which Ray would put before all others on the search path of its workers."""
+    from ray.job_config import JobConfig
+
+    class InstalledModules(JobConfig):
+        def _runtime_env_has_working_dir(self) -> bool:
+            # Ray leaves the folders of the script and of the process alone where a job brings its own.
+            return True
+
+    return InstalledModules()
 
 
 def _own_token() -> dict[str, str]:
