@@ -11,6 +11,7 @@ from penstock.graph.convert import load
 from penstock.graph.csr import index_dtype, transpose_lists
 from penstock.graph.documents import StrictDocument, split_commas
 from penstock.graph.graph import EdgeSet, Graph
+from penstock.graph.integrity import check_graph, trust_graph
 from penstock.graph.schema import EdgeType, edge_key
 
 Task = Literal["node-classification", "node-regression", "link-prediction", "edge-classification"]
@@ -41,6 +42,12 @@ class DataOptions(StrictDocument):
     scale_features: Literal["none", "rows"] = Field(
         "none", description="rows: divide each vertex's features by their sum"
     )
+    max_classes: int = Field(
+        10_000, ge=2, description="classes, or labels per vertex, that a model is built for at most"
+    )
+    unchecked: bool = Field(
+        False, description="do not check the graph's arrays before they are used; a wrong number may crash the run"
+    )
     reverse_edges: bool = Field(False, description="add every relation's reverse as a relation of its own")
 
 
@@ -57,6 +64,9 @@ def prepared(graph: Graph, options: DataOptions) -> Graph:
     """An opened graph as the job wants it."""
     if graph.is_part:
         raise PenstockError(f"{graph.path or graph.name} is one part of a cut graph: train on the whole graph.")
+    if options.unchecked:
+        trust_graph(graph)
+    check_graph(graph)
     return with_reverses(graph) if options.reverse_edges else graph
 
 

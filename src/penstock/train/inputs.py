@@ -9,6 +9,7 @@ import torch
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import require_finite
 from penstock.pipeline.carrying import HostCarrier
 from penstock.pipeline.loading import Batch, Carrier
 from penstock.store.embedding import EmbeddingTable
@@ -122,11 +123,13 @@ class Inputs:
     def _width(self, graph: Graph, name: str, job: Job) -> int:
         if name in self.tables:
             return job.embedding
-        x = graph.nodes[name].fields[job.features]
+        nodes = graph.nodes[name]
+        x = nodes.fields[job.features]
         if x.ndim != 2 or x.dtype.kind not in "biuf":
             raise PenstockError(
                 f"Features {job.features!r} of {name!r} are {x.dtype} {x.shape}: give a row of numbers each."
             )
+        require_finite(nodes, name, job.features, "features")
         return int(x.shape[1])
 
 

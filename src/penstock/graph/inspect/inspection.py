@@ -7,6 +7,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet, Graph, NodeSet
+from penstock.graph.integrity import check_graph
 from penstock.graph.inspect.advice import advise
 from penstock.graph.inspect.columns import scan_columns
 from penstock.graph.inspect.edges import scan_edges
@@ -19,6 +20,7 @@ PERCENTILES = (50, 90, 99)
 
 def inspect_graph(graph: Graph, progress: Progress = SILENT) -> Inspection:
     """Scan a graph in blocks: time grows with its size, memory only with the number of its vertices."""
+    check_graph(graph)
     touched = {name: np.zeros(nodes.total, np.bool_) for name, nodes in graph.nodes.items()}
     edges = _scan_all_edges(graph, touched, progress)
     degrees = {name: _in_degrees(graph, name) for name in graph.nodes}

@@ -17,6 +17,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.atomic import new_folder
 from penstock.graph.blocks import ranges
 from penstock.graph.graph import SPLITS, EdgeSet, Graph, NodeSet
+from penstock.graph.integrity import check_graph
 from penstock.graph.ids import Ids, StringIds, take_ids
 from penstock.graph.schema import EdgeType, edge_key, file_name
 from penstock.graph.tables.exportcolumns import OutColumns
@@ -41,6 +42,7 @@ def export_tables(
     """
     if graph.is_part:
         raise PenstockError(f"Graph {graph.name!r} is one part of a cut graph: export the whole graph instead.")
+    check_graph(graph)
     spec: dict[str, Any] = {"name": graph.name, "nodes": [], "edges": []}
     with new_folder(Path(folder), force) as target:
         for name in graph.nodes:

@@ -11,6 +11,7 @@ from numba import njit
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet, Graph
+from penstock.graph.integrity import check_graph, check_order
 from penstock.graph.schema import EdgeType, edge_key
 
 Reverse = Literal["auto", "none", "same"] | EdgeType
@@ -57,10 +58,12 @@ def checked_reverse(graph: Graph, edge_type: EdgeType, reverse: Reverse) -> Reve
 
 
 def chosen_edge_type(graph: Graph, edge_type: EdgeType | None) -> EdgeType:
-    """The edge type asked for, or the only one."""
+    """The edge type asked for, or the only one; the graph is checked, as edges are looked up in its lists."""
     if edge_type is None and len(graph.edges) == 1:
-        return next(iter(graph.edges))
+        edge_type = next(iter(graph.edges))
     if edge_type in graph.edges:
+        check_graph(graph)
+        check_order(graph, edge_type)
         return edge_type
     has = ", ".join(map(edge_key, graph.edge_types)) or "none"
     if edge_type is None:
