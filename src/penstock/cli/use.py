@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.output import ForceOption, JsonOption, measured, print_json
+from penstock.cli.output import ForceOption, JsonOption, UncheckedOption, measured, print_json
 from penstock.cli.progress import shown_progress
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
@@ -22,6 +22,7 @@ def evaluate_command(
     run: RunArgument,
     split: Annotated[str, typer.Option(help="Splits to judge by: train, val, test.")] = "val,test",
     graph: GraphOption = None,
+    unchecked: UncheckedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Metrics of a run's best model, by exact inference over whole neighbourhoods.
@@ -30,7 +31,7 @@ def evaluate_command(
     """
     splits = [name.strip() for name in split.split(",") if name.strip()]
     with measured() as cost, shown_progress(as_json) as progress:
-        found = evaluate_run(run, splits, _opened(graph), progress=progress)
+        found = evaluate_run(run, splits, _opened(graph), progress=progress, unchecked=unchecked)
     if as_json:
         print_json({**found, **cost.fields()})
         return
@@ -46,6 +47,7 @@ def predict_command(
     split: Annotated[str | None, typer.Option(help="One split instead of all vertices (links: test).")] = None,
     graph: GraphOption = None,
     force: ForceOption = False,
+    unchecked: UncheckedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write predictions as Parquet, with the ids of your tables: a class and its probability, a number, a link's score.
@@ -53,7 +55,7 @@ def predict_command(
     Example: penstock predict runs/synthetic-arxiv-sage-1 --out predictions.parquet
     """
     with measured() as cost, shown_progress(as_json) as progress:
-        rows = predict_run(run, out, split, force, _opened(graph), progress=progress)
+        rows = predict_run(run, out, split, force, _opened(graph), progress=progress, unchecked=unchecked)
     _tell(out, rows, cost.fields(), as_json)
 
 
@@ -63,6 +65,7 @@ def embed_command(
     node_type: Annotated[str | None, typer.Option("--type", help="The node type to embed.")] = None,
     graph: GraphOption = None,
     force: ForceOption = False,
+    unchecked: UncheckedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write vertex embeddings as Parquet, with the ids of your tables.
@@ -70,7 +73,7 @@ def embed_command(
     Example: penstock embed runs/synthetic-arxiv-sage-1 --out embeddings.parquet
     """
     with measured() as cost, shown_progress(as_json) as progress:
-        rows = embed_run(run, out, node_type, force, _opened(graph), progress=progress)
+        rows = embed_run(run, out, node_type, force, _opened(graph), progress=progress, unchecked=unchecked)
     _tell(out, rows, cost.fields(), as_json)
 
 

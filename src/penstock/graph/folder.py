@@ -2,10 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array, write_array
 from penstock.graph.atomic import new_folder
 from penstock.graph.graph import EdgeSet, Graph, NodeSet
@@ -52,7 +52,7 @@ def write_arrays(graph: Graph, folder: Path) -> None:
     for edge_type, edges in graph.edges.items():
         target = edges_folder(folder, edge_type)
         write_array(target / "indptr.npy", np.asarray(edges.indptr, np.int64))
-        write_array(target / "indices.npy", edges.indices)
+        write_array(target / "indices.npy", edges.indices.astype(index_type(edges), copy=False))
         for key, values in edges.fields.items():
             write_array(target / f"field.{file_name(key)}.npy", values)
         write_held_out(edges.held_out, target)
@@ -119,7 +119,7 @@ def describe_edges(edge_type: EdgeType, edges: EdgeSet) -> EdgeInfo:
         relation=relation,
         destination=destination,
         count=edges.count,
-        index_dtype=str(edges.indices.dtype),
+        index_dtype=index_type(edges),
         fields={key: _describe_field(values, edges.categories.get(key)) for key, values in edges.fields.items()},
         held_out={key: len(pairs) for key, pairs in edges.held_out.items()},
     )
@@ -133,6 +133,11 @@ def nodes_folder(folder: Path, node_type: str) -> Path:
 def edges_folder(folder: Path, edge_type: EdgeType) -> Path:
     """Where an edge type's arrays live."""
     return folder / "edges" / file_name(edge_key(edge_type))
+
+
+def index_type(edges: EdgeSet) -> Literal["int32", "int64"]:
+    """How a folder stores neighbour numbers, in whichever type of integers they are."""
+    return "int32" if edges.indices.dtype == np.int32 else "int64"
 
 
 def _describe_field(values: Array, categories: list[str] | None) -> FieldInfo:

@@ -5,8 +5,8 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet, Graph, NodeSet
-from penstock.graph.integrity import check_graph
 from penstock.graph.ids import concatenate, take_ids
+from penstock.graph.integrity import check_graph
 from penstock.graph.integrity.scan import first_repeat
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition

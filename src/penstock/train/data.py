@@ -11,7 +11,7 @@ from penstock.graph.convert import load
 from penstock.graph.csr import index_dtype, transpose_lists
 from penstock.graph.documents import StrictDocument, split_commas
 from penstock.graph.graph import EdgeSet, Graph
-from penstock.graph.integrity import check_graph, trust_graph
+from penstock.graph.integrity import check_graph, require_finite, trust_graph
 from penstock.graph.schema import EdgeType, edge_key
 
 Task = Literal["node-classification", "node-regression", "link-prediction", "edge-classification"]
@@ -67,6 +67,9 @@ def prepared(graph: Graph, options: DataOptions) -> Graph:
     if options.unchecked:
         trust_graph(graph)
     check_graph(graph)
+    for name, nodes in graph.nodes.items():
+        if options.features in nodes.fields:
+            require_finite(nodes, name, options.features, "features")
     return with_reverses(graph) if options.reverse_edges else graph
 
 

@@ -184,7 +184,9 @@ def _given_splits(nodes: NodeSet) -> dict[str, Array]:
 
 def _known(found: Labelled) -> Array:
     if found.labels.dtype.kind == "f":
-        finite = np.isfinite(found.labels)
+        # Losses are computed in float32: what is infinite there is not known.
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(found.labels.astype(np.float32, copy=False))
         return np.asarray(finite if finite.ndim == 1 else finite.all(1))
     if found.multi_label:
         return np.ones(len(found.labels), bool)

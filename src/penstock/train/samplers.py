@@ -10,6 +10,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import require_times
 from penstock.graph.schema import EdgeType
 from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned
@@ -60,6 +61,7 @@ def clock_for(job: Job, graph: Graph) -> tuple[str, Array] | None:
     name = job.seed_time or job.time.removeprefix("node:")
     if name not in nodes.fields:
         raise PenstockError(f"The vertices have no field {name!r} with their times as seeds: set `seed_time`.")
+    require_times(nodes, "vertices", name)
     return job.time, np.asarray(nodes.fields[name])
 
 
@@ -109,7 +111,7 @@ def _cluster(job: Job, graph: Graph, train: Array) -> Drawing:
     if job.partition is not None:
         from penstock.partition import open_partition
 
-        clusters = clusters_from(open_partition(Path(job.partition)))
+        clusters = clusters_from(open_partition(Path(job.partition), job.unchecked))
     else:
         clusters = clusters_of(graph, job.clusters, job.seed)
     sampler = ClusterSampler(graph, clusters, train, layers=layers_of(job))

@@ -31,12 +31,13 @@ def evaluate_run(
     graph: Graph | None = None,
     module: torch.nn.Module | None = None,
     progress: Progress = SILENT,
+    unchecked: bool = False,
 ) -> Scores:
     """Metrics of a run's best model on some splits, by exact inference."""
     if not splits:
         raise PenstockError("There is no split to evaluate: name some of train, val and test.")
-    session = open_session(path, graph, module)
-    found = session.task.evaluate(session.inference(), splits, progress)
+    session = open_session(path, graph, module, unchecked)
+    found = session.evaluate(splits, progress)
     if missing := [split for split in splits if split not in found]:
         raise PenstockError(f"The run's data has no split {missing[0]!r} to evaluate: choose another.")
     return found
@@ -50,10 +51,11 @@ def predict_run(
     graph: Graph | None = None,
     module: torch.nn.Module | None = None,
     progress: Progress = SILENT,
+    unchecked: bool = False,
 ) -> int:
     """Write a Parquet table of predictions; returns its rows. `split` restricts them, None means everything."""
     _check_file(out, force)
-    session = open_session(path, graph, module)
+    session = open_session(path, graph, module, unchecked)
     table = _predictions(session, split, progress)
     _write(table, out)
     return int(table.num_rows)
@@ -67,10 +69,11 @@ def embed_run(
     graph: Graph | None = None,
     module: torch.nn.Module | None = None,
     progress: Progress = SILENT,
+    unchecked: bool = False,
 ) -> int:
     """Write a Parquet table of vertex embeddings: what the model knows of a vertex before its last step."""
     _check_file(out, force)
-    session = open_session(path, graph, module)
+    session = open_session(path, graph, module, unchecked)
     name = _chosen_type(session.graph, node_type, session)
     nodes = session.graph.nodes[name]
     rows = np.arange(nodes.count)
@@ -80,14 +83,21 @@ def embed_run(
     return int(nodes.count)
 
 
-def open_session(path: Path, graph: Graph | None = None, module: torch.nn.Module | None = None) -> Session:
-    """A run's best model, ready for evaluation and inference on its own graph or another."""
+def open_session(
+    path: Path, graph: Graph | None = None, module: torch.nn.Module | None = None, unchecked: bool = False
+) -> Session:
+    """A run's best model, ready for evaluation and inference on its own graph or another.
+
+    Its graph is checked before it is used, unless the run's job or the caller vouches for it (`unchecked`).
+    """
     folder = RunFolder.open(path)
     learned = learned_labels(folder.facts.get("labels"), str(path / RUN))
     with torch.random.fork_rng(devices=[]):
         job = folder.job()
+        # What a run had vouched for is its own graph.
+        job = job.model_copy(update={"unchecked": unchecked or (job.unchecked and graph is None)})
         if graph is None and job.graph.endswith(IN_MEMORY) and (path / PARTS).exists():
-            graph = stitch(open_partition(path / PARTS))
+            graph = stitch(open_partition(path / PARTS, job.unchecked))
         session = make_session(job, graph, module, learned)
     session.restore_weights(read_best(folder.checkpoints), str(folder.checkpoints))
     # Runs of others can be used where they cannot be written.

@@ -7,11 +7,11 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet, Graph, NodeSet
-from penstock.graph.integrity import check_graph
 from penstock.graph.inspect.advice import advise
 from penstock.graph.inspect.columns import scan_columns
 from penstock.graph.inspect.edges import scan_edges
 from penstock.graph.inspect.report import DegreeReport, EdgeReport, FieldReport, Inspection, NodeReport
+from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.progress import SILENT, Progress
 

@@ -70,7 +70,7 @@ def _bad_rows(block: Array, start: int) -> tuple[int, int]:
     finite = np.isfinite(block)
     if finite.all():
         return 0, -1
-    return _counted(~finite.reshape(len(block), -1).all(1), start)
+    return _counted(~np.asarray(finite.reshape(len(block), -1).all(1)), start)
 
 
 def _counted(bad: Array, start: int) -> tuple[int, int]:

@@ -17,8 +17,8 @@ from penstock.graph.arrays import Array
 from penstock.graph.atomic import new_folder
 from penstock.graph.blocks import ranges
 from penstock.graph.graph import SPLITS, EdgeSet, Graph, NodeSet
-from penstock.graph.integrity import check_graph
 from penstock.graph.ids import Ids, StringIds, take_ids
+from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key, file_name
 from penstock.graph.tables.exportcolumns import OutColumns
 from penstock.progress import SILENT, Progress
