@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet, Graph, NodeSet
 from penstock.graph.inspect.advice import advise
@@ -26,7 +25,6 @@ def inspect_graph(graph: Graph, progress: Progress = SILENT) -> Inspection:
     degrees = {name: _in_degrees(graph, name) for name in graph.nodes}
     nodes = {}
     for name, stored in graph.nodes.items():
-        _check_splits(stored, name)
         silent = degrees[name] == 0
         isolated = np.count_nonzero(silent & ~touched[name][stored.first : stored.first + stored.count])
         nodes[name] = NodeReport(
@@ -110,9 +108,3 @@ def _powers_of_two(degrees: Array) -> list[int]:
 
 def _bytes_on_disk(path: Path | None) -> int | None:
     return None if path is None else sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-
-
-def _check_splits(nodes: NodeSet, name: str) -> None:
-    for key, rows in nodes.splits.items():
-        if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= nodes.total):
-            raise PenstockError(f"Split {key} of {name!r} names vertices that do not exist: make the graph again.")

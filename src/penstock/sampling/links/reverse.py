@@ -20,13 +20,18 @@ Reverse = Literal["auto", "none", "same"] | EdgeType
 
 def find_reverse(graph: Graph, edge_type: EdgeType) -> Reverse:
     """`same` if every edge has its reverse beside it, else the edge type that is the exact reverse, else `none`."""
+    check_graph(graph)
+    check_order(graph, edge_type)
     source, _, destination = edge_type
     edges = graph.edges[edge_type]
     if source == destination and _is_reverse(edges, edges):
         return "same"
     for other, candidate in graph.edges.items():
         turned = (other[0], other[2]) == (destination, source)
-        if other != edge_type and turned and edges.count == candidate.count and _is_reverse(edges, candidate):
+        if other == edge_type or not turned or edges.count != candidate.count:
+            continue
+        check_order(graph, other)
+        if _is_reverse(edges, candidate):
             return other
     return "none"
 

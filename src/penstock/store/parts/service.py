@@ -18,8 +18,9 @@ from penstock.wire.post import Post
 
 
 class StoreService:
-    """Answers `pull`, `push`, `fields`, `non-finite`, `make` and `drop` for some parts. Rows are numbered inside their part.
+    """Answers `pull`, `push`, `fields`, `non-finite`, `make` and `drop` for some parts.
 
+    Rows are numbered inside their part.
     Pushes are seen by pulls that begin later; who pushes rows while others pull them must keep them apart.
     """
 
