@@ -10,7 +10,7 @@ import penstock as ps
 from penstock import Cut, EdgeSet, Graph, NodeSet, PenstockError, cut, open_partition, stitch
 from penstock.graph.ids import StringIds
 from penstock.graph.inspect import inspect_graph
-from penstock.graph.integrity import check_graph, facts, record, scan
+from penstock.graph.integrity import check_graph, facts, order, record, scan
 from penstock.graph.integrity.scan import first_fall, first_outside, first_repeat, non_finite_rows, value_range
 from penstock.graph.tables.export import export_tables
 from penstock.sampling import NeighbourSampler
@@ -102,7 +102,7 @@ def test_graphs_in_memory_are_checked(folder):
     mapped = ps.load(folder)
     check_graph(mapped)
     mapped.nodes["node"].splits["train"] = np.array([50])
-    with pytest.raises(PenstockError, match="split.train of node holds 50"):
+    with pytest.raises(PenstockError, match=r"split\.train of node holds 50"):
         check_graph(mapped)
 
 
@@ -223,6 +223,18 @@ def test_lists_must_ascend_where_edges_are_looked_up(folder, tmp_path):
             use()
 
 
+def test_the_first_list_that_does_not_ascend(monkeypatch):
+    monkeypatch.setattr(order, "_ROWS", 3)
+    rng = np.random.default_rng(2)
+    for _ in range(50):
+        lists = [np.sort(rng.integers(0, 12, rng.integers(0, 4))) for _ in range(12)]
+        wrong = [number for number, each in enumerate(lists) if len(set(each)) > 1 and rng.random() < 0.2]
+        for number in wrong:
+            lists[number] = lists[number][::-1]
+        indptr = np.concatenate([[0], np.cumsum([len(each) for each in lists])])
+        assert order._first_row(indptr, np.concatenate(lists)) == (wrong[0] if wrong else -1)
+
+
 def test_edge_fields_have_a_row_for_each_edge(folder):
     document = json.loads((folder / "graph.json").read_text())
     np.save(folder / LISTS / "field.w.npy", np.ones(150, np.float32))
@@ -270,7 +282,7 @@ def test_a_part_holds_what_the_partition_says(parts):
     document = json.loads(path.read_text())
     document["node_types"]["node"]["first"] = 0
     path.write_text(json.dumps(document))
-    with pytest.raises(PenstockError, match="does not hold rows .* to 40 of 40 vertices 'node'"):
+    with pytest.raises(PenstockError, match=r"does not hold rows .* to 40 of 40 vertices 'node'"):
         open_partition(parts).part(1)
 
 
@@ -280,3 +292,17 @@ def test_what_the_partitioner_wrote_is_known(folder, tmp_path, counted):
     for part in range(2):
         check_graph(open_partition(tmp_path / "parts").part(part))
     assert counted == []
+
+
+def test_counts_that_a_file_invents_are_not_allocated(tmp_path):
+    """A vertex number or count far beyond the file's own size is refused before memory is asked for."""
+    import torch
+    from torch_geometric.data import Data
+
+    with pytest.raises(PenstockError, match=r"the lists of .* vertices need .* GB"):
+        ps.load(Data(edge_index=torch.tensor([[0, 10**13], [1, 2]])))
+    triples = np.array([[0, 0, 1], [1, 1, 2]])
+    held = {"valid": triples[:0], "test": triples[:0]}
+    np.savez(tmp_path / "kg.npz", train=triples, num_entities=3, num_relations=10**9, **held)
+    with pytest.raises(PenstockError, match="1,000,000,000 relations for 2 triples"):
+        ps.load(tmp_path / "kg.npz")

@@ -100,9 +100,9 @@ def test_damaged_lists_are_found_before_a_kernel_reads_them(tmp_path):
         cut(_with(graph, indices=graph.indices[::-1].copy()), Cut(2), tmp_path / "p")
     indptr = graph.indptr.copy()
     indptr[7] = 10**12
-    with pytest.raises(PenstockError, match="falls from 1000000000000 to .* at position 8"):
+    with pytest.raises(PenstockError, match=r"falls from 1000000000000 to .* at position 8"):
         cut(_with(graph, indptr=indptr), Cut(2), tmp_path / "p")
-    with pytest.raises(PenstockError, match="split.train of node holds 1000000 at position 0"):
+    with pytest.raises(PenstockError, match=r"split\.train of node holds 1000000 at position 0"):
         cut(_with(graph, train=np.array([10**6])), Cut(2), tmp_path / "p")
     assert list(tmp_path.iterdir()) == []
 

@@ -20,6 +20,7 @@ from penstock.cli.output import (
 )
 from penstock.cli.progress import shown_progress
 from penstock.errors import PenstockError
+from penstock.graph.integrity import check_graph
 from penstock.partition import Cut, Metrics, assign, cut
 from penstock.progress import Progress
 
@@ -83,6 +84,8 @@ def _compare(graph: str, base: Cut, methods: str, threads: int | None, unchecked
     rows: list[dict[str, Any]] = []
     with shown_progress(as_json) as progress:
         opened = _load(graph, unchecked)
+        # A graph that is wrong is wrong for every method.
+        check_graph(opened)
         for how in ways:
             try:
                 with measured() as cost:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from numba import njit
+import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -12,7 +12,8 @@ from penstock.graph.schema import EdgeType, edge_key
 if TYPE_CHECKING:
     from penstock.graph.graph import Graph
 
-_ROWS = 1 << 16
+_ROWS = 1 << 14
+"""Lists that one thread looks at at a time."""
 
 
 def check_order(graph: "Graph", edge_type: EdgeType) -> None:
@@ -30,15 +31,16 @@ def check_order(graph: "Graph", edge_type: EdgeType) -> None:
 
 
 def _first_row(indptr: Array, indices: Array) -> int:
-    rows = len(indptr) - 1
-    found = map_blocks(lambda a, b: _first_unordered(indptr, indices, a, b), rows, _ROWS)
-    return next((int(row) for row in found if row >= 0), -1)
+    def search(start: int, stop: int) -> int:
+        first = int(indptr[start])
+        block = indices[first : int(indptr[stop])]
+        falls = block[1:] < block[:-1]
+        # From the end of a list to the start of the next, numbers may fall.
+        starts = indptr[start + 1 : stop] - first
+        falls[starts[(starts > 0) & (starts < len(block))] - 1] = False
+        if not falls.any():
+            return -1
+        return int(np.searchsorted(indptr, first + int(falls.argmax()), "right")) - 1
 
-
-@njit(nogil=True, cache=True)
-def _first_unordered(indptr: Array, indices: Array, start: int, stop: int) -> int:
-    for row in range(start, stop):
-        for k in range(indptr[row] + 1, indptr[row + 1]):
-            if indices[k] < indices[k - 1]:
-                return row
-    return -1
+    found = map_blocks(search, len(indptr) - 1, _ROWS)
+    return next((row for row in found if row >= 0), -1)
