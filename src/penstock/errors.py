@@ -8,6 +8,10 @@ class PenstockError(Exception):
     """Bad input or an impossible request; `str()` is the whole message, shown without a traceback."""
 
 
+class NotFinite(PenstockError):  # noqa: N818
+    """What a model computed is NaN: it has diverged, or its inputs were not finite."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a sentence: the known name that was probably meant, or all of them."""
     known = list(known)

@@ -6,11 +6,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.output import JsonOption, print_json
+from penstock.cli.output import JsonOption, UncheckedOption, print_json
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import check_graph
 
 bench = typer.Typer(no_args_is_help=True, help="Measure sampling and training on this machine.")
 
@@ -26,6 +27,7 @@ def sampling_command(
     fanouts: FanoutsOption = "15,10,5",
     batch_size: BatchOption = 1024,
     batches: BatchesOption = 40,
+    unchecked: UncheckedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Batches drawn a second, alone and with features, on one thread and on all.
@@ -34,7 +36,7 @@ def sampling_command(
     """
     from penstock.cost.sampling import measure_sampling, seed_batches
 
-    opened = _opened(graph)
+    opened = _opened(graph, unchecked)
     chosen = seed_batches(opened, batch_size, batches)
     rows = [
         measure_sampling(opened, chosen, _numbers(fanouts), threads, gather)
@@ -51,6 +53,7 @@ def training_command(
     batch_size: BatchOption = 1024,
     batches: BatchesOption = 12,
     hidden: Annotated[int, typer.Option(min=1, help="Width between GraphSAGE's layers.")] = 256,
+    unchecked: UncheckedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Seconds a GraphSAGE step, and an epoch of the whole pipeline beside what its parts take alone.
@@ -60,7 +63,7 @@ def training_command(
     from penstock.cost.sampling import seed_batches
     from penstock.cost.training import loaded, measure_epoch, measure_steps, sage_step
 
-    opened, numbers = _opened(graph), _numbers(fanouts)
+    opened, numbers = _opened(graph, unchecked), _numbers(fanouts)
     chosen = seed_batches(opened, batch_size, batches)
     ready = [loaded(opened, number, seeds, numbers) for number, seeds in enumerate(chosen[:6])]
     rows = measure_steps({"step": sage_step(opened, hidden, len(numbers))}, ready)
@@ -68,10 +71,11 @@ def training_command(
     _show([dict(row) for row in rows], as_json)
 
 
-def _opened(name: str) -> Graph:
-    graph = load(name)
+def _opened(name: str, unchecked: bool) -> Graph:
+    graph = load(name, unchecked=unchecked)
     if not graph.is_homogeneous or not {"x", "y"} <= set(next(iter(graph.nodes.values())).fields):
         raise PenstockError(f"{name} cannot be measured on: use a graph with one node type, features x and labels y.")
+    check_graph(graph)
     return graph
 
 

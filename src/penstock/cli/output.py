@@ -24,6 +24,10 @@ TrustOption = Annotated[
 ]
 
 
+UncheckedOption = Annotated[
+    bool,
+    typer.Option("--unchecked", help="Do not check the graph's arrays before they are used; a wrong number may crash."),
+]
 ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads to use; all cores by default.")]
 SeedOption = Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="The same seed gives the same result.")]
 

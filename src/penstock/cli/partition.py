@@ -13,12 +13,14 @@ from penstock.cli.output import (
     Measured,
     SeedOption,
     ThreadsOption,
+    UncheckedOption,
     measured,
     print_json,
     short,
 )
 from penstock.cli.progress import shown_progress
 from penstock.errors import PenstockError
+from penstock.graph.integrity import check_graph
 from penstock.partition import Cut, Metrics, assign, cut
 from penstock.progress import Progress
 
@@ -37,6 +39,7 @@ def partition_command(
     threads: ThreadsOption = None,
     compare: Annotated[bool, typer.Option("--compare", help="Measure several methods and write nothing.")] = False,
     methods: Annotated[str, typer.Option(help="With --compare: which, METHOD or METHOD+balanced.")] = "",
+    unchecked: UncheckedOption = False,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -55,12 +58,12 @@ def partition_command(
     if compare:
         if out is not None:
             raise PenstockError("--compare writes nothing: leave out --out, or leave out --compare.")
-        _compare(graph, how, methods, threads, as_json)
+        _compare(graph, how, methods, threads, unchecked, as_json)
         return
     if out is None:
         raise PenstockError("Name the folder to write with --out, or add --compare to write nothing.")
     with measured() as cost, shown_progress(as_json) as progress:
-        result = cut(_load(graph), how, out, force, threads, progress)
+        result = cut(_load(graph, unchecked), how, out, force, threads, progress)
     metrics = Metrics(**{key: result.document.metrics[key] for key in Metrics.__dataclass_fields__})
     fields = {
         "path": str(out),
@@ -75,12 +78,14 @@ def partition_command(
         print(f"Written to {out}")
 
 
-def _compare(graph: str, base: Cut, methods: str, threads: int | None, as_json: bool) -> None:
+def _compare(graph: str, base: Cut, methods: str, threads: int | None, unchecked: bool, as_json: bool) -> None:
     wanted = methods.split(",") if methods else ["random", "chunk", "stream", "metis", "metis+balanced", "hypergraph"]
     ways = [_named_cut(base, name.strip()) for name in wanted]
     rows: list[dict[str, Any]] = []
     with shown_progress(as_json) as progress:
-        opened = _load(graph)
+        opened = _load(graph, unchecked)
+        # A graph that is wrong is wrong for every method.
+        check_graph(opened)
         for how in ways:
             try:
                 with measured() as cost:
@@ -115,10 +120,10 @@ def _assign(graph: Any, how: Cut, threads: int | None, progress: Progress) -> Me
     return assign(graph, how, threads, progress).metrics
 
 
-def _load(graph: str) -> Any:
+def _load(graph: str, unchecked: bool) -> Any:
     from penstock.graph.convert import load
 
-    return load(graph)
+    return load(graph, unchecked=unchecked)
 
 
 def _fields(how: Cut, metrics: Metrics, cost: Measured) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.output import ForceOption, JsonOption, TrustOption, measured, print_json
+from penstock.cli.output import ForceOption, JsonOption, TrustOption, UncheckedOption, measured, print_json
 from penstock.cli.progress import shown_progress
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
@@ -23,6 +23,7 @@ def evaluate_command(
     split: Annotated[str, typer.Option(help="Splits to judge by: train, val, test.")] = "val,test",
     graph: GraphOption = None,
     trust_module: TrustOption = False,
+    unchecked: UncheckedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Metrics of a run's best model, by exact inference over whole neighbourhoods.
@@ -31,7 +32,9 @@ def evaluate_command(
     """
     splits = [name.strip() for name in split.split(",") if name.strip()]
     with measured() as cost, shown_progress(as_json) as progress:
-        found = evaluate_run(run, splits, _opened(graph), progress=progress, trust_module=trust_module)
+        found = evaluate_run(
+            run, splits, _opened(graph), progress=progress, trust_module=trust_module, unchecked=unchecked
+        )
     if as_json:
         print_json({**found, **cost.fields()})
         return
@@ -48,6 +51,7 @@ def predict_command(
     graph: GraphOption = None,
     trust_module: TrustOption = False,
     force: ForceOption = False,
+    unchecked: UncheckedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write predictions as Parquet, with the ids of your tables: a class and its probability, a number, a link's score.
@@ -55,7 +59,9 @@ def predict_command(
     Example: penstock predict runs/synthetic-arxiv-sage-1 --out predictions.parquet
     """
     with measured() as cost, shown_progress(as_json) as progress:
-        rows = predict_run(run, out, split, force, _opened(graph), progress=progress, trust_module=trust_module)
+        rows = predict_run(
+            run, out, split, force, _opened(graph), progress=progress, trust_module=trust_module, unchecked=unchecked
+        )
     _tell(out, rows, cost.fields(), as_json)
 
 
@@ -66,6 +72,7 @@ def embed_command(
     graph: GraphOption = None,
     trust_module: TrustOption = False,
     force: ForceOption = False,
+    unchecked: UncheckedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write vertex embeddings as Parquet, with the ids of your tables.
@@ -73,7 +80,16 @@ def embed_command(
     Example: penstock embed runs/synthetic-arxiv-sage-1 --out embeddings.parquet
     """
     with measured() as cost, shown_progress(as_json) as progress:
-        rows = embed_run(run, out, node_type, force, _opened(graph), progress=progress, trust_module=trust_module)
+        rows = embed_run(
+            run,
+            out,
+            node_type,
+            force,
+            _opened(graph),
+            progress=progress,
+            trust_module=trust_module,
+            unchecked=unchecked,
+        )
     _tell(out, rows, cost.fields(), as_json)
 
 

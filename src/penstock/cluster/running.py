@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from penstock.cluster.checked_parts import check_parts
 from penstock.cluster.controller import Controller, MachineAway, Outcome
 from penstock.cluster.document import ClusterDocument, read_cluster
 from penstock.cluster.gpus import chosen_for_all
@@ -94,7 +95,7 @@ def _start(
     job = job.model_copy(update={"threads": threads, **found_anywhere(job)})
     if cluster.partition is not None:
         cluster.partition = str(Path(cluster.partition).resolve())
-        _check_parts(open_partition(cluster.partition), given)
+        _check_parts(open_partition(cluster.partition, job.unchecked), given, cluster, job)
     graph = None
     if cluster.partition is None:
         graph = open_data(job) if given is None else prepared(given, job)
@@ -122,14 +123,17 @@ def _cut_and_note(graph: Graph, cluster: ClusterDocument, folder: RunFolder, pro
     write_whole(folder.path / CLUSTER, cluster_text(cluster))
 
 
-def _check_parts(partition: Partition, given: Graph | None) -> None:
-    """The parts that a cluster names must be those of a graph that was given."""
+def _check_parts(partition: Partition, given: Graph | None, cluster: ClusterDocument, job: Job) -> None:
+    """The parts that a cluster names must be those of a graph that was given; those on this host are read through."""
     counts = {} if given is None else {name: nodes.count for name, nodes in given.nodes.items()}
     if counts and counts != {name: partition.book.count(name) for name in partition.book.node_types}:
         raise PenstockError(
             f"{partition.path} is a partition of another graph than the one given: leave it out of the cluster file to"
             " have the graph cut for the run."
         )
+    if cluster.launcher == "local":
+        # Other machines read their own parts through when their tasks start.
+        check_parts(partition, job.features)
 
 
 def _take_part(cluster: ClusterDocument) -> None:

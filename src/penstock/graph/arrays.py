@@ -39,9 +39,10 @@ def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | No
         raise PenstockError(
             f"{path} is {size:,} bytes where its header says {expected:,}: it is truncated or damaged, copy it again."
         )
-    if fortran or stored_dtype.hasobject:
+    if fortran or stored_dtype.hasobject or not stored_dtype.isnative:
         raise PenstockError(
-            f"{path} is stored in an order or type that cannot be mapped: write it C-ordered and plain."
+            f"{path} is stored in an order or type that cannot be mapped: write it C-ordered, plain, and in this"
+            " machine's byte order."
         )
     if expected_dtype is not None and expected_dtype != stored_dtype:
         raise PenstockError(f"{path} holds {stored_dtype} where graph.json says {dtype}: make the folder again.")

@@ -2,14 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array, write_array
 from penstock.graph.atomic import new_folder
 from penstock.graph.graph import EdgeSet, Graph, NodeSet
 from penstock.graph.ids import Ids, StringIds
+from penstock.graph.integrity.facts import Facts
 from penstock.graph.output_files import write_new
 from penstock.graph.schema import (
     DOCUMENT,
@@ -29,10 +30,8 @@ def open_graph(folder: Path) -> Graph:
     document = read_document(folder)
     nodes = {name: _open_nodes(nodes_folder(folder, name), info) for name, info in document.node_types.items()}
     edges = {}
-    for key, info in document.edge_types.items():
+    for info in document.edge_types.values():
         edge_type = (info.source, info.relation, info.destination)
-        if info.destination not in nodes:
-            raise PenstockError(f"{folder / DOCUMENT}: {key} names node type {info.destination!r}, which is not there.")
         edges[edge_type] = _open_edges(edges_folder(folder, edge_type), info, nodes[info.destination].count)
     return Graph(nodes, edges, document.name, folder, document.origin)
 
@@ -54,7 +53,7 @@ def write_arrays(graph: Graph, folder: Path) -> None:
     for edge_type, edges in graph.edges.items():
         target = edges_folder(folder, edge_type)
         write_array(target / "indptr.npy", np.asarray(edges.indptr, np.int64))
-        write_array(target / "indices.npy", edges.indices)
+        write_array(target / "indices.npy", edges.indices.astype(index_type(edges), copy=False))
         for key, values in edges.fields.items():
             write_array(target / f"field.{file_name(key)}.npy", values)
         write_held_out(edges.held_out, target)
@@ -121,7 +120,7 @@ def describe_edges(edge_type: EdgeType, edges: EdgeSet) -> EdgeInfo:
         relation=relation,
         destination=destination,
         count=edges.count,
-        index_dtype=str(edges.indices.dtype),
+        index_dtype=index_type(edges),
         fields={key: _describe_field(values, edges.categories.get(key)) for key, values in edges.fields.items()},
         held_out={key: len(pairs) for key, pairs in edges.held_out.items()},
     )
@@ -137,6 +136,11 @@ def edges_folder(folder: Path, edge_type: EdgeType) -> Path:
     return folder / "edges" / file_name(edge_key(edge_type))
 
 
+def index_type(edges: EdgeSet) -> Literal["int32", "int64"]:
+    """How a folder stores neighbour numbers, in whichever type of integers they are."""
+    return "int32" if edges.indices.dtype == np.int32 else "int64"
+
+
 def _describe_field(values: Array, categories: list[str] | None) -> FieldInfo:
     return FieldInfo(dtype=str(values.dtype), shape=list(values.shape), categories=categories)
 
@@ -147,11 +151,15 @@ def _open_nodes(folder: Path, info: NodeInfo) -> NodeSet:
         key: open_array(folder / f"split.{file_name(key)}.npy", "int64", (size,)) for key, size in info.splits.items()
     }
     categories = {key: field.categories for key, field in info.fields.items() if field.categories is not None}
-    return NodeSet(info.count, fields, splits, _open_ids(folder, info), categories, info.first, info.total)
+    ids = _open_ids(folder, info)
+    nodes = NodeSet(info.count, fields, splits, ids, categories, info.first, info.total)
+    strings = {"ids.offsets": ids.offsets, "ids.bytes": ids.data} if isinstance(ids, StringIds) else {}
+    nodes.facts = Facts(folder, {**_by_file("field", fields), **_by_file("split", splits), **strings})
+    return nodes
 
 
 def _open_edges(folder: Path, info: EdgeInfo, rows: int) -> EdgeSet:
-    return EdgeSet(
+    edges = EdgeSet(
         open_array(folder / "indptr.npy", "int64", (rows + 1,)),
         open_array(folder / "indices.npy", info.index_dtype, (info.count,)),
         {key: _open_field(folder, key, field) for key, field in info.fields.items()},
@@ -161,6 +169,14 @@ def _open_edges(folder: Path, info: EdgeInfo, rows: int) -> EdgeSet:
         },
         {key: field.categories for key, field in info.fields.items() if field.categories is not None},
     )
+    mapped = {**_by_file("field", edges.fields), **_by_file("held_out", edges.held_out)}
+    edges.facts = Facts(folder, {"indptr": edges.indptr, "indices": edges.indices, **mapped})
+    return edges
+
+
+def _by_file(kind: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    """Arrays by the names of their files, without `.npy`."""
+    return {f"{kind}.{file_name(key)}": values for key, values in arrays.items()}
 
 
 def _open_field(folder: Path, key: str, info: FieldInfo) -> Array:

@@ -10,7 +10,8 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.ids import Ids
-from penstock.graph.schema import EdgeType, check_name, edge_key
+from penstock.graph.integrity.facts import Facts
+from penstock.graph.schema import EdgeType, check_names, edge_key
 
 SPLITS = ("train", "val", "test")
 
@@ -26,6 +27,8 @@ class NodeSet:
     categories: dict[str, list[str]] = field(default_factory=dict)
     first: int = 0
     total: int = -1
+    facts: Facts = field(default_factory=Facts, init=False, repr=False)
+    """What has been found out about the arrays' values (graph/integrity)."""
 
     def __post_init__(self) -> None:
         if self.total < 0:
@@ -67,6 +70,8 @@ class EdgeSet:
     fields: dict[str, Array] = field(default_factory=dict)
     held_out: dict[str, Array] = field(default_factory=dict)
     categories: dict[str, list[str]] = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts, init=False, repr=False)
+    """What has been found out about the arrays' values (graph/integrity)."""
 
     @property
     def count(self) -> int:
@@ -98,11 +103,17 @@ class Graph:
         _check(self)
 
     @classmethod
-    def open(cls, path: str | Path) -> "Graph":
-        """Map a graph folder; costs the same for any size."""
-        from penstock.graph.folder import open_graph
+    def open(cls, path: str | Path, unchecked: bool = False) -> "Graph":
+        """Map a graph folder; costs the same for any size.
 
-        return open_graph(Path(path))
+        Its arrays are checked before the first kernel reads them, once for each folder; with `unchecked` they never
+        are, and a wrong number in a file may then crash the process.
+        """
+        from penstock.graph.folder import open_graph
+        from penstock.graph.integrity import trust_graph
+
+        graph = open_graph(Path(path))
+        return trust_graph(graph) if unchecked else graph
 
     def save(self, path: str | Path, force: bool = False) -> "Graph":
         """Write a graph folder and return the graph mapped from it."""
@@ -211,11 +222,9 @@ class Graph:
 
 def _check(graph: Graph) -> None:
     """The cheap invariants: names and lengths, nothing that reads the arrays' contents beyond their ends."""
-    for name in graph.nodes:
-        check_name(name, "Node type")
+    check_names(graph)
     for edge_type, edges in graph.edges.items():
-        source, relation, destination = edge_type
-        check_name(relation, "Relation")
+        source, _, destination = edge_type
         for end in (source, destination):
             if end not in graph.nodes:
                 raise PenstockError(f"Edge type {edge_key(edge_type)} names node type {end!r}, which does not exist.")

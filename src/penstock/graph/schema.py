@@ -1,7 +1,7 @@
 """`graph.json`: what a graph folder says about itself."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from pydantic import Field
@@ -9,11 +9,16 @@ from pydantic import Field
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, read_checked
 
+if TYPE_CHECKING:
+    from penstock.graph.graph import Graph
+
 EdgeType = tuple[str, str, str]
 
 FORMAT = "penstock-graph"
 VERSION = 1
 DOCUMENT = "graph.json"
+_LONGEST_NAME = 200
+"""Bytes of a name in a path; file systems take 255, and files have a prefix and a suffix."""
 
 
 class FieldInfo(StrictDocument):
@@ -27,9 +32,9 @@ class FieldInfo(StrictDocument):
 class NodeInfo(StrictDocument):
     """A node type. A part of a cut graph holds the rows [first, first + count) of `total`."""
 
-    count: int
-    first: int = 0
-    total: int
+    count: int = Field(ge=0)
+    first: int = Field(0, ge=0)
+    total: int = Field(ge=0)
     ids: Literal["integer", "string"] | None = Field(None, description="kind of the user's ids; none: they are 0..n-1")
     fields: dict[str, FieldInfo] = Field(default_factory=dict)
     splits: dict[str, int] = Field(default_factory=dict)
@@ -41,8 +46,8 @@ class EdgeInfo(StrictDocument):
     source: str
     relation: str
     destination: str
-    count: int
-    index_dtype: str
+    count: int = Field(ge=0)
+    index_dtype: Literal["int32", "int64"]
     fields: dict[str, FieldInfo] = Field(default_factory=dict)
     held_out: dict[str, int] = Field(default_factory=dict)
 
@@ -74,12 +79,57 @@ def file_name(name: str) -> str:
 
 
 def check_name(name: str, what: str) -> str:
-    """A node type or relation must not confuse `src__rel__dst`."""
+    """A node type or relation must not confuse `src__rel__dst`, and must be a file name: `..` is the parent folder."""
     if not name or "__" in name or name.startswith("."):
         raise PenstockError(f"{what} {name!r} cannot be a name: use one without '__' that does not start with a dot.")
+    return check_field_name(name, what)
+
+
+def check_field_name(name: str, what: str) -> str:
+    """A field, split or held-out set is part of a file name."""
+    try:
+        length = len(file_name(name))
+    except UnicodeEncodeError:
+        length = 0
+    if not 0 < length <= _LONGEST_NAME:
+        raise PenstockError(
+            f"{what} {name[:40]!r} cannot be a name: use valid Unicode, of 1 to {_LONGEST_NAME} letters"
+            " (others than ASCII letters and digits count several times)."
+        )
     return name
 
 
+def check_names(graph: "Graph | GraphDocument") -> None:
+    """Refuse names that are no safe file names; before a file is opened by any of them."""
+    nodes = graph.node_types if isinstance(graph, GraphDocument) else graph.nodes
+    for name, info in nodes.items():
+        check_name(name, "Node type")
+        for field in (*info.fields, *info.splits):
+            check_field_name(field, f"Field or split of {name!r}")
+    edges = graph.edge_types if isinstance(graph, GraphDocument) else graph.edges
+    for key, lists in edges.items():
+        relation = lists.relation if isinstance(lists, EdgeInfo) else key[1]
+        check_name(relation, "Relation")
+        for field in (*lists.fields, *lists.held_out):
+            check_field_name(field, f"Field or held-out set of {relation!r}")
+
+
 def read_document(folder: Path) -> GraphDocument:
-    """`graph.json` of a folder, checked."""
-    return read_checked(folder / DOCUMENT, GraphDocument, FORMAT, VERSION)
+    """`graph.json` of a folder, checked: names are file names, and edge types are between node types that exist."""
+    path = folder / DOCUMENT
+    document = read_checked(path, GraphDocument, FORMAT, VERSION)
+    try:
+        check_names(document)
+    except PenstockError as error:
+        raise PenstockError(f"{path}: {error}") from None
+    for name, nodes in document.node_types.items():
+        if nodes.first + nodes.count > nodes.total:
+            last = nodes.first + nodes.count
+            raise PenstockError(f"{path}: {name!r} holds rows {nodes.first} to {last} of {nodes.total}: mend it.")
+    for key, edges in document.edge_types.items():
+        for end in (edges.source, edges.destination):
+            if end not in document.node_types:
+                raise PenstockError(f"{path}: {key} names node type {end!r}, which is not there.")
+        if key != (stored := edge_key((edges.source, edges.relation, edges.destination))):
+            raise PenstockError(f"{path}: edge type {key!r} is described as {stored!r}: give both the same name.")
+    return document

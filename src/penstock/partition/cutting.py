@@ -11,6 +11,7 @@ from penstock.graph.arrays import Array, ArrayWriter
 from penstock.graph.atomic import check_target, new_folder
 from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import check_graph
 from penstock.graph.output_files import write_new
 from penstock.partition.constraints import constraints_of, default_names
 from penstock.partition.document import DOCUMENT, PartitionDocument, TypeRanges
@@ -122,7 +123,17 @@ def write_partition(assigned: Assigned, how: Cut, trainer: Array, folder: Path, 
         shares = trainer_balance(problem, assigned.assignment, trainer, how.trainers)
         document = _document(assigned, how, maps, shares)
         write_new(temporary / DOCUMENT, json.dumps(document.model_dump(), indent=1) + "\n")
-    return open_partition(folder)
+    return _checked(open_partition(folder), problem.progress)
+
+
+def _checked(partition: Partition, progress: Progress) -> Partition:
+    """Read what was written once more, while it is in memory: who trains on it finds it checked."""
+    with progress.step("checking parts"):
+        for part in range(partition.parts):
+            check_graph(partition.part(part))
+        for name in partition.book.node_types:
+            partition.original(name)
+    return partition
 
 
 def _check(graph: Graph, how: Cut) -> None:

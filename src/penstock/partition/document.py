@@ -9,6 +9,7 @@ from pydantic import Field
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, read_checked
+from penstock.graph.schema import check_name
 from penstock.partition.book import Book
 
 FORMAT = "penstock-partition"
@@ -19,8 +20,8 @@ DOCUMENT = "partition.json"
 class TypeRanges(StrictDocument):
     """New IDs of one node type: `ranges[part]` are the trainers + 1 bounds of its sub-parts."""
 
-    count: int
-    original_offset: int = Field(description="where this type starts in original.npy")
+    count: int = Field(ge=0)
+    original_offset: int = Field(ge=0, description="where this type starts in original.npy")
     ranges: list[list[int]]
 
 
@@ -33,8 +34,8 @@ class PartitionDocument(StrictDocument):
     origin: dict[str, Any] = Field(default_factory=dict)
     method: str
     refine: str | None = None
-    parts: int
-    trainers: int
+    parts: int = Field(ge=1)
+    trainers: int = Field(ge=1)
     seed: int
     balance: list[str]
     tolerance: float
@@ -47,16 +48,29 @@ class PartitionDocument(StrictDocument):
         bounds = {}
         for name, info in self.node_types.items():
             starts = [bound for part in info.ranges for bound in part[:-1]]
-            found = np.array([*starts, info.count], np.int64)
-            joined = all(a[-1] == b[0] for a, b in pairwise(info.ranges))
-            if len(found) != self.parts * self.trainers + 1 or found[0] or (np.diff(found) < 0).any() or not joined:
+            shaped = len(info.ranges) == self.parts and all(len(part) == self.trainers + 1 for part in info.ranges)
+            joined = shaped and all(a[-1] == b[0] for a, b in pairwise([*info.ranges, [info.count]]))
+            if not joined or starts[0] or any(b < a for a, b in pairwise([*starts, info.count])):
                 raise PenstockError(
                     f"{DOCUMENT}: the ranges of {name!r} do not cover its vertices: cut the graph again."
                 )
-            bounds[name] = found
+            bounds[name] = np.array([*starts, info.count], np.int64)
         return Book(self.parts, self.trainers, bounds)
 
 
 def read_partition_document(folder: Path) -> PartitionDocument:
-    """`partition.json` of a folder, checked."""
-    return read_checked(folder / DOCUMENT, PartitionDocument, FORMAT, VERSION)
+    """`partition.json` of a folder, checked: names are file names, and types follow each other in original.npy."""
+    document = read_checked(folder / DOCUMENT, PartitionDocument, FORMAT, VERSION)
+    offset = 0
+    for name, info in document.node_types.items():
+        try:
+            check_name(name, "Node type")
+        except PenstockError as error:
+            raise PenstockError(f"{folder / DOCUMENT}: {error}") from None
+        if info.original_offset != offset:
+            raise PenstockError(
+                f"{folder / DOCUMENT}: {name!r} starts at {info.original_offset} in original.npy, where the types"
+                f" before it end at {offset}: cut the graph again."
+            )
+        offset += info.count
+    return document

@@ -4,22 +4,28 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array
 from penstock.graph.folder import edges_folder, nodes_folder, open_graph
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import trust_graph
+from penstock.graph.integrity.facts import Facts
+from penstock.graph.integrity.graph import check_range
+from penstock.graph.integrity.scan import first_repeat
 from penstock.graph.schema import EdgeType, file_name
 from penstock.partition.book import Book
-from penstock.partition.document import PartitionDocument, read_partition_document
+from penstock.partition.document import DOCUMENT, PartitionDocument, read_partition_document
 
 
 class Partition:
     """A cut graph on disk: its document, its book, its parts (mapped when asked for)."""
 
-    def __init__(self, path: Path, document: PartitionDocument) -> None:
+    def __init__(self, path: Path, document: PartitionDocument, unchecked: bool = False) -> None:
         self.path, self.document = path, document
         self.book: Book = document.book()
         total = sum(info.count for info in document.node_types.values())
         self._original = open_array(path / "original.npy", "int64", (total,))
+        self._facts = Facts(path, {"original": self._original}, trusted=unchecked)
 
     @property
     def parts(self) -> int:
@@ -33,10 +39,14 @@ class Partition:
 
     def part(self, index: int) -> Graph:
         """One part, mapped. Its neighbour lists name vertices by new ID."""
-        return open_graph(part_folder(self.path, index))
+        graph = open_graph(part_folder(self.path, index))
+        self._check_part(graph, index)
+        return trust_graph(graph) if self._facts.trusted else graph
 
     def original(self, node_type: str | None = None) -> Array:
-        """Original ID of every new ID of a type."""
+        """Original ID of every new ID of a type; checked when they are first asked for."""
+        if not self._facts.trusted:
+            self._check_original()
         info = self.document.node_types[self.book.type_named(node_type)]
         return self._original[info.original_offset : info.original_offset + info.count]
 
@@ -50,17 +60,59 @@ class Partition:
     def halo(self, index: int, node_type: str | None = None) -> Array:
         """New IDs of the remote vertices that a part's core vertices read, ascending."""
         name = self.book.type_named(node_type)
-        return open_array(nodes_folder(part_folder(self.path, index), name) / "halo.npy")
+        folder = nodes_folder(part_folder(self.path, index), name)
+        halo = open_array(folder / "halo.npy", "int64")
+        if not self._facts.trusted:
+            facts = Facts(folder, {"halo": halo})
+            check_range(facts, "halo", halo, self.book.count(name), f"vertices {name!r}", name)
+        return halo
 
     def held_out_places(self, index: int, edge_type: EdgeType, name: str) -> Array:
-        """Where a part's held-out pairs stood in the whole graph's array."""
-        return open_array(edges_folder(part_folder(self.path, index), edge_type) / f"place.{file_name(name)}.npy")
+        """Where a part's held-out pairs stood in the whole graph's array.
+
+        How many there are in all parts together is for the caller to know.
+        """
+        return open_array(
+            edges_folder(part_folder(self.path, index), edge_type) / f"place.{file_name(name)}.npy", "int64"
+        )
+
+    def _check_original(self) -> None:
+        """The vertices of each type must be 0, 1, 2, ... in some order: kernels scatter by them."""
+        types = self.document.node_types
+        counts = ", ".join(str(info.count) for info in types.values())
+        found = self._facts.of("original", self._original, f"permutations of {counts}", self._unlike)
+        for (name, info), place in zip(types.items(), found, strict=True):
+            if place >= 0:
+                value = int(self._original[info.original_offset + place])
+                why = "which an earlier row has" if 0 <= value < info.count else f"and there are {info.count:,}"
+                raise PenstockError(
+                    f"{self.path / 'original.npy'} holds vertex {value} of {name!r} at position"
+                    f" {info.original_offset + place}, {why}: cut the graph again."
+                )
+
+    def _unlike(self, original: Array) -> list[int]:
+        """For each type, the first row that is no vertex of its own; -1: none."""
+        spans = [(info.original_offset, info.count) for info in self.document.node_types.values()]
+        return [first_repeat(original[start : start + count]) for start, count in spans]
+
+    def _check_part(self, graph: Graph, index: int) -> None:
+        """A part must hold the rows that `partition.json` says it holds."""
+        for name in self.book.node_types:
+            nodes, (first, last) = graph.nodes.get(name), self.book.range(index, name)
+            if nodes is None or (nodes.first, nodes.count, nodes.total) != (first, last - first, self.book.count(name)):
+                raise PenstockError(
+                    f"{graph.path} does not hold rows {first} to {last} of {self.book.count(name):,} vertices {name!r},"
+                    f" as {self.path / DOCUMENT} says: cut the graph again."
+                )
 
 
-def open_partition(path: str | Path) -> Partition:
-    """Map a partition folder; costs the same for any size."""
+def open_partition(path: str | Path, unchecked: bool = False) -> Partition:
+    """Map a partition folder; costs the same for any size.
+
+    Arrays are checked when they are first needed, once for each folder; `unchecked` ones never.
+    """
     path = Path(path)
-    return Partition(path, read_partition_document(path))
+    return Partition(path, read_partition_document(path), unchecked)
 
 
 def part_folder(path: Path, index: int) -> Path:

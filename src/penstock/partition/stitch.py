@@ -2,19 +2,32 @@
 
 import numpy as np
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet, Graph, NodeSet
 from penstock.graph.ids import concatenate, take_ids
-from penstock.graph.schema import EdgeType
+from penstock.graph.integrity import check_graph
+from penstock.graph.integrity.scan import first_repeat
+from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition
 
 
 def stitch(partition: Partition) -> Graph:
     """The whole graph in memory, in original numbering."""
     parts = [partition.part(index) for index in range(partition.parts)]
+    for index, part in enumerate(parts):
+        check_graph(part)
+        if _held_by(part) != _held_by(parts[0]):
+            raise PenstockError(f"{partition.path}: part {index} has other fields than part 0: cut the graph again.")
     nodes = {name: _stitch_nodes(partition, parts, name) for name in parts[0].nodes}
     edges = {edge_type: _stitch_edges(partition, parts, edge_type) for edge_type in parts[0].edges}
     return Graph(nodes, edges, partition.document.graph, None, partition.document.origin)
+
+
+def _held_by(part: Graph) -> list[tuple[object, ...]]:
+    """Types, fields, splits and held-out sets: the same in every part."""
+    nodes = [(name, set(n.fields), set(n.splits), type(n.ids)) for name, n in part.nodes.items()]
+    return [*nodes, *((kind, set(e.fields), set(e.held_out)) for kind, e in part.edges.items())]
 
 
 def _stitch_nodes(partition: Partition, parts: list[Graph], name: str) -> NodeSet:
@@ -79,8 +92,13 @@ def _stitch_held_out(
 ) -> Array:
     total = sum(len(part.edges[edge_type].held_out[key]) for part in parts)
     whole = np.empty((total, 2), np.int64)
-    for index, part in enumerate(parts):
+    found = [partition.held_out_places(index, edge_type, key) for index in range(len(parts))]
+    if first_repeat(np.concatenate(found)) >= 0 or len(np.concatenate(found)) != total:
+        raise PenstockError(
+            f"{partition.path}: the places of the held-out pairs {key!r} of {edge_key(edge_type)} are not 0 to"
+            f" {total - 1}, each once: cut the graph again."
+        )
+    for part, places in zip(parts, found, strict=True):
         pairs = part.edges[edge_type].held_out[key]
-        places = partition.held_out_places(index, edge_type, key)
         whole[places, 0], whole[places, 1] = to_source[pairs[:, 0]], to_row[pairs[:, 1]]
     return whole

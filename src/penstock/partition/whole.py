@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
-from penstock.graph.schema import edge_key
+from penstock.graph.integrity import check_graph, check_order
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,9 @@ def whole_of(graph: Graph) -> Whole:
     for name, nodes in graph.nodes.items():
         offsets[name] = total
         total += nodes.count
-        for split, rows in nodes.splits.items():
-            if len(rows) and (rows.min() < 0 or rows.max() >= nodes.count):
-                raise PenstockError(f"Split {split!r} of {name!r} names vertices outside 0..{nodes.count - 1}.")
-    for edge_type, edges in graph.edges.items():
-        row = _first_bad_row(edges.indptr, edges.indices, graph.nodes[edge_type[0]].count)
-        if row >= 0:
-            raise PenstockError(
-                f"The neighbour list of vertex {row} in {edge_key(edge_type)} is damaged: offsets must not fall, and"
-                " neighbours must exist and ascend; make the graph again."
-            )
+    check_graph(graph)
+    for edge_type in graph.edges:
+        check_order(graph, edge_type)
     if graph.is_homogeneous and graph.edges:
         return Whole(graph, offsets, graph.indptr, graph.indices)
     return Whole(graph, offsets, *_merged_lists(graph, offsets, total))
@@ -71,20 +64,6 @@ def _merged_lists(graph: Graph, offsets: dict[str, int], total: int) -> tuple[Ar
     if len(graph.edges) > 1:
         _sort_lists(indptr, indices)
     return indptr, indices
-
-
-@njit(nogil=True, cache=True)
-def _first_bad_row(indptr: Array, indices: Array, sources: int) -> int:
-    """The kernels trust the lists, so a foreign or damaged folder is checked before they see it. -1: all is well."""
-    if indptr[0] != 0:
-        return 0
-    for row in range(indptr.shape[0] - 1):
-        if indptr[row + 1] < indptr[row] or indptr[row + 1] > indices.shape[0]:
-            return row
-        for k in range(indptr[row], indptr[row + 1]):
-            if indices[k] < 0 or indices[k] >= sources or (k > indptr[row] and indices[k] < indices[k - 1]):
-                return row
-    return -1
 
 
 @njit(nogil=True, cache=True)

@@ -9,6 +9,7 @@ from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages,
 from penstock.graph.blocks import map_blocks
 from penstock.graph.folder import (
     edges_folder,
+    index_type,
     nodes_folder,
     write_document,
     write_held_out,
@@ -95,7 +96,7 @@ class PartWriter:
             _list_positions(edges.indptr, original[a:b], found)
             return found
 
-        with ArrayWriter(folder / "indices.npy", edges.indices.dtype) as writer:
+        with ArrayWriter(folder / "indices.npy", index_type(edges)) as writer:
             work = map_blocks(lambda a, b: new[edges.indices[positions(a, b)]], len(original), block, self.threads)
             for neighbours in work:
                 writer.append(neighbours)

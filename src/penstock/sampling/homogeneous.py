@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import check_graph
 from penstock.sampling.lists import check_seeds
 
 
@@ -115,6 +116,7 @@ def whole_graph(graph: Graph, sampler: str, original: Array | None = None) -> Wh
         raise PenstockError(
             f"There are {len(original):,} original numbers for {graph.num_nodes:,} vertices: give one for each."
         )
+    check_graph(graph)
     names = np.empty(0, np.int64) if original is None else np.ascontiguousarray(original, np.int64)
     return WholeGraph(graph.name, graph.node_types[0], graph.indptr, names, graph.indices)
 

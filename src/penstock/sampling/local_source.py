@@ -7,6 +7,7 @@ from typing import Self
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.homogeneous import Homogeneous, whole_graph
 from penstock.sampling.labor import SharedLists
@@ -21,12 +22,14 @@ from penstock.sampling.temporal import clock_of
 class LocalSource:
     """A whole graph, in memory or mapped, with its training vertices."""
 
-    def __init__(self, graph: Graph, train: Array, seed: int = 0) -> None:
+    def __init__(self, graph: Graph, train: Array, seed: int = 0, unchecked: bool = False) -> None:
+        """`unchecked`: whether a partition folder that the sampler names is opened without a check of its arrays."""
         if not graph.edges:
             raise PenstockError(f"Graph {graph.name!r} has no edges to sample.")
         if graph.is_part:
             raise PenstockError(f"Graph {graph.name!r} is one part of a larger graph: sample the whole graph.")
-        self._graph, self._train, self._seed = graph, train, seed
+        check_graph(graph)
+        self._graph, self._train, self._seed, self._unchecked = graph, train, seed, unchecked
 
     @property
     def typed(self) -> bool:
@@ -60,7 +63,7 @@ class LocalSource:
         from penstock.sampling.cluster import clusters_from, clusters_of
 
         if options.partition is not None:
-            return clusters_from(open_partition(Path(options.partition)))
+            return clusters_from(open_partition(Path(options.partition), self._unchecked))
         return clusters_of(self._graph, options.clusters, self._seed)
 
     def without(self, absent: Mapping[EdgeType, Absent]) -> Self:

@@ -7,6 +7,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import check_graph
 from penstock.graph.schema import edge_key
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
@@ -44,6 +45,7 @@ class NeighbourSampler:
     ) -> None:
         _check_graph(graph, time)
         check_fanouts(fanouts)
+        check_graph(graph)
         ((node_type, nodes),), ((edge_type, edge_set),) = graph.nodes.items(), graph.edges.items()
         clock = None if time is None else clock_of(graph, time)
         lists = Lists(edge_set, edge_key(edge_type), original, replace, weight, clock)

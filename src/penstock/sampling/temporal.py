@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import require_times
 from penstock.sampling.relabel import HashedRows, with_room
 
 OF_NODES = "node:"
@@ -64,6 +65,7 @@ def clock_of(graph: Graph, time: str) -> Clock:
         raise PenstockError(
             f"Field {name!r} of {graph.name!r} cannot tell the time: it must hold one signed number each."
         )
+    require_times(owner, "vertices" if of_nodes else "edges", name)
     if times.dtype.kind == "u":
         times = times.astype(np.int64)
     nothing = np.empty(0, times.dtype)

@@ -6,6 +6,7 @@ from typing import Self
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import Block, TypedBatch, TypedBlock
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
@@ -41,6 +42,7 @@ class TypedNeighbourSampler:
     ) -> None:
         if graph.is_part:
             raise PenstockError(f"Graph {graph.name!r} is a part of a larger one: sample the whole.")
+        check_graph(graph)
         hops, names = _hops(graph.edges, fanouts), original or {}
         check_way(relabel)
         relations = {

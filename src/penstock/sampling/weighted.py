@@ -31,9 +31,11 @@ def weights_of(edges: EdgeSet, field: str, where: str) -> tuple[Array, Array]:
     sums = np.empty(len(edges.indptr) - 1, np.float32)
     bad = _sum_lists(edges.indptr, weights, sums)
     if bad >= 0:
+        # Also of trusted graphs: a draw by NaN or negative weights has no meaning.
+        wrong = int(np.count_nonzero(~((weights >= 0) & (weights < np.inf))))
         raise PenstockError(
-            f"Edge {bad} of {where} has the weight {weights[bad]}: weights must be finite and not negative;"
-            " 0 leaves an edge out."
+            f"Field {field!r} of {where} has {wrong:,} weights that are NaN, infinite or negative, first {weights[bad]}"
+            f" at edge {bad}: weights must be finite and not negative; 0 leaves an edge out."
         )
     if not np.isfinite(sums).all():
         raise PenstockError(f"The weights {field!r} of {where} add up beyond float32: divide them by a constant.")

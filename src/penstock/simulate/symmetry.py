@@ -93,9 +93,7 @@ def _sweep(case: Case, items: Array, paths: Array, links: Array) -> None:
     """Split colours once by what items wait for and cross, from the first item of an iteration to the last."""
     shape, routes = case.shape, case.routes
     _colour_items(shape.starts, shape.followers, shape.lags, case.order, shape.tasks, routes.flow_path, paths, items)
-    _colour_routes(
-        items[shape.tasks :], routes.flow_path, routes.path_links, routes.crossing_paths, paths, links
-    )
+    _colour_routes(items[shape.tasks :], routes.flow_path, routes.path_links, routes.crossing_paths, paths, links)
 
 
 @njit(nogil=True, cache=True)
@@ -184,7 +182,9 @@ def _routes(
     keys, copies = np.unique(keys + link_classes[whole.path_links[seen]], return_counts=True)
     of_path, path_links = np.divmod(keys, len(link_chosen))
     paths = np.empty(len(path_chosen), PATH)
-    paths["first"], paths["last"] = (np.searchsorted(of_path, np.arange(len(paths)), side) for side in ("left", "right"))
+    paths["first"], paths["last"] = (
+        np.searchsorted(of_path, np.arange(len(paths)), side) for side in ("left", "right")
+    )
     flow_path = np.append(path_classes, np.int32(-1))[whole.flow_path[chosen[chosen >= tasks] - tasks]]
     stands = np.zeros(len(whole.paths) + 1, bool)  # the last is for flows within a machine: never
     stands[path_chosen] = True

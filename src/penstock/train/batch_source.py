@@ -9,6 +9,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import require_times
 from penstock.pipeline.loading import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.local_source import LocalSource
@@ -47,6 +48,7 @@ def clock_for(job: Job, graph: Graph) -> tuple[str, Array] | None:
     name = job.seed_time or job.time.removeprefix(OF_NODES)
     if name not in nodes.fields:
         raise PenstockError(f"The vertices have no field {name!r} with their times as seeds: set `seed_time`.")
+    require_times(nodes, "vertices", name)
     return job.time, np.asarray(nodes.fields[name])
 
 
@@ -54,7 +56,7 @@ def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = Fa
     """The job's sampler over `train` items. `excluding`: its batches leave out edges that the task names."""
     entry = sampler_entry(job.sampler)
     check_sampler_supports(job, not graph.is_homogeneous, excluding)
-    sampler = entry.build(LocalSource(graph, train, job.seed), settings_of(job))
+    sampler = entry.build(LocalSource(graph, train, job.seed, job.unchecked), settings_of(job))
     clock = None if excluding else clock_for(job, graph)
 
     def sample(seeds: dict[str, Array], planned: Planned, **more: Any) -> Batch:

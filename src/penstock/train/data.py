@@ -1,6 +1,6 @@
 """What is learned, from which graph: the graph opened, the task and its edge type chosen."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field
@@ -11,6 +11,7 @@ from penstock.graph.convert import load
 from penstock.graph.csr import index_dtype, transpose_lists
 from penstock.graph.documents import StrictDocument, split_commas
 from penstock.graph.graph import EdgeSet, Graph
+from penstock.graph.integrity import check_graph, require_finite, trust_graph
 from penstock.graph.schema import EdgeType, edge_key
 
 Task = Literal["node-classification", "node-regression", "link-prediction", "edge-classification"]
@@ -41,6 +42,12 @@ class DataOptions(StrictDocument):
     scale_features: Literal["none", "rows"] = Field(
         "none", description="rows: divide each vertex's features by their sum"
     )
+    max_classes: int = Field(
+        10_000, ge=2, description="classes, or labels per vertex, that a model is built for at most"
+    )
+    unchecked: bool = Field(
+        False, description="do not check the graph's arrays before they are used; a wrong number may crash the run"
+    )
     reverse_edges: bool = Field(False, description="add every relation's reverse as a relation of its own")
 
 
@@ -49,7 +56,7 @@ def open_data(options: DataOptions) -> Graph:
     if options.graph.endswith(IN_MEMORY):
         name = options.graph.removesuffix(IN_MEMORY)
         raise PenstockError(f"The run's graph {name!r} was only in memory: give it again, or a folder it is in.")
-    chosen = {"split": options.split_number} if options.split_number else {}
+    chosen: dict[str, Any] = {"split": options.split_number} if options.split_number else {}
     return prepared(load(options.graph, **chosen), options)
 
 
@@ -57,6 +64,12 @@ def prepared(graph: Graph, options: DataOptions) -> Graph:
     """An opened graph as the job wants it."""
     if graph.is_part:
         raise PenstockError(f"{graph.path or graph.name} is one part of a cut graph: train on the whole graph.")
+    if options.unchecked:
+        trust_graph(graph)
+    check_graph(graph)
+    for name, nodes in graph.nodes.items():
+        if options.features in nodes.fields:
+            require_finite(nodes, name, options.features, "features")
     return with_reverses(graph) if options.reverse_edges else graph
 
 

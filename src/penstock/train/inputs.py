@@ -9,9 +9,11 @@ import torch
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import non_finite
+from penstock.memory import require_memory
 from penstock.pipeline.carrying import HostCarrier
 from penstock.pipeline.loading import Batch, Carrier
-from penstock.store.embedding import EmbeddingTable
+from penstock.store.embedding import MOMENTS, EmbeddingTable
 from penstock.store.local import LocalStore, Store
 from penstock.train.data import DataOptions
 from penstock.train.job import Job
@@ -31,6 +33,7 @@ class Inputs:
         self.device = device
         having = types_with(job.features, {name: nodes.fields for name, nodes in graph.nodes.items()})
         self.fields = {name: job.features for name in graph.nodes if name in having}
+        _require_room({name: nodes.count for name, nodes in graph.nodes.items() if name not in having}, job)
         self.tables: dict[str, Any] = {
             name: EmbeddingTable(name, nodes.count, job.embedding, job.embedding_optimiser, job.embedding_lr, job.seed)
             for name, nodes in graph.nodes.items()
@@ -38,6 +41,7 @@ class Inputs:
         }
         self._field, self._repeats = job.features, job.time is not None
         self.scale = divide_by_sum if job.scale_features == "rows" else None
+        self._nodes = {name: graph.nodes[name] for name in self.fields}
         self.widths = {name: self._width(graph, name, job) for name in graph.nodes}
         self.carrier: Carrier = HostCarrier(self.store, self.fields, self.scale)
         self.placed_tables: dict[str, Any] = {}
@@ -59,6 +63,13 @@ class Inputs:
     def is_finite(self) -> bool:
         """Whether no learnable number has become infinite or NaN."""
         return all(bool(np.isfinite(table.rows).all()) for table in self.tables.values())
+
+    def non_finite(self) -> str | None:
+        """Which stored features are NaN or infinite, for a sentence; None if none are. Reads them all, once."""
+        for name, field in self.fields.items():
+            if found := non_finite(self._nodes[name], name, field):
+                return str(found)
+        return None
 
     def pull(self, node_type: str, ids: Array) -> torch.Tensor:
         """The rows of some vertices, for inference."""
@@ -128,6 +139,14 @@ class Inputs:
                 f"Features {job.features!r} of {name!r} are {x.dtype} {x.shape}: give a row of numbers each."
             )
         return int(x.shape[1])
+
+
+def _require_room(counts: Mapping[str, int], job: Job) -> None:
+    """Embeddings of a type without features, and what their optimiser keeps, must fit memory."""
+    for name, count in counts.items():
+        size = 4 * count * job.embedding * (1 + MOMENTS[job.embedding_optimiser])
+        what = f"Embeddings of {count:,} vertices {name!r} with their optimiser"
+        require_memory(size, what, "check the vertex count, lower `embedding`, or train on a cluster")
 
 
 def types_with(field: str, known: Mapping[str, Iterable[str]]) -> set[str]:

@@ -10,7 +10,7 @@ from penstock.graph.graph import SPLITS, Graph, NodeSet
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.graph.splits import splits_by_ratio
 from penstock.train.data import DataOptions, Task
-from penstock.train.learned_labels import LearnedLabels, recoded
+from penstock.train.learned_labels import LearnedLabels, check_classes, check_learned, recoded
 
 
 @dataclass(eq=False)
@@ -60,6 +60,7 @@ def labelled_vertices(graph: Graph, options: DataOptions, task: Task) -> Labelle
     found = Labelled(node_type, labels, {}, task, 0, multi, options.label)
     if task == "node-classification":
         found.classes = labels.shape[1] if multi else _count_classes(labels, options.label)
+        check_classes(found.classes, labels, options, f"vertices {node_type!r}")
         found.words = None if multi else nodes.categories.get(options.label)
     found.splits = _splits(nodes, found, options)
     if len(found.splits["train"]) == 0:
@@ -73,6 +74,7 @@ def vertices_to_judge(graph: Graph, options: DataOptions, learned: LearnedLabels
     """The vertices that a trained model is used on, with what labels and splits they have."""
     if learned.type not in graph.nodes:
         raise PenstockError(f"The run learned about vertices of type {learned.type!r}, and the graph has none.")
+    check_learned(learned, options)
     nodes, field = graph.nodes[learned.type], learned.field or options.label
     known = (learned.task, learned.classes, learned.multi_label, field, learned.words)
     if field in nodes.fields:
@@ -182,7 +184,9 @@ def _given_splits(nodes: NodeSet) -> dict[str, Array]:
 
 def _known(found: Labelled) -> Array:
     if found.labels.dtype.kind == "f":
-        finite = np.isfinite(found.labels)
+        # Losses are computed in float32: what is infinite there is not known.
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(found.labels.astype(np.float32, copy=False))
         return np.asarray(finite if finite.ndim == 1 else finite.all(1))
     if found.multi_label:
         return np.ones(len(found.labels), bool)

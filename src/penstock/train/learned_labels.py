@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.train.data import Task
+from penstock.train.data import DataOptions, Task
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,33 @@ def learned_labels(facts: Any, where: str) -> LearnedLabels | None:
         return TypeAdapter(LearnedLabels).validate_python(facts)
     except ValidationError:
         raise PenstockError(f"{where} does not say which labels the run learned: copy the run again.") from None
+
+
+def check_classes(classes: int, labels: Array, options: DataOptions, owner: str) -> None:
+    """Refuse more classes than `max_classes`: a model has a row of weights for each, whether it occurs or not."""
+    if classes <= options.max_classes:
+        return
+    way_past = f"or set max_classes to {classes} if a model of so many is meant"
+    if labels.ndim == 2:
+        raise PenstockError(
+            f"Labels {options.label!r} of {owner} have {classes:,} columns, and max_classes is"
+            f" {options.max_classes:,}: learn fewer labels, {way_past}."
+        )
+    different = len(np.unique(labels[labels >= 0]))
+    raise PenstockError(
+        f"Label {options.label!r} of {owner} is {int(labels.max())} in row {int(labels.argmax())}, which asks for"
+        f" {classes:,} classes where {different:,} different labels occur and max_classes is {options.max_classes:,}:"
+        f" number the labels from 0 without gaps, {way_past}."
+    )
+
+
+def check_learned(learned: LearnedLabels, options: DataOptions) -> None:
+    """The same for the classes that a run folder says its model has."""
+    if not 0 <= learned.classes <= options.max_classes:
+        raise PenstockError(
+            f"The run says that it learned {learned.classes:,} classes, and its max_classes is"
+            f" {options.max_classes:,}: copy the run again."
+        )
 
 
 def recoded(labels: Array, words: list[str] | None, learned: LearnedLabels) -> tuple[Array, str | None]:

@@ -154,7 +154,7 @@ class Loop:
     def _validate(self, epoch: int) -> dict[str, float]:
         session = self.session
         try:
-            return session.task.evaluate(session.inference(), ["val"]).get("val", {})
+            return session.evaluate(["val"]).get("val", {})
         except PenstockError as error:
             kind = DeviceFull if isinstance(error, DeviceFull) else PenstockError
             raise kind(f"Validation after epoch {epoch} (step {self.standing.step}): {error}") from error
@@ -218,6 +218,10 @@ class Loop:
         self.records.save(self.standing.step, self.standing.best_epoch, session.state(self.standing))
 
     def _diverged(self, what: str) -> str:
+        """Why training stops: the inputs are looked through first, and only where they are finite lr is to blame."""
+        cause = self.session.inputs.non_finite()
+        if cause is not None:
+            return f"{what}, because {cause}: training stopped. Replace these numbers, and train again."
         return (
             f"{what}: training stopped. The last good checkpoint is kept in {self.folder.checkpoints};"
             " lower lr, or set clip, and train again."

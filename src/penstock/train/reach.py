@@ -9,6 +9,7 @@ from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.typed import Relation, edge_type_named
@@ -27,6 +28,9 @@ class Reach:
     hops: list[list[EdgeType]]
     weight: str | None = None
     clock: tuple[str, Array] | None = None
+
+    def __post_init__(self) -> None:
+        check_graph(self.graph)
 
     def of_layer(self, number: int, layers: int) -> list[EdgeType]:
         """The relations that a layer reads: the last one computes the seeds, from the first hop."""

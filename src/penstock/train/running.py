@@ -131,7 +131,7 @@ def finish(loop: Loop, times: dict[str, StageTime], best: dict[str, Any] | None,
         session.restore_weights(best, str(loop.folder.checkpoints))
     scores = {}
     if session.job.evaluate_every >= 0:
-        scores = session.task.evaluate(session.inference(), ["val", "test"], progress)
+        scores = session.evaluate(["val", "test"], progress)
     return {**result_of(loop, times), "val": scores.get("val", {}), "test": scores.get("test", {})}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from penstock.errors import PenstockError
+from penstock.errors import NotFinite, PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn import ModelOptions, adapt, build_model
 from penstock.nn.own import build_own
@@ -27,7 +27,7 @@ from penstock.train.optimisers import make_optimiser, make_schedule
 from penstock.train.processor import chosen_device
 from penstock.train.reach import Reach, followed_relations
 from penstock.train.standing import Standing
-from penstock.train.tasks import Task, make_task
+from penstock.train.tasks import Scores, Task, make_task
 
 if TYPE_CHECKING:
     from penstock.train.device.placed import Placed
@@ -102,6 +102,14 @@ class Session:
         target = getattr(self.task, "node_type", None)
         whole = None if self.device is None else self.device.whole_graph(self.graph, job, self.inputs.scale)
         return Inference(self.model, self.inputs, reach, job.inference_mb, target, self.folder, whole, self.precision)
+
+    def evaluate(self, splits: list[str], progress: Progress = SILENT) -> Scores:
+        """Metrics on some splits, by exact inference; outputs that are NaN are explained by inputs that are."""
+        try:
+            return self.task.evaluate(self.inference(), splits, progress)
+        except NotFinite as error:
+            cause = self.inputs.non_finite()
+            raise NotFinite(str(error) if cause is None else f"An output is NaN because {cause}.") from error
 
     def label_facts(self) -> dict[str, Any]:
         """What run.json keeps of the labels: task, type, field, classes and their words."""

@@ -34,12 +34,13 @@ def evaluate_run(
     module: torch.nn.Module | None = None,
     progress: Progress = SILENT,
     trust_module: bool = False,
+    unchecked: bool = False,
 ) -> Scores:
     """Metrics of a run's best model on some splits, by exact inference."""
     if not splits:
         raise PenstockError("There is no split to evaluate: name some of train, val and test.")
-    session = open_session(path, graph, module, progress, trust_module)
-    found = session.task.evaluate(session.inference(), splits, progress)
+    session = open_session(path, graph, module, progress, trust_module, unchecked)
+    found = session.evaluate(splits, progress)
     if missing := [split for split in splits if split not in found]:
         raise PenstockError(f"The run's data has no split {missing[0]!r} to evaluate: choose another.")
     return found
@@ -54,10 +55,11 @@ def predict_run(
     module: torch.nn.Module | None = None,
     progress: Progress = SILENT,
     trust_module: bool = False,
+    unchecked: bool = False,
 ) -> int:
     """Write a Parquet table of predictions; returns its rows. `split` restricts them, None means everything."""
     _check_file(out, force)
-    session = open_session(path, graph, module, progress, trust_module)
+    session = open_session(path, graph, module, progress, trust_module, unchecked)
     table = _predictions(session, split, progress)
     _write(table, out)
     return int(table.num_rows)
@@ -72,10 +74,11 @@ def embed_run(
     module: torch.nn.Module | None = None,
     progress: Progress = SILENT,
     trust_module: bool = False,
+    unchecked: bool = False,
 ) -> int:
     """Write a Parquet table of vertex embeddings: what the model knows of a vertex before its last step."""
     _check_file(out, force)
-    session = open_session(path, graph, module, progress, trust_module)
+    session = open_session(path, graph, module, progress, trust_module, unchecked)
     name = _chosen_type(session.graph, node_type, session)
     nodes = session.graph.nodes[name]
     rows = np.arange(nodes.count)
@@ -91,18 +94,22 @@ def open_session(
     module: torch.nn.Module | None = None,
     progress: Progress = SILENT,
     trust_module: bool = False,
+    unchecked: bool = False,
 ) -> Session:
     """A run's best model, ready for evaluation and inference on its own graph or another.
 
     A run that names its model's code needs `trust_module`, unless `module` is given or this process has trained it.
+    Its graph is checked before it is used, unless the run's job or the caller vouches for it (`unchecked`).
     """
     folder = RunFolder.open(path)
     learned = learned_labels(folder.facts.get("labels"), str(path / RUN))
     with torch.random.fork_rng(devices=[]):
         job = folder.job()
         check_code(job, path, trust_module or module is not None)
+        # What a run had vouched for is its own graph.
+        job = job.model_copy(update={"unchecked": unchecked or (job.unchecked and graph is None)})
         if graph is None and job.graph.endswith(IN_MEMORY) and (path / PARTS).exists():
-            graph = stitch(open_partition(path / PARTS))
+            graph = stitch(open_partition(path / PARTS, job.unchecked))
         session = make_session(job, graph, module, learned)
     session.restore_weights(read_best(folder.checkpoints, progress), str(folder.checkpoints))
     # Runs of others can be used where they cannot be written.

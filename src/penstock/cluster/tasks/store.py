@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.cluster.checked_parts import checked_part
 from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member
 from penstock.errors import PenstockError
@@ -21,8 +22,8 @@ _THREADS = 4
 def run_store(setup: Setup) -> int:
     """Serve until the run is over."""
     with Member(setup, _THREADS) as member:
-        partition = open_partition(Path(setup.partition))
-        graphs = {part: partition.part(part) for part in setup.task.parts}
+        partition = open_partition(Path(setup.partition), bool(setup.job.get("unchecked")))
+        graphs = {part: checked_part(partition, part, setup.job["features"]) for part in setup.task.parts}
         StoreService(member.post, graphs, folder=Path(setup.run))
         serve_lists(member.post, {part: OwnedPart.of(partition, part) for part in graphs})
         serve_descriptions(member, graphs)

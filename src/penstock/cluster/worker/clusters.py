@@ -76,7 +76,7 @@ def _kept(parts: Parts, job: Job) -> Array:
 def _found(parts: Parts, job: Job) -> Array:
     """As on one machine."""
     if job.partition is not None:
-        clusters = clusters_from(open_partition(Path(job.partition)))
+        clusters = clusters_from(open_partition(Path(job.partition), job.unchecked))
         count = parts.partition.book.count()
         if len(clusters) != count:
             raise PenstockError(

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from penstock.cluster.checked_parts import checked_part
 from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.exchange import Exchange
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
 from penstock.graph.graph import SPLITS, EdgeSet, Graph, NodeSet
+from penstock.graph.integrity.scan import nan_rows
 from penstock.graph.schema import EdgeType
 from penstock.partition import Partition, open_partition
 from penstock.sampling.links import Absent
@@ -32,6 +34,10 @@ class RemoteEdges(EdgeSet):
     """A relation whose lists are at the parts' owners: its size, and the names of its fields without their values."""
 
     total: int = 0
+
+    def __post_init__(self) -> None:
+        # There is nothing here to check: the owners of the lists do.
+        self.facts.trusted = True
 
     @property
     def count(self) -> int:
@@ -67,9 +73,11 @@ class Parts:
 
     def __init__(self, member: Member, mapped: bool = True) -> None:
         setup = member.setup
-        self.member, self.partition = member, open_partition(Path(setup.partition))
+        self.member, self.partition = member, open_partition(Path(setup.partition), bool(setup.job.get("unchecked")))
         here = setup.task.parts if mapped else []
-        self.graphs: dict[int, Graph] = {part: self.partition.part(part) for part in here}
+        self.graphs: dict[int, Graph] = {
+            part: checked_part(self.partition, part, setup.job["features"]) for part in here
+        }
         self.owned = {part: OwnedPart.of(self.partition, part) for part in here}
         local = {part: LocalStore.of_graph(graph) for part, graph in self.graphs.items()}
         book = self.partition.book
@@ -103,6 +111,12 @@ class Parts:
             self._times = np.concatenate(
                 [self.store.pull(name, np.arange(*some)) for some in ranges(count, _COLUMN)] or [np.empty(0)]
             )
+            rows, first = nan_rows(self._times) if self._times.dtype.kind == "f" else (0, -1)
+            if rows:
+                original = int(self.partition.original()[first])
+                raise PenstockError(
+                    f"Field {name!r} has {rows:,} times that are NaN, first of vertex {original}: give each a time."
+                )
         return self._times
 
     def channels(self, flow: str, priority: int) -> Callable[[int], Channel]:

@@ -1,5 +1,6 @@
 """What a model reads of a vertex where features and embeddings are at their owners."""
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from penstock.store.parts import RemoteEmbedding
 from penstock.train.inputs import CPU, Inputs, divide_by_sum, types_with
 from penstock.train.job import Job
 from penstock.turn import EMBEDDINGS, joining
+from penstock.wire import Message
 
 
 class AgreedTable:
@@ -64,6 +66,18 @@ class PartedInputs(Inputs):
         self.tables = {name: self._table(name, parts, job) for name in graph.nodes if name not in self.fields}
         self.widths = {name: self._parted_width(name, job) for name in graph.nodes}
         self.carrier = HostCarrier(self.store, self.fields, self.scale)
+        self._parts = parts
+
+    def non_finite(self) -> str | None:
+        """As the owners of the parts find; who does not answer has nothing to say."""
+        for part in range(self._parts.partition.parts):
+            for name, field in self.fields.items():
+                with suppress(PenstockError):
+                    body = {"part": part, "field": f"{name}/{field}"}
+                    said = self._parts.channels("features", 2)(part).call(Message("non-finite", body)).body
+                    if said["found"]:
+                        return str(said["found"])
+        return None
 
     def is_finite(self) -> bool:
         """Looked at when a state is taken: the rows are elsewhere."""

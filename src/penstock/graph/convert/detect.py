@@ -14,7 +14,9 @@ from penstock.graph.convert.npz import from_npz
 from penstock.graph.convert.ogb import from_ogb, is_ogb_folder
 from penstock.graph.convert.pyg import from_pyg
 from penstock.graph.convert.sparse import from_scipy
+from penstock.graph.folder import open_graph
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import trust_graph
 
 _UNDERSTOOD = (
     "a graph folder, an OGB folder, an .npz archive, the name of a data set, a PyG Data or HeteroData,"
@@ -30,11 +32,18 @@ _LIBRARIES: dict[str, tuple[str, Callable[..., Graph]]] = {
 }
 
 
-def load(source: Any, **options: Any) -> Graph:
+def load(source: Any, *, unchecked: bool = False, **options: Any) -> Graph:
     """The graph behind a path, a data set's name or another library's object; a `Graph` is returned as it is.
 
-    Options go to the converter: `split` (PyG, DGL, .npz), `inverse` and `scheme` (OGB), `x` and `y` (SciPy).
+    Options go to the converter: `split` (PyG, DGL, .npz), `inverse` and `scheme` (OGB), `x` and `y` (SciPy). Arrays of
+    the graph are checked before the first kernel reads them; `unchecked` ones are not, and a wrong number in them may
+    crash the process.
     """
+    graph = _recognised(source, options)
+    return trust_graph(graph) if unchecked else graph
+
+
+def _recognised(source: Any, options: dict[str, Any]) -> Graph:
     if isinstance(source, (str, os.PathLike)):
         return _from_path(os.fspath(source), options)
     if isinstance(source, Graph):
@@ -59,7 +68,7 @@ def _from_path(given: str, options: dict[str, Any]) -> Graph:
 
 def _from_folder(path: Path, options: dict[str, Any]) -> Graph:
     if (path / "graph.json").is_file():
-        return _convert(Graph.open, path, options)
+        return _convert(open_graph, path, options)
     if (path / "partition.json").is_file():
         raise PenstockError(
             f"{path} is a partition, not a graph: open it with penstock.partition.open_partition,"

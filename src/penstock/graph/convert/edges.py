@@ -8,6 +8,10 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import build_lists
 from penstock.graph.graph import EdgeSet
+from penstock.memory import require_memory
+
+_VERTEX_BYTES = 16
+"""Building lists takes two offsets for every vertex, whether it has edges or not."""
 
 
 def edge_set(
@@ -27,6 +31,8 @@ def edge_set(
     OGB has it.
     """
     _check_shapes(sources, destinations, where)
+    vertices = num_sources + num_destinations
+    require_memory(_VERTEX_BYTES * vertices, f"{where}: the lists of {vertices:,} vertices", "check the vertex count")
     sources = vertex_numbers(sources, num_sources, where)
     destinations = vertex_numbers(destinations, num_destinations, where)
     for key, values in (fields or {}).items():

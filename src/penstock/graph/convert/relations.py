@@ -12,12 +12,20 @@ from penstock.graph.schema import EdgeType
 
 Triples = tuple[Array, ...]
 """Heads, relations, tails."""
+_UNQUESTIONED = 10_000
+"""Relations that may be more than there are triples: each becomes an edge type, with offsets for every vertex."""
 
 
 def relation_sets(
     node_type: str, count: int, num_relations: int, train: Triples, held_out: Mapping[str, Triples]
 ) -> dict[EdgeType, EdgeSet]:
     """Edges of every relation, those without any included; held-out pairs lie with their relation."""
+    triples = len(train[1]) + sum(len(each[1]) for each in held_out.values())
+    if num_relations > max(_UNQUESTIONED, triples):
+        raise PenstockError(
+            f"There are {num_relations:,} relations for {triples:,} triples: check num_relations, and number relations"
+            " from 0 without gaps."
+        )
     apart = {name: _by_relation(triples, num_relations, name) for name, triples in held_out.items()}
     edges = {}
     for number, (heads, tails) in enumerate(_by_relation(train, num_relations, "The edges")):

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet, Graph, NodeSet
 from penstock.graph.inspect.advice import advise
 from penstock.graph.inspect.columns import scan_columns
 from penstock.graph.inspect.edges import scan_edges
 from penstock.graph.inspect.report import DegreeReport, EdgeReport, FieldReport, Inspection, NodeReport
+from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.progress import SILENT, Progress
 
@@ -19,12 +19,12 @@ PERCENTILES = (50, 90, 99)
 
 def inspect_graph(graph: Graph, progress: Progress = SILENT) -> Inspection:
     """Scan a graph in blocks: time grows with its size, memory only with the number of its vertices."""
+    check_graph(graph)
     touched = {name: np.zeros(nodes.total, np.bool_) for name, nodes in graph.nodes.items()}
     edges = _scan_all_edges(graph, touched, progress)
     degrees = {name: _in_degrees(graph, name) for name in graph.nodes}
     nodes = {}
     for name, stored in graph.nodes.items():
-        _check_splits(stored, name)
         silent = degrees[name] == 0
         isolated = np.count_nonzero(silent & ~touched[name][stored.first : stored.first + stored.count])
         nodes[name] = NodeReport(
@@ -108,9 +108,3 @@ def _powers_of_two(degrees: Array) -> list[int]:
 
 def _bytes_on_disk(path: Path | None) -> int | None:
     return None if path is None else sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-
-
-def _check_splits(nodes: NodeSet, name: str) -> None:
-    for key, rows in nodes.splits.items():
-        if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= nodes.total):
-            raise PenstockError(f"Split {key} of {name!r} names vertices that do not exist: make the graph again.")

@@ -18,6 +18,7 @@ from penstock.graph.atomic import new_folder
 from penstock.graph.blocks import ranges
 from penstock.graph.graph import SPLITS, EdgeSet, Graph, NodeSet
 from penstock.graph.ids import Ids, StringIds, take_ids
+from penstock.graph.integrity import check_graph
 from penstock.graph.output_files import open_bytes, write_new
 from penstock.graph.schema import EdgeType, edge_key, file_name
 from penstock.graph.tables.exportcolumns import OutColumns
@@ -42,6 +43,7 @@ def export_tables(
     """
     if graph.is_part:
         raise PenstockError(f"Graph {graph.name!r} is one part of a cut graph: export the whole graph instead.")
+    check_graph(graph)
     spec: dict[str, Any] = {"name": graph.name, "nodes": [], "edges": []}
     with new_folder(Path(folder), force) as target:
         for name in graph.nodes:

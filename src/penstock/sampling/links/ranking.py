@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numba import njit
 
-from penstock.errors import PenstockError
+from penstock.errors import NotFinite, PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
 from penstock.graph.hashing import key_of
@@ -122,7 +122,7 @@ def _checked(scores: Array, shape: tuple[int, ...]) -> Array:
 
 def _refuse_nan(found: bool) -> None:
     if found:
-        raise PenstockError("A score is not a number (NaN), so edges cannot be ranked: the model has diverged.")
+        raise NotFinite("A score is not a number (NaN), so edges cannot be ranked: the model has diverged.")
 
 
 @njit(nogil=True, cache=True)

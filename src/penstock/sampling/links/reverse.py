@@ -11,6 +11,7 @@ from numba import njit
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet, Graph
+from penstock.graph.integrity import check_graph, check_order
 from penstock.graph.schema import EdgeType, edge_key
 
 Reverse = Literal["auto", "none", "same"] | EdgeType
@@ -19,13 +20,18 @@ Reverse = Literal["auto", "none", "same"] | EdgeType
 
 def find_reverse(graph: Graph, edge_type: EdgeType) -> Reverse:
     """`same` if every edge has its reverse beside it, else the edge type that is the exact reverse, else `none`."""
+    check_graph(graph)
+    check_order(graph, edge_type)
     source, _, destination = edge_type
     edges = graph.edges[edge_type]
     if source == destination and _is_reverse(edges, edges):
         return "same"
     for other, candidate in graph.edges.items():
         turned = (other[0], other[2]) == (destination, source)
-        if other != edge_type and turned and edges.count == candidate.count and _is_reverse(edges, candidate):
+        if other == edge_type or not turned or edges.count != candidate.count:
+            continue
+        check_order(graph, other)
+        if _is_reverse(edges, candidate):
             return other
     return "none"
 
@@ -57,10 +63,12 @@ def checked_reverse(graph: Graph, edge_type: EdgeType, reverse: Reverse) -> Reve
 
 
 def chosen_edge_type(graph: Graph, edge_type: EdgeType | None) -> EdgeType:
-    """The edge type asked for, or the only one."""
+    """The edge type asked for, or the only one; the graph is checked, as edges are looked up in its lists."""
     if edge_type is None and len(graph.edges) == 1:
-        return next(iter(graph.edges))
+        edge_type = next(iter(graph.edges))
     if edge_type in graph.edges:
+        check_graph(graph)
+        check_order(graph, edge_type)
         return edge_type
     has = ", ".join(map(edge_key, graph.edge_types)) or "none"
     if edge_type is None:

@@ -10,6 +10,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import EdgeSet, Graph
+from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
@@ -40,6 +41,7 @@ class OwnedPart:
                     f"{graph.name!r} has {nodes.count:,} vertices of type {name!r}"
                     f" and {len(names.get(name, ())):,} original numbers: take both from one partition."
                 )
+        check_graph(graph)
         self.graph, self._names, self._all_names, self._places = graph, names, all_names, places
         self._lists: dict[tuple[EdgeType, str | None, str | None, Absent | None], Lists] = {}
         self._lock = threading.Lock()

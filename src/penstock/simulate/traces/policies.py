@@ -44,9 +44,7 @@ def _ordered(policy: int, coflows: Coflows, capacities: Array, room: int) -> tup
     progress = progress_of(coflows, lines, len(capacities), room)
     completions = coflows.arrivals.copy()
     queue = _queue(coflows)
-    call_interruptibly(
-        lambda: run_ordered(policy, coflows.arrivals, queue, lines, capacities, progress, completions)
-    )
+    call_interruptibly(lambda: run_ordered(policy, coflows.arrivals, queue, lines, capacities, progress, completions))
     return completions, progress.numbers, progress.changes
 
 

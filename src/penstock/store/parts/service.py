@@ -7,6 +7,7 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.integrity import non_finite
 from penstock.store.parts.fields import IN_MEMORY, PartFields, type_of
 from penstock.store.parts.lending import SendBuffers, rows_a_part
 from penstock.store.parts.requests import Make, OfField, OfPart, Pull, checked, row_numbers
@@ -17,8 +18,9 @@ from penstock.wire.post import Post
 
 
 class StoreService:
-    """Answers `pull`, `push`, `fields`, `make` and `drop` for some parts. Rows are numbered inside their part.
+    """Answers `pull`, `push`, `fields`, `non-finite`, `make` and `drop` for some parts.
 
+    Rows are numbered inside their part.
     Pushes are seen by pulls that begin later; who pushes rows while others pull them must keep them apart.
     """
 
@@ -31,6 +33,7 @@ class StoreService:
         self.buffers, self._name = SendBuffers(), post.name
         for kind in ("pull", "push", "fields", "make", "drop"):
             post.serve(kind, getattr(self, f"_{kind}"))
+        post.serve("non-finite", self._non_finite)
 
     def _pull(self, request: Message, sender: str) -> Iterator[Message]:
         asked = checked(request, Pull)
@@ -56,6 +59,15 @@ class StoreService:
     def _fields(self, request: Message, sender: str) -> Message:
         part = self._part(checked(request, OfPart))
         return Message("fields", {"fields": {name: _described(part, name) for name in list(part.fields)}})
+
+    def _non_finite(self, request: Message, sender: str) -> Message:
+        """Which rows of a field are NaN or infinite, in words; nothing where none are."""
+        asked = checked(request, OfField)
+        part = self._part(asked)
+        name = type_of(asked.field, part.nodes)
+        field = asked.field.removeprefix(f"{name}/")
+        found = non_finite(part.nodes[name], name, field) if field in part.nodes[name].fields else None
+        return Message("non-finite", {"found": None if found is None else str(found)})
 
     def _make(self, request: Message, sender: str) -> Message:
         asked = checked(request, Make)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from penstock.errors import PenstockError
+from penstock.errors import NotFinite, PenstockError
 from penstock.graph.arrays import Array
 
 
@@ -44,7 +44,7 @@ def refuse_empty_or_nan(values: Array, name: str) -> None:
     if len(values) == 0:
         raise PenstockError(f"{name} has no rows to measure: the split is empty.")
     if values.dtype.kind == "f" and np.isnan(values).any():
-        raise PenstockError(f"{name} cannot be computed, an output is not a number (NaN): the model has diverged.")
+        raise NotFinite(f"{name} cannot be computed, an output is not a number (NaN): the model has diverged.")
 
 
 def refuse_unlike(outputs: Array, labels: Array, name: str) -> None:

@@ -11,7 +11,7 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.links import find_reverse, split_positions
 from penstock.sampling.links.reverse import Reverse
 from penstock.train.data import DataOptions
-from penstock.train.learned_labels import LearnedLabels, recoded
+from penstock.train.learned_labels import LearnedLabels, check_classes, check_learned, recoded
 
 
 @dataclass(eq=False)
@@ -54,8 +54,10 @@ def labelled_edges(
             raise PenstockError(f"The edges have no field {field!r} to learn: set `label`.")
         labels = np.asarray(edges.fields[field])
         classes = _count_classes(labels, field, kind)
+        check_classes(classes, labels, options, f"edges {edge_key(kind)}")
         found = LabelledEdges(kind, labels, {}, classes, reverse, field, edges.categories.get(field))
     else:
+        check_learned(learned, options)
         known = (learned.classes, reverse, learned.field or field, learned.words)
         if field in edges.fields:
             labels, problem = recoded(np.asarray(edges.fields[field]), edges.categories.get(field), learned)

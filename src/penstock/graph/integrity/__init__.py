@@ -1,0 +1,11 @@
+"""Whether a graph's arrays may be trusted: kernels index with them and do not check bounds.
+
+`check_graph` reads every array that a kernel indexes with once, before the first kernel sees it, and remembers what it
+found: on the graph while it is open, and for large arrays in a record under the user's cache folder.
+"""
+
+from penstock.graph.integrity.finite import NonFinite, non_finite, require_finite, require_times
+from penstock.graph.integrity.graph import check_graph, trust_graph
+from penstock.graph.integrity.order import check_order
+
+__all__ = ["NonFinite", "check_graph", "check_order", "non_finite", "require_finite", "require_times", "trust_graph"]

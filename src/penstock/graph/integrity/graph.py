@@ -1,0 +1,153 @@
+"""The check of a whole graph: every array that a kernel indexes with."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.ids import StringIds
+from penstock.graph.integrity.facts import Facts
+from penstock.graph.integrity.scan import first_fall, first_outside, value_range
+from penstock.graph.schema import edge_key, file_name
+
+if TYPE_CHECKING:
+    from penstock.graph.graph import EdgeSet, Graph, NodeSet
+
+AGAIN = "make the graph again, or mend the file"
+
+
+def check_graph(graph: "Graph") -> None:
+    """Refuse a graph whose arrays would lead a kernel out of bounds. Reads each array once, trusted ones never.
+
+    Call it wherever lists, splits or ids are about to be handed to kernels: what is known costs microseconds.
+    """
+    for name, nodes in graph.nodes.items():
+        if not nodes.facts.trusted:
+            _check_nodes(nodes, name)
+    for kind, edges in graph.edges.items():
+        if not edges.facts.trusted:
+            _check_edges(edges, edge_key(kind), graph.nodes[kind[0]], graph.nodes[kind[2]])
+
+
+def trust_graph(graph: "Graph") -> "Graph":
+    """The graph, whose arrays are used without reading them first: whoever asks for this vouches for them."""
+    for facts in (*(n.facts for n in graph.nodes.values()), *(e.facts for e in graph.edges.values())):
+        facts.trusted = True
+    return graph
+
+
+def _check_nodes(nodes: "NodeSet", name: str) -> None:
+    for split, rows in nodes.splits.items():
+        file = f"split.{file_name(split)}"
+        _check_integers(nodes.facts, file, rows, (len(rows),), name)
+        check_range(nodes.facts, file, rows, nodes.count, f"vertices {name!r}", name)
+    _check_codes(nodes, name)
+    if isinstance(nodes.ids, StringIds):
+        _check_strings(nodes.facts, nodes.ids, name)
+
+
+def _check_edges(edges: "EdgeSet", key: str, source: "NodeSet", destination: "NodeSet") -> None:
+    facts, count = edges.facts, edges.count
+    _check_integers(facts, "indptr", edges.indptr, (destination.count + 1,), key)
+    _check_integers(facts, "indices", edges.indices, (count,), key)
+    check_offsets(facts, "indptr", edges.indptr, count, key)
+    check_range(facts, "indices", edges.indices, source.total, f"vertices {_type(key, 0)!r}", key)
+    for field, values in edges.fields.items():
+        if len(values) != count:
+            raise PenstockError(
+                f"{facts.where(f'field.{file_name(field)}', values, key)} has {len(values):,} rows for {count:,} edges"
+                f" of {key}: {AGAIN}."
+            )
+    for held, pairs in edges.held_out.items():
+        file = f"held_out.{file_name(held)}"
+        _check_integers(facts, file, pairs, (len(pairs), 2), key)
+        for column, total in enumerate((source.total, destination.total)):
+            what = f"vertices {_type(key, 2 * column)!r}"
+            check_range(facts, file, pairs, total, what, key, column)
+    _check_codes(edges, key)
+
+
+def check_offsets(facts: Facts, file: str, offsets: Array, last: int, owner: str) -> None:
+    """Refuse list offsets that do not start at 0, fall anywhere, or end elsewhere than at `last`."""
+    where = facts.where(file, offsets, owner)
+    if int(offsets[0]) != 0:
+        raise PenstockError(f"{where} starts with {int(offsets[0])} at position 0: offsets start at 0; {AGAIN}.")
+    (fall,) = facts.of(file, offsets, "falls", lambda values: [first_fall(values)])
+    if fall >= 0:
+        before, after = int(offsets[fall - 1]), int(offsets[fall])
+        raise PenstockError(f"{where} falls from {before} to {after} at position {fall}: offsets never fall; {AGAIN}.")
+    if int(offsets[-1]) != last:
+        raise PenstockError(f"{where} ends with {int(offsets[-1])} where there are {last:,} entries; {AGAIN}.")
+
+
+def check_range(
+    facts: Facts, file: str, values: Array, total: int, what: str, owner: str, column: int | None = None
+) -> None:
+    """Refuse integers that are not in [0, total). `column` is the one to look at, of an array of pairs."""
+
+    def chosen(array: Array) -> Array:
+        return array if column is None else array[:, column]
+
+    fact = "range" if column is None else f"range of column {column}"
+    low, high = facts.of(file, values, fact, lambda array: value_range(chosen(array)))
+    if low < 0 or high >= total:
+        place = first_outside(chosen(values), 0, total - 1)
+        at = place if column is None else f"{place}, {column}"
+        raise PenstockError(
+            f"{facts.where(file, values, owner)} holds {int(chosen(values)[place])} at position {at}, where the"
+            f" {what} are 0 to {total - 1}: {AGAIN}."
+        )
+
+
+def _check_integers(facts: Facts, file: str, values: Array, shape: tuple[int, ...], owner: str) -> None:
+    # An empty array has no numbers of the wrong kind: converters make some of float64.
+    if values.shape != shape or (values.size and (values.dtype.kind not in "iu" or not values.dtype.isnative)):
+        raise PenstockError(
+            f"{facts.where(file, values, owner)} is {values.dtype} of shape {values.shape} where integers of shape"
+            f" {shape} are needed: {AGAIN}."
+        )
+
+
+def _check_codes(owner: "NodeSet | EdgeSet", name: str) -> None:
+    """Codes of words must have a word each; -1 has none."""
+    for field, words in owner.categories.items():
+        values = owner.fields.get(field)
+        if values is None or values.dtype.kind not in "iu":
+            continue
+        file = f"field.{file_name(field)}"
+        low, high = owner.facts.of(file, values, "range", value_range)
+        if low < -1 or high >= len(words):
+            place = first_outside(values, -1, len(words) - 1)
+            raise PenstockError(
+                f"{owner.facts.where(file, values, name)} holds the code {int(values.reshape(-1)[place])} at position"
+                f" {place}, and there are {len(words):,} categories: {AGAIN}."
+            )
+
+
+def _check_strings(facts: Facts, ids: StringIds, owner: str) -> None:
+    _check_integers(facts, "ids.offsets", ids.offsets, (len(ids) + 1,), owner)
+    check_offsets(facts, "ids.offsets", ids.offsets, len(ids.data), owner)
+    (bad,) = facts.of("ids.bytes", ids.data, "not UTF-8", lambda _: [_first_not_utf8(ids)])
+    if bad >= 0:
+        where = facts.where("ids.bytes", ids.data, owner)
+        raise PenstockError(f"{where}: the id of vertex {bad} is not valid UTF-8: {AGAIN}.")
+
+
+def _first_not_utf8(ids: StringIds) -> int:
+    try:
+        ids.to_arrow().validate(full=True)
+    except pa.ArrowInvalid:
+        data = np.asarray(ids.data)
+        for row, (start, stop) in enumerate(zip(ids.offsets[:-1], ids.offsets[1:], strict=True)):
+            try:
+                bytes(data[start:stop]).decode()
+            except UnicodeDecodeError:
+                return row
+        return 0
+    return -1
+
+
+def _type(key: str, end: int) -> str:
+    return key.split("__")[end]
