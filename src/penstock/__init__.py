@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
+from penstock.kernel_cache import choose_kernel_cache
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ __all__ = [
     "stitch",
     "train",
 ]
+
+# Before any module with kernels is imported, whoever imports it: a command, a task of a cluster, or a program.
+choose_kernel_cache()
 
 # Looked up on first use, so that `import penstock` (and the command line's start) does not wait for Numba.
 # `train` is one too, and calling it trains.
