@@ -51,6 +51,11 @@ def private_folder(name: str) -> Path | None:
     return folder / name
 
 
+def home_folder() -> Path:
+    """The user's home; a user whom the system does not know has one called `~`, here. `Path.home` would raise."""
+    return Path(os.path.expanduser("~"))  # noqa: PTH111
+
+
 def _numba_can_write() -> bool:
     """Whether one of the places that Numba tries by itself can hold what it compiles."""
     asked = os.environ.get(_NUMBA)
@@ -68,15 +73,16 @@ def _beside_sources() -> bool:
 
 def _triton_can_write() -> bool:
     asked = os.environ.get(_TRITON)
-    home = Path(os.environ.get("TRITON_HOME") or os.path.expanduser("~"))
-    return _can_hold(Path(asked) if asked else home / ".triton" / "cache")
+    home = os.environ.get("TRITON_HOME")
+    return _can_hold(Path(asked) if asked else (Path(home) if home else home_folder()) / ".triton" / "cache")
 
 
 def _user_cache() -> Path:
     """As Numba finds it."""
     if sys.platform == "darwin":
-        return Path(os.path.expanduser("~/Library/Caches"))
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+        return home_folder() / "Library" / "Caches"
+    asked = os.environ.get("XDG_CACHE_HOME")
+    return Path(asked) if asked else home_folder() / ".cache"
 
 
 def _can_hold(folder: Path) -> bool:
@@ -95,4 +101,4 @@ def _compile_without_cache() -> None:
     def leave_uncached(self: Dispatcher) -> None:
         """In place of `Dispatcher.enable_caching`."""
 
-    Dispatcher.enable_caching = leave_uncached
+    Dispatcher.enable_caching = leave_uncached  # type: ignore[method-assign]

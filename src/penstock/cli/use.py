@@ -1,17 +1,17 @@
 """`penstock evaluate`, `predict` and `embed`: a run's best model put to use."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.output import ForceOption, JsonOption, measured, print_json
-from penstock.cli.progress import shown_progress
-from penstock.graph.convert import load
-from penstock.graph.graph import Graph
-from penstock.train.use import embed_run, evaluate_run, predict_run
+from penstock.cli.progress import importing, shown_progress
+
+if TYPE_CHECKING:
+    from penstock.graph import Graph
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 OutOption = Annotated[Path, typer.Option("--out", help="The Parquet file to write.")]
@@ -29,7 +29,9 @@ def evaluate_command(
     Example: penstock evaluate runs/synthetic-arxiv-sage-1 --split test
     """
     splits = [name.strip() for name in split.split(",") if name.strip()]
-    with measured() as cost, shown_progress(as_json) as progress:
+    with measured() as cost, shown_progress(as_json, f"Evaluating the run in {run}.") as progress:
+        with importing(progress, "torch"):
+            from penstock.train.use import evaluate_run
         found = evaluate_run(run, splits, _opened(graph), progress=progress)
     if as_json:
         print_json({**found, **cost.fields()})
@@ -52,7 +54,9 @@ def predict_command(
 
     Example: penstock predict runs/synthetic-arxiv-sage-1 --out predictions.parquet
     """
-    with measured() as cost, shown_progress(as_json) as progress:
+    with measured() as cost, shown_progress(as_json, f"Predicting with the run in {run}.") as progress:
+        with importing(progress, "torch"):
+            from penstock.train.use import predict_run
         rows = predict_run(run, out, split, force, _opened(graph), progress=progress)
     _tell(out, rows, cost.fields(), as_json)
 
@@ -69,12 +73,16 @@ def embed_command(
 
     Example: penstock embed runs/synthetic-arxiv-sage-1 --out embeddings.parquet
     """
-    with measured() as cost, shown_progress(as_json) as progress:
+    with measured() as cost, shown_progress(as_json, f"Embedding with the run in {run}.") as progress:
+        with importing(progress, "torch"):
+            from penstock.train.use import embed_run
         rows = embed_run(run, out, node_type, force, _opened(graph), progress=progress)
     _tell(out, rows, cost.fields(), as_json)
 
 
-def _opened(graph: str | None) -> Graph | None:
+def _opened(graph: str | None) -> "Graph | None":
+    from penstock.graph.convert import load
+
     return None if graph is None else load(graph)
 
 

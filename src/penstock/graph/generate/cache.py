@@ -9,6 +9,7 @@ from penstock.graph.folder import open_graph
 from penstock.graph.generate.make import make_graph
 from penstock.graph.generate.presets import recipe_named
 from penstock.graph.graph import Graph
+from penstock.kernel_cache import home_folder
 from penstock.progress import SILENT, Progress
 
 
@@ -29,7 +30,8 @@ def cache_folder() -> Path:
     asked = os.environ.get("PENSTOCK_CACHE")
     if asked:
         return Path(asked)
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "penstock"
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else home_folder() / ".cache") / "penstock"
 
 
 def _check_writable(folder: Path) -> None:
