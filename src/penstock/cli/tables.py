@@ -8,6 +8,7 @@ import typer
 
 from penstock.cli.output import ForceOption, JsonOption, measured, print_json
 from penstock.cli.progress import shown_progress
+from penstock.errors import PenstockError
 from penstock.graph.atomic import check_target
 from penstock.progress import Progress
 
@@ -64,6 +65,8 @@ def export_command(
     from penstock.graph import Graph
     from penstock.graph.tables import export_tables
 
+    if out.suffix.lower() in (".csv", ".parquet", ".jsonl", ".npz"):
+        raise PenstockError(f"--out {out} is a folder of tables: name one without extension, and choose --format.")
     with measured() as took, shown_progress(as_json) as progress:
         graph = Graph.open(source)
         files = export_tables(graph, out, form.value, force, progress)

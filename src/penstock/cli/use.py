@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from penstock.graph import Graph
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-OutOption = Annotated[Path, typer.Option("--out", help="The Parquet file to write.")]
+OutOption = Annotated[
+    Path, typer.Option("--out", help="The file to write: .parquet, .csv, .npz or .jsonl, by its extension.")
+]
 GraphOption = Annotated[str | None, typer.Option("--graph", help="Another graph of the same shape than the run's own.")]
 
 
@@ -50,10 +52,13 @@ def predict_command(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write predictions as Parquet, with the ids of your tables: a class and its probability, a number, a link's score.
+    """Write predictions with the ids of your tables: a class and its probability, a number, a link's score.
 
     Example: penstock predict runs/synthetic-arxiv-sage-1 --out predictions.parquet
     """
+    from penstock.train.table_file import check_table_file
+
+    check_table_file(out, force)
     with measured() as cost, shown_progress(as_json, f"Predicting with the run in {run}.") as progress:
         with importing(progress, "torch"):
             from penstock.train.use import predict_run
@@ -69,10 +74,13 @@ def embed_command(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write vertex embeddings as Parquet, with the ids of your tables.
+    """Write vertex embeddings with the ids of your tables.
 
-    Example: penstock embed runs/synthetic-arxiv-sage-1 --out embeddings.parquet
+    Example: penstock embed runs/synthetic-arxiv-sage-1 --out embeddings.npz
     """
+    from penstock.train.table_file import check_table_file
+
+    check_table_file(out, force)
     with measured() as cost, shown_progress(as_json, f"Embedding with the run in {run}.") as progress:
         with importing(progress, "torch"):
             from penstock.train.use import embed_run

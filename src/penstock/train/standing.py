@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import PenstockError
+from penstock.graph.documents import first_problem
 
 
 @dataclass
@@ -47,7 +48,7 @@ def checked_standing(raw: Any, file: Path) -> Standing:
     try:
         standing = TypeAdapter(Standing).validate_python(raw)
     except ValidationError as error:
-        raise PenstockError(f"{file} does not say where its run stands ({error.errors()[0]['msg']}).") from None
+        raise PenstockError(f"{file} does not say where its run stands ({first_problem(error)}).") from None
     counts = standing.epoch, standing.batch, standing.step, standing.examples, standing.all_examples
     if min(counts) < 0 or standing.step < standing.epoch or standing.best_epoch > standing.epoch:
         raise PenstockError(f"{file} says that its run stands where none can: remove it to go on from the one before.")
