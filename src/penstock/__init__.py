@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
+from penstock.kernel_cache import choose_kernel_cache
+from penstock.lazy import lazy_names
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -33,24 +35,25 @@ __all__ = [
     "train",
 ]
 
+# Before any module with kernels is imported, whoever imports it: a command, a task of a cluster, or a program.
+choose_kernel_cache()
+
 # Looked up on first use, so that `import penstock` (and the command line's start) does not wait for Numba.
-# `train` is one too, and calling it trains.
+# `train` is a package too, and calling it trains.
 _PACKAGES = ("coflow", "nn", "sampling", "train")
-_HOMES = {
-    "penstock.api": ("Run",),
-    "penstock.graph": ("EdgeSet", "Graph", "NodeSet", "StringIds"),
-    "penstock.graph.convert": ("load",),
-    "penstock.partition": ("Cut", "Partition", "cut", "open_partition", "stitch"),
-}
+_lookup = lazy_names(
+    __name__,
+    {
+        "penstock.api": ("Run",),
+        "penstock.graph": ("EdgeSet", "Graph", "NodeSet", "StringIds"),
+        "penstock.graph.convert": ("load",),
+        "penstock.partition": ("Cut", "Partition", "cut", "open_partition", "stitch"),
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return import_module(f"penstock.{name}")
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(home), name)
-    raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    return import_module(f"penstock.{name}") if name in _PACKAGES else _lookup(name)
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ from penstock.graph.graph import Graph
 from penstock.progress import SILENT, Progress
 from penstock.report import write_report
 from penstock.train.data import IN_MEMORY
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, job_defaults, make_job
 from penstock.train.run_folder import CLUSTER, RunFolder
 from penstock.train.running import resume_run, start_run
 
@@ -143,11 +143,6 @@ def _planned(
     if any(each is not None for each in others):
         raise PenstockError("A plan holds its graph, its model and its cluster: give the plan alone.")
     return _reported(start_planned_run(plan, fields, force, progress, trust_module), progress)
-
-
-def job_defaults() -> dict[str, Any]:
-    """Every job field's default, for showing what a run changed."""
-    return Job.model_validate({}).model_dump(mode="json")
 
 
 def _opened(graph: Any) -> Graph:

@@ -121,7 +121,7 @@ def test_what_a_person_sees(graph, tmp_path, shown):
 def test_help_names_every_field(shown, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setenv("TERMINAL_WIDTH", "300")
-    text, _ = shown("train", "--help")
+    text, _ = shown("train", "--help-all")
     for name in Job.model_fields:
         assert f"--{name.replace('_', '-')}" in text
     assert "Example: penstock train" in text
@@ -202,6 +202,22 @@ def test_predict_and_embed(run, tmp_path, answered, shown, refused):
     assert "no node type" in refused("embed", run, "--out", tmp_path / "f.parquet", "--type", "user")
     assert "--out" in command_error(refused, "predict", run)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e.parquet", "p.parquet"]
+
+
+def test_the_extension_says_the_format(run, tmp_path, answered, refused):
+    """A file is what it is called: CSV in .csv, and no file of a format that is not known."""
+    for name in ("predict", "embed"):
+        assert "has the extension '.xls'" in refused(name, run, "--out", tmp_path / "t.xls")
+        for suffix in ("csv", "npz", "jsonl"):
+            assert answered(name, run, "--out", tmp_path / f"{name}.{suffix}")["rows"] == 200
+    lines = (tmp_path / "predict.csv").read_text().splitlines()
+    assert lines[0] == '"id","prediction","probability"' and len(lines) == 201
+    assert (tmp_path / "embed.csv").read_text().startswith('"id","embedding_0","embedding_1"')
+    with np.load(tmp_path / "embed.npz") as found:
+        assert found["embedding"].shape == (200, 16)
+    first = (tmp_path / "predict.jsonl").read_text().splitlines()[0]
+    assert set(json.loads(first)) == {"id", "prediction", "probability"}
+    assert not (tmp_path / "t.xls").exists()
 
 
 def command_error(refused, *arguments):

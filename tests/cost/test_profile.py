@@ -58,7 +58,7 @@ def test_comes_back_as_it_was_written(tmp_path) -> None:
         ({"lists": [[1.0, 2.0]] * 2}, "lists must have 2 rows"),
         ({"features": [[1.0] * 3]}, "features must have 2 rows"),
         ({"blocks": [1.0]}, "blocks must have 3 numbers"),
-        ({"blocks": [-1.0] * 3}, "greater than or equal to 0"),
+        ({"blocks": [-1.0] * 3}, "at least 0"),
         ({"gradients": float("inf")}, "finite"),
         ({"tasks": {}}, "tasks must have store"),
         ({"weight": 1}, "weight"),

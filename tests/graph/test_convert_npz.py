@@ -1,5 +1,6 @@
 """NumPy archives: the shared real graphs, and small ones of every kind."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -182,7 +183,7 @@ def test_sparse_features_become_dense(tmp_path):
         (one_type(indices=None), "has no array 'indices': it is incomplete"),
         (one_type(features=np.ones((2, 2))), "Field 'x' has 2 rows for 3 vertices"),
         ({"something": np.ones(3)}, "is no graph Penstock knows: it needs indptr and indices"),
-        ({"indptr": np.array([{}], dtype=object)}, "is not a readable .npz archive of plain arrays"),
+        ({"num_nodes": 3, "indptr": np.array([{}], dtype=object)}, "is not a readable .npz archive of plain arrays"),
         (
             {"num_nodes": 2, "num_relations": 1, "edge_index": [[0], [1]], "edge_type": [3]},
             "relation numbers run outside 0 to 0",
@@ -236,3 +237,106 @@ def test_what_is_no_archive_is_a_sentence(tmp_path):
     (tmp_path / "damaged.npz").write_bytes(damaged)
     with pytest.raises(PenstockError, match=r"is not a readable \.npz archive of plain arrays"):
         from_npz(tmp_path / "damaged.npz")
+
+
+def benchmark(separators=("adj_", "attr_"), **changes):
+    """Four vertices in the layout of the GNN benchmark: 0-1 stored one way, 1-2 both ways, a loop at 3."""
+    adjacency, attributes = separators
+    arrays = {
+        f"{adjacency}data": np.ones(4, np.float32),
+        f"{adjacency}indices": np.array([1, 2, 1, 3], np.int32),
+        f"{adjacency}indptr": np.array([0, 1, 2, 3, 4], np.int32),
+        f"{adjacency}shape": np.array([4, 4]),
+        f"{attributes}data": np.array([2.0, 3.0], np.float32),
+        f"{attributes}indices": np.array([1, 0], np.int32),
+        f"{attributes}indptr": np.array([0, 1, 1, 2, 2], np.int32),
+        f"{attributes}shape": np.array([4, 2]),
+        "labels": np.array([0, 1, 1, 0]),
+    }
+    arrays.update(changes)
+    return {key: value for key, value in arrays.items() if value is not None}
+
+
+@pytest.mark.parametrize("separators", [("adj_", "attr_"), ("adj_matrix.", "attr_matrix.")])
+def test_benchmark_layout(tmp_path, separators):
+    """Edges go both ways once each, as in PyG and DGL; attributes and labels are the vertices'."""
+    graph = from_npz(write(tmp_path / "photo.npz", **benchmark(separators)))
+    lists = graph.edges["node", "to", "node"]
+    assert [sorted(lists.indices[a:b].tolist()) for a, b in pairwise(lists.indptr)] == [[1], [0, 2], [1], [3]]
+    assert not lists.fields
+    assert graph.nodes["node"].fields["x"].tolist() == [[0, 2], [0, 0], [3, 0], [0, 0]]
+    assert graph.nodes["node"].fields["y"].tolist() == [0, 1, 1, 0]
+
+
+def test_benchmark_layout_with_dense_attributes_weights_and_names(tmp_path):
+    """Values that are not all one are weights, of two directions the larger; names that are strings are kept."""
+    arrays = benchmark(
+        adj_data=np.array([0.5, 1.0, 4.0, 2.0], np.float32),
+        attr_data=None,
+        attr_indptr=None,
+        attr_indices=None,
+        attr_shape=None,
+        attr_matrix=np.eye(4, dtype=np.float32),
+        node_names=np.array(["a", "b", "c", "d"]),
+        class_names=np.array(["red", "blue"]),
+    )
+    graph = from_npz(write(tmp_path / "photo.npz", **arrays))
+    lists, nodes = graph.edges["node", "to", "node"], graph.nodes["node"]
+    assert dict(zip(lists.indices[1:3].tolist(), lists.fields["weight"][1:3].tolist(), strict=True)) == {0: 0.5, 2: 4.0}
+    assert nodes.fields["x"].tolist() == np.eye(4).tolist()
+    assert nodes.ids.tolist() == ["a", "b", "c", "d"]
+    assert nodes.categories["y"] == ["red", "blue"]
+
+
+def test_benchmark_layout_with_sparse_labels(tmp_path):
+    """A matrix of labels is multi-label."""
+    sparse = {
+        "labels": None,
+        "labels_data": np.ones(2),
+        "labels_indices": np.array([2, 0]),
+        "labels_indptr": np.array([0, 1, 1, 2, 2]),
+        "labels_shape": np.array([4, 3]),
+    }
+    graph = from_npz(write(tmp_path / "photo.npz", **benchmark(**sparse)))
+    assert graph.nodes["node"].fields["y"].tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0], [0, 0, 0]]
+
+
+def test_objects_in_an_archive_are_never_unpickled(tmp_path):
+    """Names kept as Python objects, as the published archives have them, are left alone; others are refused."""
+    trap = tmp_path / "sprung"
+
+    class Trap:
+        def __reduce__(self):
+            return Path.touch, (trap,)
+
+    names = np.array([Trap(), Trap(), Trap(), Trap()], dtype=object)
+    path = tmp_path / "photo.npz"
+    np.savez(path, **benchmark(node_names=names, class_names=names, metadata=names))
+    graph = from_npz(path)
+    assert graph.nodes["node"].ids is None
+    assert graph.nodes["node"].categories == {}
+    np.savez(path, **benchmark(labels=names))
+    with pytest.raises(PenstockError, match=r"is not a readable \.npz archive of plain arrays"):
+        from_npz(path)
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"adj_shape": np.array([4, 5])}, "is square"),
+        ({"adj_shape": np.array([4])}, "the two sizes of a matrix"),
+        ({"adj_indices": np.array([1, 2, 1, 4])}, "adj_indices has numbers outside 0 to 3"),
+        ({"adj_indices": np.array([1, 2, 1, -1])}, "adj_indices has numbers outside 0 to 3"),
+        ({"adj_indptr": np.array([0, 2, 1, 3, 4])}, "adj_indptr does not lead through 4 entries in 4 rows"),
+        ({"adj_indptr": np.array([0, 1, 2, 4])}, "adj_indptr does not lead through 4 entries in 4 rows"),
+        ({"adj_data": np.ones(3)}, "adj_data is float64 of shape"),
+        ({"adj_data": None}, "has no array 'adj_data'"),
+        ({"attr_shape": np.array([4, 1])}, "sparse attributes do not fit together"),
+        ({"labels": np.array([0, 1])}, "y"),
+    ],
+)
+def test_bad_benchmark_archives_are_sentences(tmp_path, changes, sentence):
+    path = write(tmp_path / "bad.npz", **benchmark(**changes))
+    with pytest.raises(PenstockError, match=sentence):
+        from_npz(path).save(tmp_path / "graph")

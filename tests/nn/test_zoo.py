@@ -149,7 +149,7 @@ def test_bad_requests_are_one_sentence():
         GraphSAGE(6, 4)(two_blocks(), rows(9, 6))
     with pytest.raises(PenstockError, match="hidden \\(10\\) must be a multiple of heads \\(4\\)"):
         GAT(6, 4, hidden=10)
-    with pytest.raises(PenstockError, match="hiden: Extra inputs are not permitted"):
+    with pytest.raises(PenstockError, match="unknown key 'hiden' \\(did you mean 'hidden'\\?\\)"):
         model_options(hiden=3)
     with pytest.raises(PenstockError, match="width of the output is not known"):
         GraphSAGE(6)

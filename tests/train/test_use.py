@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Graph, NodeSet, PenstockError
 from penstock.sampling.links import find_reverse
-from penstock.train.data import DataOptions
+from penstock.train.data_options import DataOptions
 from penstock.train.job import make_job
 from penstock.train.labels import labelled_vertices
 from penstock.train.session import make_session

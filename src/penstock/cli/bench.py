@@ -1,6 +1,6 @@
 """`penstock bench`: how fast this machine draws batches and trains on them."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -8,10 +8,9 @@ from rich.table import Table
 
 from penstock.cli.output import JsonOption, UncheckedOption, print_json
 from penstock.errors import PenstockError
-from penstock.graph.blocks import default_threads
-from penstock.graph.convert import load
-from penstock.graph.graph import Graph
-from penstock.graph.integrity import check_graph
+
+if TYPE_CHECKING:
+    from penstock.graph import Graph
 
 bench = typer.Typer(no_args_is_help=True, help="Measure sampling and training on this machine.")
 
@@ -35,6 +34,7 @@ def sampling_command(
     Example: penstock bench sampling --graph data/arxiv
     """
     from penstock.cost.sampling import measure_sampling, seed_batches
+    from penstock.graph.blocks import default_threads
 
     opened = _opened(graph, unchecked)
     chosen = seed_batches(opened, batch_size, batches)
@@ -71,7 +71,10 @@ def training_command(
     _show([dict(row) for row in rows], as_json)
 
 
-def _opened(name: str, unchecked: bool) -> Graph:
+def _opened(name: str, unchecked: bool) -> "Graph":
+    from penstock.graph.convert import load
+    from penstock.graph.integrity import check_graph
+
     graph = load(name, unchecked=unchecked)
     if not graph.is_homogeneous or not {"x", "y"} <= set(next(iter(graph.nodes.values())).fields):
         raise PenstockError(f"{name} cannot be measured on: use a graph with one node type, features x and labels y.")

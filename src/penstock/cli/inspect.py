@@ -1,6 +1,6 @@
 """`penstock data inspect`: a graph at a glance."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -10,10 +10,9 @@ from rich.table import Table
 
 from penstock.cli.output import JsonOption, print_json
 from penstock.cli.progress import shown_progress
-from penstock.graph.convert import load
-from penstock.graph.graph import SPLITS
-from penstock.graph.inspect import DegreeReport, Inspection, inspect_graph
-from penstock.graph.schema import edge_key
+
+if TYPE_CHECKING:
+    from penstock.graph.inspect import DegreeReport, Inspection
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BAR_WIDTH = 40
@@ -30,6 +29,9 @@ def inspect_command(graph: GraphArgument, as_json: JsonOption = False) -> None:
 
     Example: penstock data inspect data/arxiv
     """
+    from penstock.graph.convert import load
+    from penstock.graph.inspect import inspect_graph
+
     loaded = load(graph)
     with shown_progress(as_json) as progress:
         found = inspect_graph(loaded, progress)
@@ -39,8 +41,11 @@ def inspect_command(graph: GraphArgument, as_json: JsonOption = False) -> None:
         Console(highlight=False).print(_report(found, graph))
 
 
-def as_fields(found: Inspection, source: str) -> dict[str, Any]:
+def as_fields(found: "Inspection", source: str) -> dict[str, Any]:
     """The inspection as the JSON interface names it; a graph without a folder has its source for `path`."""
+    from penstock.graph.graph import SPLITS
+    from penstock.graph.schema import edge_key
+
     return {
         "path": str(found.path or source),
         "node_types": {
@@ -66,7 +71,7 @@ def as_fields(found: Inspection, source: str) -> dict[str, Any]:
     }
 
 
-def _report(found: Inspection, source: str) -> RenderableType:
+def _report(found: "Inspection", source: str) -> RenderableType:
     vertices = sum(nodes.count for nodes in found.nodes.values())
     edges = sum(each.count for each in found.edges.values())
     memory = f"{_bytes(found.nbytes)} in memory"
@@ -77,7 +82,7 @@ def _report(found: Inspection, source: str) -> RenderableType:
     return Group(*parts)
 
 
-def _node_table(found: Inspection) -> Table:
+def _node_table(found: "Inspection") -> Table:
     table = _table("Vertices", "Count", "Isolated", "Fields", "Splits")
     for name, nodes in found.nodes.items():
         fields = [
@@ -95,7 +100,7 @@ def _node_table(found: Inspection) -> Table:
     return table
 
 
-def _edge_table(found: Inspection) -> Table:
+def _edge_table(found: "Inspection") -> Table:
     table = _table("Edges", "Count", "Self loops", "Parallel", "With reverse")
     largest = sorted(found.edges.items(), key=lambda item: -item[1].count)
     for kind, edges in largest[:_MOST_ROWS]:
@@ -108,7 +113,7 @@ def _edge_table(found: Inspection) -> Table:
     return table
 
 
-def _degrees(degree: DegreeReport) -> list[RenderableType]:
+def _degrees(degree: "DegreeReport") -> list[RenderableType]:
     """The in-degrees as bars, a row for each power of two."""
     shares = ", ".join(f"{share} % ≤ {value:,}" for share, value in degree.percentiles.items())
     head = f"[bold]In-degree[/bold]  mean {degree.mean:,.1f}, {shares}, max {degree.max:,}"
@@ -130,7 +135,7 @@ def _bar(share: float) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def _warnings(found: Inspection) -> RenderableType:
+def _warnings(found: "Inspection") -> RenderableType:
     if not found.warnings:
         return "[green]✓[/green] Nothing here will hurt training."
     lines = Table.grid(padding=(0, 1))

@@ -3,19 +3,45 @@
 import inspect
 from collections.abc import Callable
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
-from pydantic.fields import FieldInfo
 
-from penstock.train.job import PARTS, Job
+from penstock.cli.long_help import help_all_option
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+_MARK = "takes_job_flags"
+SHORT_HELP = (
+    *("graph", "task", "label", "split"),
+    *("sampler", "fanouts"),
+    *("model", "layers", "hidden", "dropout"),
+    *("negatives", "scorer"),
+    *("epochs", "batch_size", "lr", "weight_decay", "metric", "patience", "seed", "threads", "run"),
+    "device",
+)
+"""Fields that `--help` shows. It leaves the others to `--help-all`, where a new field appears by itself."""
 
 
-def with_job_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with a flag a field in place of its `**fields`; only those given are passed on.
+def takes_job_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Mark a command whose `**fields` are the fields of a job. Its flags are made when it is asked for."""
+    setattr(command, _MARK, True)
+    return command
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as Typer takes it: with the flags of a job where it is marked so."""
+    return _with_job_flags(command) if hasattr(command, _MARK) else command
+
+
+def _with_job_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with a flag for each field in place of its `**fields`; only those given are passed on.
 
     Where a flag of the command's own has a field's name, the field is left to the job file.
     """
+    from penstock.train.job import PARTS, Job
+
     signature = inspect.signature(command)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     added = [
@@ -26,20 +52,25 @@ def with_job_flags(command: Callable[..., None]) -> Callable[..., None]:
         for name in options.model_fields
         if name not in signature.parameters
     ]
+    hidden = sum(parameter.name not in SHORT_HELP for parameter in added)
+    help_all = inspect.Parameter(
+        "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=help_all_option(hidden)
+    )
 
     def wrapped(**given: Any) -> None:
         names = {parameter.name for parameter in own}
+        del given[help_all.name]
         fields = {name: value for name, value in given.items() if name not in names and value is not None}
         command(**{name: given[name] for name in names}, **fields)
 
     own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    wrapped.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
+    wrapped.__signature__ = signature.replace(parameters=[*own, help_all, *added])  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in [*own, help_all, *added]}
     wrapped.__doc__ = command.__doc__
     return wrapped
 
 
-def default_text(field: FieldInfo) -> str:
+def default_text(field: "FieldInfo") -> str:
     """A default as it is written on the command line."""
     value = field.get_default(call_default_factory=True)
     if value is None or value == {}:
@@ -49,7 +80,7 @@ def default_text(field: FieldInfo) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def choices(field: FieldInfo) -> list[str]:
+def choices(field: "FieldInfo") -> list[str]:
     """The words a field takes, where it takes only some."""
     found: list[str] = []
     waiting = [field.annotation]
@@ -62,9 +93,10 @@ def choices(field: FieldInfo) -> list[str]:
     return found
 
 
-def _flag(name: str, field: FieldInfo, part: str) -> Any:
+def _flag(name: str, field: "FieldInfo", part: str) -> Any:
     words, default = choices(field), default_text(field)
-    text = f"{field.description}".capitalize() if not words else f"{field.description} ({', '.join(words)})"
+    said = f"{field.description}"
+    text = said[:1].upper() + said[1:] + (f" ({', '.join(words)})" if words else "")
     shown = f"{text} [default: {default}]" if default else text
     option = typer.Option(
         f"--{name.replace('_', '-')}" + (f"/--no-{name.replace('_', '-')}" if field.annotation is bool else ""),
@@ -72,18 +104,27 @@ def _flag(name: str, field: FieldInfo, part: str) -> Any:
         rich_help_panel=part,
         show_default=False,
         metavar=None if field.annotation is bool else _metavar(field),
+        hidden=name not in SHORT_HELP,
+        autocompletion=_completer(words) if words else None,
     )
     return Annotated[_plain_type(field) | None, option]
 
 
-def _plain_type(field: FieldInfo) -> Any:
+def _completer(words: list[str]) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+def _plain_type(field: "FieldInfo") -> Any:
     if get_origin(field.annotation) in (list, dict):
         return str
     kinds = [kind for kind in (get_args(field.annotation) or [field.annotation]) if kind is not NoneType]
     return kinds[0] if len(kinds) == 1 and kinds[0] in (bool, int, float) and not choices(field) else str
 
 
-def _metavar(field: FieldInfo) -> str:
+def _metavar(field: "FieldInfo") -> str:
     kind = _plain_type(field)
     if get_origin(field.annotation) is list:
         return "A,B,..."

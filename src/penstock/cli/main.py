@@ -1,6 +1,7 @@
 """`penstock`: the commands together, and how any of them ends."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -8,8 +9,11 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from penstock.cli import INTERRUPTED
+from penstock.cli.job_flags import with_flags
+from penstock.cli.long_help import show_hidden
 from penstock.cli.output import print_error
 from penstock.errors import PenstockError
 from penstock.version import __version__
@@ -36,7 +40,6 @@ app = typer.Typer(
     name="penstock",
     no_args_is_help=True,
     rich_markup_mode="rich",
-    add_completion=False,
     pretty_exceptions_enable=False,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -58,6 +61,18 @@ _COMMANDS = {
 }
 
 
+_COMPLETES = "_PENSTOCK_COMPLETE"
+"""Set by a shell that asks for completions."""
+
+
+class _CompletedCommand(TyperCommand):
+    """A command whose hidden flags are completed as well."""
+
+    def shell_complete(self, context: Any, incomplete: str) -> Any:
+        show_hidden(self)
+        return super().shell_complete(context, incomplete)
+
+
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
@@ -74,8 +89,7 @@ def _root(
 def run() -> int:
     """The exit code of the command in `sys.argv`; its error is printed."""
     try:
-        for name in _asked_for(sys.argv[1:]):
-            _register(name)
+        _register_for(_words())
         return int(app(standalone_mode=False) or 0)
     except typer.Abort:
         raise KeyboardInterrupt from None
@@ -101,23 +115,46 @@ def _of_system(error: OSError) -> str:
     return f"{what}, while a file was being read or written: see whether a disk is full (df -h), then try again."
 
 
-def _asked_for(arguments: list[str]) -> list[str]:
-    """The command named first; all of them where the answer may be a list of commands."""
-    if arguments[:1] == ["--version"]:
-        return []
-    named = [argument for argument in arguments if not argument.startswith("-")]
-    return named[:1] if named and named[0] in _COMMANDS else list(_COMMANDS)
+def _words() -> list[str]:
+    """What was typed behind `penstock`; a shell that completes a command says it in its environment."""
+    typed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
+    return typed.split()[1:] if _COMPLETES in os.environ else sys.argv[1:]
 
 
-def _register(name: str) -> None:
+def _register_for(words: list[str]) -> None:
+    """Add the command that is named first, or all of them by their summaries where they may be listed."""
+    if words[:1] == ["--version"]:
+        return
+    named = [word for word in words if not word.startswith("-")]
+    if named and named[0] in _COMMANDS:
+        _register(named[0], _found(named[0]))
+    else:
+        for name in _COMMANDS:
+            app.command(name)(_summary(_found(name)))
+
+
+def _found(name: str) -> Any:
     module, _, attribute = _COMMANDS[name].partition(":")
-    command = getattr(import_module(module), attribute)
+    return getattr(import_module(module), attribute)
+
+
+def _summary(command: Any) -> Callable[[], None]:
+    """A command without its flags, which cost more than all else that a list of commands needs."""
+
+    def listed() -> None:
+        """Never called: a command that is called is registered itself."""
+
+    listed.__doc__ = command.info.help if isinstance(command, typer.Typer) else command.__doc__
+    return listed
+
+
+def _register(name: str, command: Any) -> None:
     if isinstance(command, typer.Typer):
         for each in command.registered_commands:
             each.callback = each.callback and _interruptible(each.callback)
         app.add_typer(command, name=name)
     else:
-        app.command(name)(_interruptible(command))
+        app.command(name, cls=_CompletedCommand)(_interruptible(with_flags(command)))
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:

@@ -3,31 +3,18 @@
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.output import JsonOption, print_json, short
-from penstock.cluster.document import Machine, read_cluster
-from penstock.cluster.shaping import (
-    Classes,
-    Standing,
-    carry_out,
-    classes_of,
-    clear_commands,
-    default_groups,
-    look,
-    machine_of,
-    own_address,
-    peers_of,
-    read_groups,
-    refuse_foreign,
-    set_commands,
-)
-from penstock.cluster.shaping.commands import class_number
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.cluster.document import Machine
+    from penstock.cluster.shaping import Classes, Standing
 
 net = typer.Typer(no_args_is_help=True, help="Give flows of a run their shares of a network interface (Linux, root).")
 
@@ -54,6 +41,8 @@ def show_command(
 
     Example: penstock net show eth0 --cluster cluster.yaml
     """
+    from penstock.cluster.shaping import look
+
     if cluster is None and (machine is not None or groups is not None or router):
         raise PenstockError("--machine, --router and --groups belong to a cluster: name its file with --cluster.")
     standing = look(device)
@@ -82,6 +71,8 @@ def apply_command(
 
     Example: penstock net apply eth0 --cluster cluster.yaml --yes
     """
+    from penstock.cluster.shaping import carry_out, clear_commands, set_commands
+
     standing = _standing(device, force)
     chosen, planned = _planned(device, cluster, machine, router, groups)
     commands = [*(clear_commands(device) if standing.made else []), *set_commands(planned, device)]
@@ -107,6 +98,8 @@ def clear_command(
 
     Example: penstock net clear eth0 --yes
     """
+    from penstock.cluster.shaping import carry_out, clear_commands
+
     standing = _standing(device, force)
     commands = clear_commands(device) if standing.made else []
     if yes:
@@ -121,8 +114,10 @@ def clear_command(
         print(f"{device} has nothing of penstock's ({standing.kind} {standing.handle}).")
 
 
-def _standing(device: str, force: bool) -> Standing:
+def _standing(device: str, force: bool) -> "Standing":
     """What an interface has, if that may be removed."""
+    from penstock.cluster.shaping import look, refuse_foreign
+
     standing = look(device)
     if not force:
         refuse_foreign(standing, device)
@@ -131,7 +126,10 @@ def _standing(device: str, force: bool) -> Standing:
 
 def _planned(
     device: str, cluster: Path, machine: str | None, router: bool, groups: Path | None
-) -> tuple[Machine, Classes]:
+) -> "tuple[Machine, Classes]":
+    from penstock.cluster.document import read_cluster
+    from penstock.cluster.shaping import classes_of, default_groups, machine_of, own_address, peers_of, read_groups
+
     if router and machine is None:
         raise PenstockError("A router is no machine of the cluster: say with --machine where this interface leads.")
     document = read_cluster(str(cluster))
@@ -143,7 +141,9 @@ def _planned(
     return chosen, classes_of(wanted, chosen, own_address(chosen) if router else peers_of(document, chosen))
 
 
-def _class_fields(planned: Classes) -> list[dict[str, Any]]:
+def _class_fields(planned: "Classes") -> list[dict[str, Any]]:
+    from penstock.cluster.shaping.commands import class_number
+
     return [
         {
             "number": class_number(place),
@@ -158,7 +158,7 @@ def _class_fields(planned: Classes) -> list[dict[str, Any]]:
     ]
 
 
-def _standing_fields(standing: Standing) -> dict[str, Any]:
+def _standing_fields(standing: "Standing") -> dict[str, Any]:
     return {
         "kind": standing.kind,
         "handle": standing.handle,
@@ -167,7 +167,7 @@ def _standing_fields(standing: Standing) -> dict[str, Any]:
     }
 
 
-def _print_standing(device: str, standing: Standing) -> None:
+def _print_standing(device: str, standing: "Standing") -> None:
     whose = "set by penstock" if standing.ours else "set by someone else" if standing.foreign else "the kernel's own"
     print(f"{device}: {standing.kind} {standing.handle}, {whose}")
     if standing.classes:
@@ -178,7 +178,7 @@ def _print_standing(device: str, standing: Standing) -> None:
         Console().print(table)
 
 
-def _print_planned(planned: Classes) -> None:
+def _print_planned(planned: "Classes") -> None:
     table = Table("class", "group", "Mbit/s", "at most", "priority", "packets", box=None)
     for row in _class_fields(planned):
         what = f"dscp {row['dscp']}" if row["dscp"] is not None else f"to {len(row['addresses'])} machines"

@@ -1,7 +1,7 @@
 """`penstock partition`: cut a graph, or compare ways of cutting it."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,9 +20,11 @@ from penstock.cli.output import (
 )
 from penstock.cli.progress import shown_progress
 from penstock.errors import PenstockError
-from penstock.graph.integrity import check_graph
-from penstock.partition import Cut, Metrics, assign, cut
 from penstock.progress import Progress
+
+if TYPE_CHECKING:
+    from penstock.graph import Graph
+    from penstock.partition import Cut, Metrics
 
 
 def partition_command(
@@ -49,6 +51,8 @@ def partition_command(
 
     Example: penstock partition data/arxiv --parts 4 --compare
     """
+    from penstock.partition import Cut, Metrics, cut
+
     names = tuple(name.strip() for name in balance.split(",") if name.strip())
     if parts == 1 and trainers == 1:
         raise PenstockError(
@@ -78,7 +82,9 @@ def partition_command(
         print(f"Written to {out}")
 
 
-def _compare(graph: str, base: Cut, methods: str, threads: int | None, unchecked: bool, as_json: bool) -> None:
+def _compare(graph: str, base: "Cut", methods: str, threads: int | None, unchecked: bool, as_json: bool) -> None:
+    from penstock.graph.integrity import check_graph
+
     wanted = methods.split(",") if methods else ["random", "chunk", "stream", "metis", "metis+balanced", "hypergraph"]
     ways = [_named_cut(base, name.strip()) for name in wanted]
     rows: list[dict[str, Any]] = []
@@ -102,7 +108,7 @@ def _compare(graph: str, base: Cut, methods: str, threads: int | None, unchecked
         _print_table(rows)
 
 
-def _named_cut(base: Cut, name: str) -> Cut:
+def _named_cut(base: "Cut", name: str) -> "Cut":
     from dataclasses import replace
 
     from penstock.partition.cutting import REFINEMENTS
@@ -115,18 +121,20 @@ def _named_cut(base: Cut, name: str) -> Cut:
     return replace(base, method=method, refine=refine or base.refine)
 
 
-def _assign(graph: Any, how: Cut, threads: int | None, progress: Progress) -> Metrics:
+def _assign(graph: "Graph", how: "Cut", threads: int | None, progress: Progress) -> "Metrics":
+    from penstock.partition import assign
+
     progress.note(f"{how.method}{'+' + how.refine if how.refine else ''}:")
     return assign(graph, how, threads, progress).metrics
 
 
-def _load(graph: str, unchecked: bool) -> Any:
+def _load(graph: str, unchecked: bool) -> "Graph":
     from penstock.graph.convert import load
 
     return load(graph, unchecked=unchecked)
 
 
-def _fields(how: Cut, metrics: Metrics, cost: Measured) -> dict[str, Any]:
+def _fields(how: "Cut", metrics: "Metrics", cost: Measured) -> dict[str, Any]:
     """The JSON interface of a cut."""
     return {
         "method": how.method,

@@ -2,21 +2,21 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.job_flags import with_job_flags
+from penstock.cli.job_flags import takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json, short
-from penstock.cli.progress import shown_progress
-from penstock.plan.document import Plan, write_plan
-from penstock.plan.placement import Budget
-from penstock.train.job import make_job, read_job
+from penstock.cli.progress import importing, shown_progress
+
+if TYPE_CHECKING:
+    from penstock.plan.document import Plan
 
 
-@with_job_flags
+@takes_job_flags
 def plan_command(
     job: Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")] = None,
     cluster: Annotated[str, typer.Option(help="The cluster file: machines, what they have, their links.")] = "2x1",
@@ -38,11 +38,15 @@ def plan_command(
     Example: penstock plan job.yaml --cluster cluster.yaml --profile profile.json -o plan.json
     """
     from penstock.cluster.document import read_cluster
-    from penstock.cluster.planning import plan_run
+    from penstock.train.job import make_job, read_job
 
     check_new_file(out, force)
     chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
-    with shown_progress(as_json) as progress:
+    with shown_progress(as_json, f"Planning for the cluster {cluster}.") as progress:
+        with importing(progress, "torch"):
+            from penstock.cluster.planning import plan_run
+            from penstock.plan.document import write_plan
+            from penstock.plan.placement import Budget
         plan = plan_run(
             chosen,
             read_cluster(cluster),
@@ -60,7 +64,7 @@ def plan_command(
         _print(plan, out)
 
 
-def _fields(plan: Plan) -> dict[str, Any]:
+def _fields(plan: "Plan") -> dict[str, Any]:
     return {
         "placement": plan.placement,
         "flows": plan.flows,
@@ -72,7 +76,7 @@ def _fields(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _print(plan: Plan, out: Path) -> None:
+def _print(plan: "Plan", out: Path) -> None:
     # Where nobody looks, no width limits the table.
     console = Console(width=None if sys.stdout.isatty() else 140)
     table = Table("placement", "flows", "ms", "epoch s", "slowest link", "its bytes", "least ms", "gap", box=None)

@@ -1,20 +1,21 @@
 """`penstock profile`: what a job's iterations cost, as a document."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.job_flags import with_job_flags
+from penstock.cli.job_flags import takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, check_new_file, print_json, short
-from penstock.cli.progress import shown_progress
-from penstock.cost.profile import Profile, write_profile
-from penstock.train.job import make_job, read_job
+from penstock.cli.progress import importing, shown_progress
+
+if TYPE_CHECKING:
+    from penstock.cost.profile import Profile
 
 
-@with_job_flags
+@takes_job_flags
 def profile_command(
     job: Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")] = None,
     cluster: Annotated[
@@ -31,12 +32,15 @@ def profile_command(
     Example: penstock profile job.yaml --cluster cluster.yaml -o profile.json
     """
     from penstock.cluster.document import read_cluster
-    from penstock.cluster.profiling import profile_job
+    from penstock.train.job import make_job, read_job
 
     check_new_file(out, force)
     chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
     machines = read_cluster(cluster)
-    with shown_progress(as_json) as progress:
+    with shown_progress(as_json, f"Profiling for the cluster {cluster}.") as progress:
+        with importing(progress, "torch"):
+            from penstock.cluster.profiling import profile_job
+            from penstock.cost.profile import write_profile
         profile = profile_job(chosen, machines, iterations, progress)
     write_profile(profile, out)
     if as_json:
@@ -45,7 +49,7 @@ def profile_command(
         _print(profile, out)
 
 
-def _fields(profile: Profile) -> dict[str, Any]:
+def _fields(profile: "Profile") -> dict[str, Any]:
     flows = {name: [sum(row[w] for row in rows) for w in range(profile.workers)] for name, rows in _rows(profile)}
     return {
         "iterations": profile.iterations,
@@ -59,11 +63,11 @@ def _fields(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _rows(profile: Profile) -> list[tuple[str, list[list[float]]]]:
+def _rows(profile: "Profile") -> list[tuple[str, list[list[float]]]]:
     return [("lists", profile.lists), ("features", profile.features)]
 
 
-def _print(profile: Profile, out: Path) -> None:
+def _print(profile: "Profile", out: Path) -> None:
     print(
         f"{profile.iterations} iterations of {profile.workers} workers over {profile.parts} parts;"
         f" {profile.batches:,} iterations an epoch"

@@ -17,8 +17,10 @@ _STATUS_SECONDS = 1.0
 
 
 @contextmanager
-def shown_progress(quiet: bool) -> Iterator[Progress]:
-    """The progress a command shows; silent with --json."""
+def shown_progress(quiet: bool, opening: str = "") -> Iterator[Progress]:
+    """The progress a command shows, after a line that says at once what it does; silent with --json."""
+    if opening and not quiet:
+        print(opening, file=sys.stderr, flush=True)
     if quiet:
         yield _NoteKeeper()
     elif sys.stderr.isatty():
@@ -26,6 +28,16 @@ def shown_progress(quiet: bool) -> Iterator[Progress]:
             yield _BarProgress(bars)
     else:
         yield _LineProgress()
+
+
+@contextmanager
+def importing(progress: Progress, what: str) -> Iterator[None]:
+    """Imports that take seconds, shown as a step of the work; none where they have been made before."""
+    if what.lower() in sys.modules:
+        yield
+        return
+    with progress.step(f"Importing {what}"):
+        yield
 
 
 class _NoteKeeper(Progress):

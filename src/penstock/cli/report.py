@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.api import job_defaults
 from penstock.cli.output import JsonOption, print_json
 from penstock.errors import PenstockError
-from penstock.report import write_report
 
 
 def report_command(
@@ -21,6 +19,9 @@ def report_command(
 
     Example: penstock report runs/arxiv --open
     """
+    from penstock.report import write_report
+    from penstock.train.job import job_defaults
+
     page = write_report(run, job_defaults())
     if as_json:
         print_json({"path": str(page), "bytes": page.stat().st_size})

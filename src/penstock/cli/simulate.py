@@ -3,39 +3,34 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
 from penstock.cli.output import JsonOption, print_json
-from penstock.cli.simulate_trace import print_trace, refuse_options, trace_fields
-from penstock.report.gantt import Shown, check_form, path_by_kind, path_sentence, write_timeline
-from penstock.report.words import percent, seconds
-from penstock.simulate import POLICIES, RatePolicy, Timeline, critical_path, lower_bound, policy_named
-from penstock.simulate.coflows import coflow_times
-from penstock.simulate.document import read_workload
-from penstock.simulate.pace import bubble_fraction, exposed_seconds, step_seconds
-from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
-from penstock.simulate.rates.families import PRIORITY
-from penstock.simulate.scenario import Scenario, build_scenario
-from penstock.simulate.traces import TRACE_POLICIES
+
+if TYPE_CHECKING:
+    from penstock.simulate import RatePolicy, Timeline
+    from penstock.simulate.scenario import Scenario
 
 _BUSIEST = 3
-_FOR_ANY = {name: COFLOW_POLICIES[name] for name in ("hermod", "slack")}
+_FOR_ANY = ("hermod", "slack")
 """Orders of coflows that say something where there is no language model."""
+# Written here, as the tables of policies import their kernels; a test compares these words with the tables.
+_POLICY_HELP = (
+    "How flows share links: oes, maxmin, fifo, mrtf, omcoflow, iteration-first, critical-path; of coflows fair,"
+    " ep-over-dp, dp-first, pp-first, ep-first, bytescheduler, hermod, slack; of a trace fair, fifo, sebf, sincronia."
+    " If none: hermod for an llm, sebf for a trace, else oes."
+)
 
 
 def simulate_command(
     workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A workload file (YAML).")],
     policy: Annotated[
         str | None,
-        typer.Option(
-            help=f"How flows share links: {', '.join(POLICIES)}; of a trace {', '.join(TRACE_POLICIES)}."
-            " If none: hermod for an llm, sebf for a trace, else oes."
-        ),
+        typer.Option(help=_POLICY_HELP),
     ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Run all fitting policies and print a table.")] = False,
     queues: Annotated[
@@ -51,6 +46,13 @@ def simulate_command(
 
     Example: penstock simulate workload.yaml --policy oes --timeline timeline.html
     """
+    from penstock.cli.simulate_trace import print_trace, refuse_options, trace_fields
+    from penstock.report.gantt import Shown, check_form, write_timeline
+    from penstock.simulate import lower_bound, policy_named
+    from penstock.simulate.document import read_workload
+    from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
+    from penstock.simulate.scenario import build_scenario
+
     written = timeline or []
     # What can be refused at once is refused before anything is simulated.
     for path in written:
@@ -64,7 +66,8 @@ def simulate_command(
     if policy is not None:
         policy_named(policy)
     policy = policy or ("oes" if document.llm is None else "hermod")
-    fitting = FLOW_POLICIES | _FOR_ANY if document.llm is None else COFLOW_POLICIES
+    for_any = {name: COFLOW_POLICIES[name] for name in _FOR_ANY}
+    fitting = FLOW_POLICIES | for_any if document.llm is None else COFLOW_POLICIES
     scenario = build_scenario(document, iterations)
     found = scenario.simulate(policy, segments=bool(written), queues=queues)
     bound = lower_bound(found.case)
@@ -85,9 +88,15 @@ def simulate_command(
 
 
 def _compared(
-    scenario: Scenario, bound: float, policies: Mapping[str, RatePolicy], queues: int | None, by: str
+    scenario: "Scenario", bound: float, policies: "Mapping[str, RatePolicy]", queues: int | None, by: str
 ) -> list[dict[str, Any]]:
     """Every policy, the one with the least of `by` first."""
+    import numpy as np
+
+    from penstock.simulate.coflows import coflow_times
+    from penstock.simulate.pace import step_seconds
+    from penstock.simulate.rates.families import PRIORITY
+
     rows: list[dict[str, Any]] = []
     for policy, rule in policies.items():
         found = scenario.simulate(policy, queues=queues if rule.family == PRIORITY else None)
@@ -109,8 +118,11 @@ def _compared(
     return [{**row, "ratio": row[by] / best if best else 1.0} for row in rows]
 
 
-def _steps(found: Timeline, scenario: Scenario) -> dict[str, Any]:
+def _steps(found: "Timeline", scenario: "Scenario") -> dict[str, Any]:
     """What a step takes, and what coflows do."""
+    from penstock.simulate.coflows import coflow_times
+    from penstock.simulate.pace import bubble_fraction, exposed_seconds, step_seconds
+
     return {
         "step_s": step_seconds(found.case, found.ends),
         "bubble_fraction": bubble_fraction(found, scenario.placement) if scenario.language_model else None,
@@ -124,7 +136,9 @@ def _gap(makespan: float, bound: float) -> float:
     return max(0.0, makespan / bound - 1) if bound else 0.0
 
 
-def _fields(found: Timeline, policy: str, bound: float) -> dict[str, Any]:
+def _fields(found: "Timeline", policy: str, bound: float) -> dict[str, Any]:
+    from penstock.simulate import critical_path
+
     use = zip(found.network.link_names, found.link_use.tolist(), strict=True)
     return {
         "policy": policy,
@@ -138,7 +152,13 @@ def _fields(found: Timeline, policy: str, bound: float) -> dict[str, Any]:
     }
 
 
-def _print(found: Timeline, policy: str, bound: float) -> None:
+def _print(found: "Timeline", policy: str, bound: float) -> None:
+    import numpy as np
+
+    from penstock.report.gantt import path_by_kind, path_sentence
+    from penstock.report.words import percent, seconds
+    from penstock.simulate import critical_path
+
     each = f" ({seconds(found.makespan / found.iterations)} each)" if found.iterations > 1 else ""
     count = f"{found.iterations:,} iteration{'s' if found.iterations > 1 else ''}"
     print(f"{policy}: {count} in {seconds(found.makespan)}{each}")
@@ -151,6 +171,8 @@ def _print(found: Timeline, policy: str, bound: float) -> None:
 
 
 def _print_steps(steps: dict[str, Any]) -> None:
+    from penstock.report.words import percent, seconds
+
     exposed = f"{seconds(steps['exposed_communication_s'])} of it is communication that nothing hides"
     print(f"A step takes {seconds(steps['step_s'])}; {exposed}")
     if steps["bubble_fraction"] is not None:
@@ -162,6 +184,8 @@ def _print_steps(steps: dict[str, Any]) -> None:
 
 
 def _print_table(compared: list[dict[str, Any]], policy: str) -> None:
+    from penstock.report.words import percent, seconds
+
     columns = ("step", "to the best", "makespan", "gap", "mean coflow", "slowest link", "used")
     table = Table(Column("policy", no_wrap=True), *columns)
     for row in compared:

@@ -2,16 +2,18 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.output import ForceOption, JsonOption, measured, print_json
 from penstock.cli.progress import shown_progress
+from penstock.errors import PenstockError
 from penstock.graph.atomic import check_target
-from penstock.graph.graph import Graph
-from penstock.graph.schema import edge_key
 from penstock.progress import Progress
+
+if TYPE_CHECKING:
+    from penstock.graph import Graph
 
 
 class TableFormatChoice(StrEnum):
@@ -60,8 +62,11 @@ def export_command(
 
     Example: [bold]penstock data export data/shop --out tables/shop --format csv[/bold]
     """
+    from penstock.graph import Graph
     from penstock.graph.tables import export_tables
 
+    if out.suffix.lower() in (".csv", ".parquet", ".jsonl", ".npz"):
+        raise PenstockError(f"--out {out} is a folder of tables: name one without extension, and choose --format.")
     with measured() as took, shown_progress(as_json) as progress:
         graph = Graph.open(source)
         files = export_tables(graph, out, form.value, force, progress)
@@ -73,7 +78,7 @@ def export_command(
     print(f"Wrote {len(files)} files to {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB.")
 
 
-def _import(source: Path, out: Path, force: bool, progress: Progress) -> Graph:
+def _import(source: Path, out: Path, force: bool, progress: Progress) -> "Graph":
     if source.suffix.lower() in (".yaml", ".yml"):
         from penstock.graph.tables import import_tables
 
@@ -84,7 +89,9 @@ def _import(source: Path, out: Path, force: bool, progress: Progress) -> Graph:
     return load(source).save(out, force)
 
 
-def _print_graph(graph: Graph) -> None:
+def _print_graph(graph: "Graph") -> None:
+    from penstock.graph.schema import edge_key
+
     for name, nodes in graph.nodes.items():
         print(f"  {name}: {nodes.count:,} vertices, fields {', '.join(nodes.fields) or 'none'}")
     for edge_type, edges in graph.edges.items():

@@ -1,23 +1,24 @@
 """`penstock train`: a job to a trained model, or a run that goes on."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.api import Run, train
 from penstock.cli import INTERRUPTED
-from penstock.cli.job_flags import with_job_flags
+from penstock.cli.job_flags import takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, TrustOption, print_error, print_json
-from penstock.cli.progress import shown_progress
+from penstock.cli.progress import importing, shown_progress
 from penstock.errors import PenstockError
 from penstock.progress import Progress
-from penstock.train.job import make_job, read_job
+
+if TYPE_CHECKING:
+    from penstock.api import Run
 
 
-@with_job_flags
+@takes_job_flags
 def train_command(
     job: Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="A run folder to go on from.")] = None,
@@ -42,7 +43,7 @@ def train_command(
 
     Example: penstock train --resume runs/synthetic-arxiv-sage-1
     """
-    with shown_progress(as_json) as progress:
+    with shown_progress(as_json, _opening(job, resume, plan, fields)) as progress:
         run = _trained(job, resume, cluster, plan, force, trust_module, fields, progress)
     if as_json:
         print_json({**run.result, "state": run.state, "report": run.page and str(run.page), "notes": progress.notes})
@@ -51,6 +52,16 @@ def train_command(
     if run.state == "interrupted":
         print_error(f"{run.message} Go on with: penstock train --resume {run.path}")
         raise typer.Exit(INTERRUPTED)
+
+
+def _opening(job: Path | None, resume: Path | None, plan: Path | None, fields: dict[str, Any]) -> str:
+    """What a terminal shows before anything large is imported."""
+    if resume is not None:
+        return f"Resuming the run in {resume}."
+    told = [f"the plan {plan}"] if plan else [f"the job {job}"] if job else []
+    if fields.get("graph"):
+        told.append(f"the graph {fields['graph']}")
+    return f"Training: {' and '.join(told) or 'the default job'}."
 
 
 def _trained(
@@ -62,7 +73,11 @@ def _trained(
     trust_module: bool,
     fields: dict[str, Any],
     progress: Progress,
-) -> Run:
+) -> "Run":
+    from penstock.train.job import make_job, read_job
+
+    with importing(progress, "torch"):
+        from penstock.api import train
     if plan is not None:
         if any(each is not None for each in (job, resume, cluster)):
             raise PenstockError("A plan holds its job and its cluster: give --plan alone, with flags such as --epochs.")
@@ -75,7 +90,7 @@ def _trained(
     return train(resume=resume, progress=progress, trust_module=trust_module, **fields)
 
 
-def _print(run: Run) -> None:
+def _print(run: "Run") -> None:
     result = run.result
     table = Table("", "validation", "test")
     for name in {**run.val, **run.test}:

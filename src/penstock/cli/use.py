@@ -1,20 +1,22 @@
 """`penstock evaluate`, `predict` and `embed`: a run's best model put to use."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.output import ForceOption, JsonOption, TrustOption, UncheckedOption, measured, print_json
-from penstock.cli.progress import shown_progress
-from penstock.graph.convert import load
-from penstock.graph.graph import Graph
-from penstock.train.use import embed_run, evaluate_run, predict_run
+from penstock.cli.progress import importing, shown_progress
+
+if TYPE_CHECKING:
+    from penstock.graph import Graph
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-OutOption = Annotated[Path, typer.Option("--out", help="The Parquet file to write.")]
+OutOption = Annotated[
+    Path, typer.Option("--out", help="The file to write: .parquet, .csv, .npz or .jsonl, by its extension.")
+]
 GraphOption = Annotated[str | None, typer.Option("--graph", help="Another graph of the same shape than the run's own.")]
 
 
@@ -31,9 +33,16 @@ def evaluate_command(
     Example: penstock evaluate runs/synthetic-arxiv-sage-1 --split test
     """
     splits = [name.strip() for name in split.split(",") if name.strip()]
-    with measured() as cost, shown_progress(as_json) as progress:
+    with measured() as cost, shown_progress(as_json, f"Evaluating the run in {run}.") as progress:
+        with importing(progress, "torch"):
+            from penstock.train.use import evaluate_run
         found = evaluate_run(
-            run, splits, _opened(graph), progress=progress, trust_module=trust_module, unchecked=unchecked
+            run,
+            splits,
+            _opened(graph),
+            progress=progress,
+            trust_module=trust_module,
+            unchecked=unchecked,
         )
     if as_json:
         print_json({**found, **cost.fields()})
@@ -54,13 +63,25 @@ def predict_command(
     unchecked: UncheckedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write predictions as Parquet, with the ids of your tables: a class and its probability, a number, a link's score.
+    """Write predictions with the ids of your tables: a class and its probability, a number, a link's score.
 
     Example: penstock predict runs/synthetic-arxiv-sage-1 --out predictions.parquet
     """
-    with measured() as cost, shown_progress(as_json) as progress:
+    from penstock.train.table_file import check_table_file
+
+    check_table_file(out, force)
+    with measured() as cost, shown_progress(as_json, f"Predicting with the run in {run}.") as progress:
+        with importing(progress, "torch"):
+            from penstock.train.use import predict_run
         rows = predict_run(
-            run, out, split, force, _opened(graph), progress=progress, trust_module=trust_module, unchecked=unchecked
+            run,
+            out,
+            split,
+            force,
+            _opened(graph),
+            progress=progress,
+            trust_module=trust_module,
+            unchecked=unchecked,
         )
     _tell(out, rows, cost.fields(), as_json)
 
@@ -75,11 +96,16 @@ def embed_command(
     unchecked: UncheckedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write vertex embeddings as Parquet, with the ids of your tables.
+    """Write vertex embeddings with the ids of your tables.
 
-    Example: penstock embed runs/synthetic-arxiv-sage-1 --out embeddings.parquet
+    Example: penstock embed runs/synthetic-arxiv-sage-1 --out embeddings.npz
     """
-    with measured() as cost, shown_progress(as_json) as progress:
+    from penstock.train.table_file import check_table_file
+
+    check_table_file(out, force)
+    with measured() as cost, shown_progress(as_json, f"Embedding with the run in {run}.") as progress:
+        with importing(progress, "torch"):
+            from penstock.train.use import embed_run
         rows = embed_run(
             run,
             out,
@@ -93,7 +119,9 @@ def embed_command(
     _tell(out, rows, cost.fields(), as_json)
 
 
-def _opened(graph: str | None) -> Graph | None:
+def _opened(graph: str | None) -> "Graph | None":
+    from penstock.graph.convert import load
+
     return None if graph is None else load(graph)
 
 

@@ -5,19 +5,14 @@
 - `exchange`: `all_to_all` over torch.distributed, phase by phase. Its torch is imported when it is asked for.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.coflow.matching import SCHEDULES, Phase, bound, schedule, seconds
+from penstock.lazy import lazy_names
 
 if TYPE_CHECKING:
     from penstock.coflow.exchange import all_to_all
 
 __all__ = ["SCHEDULES", "Phase", "all_to_all", "bound", "schedule", "seconds"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "all_to_all":
-        from penstock.coflow.exchange import all_to_all
-
-        return all_to_all
-    raise AttributeError(f"module 'penstock.coflow' has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {"penstock.coflow.exchange": ("all_to_all",)})

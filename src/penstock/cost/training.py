@@ -12,6 +12,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept
 from penstock.nn import GraphSAGE
+from penstock.nn.eager import eager
 from penstock.pipeline import HostCarrier, Loader, PipelineOptions, Schedule
 from penstock.pipeline.loading import Batch
 from penstock.sampling import BatchKey, MiniBatch, NeighbourSampler
@@ -41,7 +42,7 @@ def sage_step(graph: Graph, hidden: int, layers: int) -> Step:
     """Forward, backward and Adam step of a GraphSAGE on a batch."""
     torch.manual_seed(0)
     model = GraphSAGE(graph, hidden=hidden, layers=layers)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.003)
+    optimiser = eager(torch.optim.Adam)(model.parameters(), lr=0.003)
 
     def step(batch: MiniBatch) -> float:
         optimiser.zero_grad(set_to_none=True)

@@ -4,8 +4,31 @@
 and files, `generate` from recipes. Nothing here knows about partitions, models or training.
 """
 
-from penstock.graph.graph import EdgeSet, Graph, NodeSet
-from penstock.graph.ids import StringIds
-from penstock.graph.schema import EdgeType
+from typing import TYPE_CHECKING
+
+from penstock.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.graph.graph import EdgeSet, Graph, NodeSet
+    from penstock.graph.ids import StringIds
+    from penstock.graph.schema import EdgeType
 
 __all__ = ["EdgeSet", "EdgeType", "Graph", "NodeSet", "StringIds"]
+
+# Looked up on first use, so that reading a document or a command's help waits for no kernels.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "penstock.graph.graph": (
+            "EdgeSet",
+            "Graph",
+            "NodeSet",
+        ),
+        "penstock.graph.ids": ("StringIds",),
+        "penstock.graph.schema": ("EdgeType",),
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

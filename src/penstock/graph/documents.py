@@ -1,11 +1,15 @@
 """Documents: JSON that says what a folder is, YAML that a user wrote; read, checked, and refused with a sentence."""
 
 import json
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from penstock.errors import PenstockError
 
@@ -15,9 +19,24 @@ class StrictDocument(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_keys(cls, raw: Any) -> Any:
+        """Refuse an unknown key before all else, as a misspelt key would also be reported as missing."""
+        if isinstance(raw, dict) and not raw.keys() <= (known := _keys_of(cls)).keys():
+            key = next(key for key in raw if key not in known)
+            raise ValueError(f"unknown key {key!r} ({_meant(str(key), known)})")
+        return raw
+
 
 Model = TypeVar("Model", bound=StrictDocument)
 _MOST_REPEATED = 100_000
+
+
+@cache
+def _keys_of(kind: type[StrictDocument]) -> dict[str, None]:
+    """The keys of a document as they are written, in their order."""
+    return {str(field.validation_alias or name): None for name, field in kind.model_fields.items()}
 
 
 def read_checked(path: Path, model: type[Model], form: str, version: int) -> Model:
@@ -99,11 +118,89 @@ def split_commas(value: object) -> object:
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first complaint of a validation, with the place it concerns."""
-    problem = error.errors()[0]
-    place = ".".join(str(part) for part in problem["loc"])
-    said = str(problem["msg"]).removeprefix("Value error, ")
-    return f"{place}: {said}" if place else said
+    """The first mistake in a document: its place, such as machines[2].nic_gbps, and what must be there instead.
+
+    Pydantic's own sentences are for programmers; none of them is passed on.
+    """
+    problem = error.errors(include_url=False)[0]
+    place, kind, context = _place(problem["loc"]), str(problem["type"]), problem.get("ctx", {})
+    if kind in ("value_error", "assertion_error"):
+        # Callers end the sentence.
+        said = re.sub(r": (did you mean .*\?)$", r" (\1)", str(context["error"]).rstrip("."))
+        return f"{place}: {said}" if place else said
+    place = place or "the document"
+    if kind == "missing":
+        return f"{place} is missing: add it"
+    found = f"{problem['input']!r}"
+    found = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
+    if kind == "literal_error":
+        words = re.findall(r"'([^']*)'", str(context["expected"]))
+        hint = _meant(str(problem["input"]), words) if words else f"use {context['expected']}"
+        return f"{place} cannot be {found} ({hint})"
+    shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in context.items()}
+    needed = _NEEDED.get(kind, "be valid").format(**shown)
+    return f"{place} must {needed} (it is {found})"
+
+
+_LONGEST = 60
+_WHOLE, _NUMBER, _SWITCH, _MAPPING = "be a whole number", "be a number", "be true or false", "map keys to values"
+_NEEDED = {
+    "greater_than": "be greater than {gt}",
+    "greater_than_equal": "be at least {ge}",
+    "less_than": "be less than {lt}",
+    "less_than_equal": "be at most {le}",
+    "multiple_of": "be a multiple of {multiple_of}",
+    "finite_number": "be a finite number",
+    "int_parsing": _WHOLE,
+    "int_type": _WHOLE,
+    "int_from_float": _WHOLE,
+    "int_parsing_size": "be a smaller number",
+    "float_parsing": _NUMBER,
+    "float_type": _NUMBER,
+    "bool_parsing": _SWITCH,
+    "bool_type": _SWITCH,
+    "string_type": "be a text",
+    "string_too_short": "have at least {min_length} characters",
+    "string_too_long": "have at most {max_length} characters",
+    "string_pattern_mismatch": "match the pattern {pattern}",
+    "list_type": "be a list",
+    "tuple_type": "be a list",
+    "too_short": "have at least {min_length} entries",
+    "too_long": "have at most {max_length} entries",
+    "dict_type": _MAPPING,
+    "mapping_type": _MAPPING,
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
+    "none_required": "be left out",
+    "extra_forbidden": "be left out",
+    "json_invalid": "be JSON",
+}
+"""What must hold where a check of that kind failed."""
+_ARMS = ("str", "int", "float", "bool", "none")
+"""Ways to read a value that may be of several types: no user wrote them, and they are no part of a place."""
+
+
+def _place(parts: Iterable[int | str]) -> str:
+    """Where a value stands, as one would write it: nodes[0].features[2]."""
+    place = ""
+    documents = _names_of_documents(StrictDocument)
+    for part in parts:
+        if isinstance(part, int):
+            place += f"[{part}]"
+        elif part not in _ARMS and part not in documents and not re.fullmatch(r"[\w-]*\[.*\]|constrained-\w+", part):
+            place += f".{part}" if place else part
+    return place
+
+
+def _names_of_documents(kind: type[BaseModel]) -> set[str]:
+    return {kind.__name__}.union(*(_names_of_documents(each) for each in kind.__subclasses__()))
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, or all of them; `nearest` as a remark."""
+    known = list(known)
+    close = get_close_matches(word, known, 1)
+    return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}"
 
 
 def _check_form(raw: Any, path: Path, form: str, version: int) -> None:

@@ -1,12 +1,16 @@
 """The ids users gave their vertices, kept so that they come back on the way out."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 from numba import njit
 
 from penstock.graph.arrays import Array
+
+if TYPE_CHECKING:
+    # Graphs without strings are opened without Arrow.
+    import pyarrow as pa
 
 
 class StringIds:
@@ -18,11 +22,15 @@ class StringIds:
     @classmethod
     def of(cls, strings: Sequence[str]) -> "StringIds":
         """From Python strings."""
+        import pyarrow as pa
+
         return cls.from_arrow(pa.array(strings, pa.large_string()))
 
     @classmethod
-    def from_arrow(cls, array: pa.Array) -> "StringIds":
+    def from_arrow(cls, array: "pa.Array") -> "StringIds":
         """From an Arrow string array without nulls."""
+        import pyarrow as pa
+
         array = array.cast(pa.large_string())
         _, offsets_buffer, data_buffer = array.buffers()
         if len(array) == 0 or offsets_buffer is None:
@@ -46,8 +54,10 @@ class StringIds:
         _take_bytes(self.offsets, self.data, np.asarray(rows, np.int64), offsets, data)
         return StringIds(offsets, data)
 
-    def to_arrow(self) -> pa.Array:
+    def to_arrow(self) -> "pa.Array":
         """As an Arrow large_string array, without copying."""
+        import pyarrow as pa
+
         return pa.LargeStringArray.from_buffers(
             len(self),
             pa.py_buffer(np.ascontiguousarray(self.offsets)),
@@ -68,6 +78,8 @@ def concatenate(pieces: Sequence[Ids]) -> Ids:
     """Ids one after the other; all of one kind."""
     if not isinstance(pieces[0], StringIds):
         return np.concatenate([np.asarray(piece) for piece in pieces])
+    import pyarrow as pa
+
     return StringIds.from_arrow(pa.concat_arrays([piece.to_arrow() for piece in pieces]))  # type: ignore[union-attr]
 
 

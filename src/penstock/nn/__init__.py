@@ -7,8 +7,9 @@ workers may share. `layers` stand on those, `zoo` on the layers, `options` say w
 modules that know nothing of blocks; `scorers` turn rows of vertices into scores of pairs.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.lazy import lazy_names
 
 if TYPE_CHECKING:
     from penstock.nn.adapter import Adapted, adapt
@@ -62,57 +63,53 @@ __all__ = [
 ]
 
 # Looked up on first use, so that reading the options (a job, the command line's help) does not wait for torch.
-_HOMES = {
-    "penstock.nn.adapter": (
-        "Adapted",
-        "adapt",
-    ),
-    "penstock.nn.aggregation": ("aggregate",),
-    "penstock.nn.attention": (
-        "attend",
-        "attend_jointly",
-    ),
-    "penstock.nn.layers": (
-        "DenseLayer",
-        "GATLayer",
-        "GCNLayer",
-        "GINLayer",
-        "RGCNLayer",
-        "SAGELayer",
-        "TypedDenseLayer",
-        "TypedGATLayer",
-    ),
-    "penstock.nn.options": (
-        "ModelOptions",
-        "model_options",
-    ),
-    "penstock.nn.scorers": (
-        "DistMultScorer",
-        "DotScorer",
-        "EdgeClassifier",
-        "MLPScorer",
-        "build_scorer",
-    ),
-    "penstock.nn.zoo": (
-        "GAT",
-        "GCN",
-        "GIN",
-        "MLP",
-        "RGCN",
-        "GATv2",
-        "GraphModel",
-        "GraphSAGE",
-        "TypedModel",
-        "build_model",
-    ),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(home), name)
-    raise AttributeError(f"module 'penstock.nn' has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "penstock.nn.adapter": (
+            "Adapted",
+            "adapt",
+        ),
+        "penstock.nn.aggregation": ("aggregate",),
+        "penstock.nn.attention": (
+            "attend",
+            "attend_jointly",
+        ),
+        "penstock.nn.layers": (
+            "DenseLayer",
+            "GATLayer",
+            "GCNLayer",
+            "GINLayer",
+            "RGCNLayer",
+            "SAGELayer",
+            "TypedDenseLayer",
+            "TypedGATLayer",
+        ),
+        "penstock.nn.options": (
+            "ModelOptions",
+            "model_options",
+        ),
+        "penstock.nn.scorers": (
+            "DistMultScorer",
+            "DotScorer",
+            "EdgeClassifier",
+            "MLPScorer",
+            "build_scorer",
+        ),
+        "penstock.nn.zoo": (
+            "GAT",
+            "GCN",
+            "GIN",
+            "MLP",
+            "RGCN",
+            "GATv2",
+            "GraphModel",
+            "GraphSAGE",
+            "TypedModel",
+            "build_model",
+        ),
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -5,11 +5,16 @@
 that computes, `buffers` the memory features are gathered into again and again.
 """
 
-from penstock.pipeline.carrying import HostCarrier
-from penstock.pipeline.flow import Flow, Stage, StageError
-from penstock.pipeline.loading import Loader
-from penstock.pipeline.options import PipelineOptions
-from penstock.pipeline.schedule import Planned, Position, Schedule
+from typing import TYPE_CHECKING
+
+from penstock.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.pipeline.carrying import HostCarrier
+    from penstock.pipeline.flow import Flow, Stage, StageError
+    from penstock.pipeline.loading import Loader
+    from penstock.pipeline.options import PipelineOptions
+    from penstock.pipeline.schedule import Planned, Position, Schedule
 
 __all__ = [
     "Flow",
@@ -22,3 +27,27 @@ __all__ = [
     "Stage",
     "StageError",
 ]
+
+# Looked up on first use, so that reading the options (a job, the command line's help) waits for no kernels.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "penstock.pipeline.carrying": ("HostCarrier",),
+        "penstock.pipeline.flow": (
+            "Flow",
+            "Stage",
+            "StageError",
+        ),
+        "penstock.pipeline.loading": ("Loader",),
+        "penstock.pipeline.options": ("PipelineOptions",),
+        "penstock.pipeline.schedule": (
+            "Planned",
+            "Position",
+            "Schedule",
+        ),
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,7 +6,25 @@ together in the dress of `style` and `script`. `gantt/` draws simulated timeline
 writes anything but the page.
 """
 
-from penstock.report.page import render, write_report
-from penstock.report.run_folder import Run, read_run
+from typing import TYPE_CHECKING
+
+from penstock.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.report.page import render, write_report
+    from penstock.report.run_folder import Run, read_run
 
 __all__ = ["Run", "read_run", "render", "write_report"]
+
+# Looked up on first use, so that a command's help waits for no page.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "penstock.report.page": ("render", "write_report"),
+        "penstock.report.run_folder": ("Run", "read_run"),
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,10 +6,15 @@ have weights (`weighted`), times (`temporal`) or may not be drawn (`exclusion`);
 Kernels work on one batch a call and release the lock, so that several threads prepare several batches.
 """
 
-from penstock.sampling.block import Block, MiniBatch, TypedBatch, TypedBlock
-from penstock.sampling.key import BatchKey
-from penstock.sampling.neighbours import ALL, NeighbourSampler
-from penstock.sampling.typed import TypedNeighbourSampler
+from typing import TYPE_CHECKING
+
+from penstock.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.sampling.block import Block, MiniBatch, TypedBatch, TypedBlock
+    from penstock.sampling.key import BatchKey
+    from penstock.sampling.neighbours import ALL, NeighbourSampler
+    from penstock.sampling.typed import TypedNeighbourSampler
 
 __all__ = [
     "ALL",
@@ -21,3 +26,26 @@ __all__ = [
     "TypedBlock",
     "TypedNeighbourSampler",
 ]
+
+# Looked up on first use, so that reading the options (a job, the command line's help) waits for no kernels.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "penstock.sampling.block": (
+            "Block",
+            "MiniBatch",
+            "TypedBatch",
+            "TypedBlock",
+        ),
+        "penstock.sampling.key": ("BatchKey",),
+        "penstock.sampling.neighbours": (
+            "ALL",
+            "NeighbourSampler",
+        ),
+        "penstock.sampling.typed": ("TypedNeighbourSampler",),
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

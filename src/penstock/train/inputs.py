@@ -15,7 +15,7 @@ from penstock.pipeline.carrying import HostCarrier
 from penstock.pipeline.loading import Batch, Carrier
 from penstock.store.embedding import MOMENTS, EmbeddingTable
 from penstock.store.local import LocalStore, Store
-from penstock.train.data import DataOptions
+from penstock.train.data_options import DataOptions
 from penstock.train.job import Job
 
 CPU = torch.device("cpu")

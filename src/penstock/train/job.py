@@ -13,7 +13,7 @@ from penstock.graph.documents import StrictDocument, first_problem, parse_yaml, 
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.options import SamplerOptions
-from penstock.train.data import DataOptions
+from penstock.train.data_options import DataOptions
 from penstock.train.device.options import DeviceOptions
 from penstock.train.link_options import LinkOptions
 
@@ -100,6 +100,11 @@ def make_job(fields: dict[str, Any], where: str = "the job") -> Job:
         return Job.model_validate(fields)
     except ValidationError as error:
         raise PenstockError(f"{where}: {first_problem(error)}.") from None
+
+
+def job_defaults() -> dict[str, Any]:
+    """The default of every field, for showing what a run changed."""
+    return Job.model_validate({}).model_dump(mode="json")
 
 
 def read_job(path: Path, changes: dict[str, Any] | None = None) -> Job:

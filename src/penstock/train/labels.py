@@ -9,7 +9,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import SPLITS, Graph, NodeSet
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.graph.splits import splits_by_ratio
-from penstock.train.data import DataOptions, Task
+from penstock.train.data_options import DataOptions, Task
 from penstock.train.learned_labels import LearnedLabels, check_classes, check_learned, recoded
 
 

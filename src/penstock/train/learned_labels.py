@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.train.data import DataOptions, Task
+from penstock.train.data_options import DataOptions, Task
 
 
 @dataclass(frozen=True)

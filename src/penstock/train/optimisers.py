@@ -7,6 +7,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from penstock.errors import PenstockError, nearest
+from penstock.nn.eager import eager
 from penstock.train.job import Job
 
 _ON_DEVICE: dict[str, dict[str, Any]] = {
@@ -38,7 +39,7 @@ def make_optimiser(
         **job.optimiser_options,
     }
     try:
-        optimiser: torch.optim.Optimizer = chosen(list(parameters), **options)
+        optimiser: torch.optim.Optimizer = eager(chosen)(list(parameters), **options)
     except (TypeError, ValueError, RuntimeError) as error:
         raise PenstockError(f"Optimiser {job.optimiser} does not take {options}: {error}.") from None
     if device is not None:

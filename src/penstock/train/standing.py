@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import PenstockError
+from penstock.graph.documents import first_problem
 from penstock.train.state_file import DamagedState
 
 
@@ -48,7 +49,7 @@ def checked_standing(raw: Any, file: Path) -> Standing:
     try:
         standing = TypeAdapter(Standing).validate_python(raw)
     except ValidationError as error:
-        raise DamagedState(f"{file} does not say where its run stands ({error.errors()[0]['msg']})") from None
+        raise DamagedState(f"{file} does not say where its run stands ({first_problem(error)})") from None
     counts = standing.epoch, standing.batch, standing.step, standing.examples, standing.all_examples
     if min(counts) < 0 or standing.step < standing.epoch or standing.best_epoch > standing.epoch:
         raise DamagedState(f"{file} says that its run stands where none can")

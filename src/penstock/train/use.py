@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.graph.atomic import replace_whole
 from penstock.graph.graph import Graph, NodeSet
 from penstock.partition import open_partition, stitch
 from penstock.progress import SILENT, Progress
@@ -20,11 +18,9 @@ from penstock.train.data import IN_MEMORY
 from penstock.train.learned_labels import learned_labels
 from penstock.train.run_folder import PARTS, RUN, RunFolder
 from penstock.train.session import Session, make_session
+from penstock.train.table_file import check_table_file, write_table
 from penstock.train.tasks import EdgeTask, LinkTask, NodeTask, Scores
 from penstock.train.trusted_code import check_code
-
-_ROWS = 65_536
-"""Rows a group of the Parquet files."""
 
 
 def evaluate_run(
@@ -57,11 +53,14 @@ def predict_run(
     trust_module: bool = False,
     unchecked: bool = False,
 ) -> int:
-    """Write a Parquet table of predictions; returns its rows. `split` restricts them, None means everything."""
-    _check_file(out, force)
+    """Write a table of predictions in the format of the file's extension; returns its rows.
+
+    `split` restricts them, None means everything.
+    """
+    check_table_file(out, force)
     session = open_session(path, graph, module, progress, trust_module, unchecked)
     table = _predictions(session, split, progress)
-    _write(table, out)
+    write_table(table, out)
     return int(table.num_rows)
 
 
@@ -76,15 +75,18 @@ def embed_run(
     trust_module: bool = False,
     unchecked: bool = False,
 ) -> int:
-    """Write a Parquet table of vertex embeddings: what the model knows of a vertex before its last step."""
-    _check_file(out, force)
+    """Write a table of vertex embeddings in the format of the file's extension; returns its rows.
+
+    An embedding is what the model knows of a vertex before its last step.
+    """
+    check_table_file(out, force)
     session = open_session(path, graph, module, progress, trust_module, unchecked)
     name = _chosen_type(session.graph, node_type, session)
     nodes = session.graph.nodes[name]
     rows = np.arange(nodes.count)
     values = session.inference().outputs({name: rows}, progress, hidden=session.task.head is None)[name]
     columns = {"id": original_ids(nodes, rows), "embedding": _list_column(values.float().cpu().numpy())}
-    _write(pa.table(columns), out)
+    write_table(pa.table(columns), out)
     return int(nodes.count)
 
 
@@ -209,16 +211,3 @@ def _chosen_type(graph: Graph, asked: str | None, session: Session) -> str:
     if len(graph.nodes) == 1:
         return graph.node_types[0]
     raise PenstockError(f"Name the vertices to embed with --type: {', '.join(graph.nodes)}.")
-
-
-def _check_file(out: Path, force: bool) -> None:
-    if out.is_dir():
-        raise PenstockError(f"{out} is a folder: name the Parquet file to write.")
-    if os.path.lexists(out) and not force:
-        raise PenstockError(f"{out} exists already: add --force to replace it, or name another file.")
-
-
-def _write(table: pa.Table, out: Path) -> None:
-    """The file takes its name when it is whole."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    replace_whole(out, lambda file: pq.write_table(table, file, row_group_size=_ROWS))

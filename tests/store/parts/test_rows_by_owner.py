@@ -89,7 +89,7 @@ def test_what_arrives_in_another_shape_is_refused():
 
 def test_requests_are_checked():
     for body, words in [
-        ({}, "part: Field required"),
+        ({}, "part is missing"),
         ({"part": True}, "part"),
         ({"part": 0, "field": "x", "q": 1}, "q"),
     ]:

@@ -17,8 +17,8 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.sampling.links import Reverse, find_reverse, split_and_tell
 from penstock.train.batch_source import check_sampler_supports
-from penstock.train.data import Task as TaskName
 from penstock.train.data import choose_edge_type
+from penstock.train.data_options import Task as TaskName
 from penstock.train.job import Job
 from penstock.train.tasks import EdgeTask, LinkTask, Task
 from penstock.train.tasks.edge_labels import labelled_edges

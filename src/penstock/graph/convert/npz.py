@@ -1,8 +1,9 @@
-"""Graphs kept as plain NumPy archives: one type, typed edges, several types, triples, users and items."""
+"""Graphs kept as plain NumPy archives: one type, typed edges, several types, triples, users and items.
+
+docs/graph-format.md describes the layouts.
+"""
 
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import filter as matching
@@ -12,6 +13,8 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.convert.archive import Archive
+from penstock.graph.convert.csr_arrays import Entries, csr_entries, dense_rows
 from penstock.graph.convert.edges import edge_set, pair_array
 from penstock.graph.convert.ids import array_ids
 from penstock.graph.convert.relations import relation_sets
@@ -28,7 +31,14 @@ def from_npz(path: str | Path, split: int = 0) -> Graph:
     Of archives with several splits, number `split` counts.
     """
     path = Path(path)
-    archive = _read(path)
+    archive = Archive(path)
+    try:
+        return _built(path, archive, split)
+    finally:
+        archive.close()
+
+
+def _built(path: Path, archive: Archive, split: int) -> Graph:
     for key, build in _KINDS.items():
         if matching(archive, key):
             try:
@@ -43,23 +53,9 @@ def from_npz(path: str | Path, split: int = 0) -> Graph:
                 raise PenstockError(f"{path}: its arrays do not fit together ({error}): make it again.") from None
             return Graph(nodes, edges, path.stem, origin={"from": "npz", "file": path.name})
     raise PenstockError(
-        f"{path} is no graph Penstock knows: it needs indptr and indices, edge_index and edge_type,"
-        " <type>__num_nodes, or train with num_entities or num_users."
+        f"{path} is no graph Penstock knows: it needs indptr and indices, adj_data and adj_indices, edge_index and"
+        " edge_type, <type>__num_nodes, or train with num_entities or num_users (docs/graph-format.md)."
     )
-
-
-def _read(path: Path) -> _Archive:
-    if not path.is_file():
-        raise PenstockError(f"{path} does not exist: check the path.")
-    if not zipfile.is_zipfile(path):
-        raise PenstockError(f"{path} is no .npz archive: copy it again, or write one with numpy.savez.")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise PenstockError(
-            f"{path} is not a readable .npz archive of plain arrays ({error}): make it again."
-        ) from None
 
 
 def _one_type(archive: _Archive, split: int) -> _Pieces:
@@ -115,7 +111,7 @@ def _several_types(archive: _Archive, split: int) -> _Pieces:
     names = [key.removesuffix("__num_nodes") for key in archive if key.endswith("__num_nodes")]
     nodes = {}
     for name in names:
-        own = {key.removeprefix(f"{name}__"): values for key, values in archive.items() if key.startswith(f"{name}__")}
+        own = {key.removeprefix(f"{name}__"): archive[key] for key in archive if key.startswith(f"{name}__")}
         nodes[name] = _nodes(own, _size(own, "num_nodes"), split)
     edges = {}
     for key in archive:
@@ -126,8 +122,55 @@ def _several_types(archive: _Archive, split: int) -> _Pieces:
     return nodes, edges
 
 
+def _adjacency(archive: _Archive, split: int) -> _Pieces:
+    """Adjacency, attributes and labels as SciPy keeps them: the layout of the GNN benchmark of Shchur et al.
+
+    As PyG and DGL do, the graph is taken as undirected: every stored entry is an edge both ways, once.
+    """
+    adjacency, attributes = ("adj_", "attr_") if "adj_indptr" in archive else ("adj_matrix.", "attr_matrix.")
+    entries = csr_entries(archive, adjacency, "adjacency arrays")
+    count = entries.shape[0]
+    if entries.shape[1] != count:
+        raise PenstockError(f"{adjacency}shape is {entries.shape}, but an adjacency matrix is square: convert it.")
+    own = {key: archive[key] for key in archive if _MASK.fullmatch(key)}
+    if f"{attributes}indptr" in archive:
+        own["features"] = dense_rows(csr_entries(archive, attributes, "sparse attributes"))
+    elif "attr_matrix" in archive:
+        own["features"] = archive["attr_matrix"]
+    sparse = next((prefix for prefix in ("labels_", "labels.") if f"{prefix}indptr" in archive), None)
+    if sparse is not None:
+        own["multilabels"] = dense_rows(csr_entries(archive, sparse, "sparse labels"))
+    elif "labels" in archive:
+        own["labels"] = archive["labels"]
+    nodes = _nodes(own, count, split)
+    if isinstance(archive, Archive):
+        # Most of these archives keep names as Python objects. They are left alone, as reading them would unpickle.
+        if (names := archive.strings("node_names")) is not None and len(names) == count:
+            nodes = replace(nodes, ids=array_ids(np.array(names), "node_names"))
+        if (words := archive.strings("class_names")) is not None:
+            nodes.categories["y"] = words
+    return {"node": nodes}, {("node", "to", "node"): _both_ways(entries)}
+
+
+def _both_ways(entries: Entries) -> EdgeSet:
+    """Every entry as an edge in both directions, without repetition; of two weights the larger one counts."""
+    count = entries.shape[0]
+    rows, columns = entries.rows.astype(np.int64), entries.columns.astype(np.int64)
+    places = np.concatenate([rows * count + columns, columns * count + rows])
+    places, order = np.unique(places, return_inverse=True)
+    fields = {}
+    if not np.all(entries.values == 1):
+        weights = np.full(len(places), -np.inf, np.float32)
+        np.maximum.at(weights, order, np.tile(entries.values.astype(np.float32), 2))
+        fields["weight"] = weights
+    return edge_set(places // max(count, 1), places % max(count, 1), count, count, "adj_indices", fields)
+
+
+_MASK = re.compile(r"(\w+?)_mask(?:_(\d+))?")
 # Told apart by the key only they have.
 _KINDS = {
+    "adj_indptr": _adjacency,
+    "adj_matrix.indptr": _adjacency,
     "indptr": _one_type,
     "edge_type": _typed_edges,
     "*__num_nodes": _several_types,
@@ -141,7 +184,7 @@ def _nodes(archive: _Archive, count: int, split: int) -> NodeSet:
     if "features" in archive:
         fields["x"] = archive["features"]
     elif "feat_indptr" in archive:
-        fields["x"] = _dense(archive)
+        fields["x"] = dense_rows(csr_entries(archive, "feat_", "sparse features"))
     if "labels" in archive:
         fields["y"] = archive["labels"]
     elif "multilabels" in archive:
@@ -178,24 +221,12 @@ def _columns(archive: _Archive, key: str) -> tuple[Array, ...]:
     return tuple(triples.T)
 
 
-def _dense(archive: _Archive) -> Array:
-    from scipy.sparse import csr_array
-
-    parts = archive["feat_data"], archive["feat_indices"], archive["feat_indptr"]
-    try:
-        matrix = csr_array(parts, shape=tuple(archive["feat_shape"]), dtype=np.float32)
-        matrix.check_format(full_check=True)
-    except ValueError as error:
-        raise PenstockError(f"The sparse features do not fit together ({error}): make the archive again.") from None
-    dense: Array = matrix.toarray()
-    return dense
-
-
 def _splits(archive: _Archive, count: int, split: int) -> dict[str, Array]:
     """From `train_mask` [n] or [k, n], or from `train_mask_20`, `train_mask_40`, ... in ascending order."""
     masks: dict[str, list[tuple[int, Array]]] = {}
-    for key, mask in archive.items():
-        if found := re.fullmatch(r"(\w+?)_mask(?:_(\d+))?", key):
+    for key in archive:
+        if found := _MASK.fullmatch(key):
+            mask = archive[key]
             _check_mask(key, mask, count)
             several = enumerate(mask) if mask.ndim == 2 else [(int(found[2] or 0), mask)]
             masks.setdefault(found[1], []).extend(several)

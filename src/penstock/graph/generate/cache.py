@@ -2,12 +2,14 @@
 
 import os
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from penstock.errors import PenstockError
 from penstock.graph.folder import open_graph
 from penstock.graph.generate.make import make_graph
 from penstock.graph.generate.presets import recipe_named
 from penstock.graph.graph import Graph
+from penstock.kernel_cache import home_folder
 from penstock.progress import SILENT, Progress
 
 
@@ -19,6 +21,7 @@ def make_cached(name: str, progress: Progress = SILENT) -> Graph:
         return open_graph(folder)
     except PenstockError:
         # Absent, or of an older format: either way it is ours to make again.
+        _check_writable(folder)
         return make_graph(recipe, folder, force=True, progress=progress)
 
 
@@ -27,4 +30,17 @@ def cache_folder() -> Path:
     asked = os.environ.get("PENSTOCK_CACHE")
     if asked:
         return Path(asked)
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock"
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else home_folder() / ".cache") / "penstock"
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuse a cache that nothing can be written to, before a data set is made."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder.parent).close()
+    except OSError as error:
+        raise PenstockError(
+            f"{folder.name} is made once and kept in {folder.parent}, which cannot be written ({error.strerror}):"
+            " set PENSTOCK_CACHE to a folder that can."
+        ) from None

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from penstock.errors import PenstockError, nearest
-from penstock.graph.documents import read_yaml
+from penstock.graph.documents import StrictDocument, first_problem, read_yaml
 from penstock.graph.schema import EdgeType, check_name, edge_key
 
 Format = Literal["parquet", "csv", "tsv", "json"]
@@ -19,19 +19,11 @@ def read_spec(path: Path) -> "Spec":
     try:
         return Spec.model_validate(raw)
     except ValidationError as error:
-        raise PenstockError(f"{path}: {_problem(error)}") from None
+        raise PenstockError(f"{path}: {first_problem(error)}.") from None
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_known_keys(cls, raw: Any) -> Any:
-        for key in raw if isinstance(raw, dict) else ():
-            if key not in cls.model_fields:
-                raise ValueError(f"unknown key {key!r}{nearest(str(key), list(cls.model_fields))}")
-        return raw
+class _Part(StrictDocument):
+    model_config = ConfigDict(coerce_numbers_to_str=True)
 
 
 class FeatureSpec(_Part):
@@ -119,10 +111,10 @@ def _list_of(raw: Any) -> Any:
 
 
 class _Table(_Part):
-    files: Annotated[list[str], BeforeValidator(_list_of)] = []
+    files: Annotated[list[str], BeforeValidator(_list_of)] = Field([])
     format: Format | None = None
-    features: list[Annotated[FeatureSpec, BeforeValidator(_column_of)]] = []
-    fields: list[Annotated[FieldSpec, BeforeValidator(_column_of)]] = []
+    features: list[Annotated[FeatureSpec, BeforeValidator(_column_of)]] = Field([])
+    fields: list[Annotated[FieldSpec, BeforeValidator(_column_of)]] = Field([])
     split: SplitSpec | None = None
     allow_empty: bool = False
 
@@ -188,7 +180,7 @@ class Spec(_Part):
 
     name: str = "graph"
     nodes: list[NodeSpec] = Field(min_length=1)
-    edges: list[EdgeSpec] = []
+    edges: list[EdgeSpec] = Field([])
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -232,21 +224,3 @@ def _unique(names: list[str], what: str) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{what} {name} is given twice: give its tables in one entry, or rename one")
-
-
-def _problem(error: ValidationError) -> str:
-    """The first complaint as a sentence, with its place as one would write it: nodes[0].features[2]."""
-    problem = error.errors()[0]
-    place = ""
-    for part in problem["loc"]:
-        if isinstance(part, int):
-            place += f"[{part}]"
-        elif part not in ("str", "bool"):  # the arms of a union, which no user wrote
-            place += f".{part}" if place else part
-    if problem["type"] == "missing":
-        return f"{place} is missing: add it."
-    message = problem["msg"].removeprefix("Value error, ").rstrip(".")
-    if problem["type"] != "value_error":
-        message = f"{message[0].lower()}{message[1:]} (it is {problem['input']!r})"
-    message += "" if message.endswith("?") else "."
-    return f"{place}: {message}" if place else message

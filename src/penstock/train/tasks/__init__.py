@@ -6,8 +6,8 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.sampling.links import split_edges
 from penstock.train.batch_source import BatchSource, layers_of, make_batch_source
-from penstock.train.data import Task as TaskName
 from penstock.train.data import choose_edge_type
+from penstock.train.data_options import Task as TaskName
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices, vertices_to_judge
 from penstock.train.learned_labels import LearnedLabels

@@ -10,7 +10,7 @@ from penstock.graph.graph import SPLITS, Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.links import find_reverse, split_positions
 from penstock.sampling.links.reverse import Reverse
-from penstock.train.data import DataOptions
+from penstock.train.data_options import DataOptions
 from penstock.train.learned_labels import LearnedLabels, check_classes, check_learned, recoded
 
 

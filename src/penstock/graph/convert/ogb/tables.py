@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -84,6 +83,7 @@ def _checked_blocks(path: Path, rows: int, dtype: np.dtype[Any], columns: int) -
 
 def _blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[list[Array]]:
     """Columns of block after block."""
+    import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
     columns = _num_columns(path)

@@ -1,0 +1,26 @@
+"""torch's optimisers without torch's compiler, which costs seconds of a process's start and compiles nothing here.
+
+torch wraps the methods of its optimisers so that they behave inside `torch.compile`. The wrappers import
+`torch._dynamo` on their first call, whether anything is compiled or not. Here the methods underneath are called, with
+gradients recorded or not as the wrapper of `step` would set it: the same operations on the same numbers.
+"""
+
+import inspect
+from typing import Any, TypeVar
+
+import torch
+
+Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
+_WRAPPED = ("add_param_group", "state_dict", "load_state_dict", "zero_grad")
+
+
+def eager(kind: type[Kind]) -> type[Kind]:
+    """A class of torch.optim whose methods are not wrapped for the compiler. Its instances are of `kind` too."""
+    update = inspect.unwrap(kind.step)
+
+    def step(self: torch.optim.Optimizer, *given: Any, **named: Any) -> Any:
+        with torch.set_grad_enabled(bool(self.defaults.get("differentiable", False))):
+            return update(self, *given, **named)
+
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in _WRAPPED}
+    return type(kind.__name__, (kind,), {**methods, "step": step, "__module__": kind.__module__})

@@ -1,0 +1,124 @@
+"""Tables of predictions and embeddings as files: the extension says which format is written."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from penstock.errors import PenstockError, nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS = 65_536
+"""Rows written at a time."""
+
+
+def check_table_file(out: Path, force: bool) -> None:
+    """Refuse a file that cannot be written, before there is something to write."""
+    if out.is_dir():
+        raise PenstockError(f"{out} is a folder: name the file to write, such as {out / 'table.parquet'}.")
+    if out.suffix.lower() not in WRITERS:
+        given = f"the extension {out.suffix!r}" if out.suffix else "no extension"
+        raise PenstockError(f"{out} has {given}, which says no format{nearest(out.suffix.lower(), WRITERS)}")
+    if out.exists() and not force:
+        raise PenstockError(f"{out} exists already: add --force to replace it, or name another file.")
+
+
+def write_table(table: "pa.Table", out: Path) -> None:
+    """Write a table in the format of its extension. The file takes its name when it is whole."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".{out.name}.writing-{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            WRITERS[out.suffix.lower()](table, file)
+        temporary.replace(out)
+    except OSError as error:
+        raise PenstockError(f"Could not write {out}: {error.strerror or error}; nothing was left there.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_parquet(table: "pa.Table", file: IO[bytes]) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(table, file, row_group_size=_ROWS)
+
+
+def _write_csv(table: "pa.Table", file: IO[bytes]) -> None:
+    """A column for each number of a vector (embedding_0, embedding_1, ...); lists of classes are written 3;7."""
+    import pyarrow as pa
+    from pyarrow import csv, types
+
+    def flat(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if types.is_fixed_size_list(column.type):
+                rows = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)
+                yield from ((f"{name}_{i}", pa.array(rows[:, i])) for i in range(rows.shape[1]))
+            elif types.is_list(column.type):
+                yield name, pa.array([";".join(map(str, each)) for each in column.to_pylist()])
+            else:
+                yield name, column
+
+    writer = None
+    for batch in _batches(table):
+        piece = pa.table(dict(flat(batch)))
+        writer = writer or csv.CSVWriter(file, piece.schema)
+        writer.write_table(piece)
+    if writer is not None:
+        writer.close()
+
+
+def _write_npz(table: "pa.Table", file: IO[bytes]) -> None:
+    """An array for each column, vectors as a matrix. Lists of classes are `<name>` and `<name>_indptr`, as in CSR."""
+    import numpy as np
+    from pyarrow import types
+
+    arrays: dict[str, Any] = {}
+    for name in table.column_names:
+        column = table[name].combine_chunks()
+        if types.is_fixed_size_list(column.type):
+            arrays[name] = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.list_size)
+        elif types.is_list(column.type):
+            arrays[name] = column.flatten().to_numpy(zero_copy_only=False)
+            lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+            arrays[f"{name}_indptr"] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        else:
+            values = column.to_numpy(zero_copy_only=False)
+            # Strings have a type of their own in the file: an array of objects would have to be unpickled.
+            arrays[name] = values.astype(str) if values.dtype == object else values
+    np.savez(file, **arrays)
+
+
+def _write_jsonl(table: "pa.Table", file: IO[bytes]) -> None:
+    """An object for each row; numbers that JSON does not have are null."""
+    for batch in _batches(table):
+        lines = (json.dumps(_plain(row), ensure_ascii=False, allow_nan=False) for row in batch.to_pylist())
+        file.write("".join(f"{line}\n" for line in lines).encode())
+
+
+def _batches(table: "pa.Table") -> "Iterator[pa.RecordBatch]":
+    """The table in pieces; an empty table is one empty piece, so that its columns are written."""
+    import pyarrow as pa
+
+    pieces = table.to_batches(max_chunksize=_ROWS)
+    yield from pieces or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
+WRITERS: dict[str, Callable[["pa.Table", IO[bytes]], None]] = {
+    ".parquet": _write_parquet,
+    ".csv": _write_csv,
+    ".npz": _write_npz,
+    ".jsonl": _write_jsonl,
+}
+"""By extension. Adding a format is a function and a line here."""

@@ -1,0 +1,146 @@
+"""What a command imports before it answers, and how it introduces itself: help, completion, the first line."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from in_process import command
+
+from penstock.cli.job_flags import SHORT_HELP
+from penstock.cli.main import _COMMANDS
+from penstock.simulate import POLICIES
+from penstock.simulate.traces import TRACE_POLICIES
+from penstock.train.job import Job
+from training_graphs import community_graph
+
+HEAVY = ("torch", "numba", "pyarrow", "scipy", "zmq", "ray", "networkx")
+INSIDE = """
+import sys
+watched, sys.argv = sys.argv[1].split(","), ["penstock", *sys.argv[2:]]
+from penstock.cli import main
+try:
+    main()
+finally:
+    print("imported:" + ",".join(name for name in watched if name in sys.modules), file=sys.stderr)
+"""
+HELP = [
+    [],
+    *([name] for name in _COMMANDS),
+    *(["data", name] for name in ("import", "inspect", "export", "list", "make")),
+    *(["bench", name] for name in ("sampling", "training")),
+    *(["net", name] for name in ("show", "apply", "clear")),
+]
+
+
+def run_watched(watched, *arguments, **variables):
+    """A command in a process of its own: its output, and which of the watched modules it imported."""
+    program = [sys.executable, "-c", INSIDE, ",".join(watched), *map(str, arguments)]
+    done = subprocess.run(
+        program, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, **variables}
+    )
+    assert done.returncode == 0, done.stderr
+    *_, last = done.stderr.splitlines()
+    return done.stdout, [name for name in last.removeprefix("imported:").split(",") if name]
+
+
+@pytest.mark.parametrize("arguments", HELP, ids=lambda words: " ".join(words) or "penstock")
+def test_help_imports_nothing_large(arguments):
+    """Help is read by people who wait for it."""
+    text, imported = run_watched(HEAVY, *arguments, "--help")
+    assert "Usage: penstock" in text
+    assert imported == []
+
+
+@pytest.mark.parametrize("name", ["train", "profile", "plan"])
+def test_help_all_imports_nothing_large(name):
+    text, imported = run_watched(HEAVY, name, "--help-all")
+    assert "--checkpoint-minutes" in text
+    assert imported == []
+
+
+def test_training_does_not_import_the_compiler(tmp_path):
+    """Nothing is compiled, so torch's compiler is not loaded; neither is what other sources of graphs need."""
+    community_graph().save(tmp_path / "graph")
+    few = ["--fanouts", "4,3", "--hidden", "8", "--epochs", "2", "--device", "cpu", "--threads", "1"]
+    watched = ["torch._dynamo", "torch", "scipy.sparse", "networkx", "mtkahypar", "ray", "zmq"]
+    run = ["--graph", tmp_path / "graph", "--run", tmp_path / "run", *few, "--checkpoint-steps", "1"]
+    _, imported = run_watched(watched, "train", *run, "--json")
+    assert imported == ["torch"]
+    _, imported = run_watched(watched, "train", "--resume", tmp_path / "run", "--epochs", "3", "--json")
+    assert imported == ["torch"]
+
+
+def test_a_line_comes_before_the_imports(tmp_path):
+    """Nobody should wonder whether anything happens; with --json stderr stays empty."""
+    text = "import penstock.cli.train, sys; sys.meta_path.insert(0, Finder()); penstock.cli.train.train_command({})"
+    finder = """
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise SystemExit("stopped at torch")
+"""
+    for quiet, said in ((False, "Training: the graph data/mine.\nstopped at torch\n"), (True, "stopped at torch\n")):
+        given = f"graph='data/mine', as_json={quiet}"
+        done = subprocess.run(
+            [sys.executable, "-c", finder + text.format(given)], capture_output=True, text=True, check=False
+        )
+        assert done.stdout == ""
+        assert done.stderr == said
+
+
+def test_the_short_help_has_the_flags_that_most_runs_need(monkeypatch, capsys):
+    """A new field of a job is in the long help by itself; the short one says that there is more."""
+    assert set(SHORT_HELP) <= set(Job.model_fields)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERMINAL_WIDTH", "100")
+    _, short, _ = command(monkeypatch, capsys, "train", "--help")
+    _, long, _ = command(monkeypatch, capsys, "train", "--help-all")
+    flags = {f"--{name.replace('_', '-')}" for name in Job.model_fields}
+    shown = set(re.findall(r"--[a-z][a-z-]*", short))
+    assert shown & flags == {f"--{name.replace('_', '-')}" for name in SHORT_HELP}
+    assert flags <= set(re.findall(r"--[a-z][a-z-]*", long))
+    assert f"{len(flags) - len(SHORT_HELP)} more" in " ".join(short.replace("│", " ").split())
+    assert len(short.splitlines()) < 90 < len(long.splitlines())
+
+
+def test_the_help_of_simulate_names_all_policies(monkeypatch, capsys):
+    """They are written out there, as their tables import kernels."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+    _, text, _ = command(monkeypatch, capsys, "simulate", "--help")
+    words = set(re.findall(r"[a-z][a-z-]+", text))
+    assert {*POLICIES, *TRACE_POLICIES} <= words
+
+
+@pytest.mark.parametrize(
+    ("typed", "among"),
+    [
+        ("penstock tr", {"train"}),
+        ("penstock data ma", {"make"}),
+        ("penstock train --weight-d", {"--weight-decay"}),
+        ("penstock train --checkpoint-", {"--checkpoint-steps", "--checkpoint-minutes"}),
+        ("penstock train --model ga", {"gat", "gatv2"}),
+    ],
+)
+def test_a_shell_completes_commands_flags_and_choices(typed, among):
+    """Also flags that the short help leaves out; and without waiting for torch."""
+    asked = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    text, imported = run_watched(HEAVY, **asked)
+    assert set(text.split()) == among
+    assert imported == []
+
+
+def test_the_script_for_a_shell_is_printed():
+    text, imported = run_watched(HEAVY, _PENSTOCK_COMPLETE="source_bash")
+    assert "_PENSTOCK_COMPLETE=complete_bash" in text
+    assert imported == []
+
+
+def test_python_can_run_the_package():
+    """`python -m penstock` is the command line."""
+    done = subprocess.run([sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("penstock ")
+    done = subprocess.run([sys.executable, "-m", "penstock", "trian"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "train" in done.stderr
