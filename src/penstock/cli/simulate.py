@@ -21,7 +21,8 @@ _FOR_ANY = ("hermod", "slack")
 # Written here, as the tables of policies import their kernels; a test compares these words with the tables.
 _POLICY_HELP = (
     "How flows share links: oes, maxmin, fifo, mrtf, omcoflow, iteration-first, critical-path; of coflows fair,"
-    " ep-over-dp, dp-first, pp-first, ep-first, bytescheduler, hermod, slack; of a trace fair, fifo, sebf, sincronia."
+    " ep-over-dp, dp-first, pp-first, ep-first, bytescheduler, hermod, slack; of a trace fair, fifo, coflowsim-fair, coflowsim-fifo,"
+    " sebf, sincronia."
     " If none: hermod for an llm, sebf for a trace, else oes."
 )
 
