@@ -46,6 +46,7 @@ def test_a_plan_for_machines_and_people(monkeypatch, capsys, files):
     assert best["iteration_s"] == found["predicted"]["iteration_s"]
     code, out, _ = planned(monkeypatch, capsys, files, "--force")
     assert code == 0 and " of the time " in out and "one more machine like fast" in out
+    assert "-0" not in out and "-0%" not in out
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from penstock.cluster.shaping import (
 )
 from penstock.cluster.shaping.commands import class_number
 from penstock.errors import PenstockError
+from penstock.quantities import counted
 
 net = typer.Typer(no_args_is_help=True, help="Give flows of a run their shares of a network interface (Linux, root).")
 
@@ -181,7 +182,7 @@ def _print_standing(device: str, standing: Standing) -> None:
 def _print_planned(planned: Classes) -> None:
     table = Table("class", "group", "Mbit/s", "at most", "priority", "packets", box=None)
     for row in _class_fields(planned):
-        what = f"dscp {row['dscp']}" if row["dscp"] is not None else f"to {len(row['addresses'])} machines"
+        what = f"dscp {row['dscp']}" if row["dscp"] is not None else f"to {counted(len(row['addresses']), 'machines')}"
         last = row["dscp"] is None and not row["addresses"]
         rates = f"{row['rate_mbit']:,.5g}", f"{row['ceiling_mbit']:,.5g}"
         table.add_row(row["number"], row["name"], *rates, str(row["priority"]), "all others" if last else what)

@@ -13,6 +13,7 @@ from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_f
 from penstock.cli.progress import shown_progress
 from penstock.plan.document import Plan, write_plan
 from penstock.plan.placement import Budget
+from penstock.quantities import counted, signed_percent
 from penstock.train.job import make_job, read_job
 
 
@@ -99,6 +100,7 @@ def _print(plan: Plan, out: Path) -> None:
     search = plan.search
     print(f"{plan.bottleneck}")
     for change in plan.changes:
-        print(f"  {change.what}: {change.iteration_s * 1e3:.4g} ms an iteration ({-change.gain:+.0%})")
-    print(f"{search.steps:,} steps, {search.simulated:,} placements simulated, {search.seconds:.1f} s")
+        print(f"  {change.what}: {change.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-change.gain)})")
+    looked = f"{counted(search.steps, 'steps')}, {counted(search.simulated, 'placements')} simulated"
+    print(f"{looked}, {search.seconds:.1f} s")
     print(f"Plan: {out} (carry it out with: penstock train --plan {out})")

@@ -11,6 +11,7 @@ from penstock.cli.job_flags import with_job_flags
 from penstock.cli.output import ForceOption, JsonOption, check_new_file, print_json, short
 from penstock.cli.progress import shown_progress
 from penstock.cost.profile import Profile, write_profile
+from penstock.quantities import counted
 from penstock.train.job import make_job, read_job
 
 
@@ -65,8 +66,8 @@ def _rows(profile: Profile) -> list[tuple[str, list[list[float]]]]:
 
 def _print(profile: Profile, out: Path) -> None:
     print(
-        f"{profile.iterations} iterations of {profile.workers} workers over {profile.parts} parts;"
-        f" {profile.batches:,} iterations an epoch"
+        f"{counted(profile.iterations, 'iterations')} of {counted(profile.workers, 'workers')} over"
+        f" {counted(profile.parts, 'parts')}; {counted(profile.batches, 'iterations')} for each epoch"
     )
     table = Table("task", "ms an iteration", "10-90 %", "cores", "memory GB", box=None)
     for kind, cost in profile.tasks.items():

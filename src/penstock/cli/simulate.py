@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from penstock.cli.output import JsonOption, print_json
-from penstock.cli.simulate_trace import print_trace, refuse_options, trace_fields
+from penstock.cli.simulate_trace import coflow_sentence, print_trace, refuse_options, trace_fields
+from penstock.quantities import counted
 from penstock.report.gantt import Shown, check_form, path_by_kind, path_sentence, write_timeline
 from penstock.report.words import percent, seconds
 from penstock.simulate import POLICIES, RatePolicy, Timeline, critical_path, lower_bound, policy_named
@@ -71,7 +72,7 @@ def simulate_command(
     by = "makespan_s" if document.llm is None else "step_s"
     compared = _compared(scenario, bound, fitting, queues, by) if compare else []
     for path in written:
-        write_timeline(Shown(workload.stem, policy, found, scenario.placement, bound), path)
+        write_timeline(Shown(workload.stem, policy, found, scenario.placement, bound, scenario.language_model), path)
     steps = _steps(found, scenario)
     if as_json:
         print_json(_fields(found, policy, bound) | steps | ({"compared": compared} if compare else {}))
@@ -140,14 +141,14 @@ def _fields(found: Timeline, policy: str, bound: float) -> dict[str, Any]:
 
 def _print(found: Timeline, policy: str, bound: float) -> None:
     each = f" ({seconds(found.makespan / found.iterations)} each)" if found.iterations > 1 else ""
-    count = f"{found.iterations:,} iteration{'s' if found.iterations > 1 else ''}"
+    count = counted(found.iterations, "iterations")
     print(f"{policy}: {count} in {seconds(found.makespan)}{each}")
     print(f"No schedule takes less than {seconds(bound)}: a gap of {percent(_gap(found.makespan, bound))}")
     order = [link for link in np.argsort(-found.link_use, kind="stable").tolist() if found.link_use[link] > 0]
     busiest = (f"{found.network.link_names[link]} {percent(found.link_use[link])}" for link in order[:_BUSIEST])
     print(f"Busiest links: {', '.join(busiest) or 'nothing crosses one'}")
     print(f"Critical path: {path_sentence(path_by_kind(critical_path(found)))}")
-    print(f"Simulated {found.events:,} events in {seconds(found.seconds)}")
+    print(f"Simulated {counted(found.events, 'events')} in {seconds(found.seconds)}")
 
 
 def _print_steps(steps: dict[str, Any]) -> None:
@@ -157,8 +158,7 @@ def _print_steps(steps: dict[str, Any]) -> None:
         print(f"Devices compute {percent(1 / (1 + steps['bubble_fraction']))} of the time")
     coflows = steps["coflows"]
     if coflows["count"]:
-        mean, late = seconds(coflows["mean_cct_s"]), seconds(coflows["p95_cct_s"])
-        print(f"{coflows['count']:,} coflows take {mean} on average; 95 of 100 at most {late}")
+        print(coflow_sentence(coflows))
 
 
 def _print_table(compared: list[dict[str, Any]], policy: str) -> None:

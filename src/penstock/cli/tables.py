@@ -12,6 +12,7 @@ from penstock.graph.atomic import check_target
 from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
 from penstock.progress import Progress
+from penstock.quantities import counted
 
 
 class TableFormatChoice(StrEnum):
@@ -45,7 +46,7 @@ def import_command(
     _print_graph(graph)
     for what, counts in notes.items():
         thing = "edges" if what == "dropped" else "vertices"
-        print(f"  {what}: " + ", ".join(f"{count:,} {thing} of {name}" for name, count in counts.items()))
+        print(f"  {what}: " + ", ".join(f"{counted(count, thing)} of {name}" for name, count in counts.items()))
     print(f"Wrote {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB.")
 
 
@@ -70,7 +71,8 @@ def export_command(
         print_json({**counts, "files": files, **took.fields()})
         return
     _print_graph(graph)
-    print(f"Wrote {len(files)} files to {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB.")
+    written = counted(len(files), "files")
+    print(f"Wrote {written} to {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB.")
 
 
 def _import(source: Path, out: Path, force: bool, progress: Progress) -> Graph:
@@ -86,6 +88,6 @@ def _import(source: Path, out: Path, force: bool, progress: Progress) -> Graph:
 
 def _print_graph(graph: Graph) -> None:
     for name, nodes in graph.nodes.items():
-        print(f"  {name}: {nodes.count:,} vertices, fields {', '.join(nodes.fields) or 'none'}")
+        print(f"  {name}: {counted(nodes.count, 'vertices')}, fields {', '.join(nodes.fields) or 'none'}")
     for edge_type, edges in graph.edges.items():
-        print(f"  {edge_key(edge_type)}: {edges.count:,} edges, fields {', '.join(edges.fields) or 'none'}")
+        print(f"  {edge_key(edge_type)}: {counted(edges.count, 'edges')}, fields {', '.join(edges.fields) or 'none'}")

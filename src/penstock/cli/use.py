@@ -11,6 +11,7 @@ from penstock.cli.output import ForceOption, JsonOption, measured, print_json
 from penstock.cli.progress import shown_progress
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
+from penstock.quantities import counted
 from penstock.train.use import embed_run, evaluate_run, predict_run
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
@@ -82,4 +83,4 @@ def _tell(out: Path, rows: int, cost: dict[str, float], as_json: bool) -> None:
     if as_json:
         print_json({"path": str(out), "rows": rows, **cost})
     else:
-        print(f"{rows:,} rows written to {out}")
+        print(f"{counted(rows, 'rows')} written to {out}")

@@ -12,13 +12,14 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.report.cluster import cluster_cards
-from penstock.report.curves import epoch_seconds_card, loss_card, memory_card, validation_card
+from penstock.report.curves import epoch_seconds_card, loss_card, memory_card
 from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card
 from penstock.report.headline import headline, run_title
 from penstock.report.run_folder import Run, read_run
 from penstock.report.script import SCRIPT
 from penstock.report.stages import stages_card, timeline_card
 from penstock.report.style import STYLE
+from penstock.report.validation import validation_card
 from penstock.version import __version__
 
 

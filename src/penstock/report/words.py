@@ -43,8 +43,13 @@ def seconds(value: float) -> str:
 
 
 def mebibytes(value: float) -> str:
-    """Memory given in MiB."""
-    return f"{value / 1024:,.2f} GiB" if value >= 1024 else f"{value:,.0f} MiB"
+    """Memory given in MiB, in the unit that shows it: 12 B, 3.5 KiB, 687 MiB, 2.28 GiB."""
+    if value >= 1024:
+        return f"{value / 1024:,.2f} GiB"
+    for unit, size in (("MiB", value), ("KiB", value * 1024)):
+        if size >= 0.9995:
+            return f"{size:.0f} {unit}" if size >= 100 else f"{size:.3g} {unit}"
+    return f"{value * (1 << 20):.0f} B"
 
 
 def short(count: float) -> str:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.report.gantt.bars import lay_out
+from penstock.quantities import counted
+from penstock.report.gantt.bars import Merged, lay_out
 from penstock.report.gantt.drawing import Drawing, drawing_of
 from penstock.report.gantt.findings import path_by_kind, path_sentence
 from penstock.report.gantt.script import SCRIPT
@@ -35,13 +36,14 @@ class Shown(NamedTuple):
     timeline: Timeline
     placement: Array  # int32 [tasks]: machine
     bound: float  # seconds that no schedule beats
+    language_model: bool = False  # whether its machines are devices, with switches among them
 
 
 def render_page(shown: Shown) -> str:
     """The page as text, in one file that loads nothing."""
     timeline = shown.timeline
     path = critical_path(timeline)
-    laid = lay_out(timeline, shown.placement, path)
+    laid = _seen(lay_out(timeline, shown.placement, path), shown)
     drawing = drawing_of(timeline, laid, path)
     cards = [_chart_card(drawing, laid.notes), _links_card(drawing), _path_card(path), _use_card(shown)]
     scripts = PAGE_SCRIPT + SCRIPT
@@ -51,7 +53,7 @@ def render_page(shown: Shown) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'
         f'<meta name="color-scheme" content="light dark"><title>{escape(shown.title)}</title>'
-        f"<style>{PAGE_STYLE}{STYLE}</style></head>\n<body><main>\n{_headline(shown, path)}\n"
+        f"<style>{PAGE_STYLE}{STYLE}</style></head>\n<body><main>\n{_headline(shown, path, laid)}\n"
         f'<div class="cards">\n{chr(10).join(cards)}\n</div>\n'
         f"<footer>Simulated {written} by Penstock {escape(__version__)}</footer></main>\n"
         f'<div id="tip" role="status" hidden></div><script id="bars" type="application/json">{drawing.data}</script>'
@@ -65,7 +67,21 @@ def _policy(scripts: str) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
 
 
-def _headline(shown: Shown, path: list[Step]) -> str:
+def _seen(laid: Merged, shown: Shown) -> Merged:
+    """Idle machines are worth seeing; switches between devices, which only have names, are not."""
+    if not shown.language_model:
+        return laid
+    return laid._replace(bands=[band for band in laid.bands if band.lanes])
+
+
+def _where(shown: Shown, laid: Merged) -> str:
+    """`4 machines`, or of a language model `8 devices`: the places at which something is computed."""
+    if not shown.language_model:
+        return counted(len(shown.timeline.network.machines), "machines")
+    return counted(sum(any(bar.bytes == 0 for bar in band.lanes[0].bars) for band in laid.bands), "devices")
+
+
+def _headline(shown: Shown, path: list[Step], laid: Merged) -> str:
     timeline = shown.timeline
     load, network = timeline.load, timeline.network
     gap = timeline.makespan / shown.bound - 1 if shown.bound else 0.0
@@ -79,7 +95,8 @@ def _headline(shown: Shown, path: list[Step]) -> str:
         ("busiest link", f"{network.link_names[busiest]}, {percent(timeline.link_use[busiest])}"),
     ]
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures)
-    parts = (f"{len(network.machines)} machines", f"{load.tasks:,} tasks", f"{short(load.flows)} flows an iteration")
+    flows = f"{short(load.flows)} {'flow' if load.flows == 1 else 'flows'} in each iteration"
+    parts = (_where(shown, laid), counted(load.tasks, "tasks"), flows)
     number, _, unit = seconds(timeline.makespan).partition(" ")
     return (
         '<header class="good"><div class="top"><p class="state"><b>simulated</b></p>'
@@ -107,14 +124,24 @@ def _chart_card(drawing: Drawing, notes: list[str]) -> str:
     keys = "".join(key(name, look) for name, look in drawing.kinds)
     tools = f'<div class="tools">{keys}<span class="mark">critical path</span><span class="buttons">{buttons}</span>'
     foot = escape(" ".join([_HELP, "Marks below the times: where each iteration ends.", *notes]))
-    body = f'{tools}</div><div class="chart">{drawing.machines}</div><noscript>The chart needs scripts.</noscript>'
+    lanes, side, _ = drawing.sides
+    chart = f'<div class="chart"{_room(side, lanes)}>{drawing.machines}</div>'
+    body = f"{tools}</div>{chart}<noscript>The chart needs scripts.</noscript>"
     return card("Tasks and flows", body, "by machine", wide=True, foot=foot)
 
 
+def _room(side: int, lane: int = 0) -> str:
+    return f' style="--side:{side}px;--lane:{lane or side}px"'
+
+
 def _links_card(drawing: Drawing) -> str:
-    unused = f" {drawing.unused} links that carry nothing are left out." if drawing.unused else ""
+    unused = f" Links that carry nothing are left out: {drawing.unused:,}." if drawing.unused else ""
     foot = f'0 %<i class="scale"></i>100 % of the rate; means of {drawing.slots:,} equal stretches of time.{unused}'
-    body = f'<div class="chart links">{drawing.links}</div>' if drawing.links else '<p class="none">Nothing flows.</p>'
+    body = (
+        f'<div class="chart links"{_room(drawing.sides[2])}>{drawing.links}</div>'
+        if drawing.links
+        else '<p class="none">Nothing flows.</p>'
+    )
     return card("Links", body, "how full, over time", wide=True, foot=foot)
 
 
