@@ -1,7 +1,6 @@
 """`penstock simulate`: what a workload would take on a network, under one rule of sharing links or all of them."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,25 +11,25 @@ from rich.table import Column, Table
 
 from penstock.cli.output import JsonOption, print_json
 from penstock.cli.simulate_trace import coflow_sentence, print_trace, refuse_options, trace_fields
+from penstock.cli.simulated import TraceSubject, gap_of, steps_of, subject_of, swept_row, swept_subjects
+from penstock.cli.sweep import SIMULATED_COLUMNS, ChartOption, SweepOption, check_chart, refuse_with_sweep, show_sweep
 from penstock.quantities import counted
 from penstock.report.gantt import Shown, check_form, path_by_kind, path_sentence, write_timeline
 from penstock.report.words import percent, seconds
 from penstock.simulate import POLICIES, RatePolicy, Timeline, critical_path, lower_bound, policy_named
 from penstock.simulate.coflows import coflow_times
-from penstock.simulate.document import read_workload
-from penstock.simulate.pace import bubble_fraction, exposed_seconds, step_seconds
-from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
+from penstock.simulate.pace import step_seconds
 from penstock.simulate.rates.families import PRIORITY
-from penstock.simulate.scenario import Scenario, build_scenario
+from penstock.simulate.scenario import Scenario
 from penstock.simulate.traces import TRACE_POLICIES
 
 _BUSIEST = 3
-_FOR_ANY = {name: COFLOW_POLICIES[name] for name in ("hermod", "slack")}
-"""Orders of coflows that say something where there is no language model."""
 
 
 def simulate_command(
-    workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A workload file (YAML).")],
+    workload: Annotated[
+        Path, typer.Argument(metavar="WORKLOAD", help="A workload file (YAML), or a plan to replay (plan.json).")
+    ],
     policy: Annotated[
         str | None,
         typer.Option(
@@ -46,38 +45,51 @@ def simulate_command(
         list[Path] | None, typer.Option(help="Write a page (.html) or a Perfetto trace (.json); may be repeated.")
     ] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Instead of the file's number.")] = None,
+    sweep: SweepOption = None,
+    chart: ChartOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """What a workload takes on its machines and links, what no schedule can beat, and what sets the pace.
 
     Example: penstock simulate workload.yaml --policy oes --timeline timeline.html
+
+    Example: penstock simulate plan.json --timeline timeline.html
+
+    Example: penstock simulate workload.yaml --sweep nic_gbps=1,10,25
     """
     written = timeline or []
     # What can be refused at once is refused before anything is simulated.
     for path in written:
         check_form(path)
-    document = read_workload(workload)
-    if document.trace is not None:
+    if policy is not None and policy not in TRACE_POLICIES:
+        policy_named(policy)
+    check_chart(chart, sweep)
+    if sweep:
+        refuse_with_sweep(compare=compare, timeline=timeline)
+        rows = [
+            swept_row(point, subject, queues) for point, subject in swept_subjects(workload, sweep, policy, iterations)
+        ]
+        show_sweep(rows, SIMULATED_COLUMNS, workload.stem, as_json, chart)
+        return
+    subject = subject_of(workload, policy, iterations)
+    if isinstance(subject, TraceSubject):
         refuse_options(iterations=iterations, queues=queues, timeline=timeline)
-        fields = trace_fields(document.trace, workload.parent, policy, compare)
+        fields = trace_fields(subject.document, subject.folder, subject.policy, compare)
         print_json(fields) if as_json else print_trace(fields)
         return
-    if policy is not None:
-        policy_named(policy)
-    policy = policy or ("oes" if document.llm is None else "hermod")
-    fitting = FLOW_POLICIES | _FOR_ANY if document.llm is None else COFLOW_POLICIES
-    scenario = build_scenario(document, iterations)
+    scenario, policy = subject.scenario, subject.policy
     found = scenario.simulate(policy, segments=bool(written), queues=queues)
     bound = lower_bound(found.case)
-    by = "makespan_s" if document.llm is None else "step_s"
-    compared = _compared(scenario, bound, fitting, queues, by) if compare else []
+    compared = _compared(scenario, bound, subject.fitting, queues, subject.by) if compare else []
     for path in written:
         write_timeline(Shown(workload.stem, policy, found, scenario.placement, bound, scenario.language_model), path)
-    steps = _steps(found, scenario)
+    steps = steps_of(found, scenario) | subject.fields
     if as_json:
         print_json(_fields(found, policy, bound) | steps | ({"compared": compared} if compare else {}))
         return
     _print(found, policy, bound)
+    if subject.fields:
+        print(f"An iteration of the plan takes {seconds(steps['iteration_s'])} in the long run")
     _print_steps(steps)
     if compare:
         _print_table(compared, policy)
@@ -100,7 +112,7 @@ def _compared(
                 "step_s": step_seconds(found.case, found.ends),
                 "mean_cct_s": coflow_times(found).mean_cct_s,
                 "lower_bound_s": bound,
-                "gap": _gap(found.makespan, bound),
+                "gap": gap_of(found.makespan, bound),
                 "slowest_link": found.network.link_names[slowest],
                 "utilisation": float(found.link_use[slowest]),
             }
@@ -108,21 +120,6 @@ def _compared(
     rows.sort(key=lambda row: row[by])
     best = rows[0][by]
     return [{**row, "ratio": row[by] / best if best else 1.0} for row in rows]
-
-
-def _steps(found: Timeline, scenario: Scenario) -> dict[str, Any]:
-    """What a step takes, and what coflows do."""
-    return {
-        "step_s": step_seconds(found.case, found.ends),
-        "bubble_fraction": bubble_fraction(found, scenario.placement) if scenario.language_model else None,
-        "exposed_communication_s": exposed_seconds(found, scenario.silent()),
-        "coflows": asdict(coflow_times(found)),
-    }
-
-
-def _gap(makespan: float, bound: float) -> float:
-    """How much longer than the bound, as a share of it; rounding below it is none."""
-    return max(0.0, makespan / bound - 1) if bound else 0.0
 
 
 def _fields(found: Timeline, policy: str, bound: float) -> dict[str, Any]:
@@ -143,7 +140,7 @@ def _print(found: Timeline, policy: str, bound: float) -> None:
     each = f" ({seconds(found.makespan / found.iterations)} each)" if found.iterations > 1 else ""
     count = counted(found.iterations, "iterations")
     print(f"{policy}: {count} in {seconds(found.makespan)}{each}")
-    print(f"No schedule takes less than {seconds(bound)}: a gap of {percent(_gap(found.makespan, bound))}")
+    print(f"No schedule takes less than {seconds(bound)}: a gap of {percent(gap_of(found.makespan, bound))}")
     order = [link for link in np.argsort(-found.link_use, kind="stable").tolist() if found.link_use[link] > 0]
     busiest = (f"{found.network.link_names[link]} {percent(found.link_use[link])}" for link in order[:_BUSIEST])
     print(f"Busiest links: {', '.join(busiest) or 'nothing crosses one'}")

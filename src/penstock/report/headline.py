@@ -6,6 +6,7 @@ from typing import Any
 from penstock.quantities import counted, singular
 from penstock.report.markup import cut, stage_look
 from penstock.report.run_folder import Run, graph_name
+from penstock.report.shell import THEME_BUTTON
 from penstock.report.values import number, numbers, whole
 from penstock.report.words import (
     limit_sentence,
@@ -37,9 +38,7 @@ def headline(run: Run) -> str:
     below = " · ".join(f"<span>{escape(part)}</span>" for part in _subtitle(run))
     return (
         f'<header class="{look}"><div class="top"><p class="state"><b>{escape(word)}</b>{started}</p>'
-        '<button id="theme" type="button" hidden title="Light or dark" aria-label="Light or dark">'
-        '<svg viewBox="0 0 20 20" aria-hidden="true"><circle cx="10" cy="10" r="8"/><path d="M10 2a8 8 0 0 1 0 16z"/>'
-        f"</svg></button></div>{_banner(run)}"
+        f"{THEME_BUTTON}</div>{_banner(run)}"
         f'<div class="hero"><div><h1>{escape(run_title(run))}</h1><p class="sub">{below}</p></div>{_figure(run)}</div>'
         f"{_small_figures(run)}{_limit(run)}</header>"
     )
@@ -75,8 +74,8 @@ def _figure(run: Run) -> str:
             so_far = " so far" if kind == "validation" and run.state in _UNFINISHED else ""
             return _large(metric_value(name, values[name]), f"{kind} {metric_name(name)}{so_far}")
     losses = [each.loss for each in run.log.epochs if each.loss is not None]
-    so_far = number(run.result.get("loss_so_far"))
-    losses = losses or ([so_far] if so_far is not None else [])
+    partial = number(run.result.get("loss_so_far"))
+    losses = losses or ([partial] if partial is not None else [])
     return _large(f"{losses[-1]:.4g}", "training loss") if losses else ""
 
 

@@ -1,8 +1,5 @@
 """The page of a simulation: what it took, what set the pace, every machine's lanes, and how full links were."""
 
-import base64
-import hashlib
-from datetime import datetime
 from html import escape
 from typing import NamedTuple
 
@@ -16,11 +13,9 @@ from penstock.report.gantt.findings import path_by_kind, path_sentence
 from penstock.report.gantt.script import SCRIPT
 from penstock.report.gantt.style import STYLE
 from penstock.report.markup import card, cut, key, table
-from penstock.report.script import SCRIPT as PAGE_SCRIPT
-from penstock.report.style import STYLE as PAGE_STYLE
+from penstock.report.shell import THEME_BUTTON, page_text
 from penstock.report.words import percent, seconds, short
 from penstock.simulate import Step, Timeline, critical_path
-from penstock.version import __version__
 
 _MOST_LINKS = 24
 _HELP = (
@@ -46,25 +41,8 @@ def render_page(shown: Shown) -> str:
     laid = _seen(lay_out(timeline, shown.placement, path), shown)
     drawing = drawing_of(timeline, laid, path)
     cards = [_chart_card(drawing, laid.notes), _links_card(drawing), _path_card(path), _use_card(shown)]
-    scripts = PAGE_SCRIPT + SCRIPT
-    written = f"{datetime.now():%d %B %Y, %H:%M}".lstrip("0")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'
-        f'<meta name="color-scheme" content="light dark"><title>{escape(shown.title)}</title>'
-        f"<style>{PAGE_STYLE}{STYLE}</style></head>\n<body><main>\n{_headline(shown, path, laid)}\n"
-        f'<div class="cards">\n{chr(10).join(cards)}\n</div>\n'
-        f"<footer>Simulated {written} by Penstock {escape(__version__)}</footer></main>\n"
-        f'<div id="tip" role="status" hidden></div><script id="bars" type="application/json">{drawing.data}</script>'
-        f"<script>{scripts}</script></body></html>\n"
-    )
-
-
-def _policy(scripts: str) -> str:
-    """Only our own script runs and nothing is fetched, whatever a workload's names contain."""
-    digest = base64.b64encode(hashlib.sha256(scripts.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+    data = f'<script id="bars" type="application/json">{drawing.data}</script>'
+    return page_text(shown.title, _headline(shown, path, laid), cards, "Simulated", STYLE, SCRIPT, data)
 
 
 def _seen(laid: Merged, shown: Shown) -> Merged:
@@ -99,10 +77,8 @@ def _headline(shown: Shown, path: list[Step], laid: Merged) -> str:
     parts = (_where(shown, laid), counted(load.tasks, "tasks"), flows)
     number, _, unit = seconds(timeline.makespan).partition(" ")
     return (
-        '<header class="good"><div class="top"><p class="state"><b>simulated</b></p>'
-        '<button id="theme" type="button" hidden title="Light or dark" aria-label="Light or dark">'
-        '<svg viewBox="0 0 20 20" aria-hidden="true"><circle cx="10" cy="10" r="8"/><path d="M10 2a8 8 0 0 1 0 16z"/>'
-        f'</svg></button></div><div class="hero"><div><h1>{escape(cut(shown.title, 80))}</h1>'
+        f'<header class="good"><div class="top"><p class="state"><b>simulated</b></p>{THEME_BUTTON}</div>'
+        f'<div class="hero"><div><h1>{escape(cut(shown.title, 80))}</h1>'
         f'<p class="sub">{" · ".join(f"<span>{part}</span>" for part in parts)}</p></div>'
         f'<p class="figure"><b>{escape(number)}<small>{escape(unit)}</small></b><span>makespan</span></p></div>'
         f'<dl class="figures">{items}</dl>'
