@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.quantities import counted, signed_percent
+from penstock.quantities import counted, percent, signed_percent
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,8 @@ def test_counts_agree_with_their_nouns(count, plural, text):
 )
 def test_a_difference_that_rounds_to_nothing_has_no_sign(share, digits, text):
     assert signed_percent(share, digits) == text
+
+
+@pytest.mark.parametrize(("share", "text"), [(-0.0004, "0 %"), (0.6249, "62 %"), (-0.2, "-20 %"), (12.7, "1270 %")])
+def test_a_share_as_a_percentage(share, text):
+    assert percent(share) == text

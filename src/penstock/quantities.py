@@ -23,6 +23,11 @@ def singular(plural: str) -> str:
     return f"{head}{space}{_SINGULARS.get(last, last.removesuffix('s'))}"
 
 
+def percent(share: float) -> str:
+    """A share of one as a percentage without decimals; what rounds to nothing has no sign: `62 %`, `0 %`."""
+    return f"{round(share * 100) + 0:.0f} %"
+
+
 def signed_percent(share: float, digits: int = 0) -> str:
     """A difference as a percentage with its sign; one that rounds to nothing has none: `+3 %`, `-12 %`, `0 %`."""
     text = f"{share * 100:+.{digits}f}"

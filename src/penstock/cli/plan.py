@@ -14,7 +14,7 @@ from penstock.cli.progress import shown_progress
 from penstock.cli.sweep import PLANNED_COLUMNS, ChartOption, SweepOption, check_chart, refuse_with_sweep, show_sweep
 from penstock.plan.document import Plan, write_plan
 from penstock.plan.placement import Budget
-from penstock.quantities import counted, signed_percent
+from penstock.quantities import counted, percent, signed_percent
 from penstock.train.job import make_job, read_job
 
 
@@ -100,7 +100,7 @@ def _print(plan: Plan, out: Path) -> None:
             each.slowest_link,
             short(each.slowest_link_bytes),
             f"{each.lower_bound_s * 1e3:.4g}",
-            f"{each.gap:.0%}",
+            percent(each.gap),
             style="bold" if chosen else None,
         )
     console.print(table)

@@ -11,7 +11,7 @@ from penstock.cli.job_flags import with_job_flags
 from penstock.cli.output import ForceOption, JsonOption, check_new_file, print_json, short
 from penstock.cli.progress import shown_progress
 from penstock.cost.profile import Profile, write_profile
-from penstock.quantities import counted
+from penstock.quantities import counted, percent
 from penstock.train.job import make_job, read_job
 
 
@@ -80,7 +80,7 @@ def _print(profile: Profile, out: Path) -> None:
     for name, rows in _rows(profile):
         totals = [sum(row[w] for row in rows) for w in range(profile.workers)]
         nearest = sum(max(row[w] for row in rows) for w in range(profile.workers)) / max(sum(totals), 1.0)
-        flows.add_row(name, short(sum(totals) / len(totals)), f"{nearest:.0%}")
+        flows.add_row(name, short(sum(totals) / len(totals)), percent(nearest))
     flows.add_row("blocks", short(sum(profile.blocks) / len(profile.blocks)), "")
     flows.add_row("gradients", short(profile.gradients), "")
     for each in (table, flows):

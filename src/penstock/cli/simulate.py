@@ -13,9 +13,9 @@ from penstock.cli.output import JsonOption, print_json
 from penstock.cli.simulate_trace import coflow_sentence, print_trace, refuse_options, trace_fields
 from penstock.cli.simulated import TraceSubject, gap_of, steps_of, subject_of, swept_row, swept_subjects
 from penstock.cli.sweep import SIMULATED_COLUMNS, ChartOption, SweepOption, check_chart, refuse_with_sweep, show_sweep
-from penstock.quantities import counted
+from penstock.quantities import counted, percent
 from penstock.report.gantt import Shown, check_form, path_by_kind, path_sentence, write_timeline
-from penstock.report.words import percent, seconds
+from penstock.report.words import seconds
 from penstock.simulate import POLICIES, RatePolicy, Timeline, critical_path, lower_bound, policy_named
 from penstock.simulate.coflows import coflow_times
 from penstock.simulate.pace import step_seconds

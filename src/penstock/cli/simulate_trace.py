@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from penstock.errors import PenstockError
-from penstock.quantities import counted
-from penstock.report.words import percent, seconds
+from penstock.quantities import counted, percent
+from penstock.report.words import seconds
 from penstock.simulate.document import TraceDocument
 from penstock.simulate.traces import TRACE_POLICIES, TraceOutcome, read_trace, simulate_trace, trace_policy_named
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _FOR_ANY = ("hermod", "slack")
 """Orders of coflows that say something where there is no language model."""
+_REPLAYED = ("nic_gbps", "speed", "rack", "oversubscription")
+"""Fields of a cluster that change what a plan's run takes with its tasks where they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +184,8 @@ def _plan_at(plan: "Plan", point: Point) -> "Plan":
     from penstock.cluster.document import ClusterDocument
     from penstock.graph.documents import first_problem
 
-    changed = with_point(plan.cluster, point, fields_of(ClusterDocument))
+    known = [path for path in fields_of(ClusterDocument) if path[-1].name in _REPLAYED]
+    changed = with_point(plan.cluster, point, known)
     try:
         ClusterDocument.model_validate(changed)
     except ValidationError as error:

@@ -11,6 +11,7 @@ from rich.table import Column, Table
 
 from penstock.cli.output import print_json
 from penstock.errors import PenstockError
+from penstock.quantities import percent
 
 SweepOption = Annotated[
     list[str] | None,
@@ -33,18 +34,14 @@ def _seconds(value: Any) -> str:
     return "-" if value is None else seconds(value)
 
 
-def _percent(value: Any) -> str:
-    return f"{value * 100:.0f} %"
-
-
 SIMULATED_COLUMNS = (
     Quantity("step_s", "step", _seconds),
     Quantity("makespan_s", "makespan", _seconds),
     Quantity("lower_bound_s", "no less than", _seconds),
-    Quantity("gap", "gap", _percent),
+    Quantity("gap", "gap", percent),
     Quantity("mean_cct_s", "mean coflow", _seconds),
     Quantity("slowest_link", "slowest link", str),
-    Quantity("utilisation", "used", _percent),
+    Quantity("utilisation", "used", percent),
 )
 PLANNED_COLUMNS = (
     Quantity("placement", "placement", str),

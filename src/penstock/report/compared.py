@@ -97,15 +97,11 @@ def _of_run(result: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float] = {}
     given = result.get("epoch_seconds")
     epochs = [each for each in map(number, given if isinstance(given, list) else []) if each is not None]
-    steps, done = whole(result.get("steps")), whole(result.get("epochs"))
+    batches = whole(result.get("batches"))
     if epochs:
         typical = median(epochs[1:] or epochs)
-        if steps and done and steps >= done:
-            # An interrupted epoch has steps of its own: as many as an epoch has are counted.
-            planned = whole(result.get("steps_planned")) or steps
-            batches = steps // done if steps == planned or steps % done == 0 else None
-            if batches:
-                found["iteration_s"] = typical / batches
+        if batches:
+            found["iteration_s"] = typical / batches
         found["epoch_s"] = typical
     found |= _picked(result, "seconds", "epochs", "seeds_per_second", "batches_per_second", "train_loss", "best_value")
     for split in ("val", "test"):
@@ -120,7 +116,10 @@ def _of_simulation(document: Mapping[str, Any]) -> dict[str, float]:
     iteration = number(document.get("step_s")) if iteration is None else iteration
     if iteration is not None:
         found["iteration_s"] = iteration
-    found |= _picked(document, "makespan_s", "step_s", "lower_bound_s", "exposed_communication_s", "bubble_fraction")
+    found |= _picked(document, "makespan_s", "step_s", "exposed_communication_s", "bubble_fraction")
+    # Of the whole makespan, where a plan's is of one iteration.
+    if (bound := number(document.get("lower_bound_s"))) is not None:
+        found["makespan_lower_bound_s"] = bound
     coflows = _picked(mapping(document.get("coflows")), "mean_cct_s", "p95_cct_s")
     found |= {f"coflows.{name}": value for name, value in coflows.items()}
     links = [numbers(each).get("utilisation") for each in mapping(document.get("links")).values()]

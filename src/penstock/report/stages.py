@@ -2,12 +2,12 @@
 
 from html import escape
 
-from penstock.quantities import counted
+from penstock.quantities import counted, percent
 from penstock.report.axes import time_unit
 from penstock.report.markup import card, key, stage_look
 from penstock.report.run_folder import STAGES, Run, Stage
 from penstock.report.timeline import numbering, steady_window, timeline_chart
-from penstock.report.words import advice, percent, seconds
+from penstock.report.words import advice, seconds
 
 
 def stages_card(run: Run) -> str:

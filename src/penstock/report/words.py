@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from penstock.quantities import percent
 from penstock.report.run_folder import Stage
 
 _DOING = {
@@ -21,11 +22,6 @@ _ADVICE = {
 # Below this the busiest stage does not explain the run's time.
 _FULL = 0.6
 _PERCENT = ("accuracy", "f1", "hits")
-
-
-def percent(share: float) -> str:
-    """A share of one as a percentage without decimals."""
-    return f"{share * 100:.0f} %"
 
 
 def seconds(value: float) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.quantities import counted
+from penstock.quantities import counted, percent
 from penstock.report.gantt.bars import Merged, lay_out
 from penstock.report.gantt.drawing import Drawing, drawing_of
 from penstock.report.gantt.findings import path_by_kind, path_sentence
@@ -14,7 +14,7 @@ from penstock.report.gantt.script import SCRIPT
 from penstock.report.gantt.style import STYLE
 from penstock.report.markup import card, cut, key, table
 from penstock.report.shell import THEME_BUTTON, page_text
-from penstock.report.words import percent, seconds, short
+from penstock.report.words import seconds, short
 from penstock.simulate import Step, Timeline, critical_path
 
 _MOST_LINKS = 24
@@ -72,7 +72,9 @@ def _headline(shown: Shown, path: list[Step], laid: Merged) -> str:
         ("gap to that", percent(gap)),
         ("busiest link", f"{network.link_names[busiest]}, {percent(timeline.link_use[busiest])}"),
     ]
-    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures)
+    # A number and its unit stay on one line.
+    shown_figures = ((name, value.replace(" %", "\u00a0%")) for name, value in figures)
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown_figures)
     flows = f"{short(load.flows)} {'flow' if load.flows == 1 else 'flows'} in each iteration"
     parts = (_where(shown, laid), counted(load.tasks, "tasks"), flows)
     number, _, unit = seconds(timeline.makespan).partition(" ")
