@@ -2,6 +2,10 @@
 
 import functools
 import json
+import re
+import shlex
+import shutil
+from pathlib import Path
 
 import pytest
 import yaml
@@ -175,6 +179,17 @@ def test_plans_for_every_value_of_a_field(monkeypatch, capsys, files):
     assert {"placement", "flows", "epoch_s", "lower_bound_s", "gap", "slowest_link", "bottleneck"} <= set(slow)
 
 
+def test_a_value_that_cannot_be_planned_does_not_hide_the_others(monkeypatch, capsys, files):
+    words = ["--sweep", "samplers=0,16", "--flows", "maxmin", "--chart", files / "sweep.html"]
+    code, out, err = planned(monkeypatch, capsys, files, *words, "--json")
+    assert code == 0, err
+    can, cannot = json.loads(out)["sweep"]
+    assert can["error"] is None and can["iteration_s"] > 0
+    assert cannot["point"] == {"samplers": 16} and "cores" in cannot["error"] and "iteration_s" not in cannot
+    code, out, _ = planned(monkeypatch, capsys, files, *words)
+    assert code == 0 and f"samplers=16: {cannot['error']}" in out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -192,3 +207,25 @@ def test_sweeps_and_timelines_that_cannot_be(monkeypatch, capsys, files, words, 
     assert (code, out) == (2, "")
     assert said in json.loads(err)["error"]
     assert not (files / "plan.json").exists()
+
+
+def test_the_commands_of_the_page_run(monkeypatch, capsys, files):
+    """Those of its sections on replays, sweeps and comparisons."""
+    monkeypatch.chdir(files)
+    (files / "job.yaml").write_text(yaml.safe_dump({"graph": "synthetic-arxiv", "hidden": 8}))
+    result = {"epochs": 2, "epoch_seconds": [3.0, 2.0], "batches": 20}
+    for name in ("planned", "one", "two", "three"):
+        (files / "runs" / name).mkdir(parents=True)
+        (files / "runs" / name / "run.json").write_text(json.dumps({"format": "penstock-run", "result": result}))
+    page = (Path(__file__).parents[2] / "docs" / "planning.md").read_text()
+    lines = "".join(re.findall(r"^```text\n(.*?)^```", page[page.index("## Replay") :], re.S | re.M)).splitlines()
+    assert len(lines) == 8
+    for line in lines:
+        _, *words = shlex.split(line, comments=True)
+        fewer = ["--steps", "50", "--flows", "maxmin"] if words[0] == "plan" else []
+        code, _, err = command(monkeypatch, capsys, *words, *fewer)
+        assert code == 0, f"{line}\n{err}"
+        if (files / "plan.json").exists():
+            for name in ("plan-10g.json", "plan-25g.json"):
+                shutil.copy(files / "plan.json", files / name)
+    assert (files / "plan.html").exists() and (files / "replay.html").exists() and (files / "sweep.html").exists()

@@ -94,7 +94,7 @@ def test_the_commands_of_the_page_work(monkeypatch, capsys, tmp_path):
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     monkeypatch.chdir(tmp_path / "examples")
     lines = "".join(re.findall(r"^```sh\n(.*?)^```", (DOCS / "simulating.md").read_text(), re.S | re.M)).splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 6
     for line in lines:
         name, *words = shlex.split(line)
         code, _, err = command(monkeypatch, capsys, *words)

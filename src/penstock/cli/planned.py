@@ -1,12 +1,14 @@
 """What `penstock plan` does beside one plan: its timeline, and plans for other values of some fields."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import ValidationError
 
+from penstock.cli.sweep import computed_rows
 from penstock.cluster.document import ClusterDocument
 from penstock.cluster.planning import plan_run
 from penstock.cluster.profiling import profile_job
@@ -63,10 +65,8 @@ def plan_sweep(
         if profile is None and all(_costs_alike(each, (job, cluster)) for each in changed):
             profile = Path(folder) / "profile.json"
             write_profile(profile_job(job, cluster, _PROFILED, progress), profile)
-        return [
-            _row(point, plan_run(*each, profile, placement, flows, budget, seed, progress))
-            for point, each in zip(points, changed, strict=True)
-        ]
+        work = [partial(_row, *each, profile, placement, flows, budget, seed, progress) for each in changed]
+        return computed_rows(zip(points, work, strict=True))
 
 
 def _changed(job: Job, cluster: ClusterDocument, point: Point) -> tuple[Job, ClusterDocument]:
@@ -90,16 +90,25 @@ def _costs_alike(one: tuple[Job, ClusterDocument], other: tuple[Job, ClusterDocu
     return jobs[0] == jobs[1] and sizes[0] == sizes[1]
 
 
-def _row(point: Point, plan: Plan) -> dict[str, Any]:
+def _row(
+    job: Job,
+    cluster: ClusterDocument,
+    profile: Path | None,
+    placement: str | None,
+    flows: str | None,
+    budget: Budget,
+    seed: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """One combination of a sweep, planned."""
+    plan = plan_run(job, cluster, profile, placement, flows, budget, seed, progress)
     chosen = next(each for each in plan.compared if (each.placement, each.flows) == (plan.placement, plan.flows))
-    predicted = plan.predicted.model_dump(include={"iteration_s", "epoch_s", "lower_bound_s"})
-    link = {"slowest_link": chosen.slowest_link, "slowest_link_bytes": chosen.slowest_link_bytes}
     return {
-        "point": point,
         "placement": plan.placement,
         "flows": plan.flows,
-        **predicted,
+        **plan.predicted.model_dump(include={"iteration_s", "epoch_s", "lower_bound_s"}),
         "gap": chosen.gap,
-        **link,
+        "slowest_link": chosen.slowest_link,
+        "slowest_link_bytes": chosen.slowest_link_bytes,
         "bottleneck": plan.bottleneck,
     }

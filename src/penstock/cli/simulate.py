@@ -11,8 +11,16 @@ from rich.table import Column, Table
 
 from penstock.cli.output import JsonOption, print_json
 from penstock.cli.simulate_trace import coflow_sentence, print_trace, refuse_options, trace_fields
-from penstock.cli.simulated import TraceSubject, gap_of, steps_of, subject_of, swept_row, swept_subjects
-from penstock.cli.sweep import SIMULATED_COLUMNS, ChartOption, SweepOption, check_chart, refuse_with_sweep, show_sweep
+from penstock.cli.simulated import TraceSubject, gap_of, steps_of, subject_of, swept_simulations
+from penstock.cli.sweep import (
+    SIMULATED_COLUMNS,
+    ChartOption,
+    SweepOption,
+    check_chart,
+    computed_rows,
+    refuse_with_sweep,
+    show_sweep,
+)
 from penstock.quantities import counted, percent
 from penstock.report.gantt import Shown, check_form, path_by_kind, path_sentence, write_timeline
 from penstock.report.words import seconds
@@ -66,9 +74,7 @@ def simulate_command(
     check_chart(chart, sweep)
     if sweep:
         refuse_with_sweep(compare=compare, timeline=timeline)
-        rows = [
-            swept_row(point, subject, queues) for point, subject in swept_subjects(workload, sweep, policy, iterations)
-        ]
+        rows = computed_rows(swept_simulations(workload, sweep, policy, iterations, queues))
         show_sweep(rows, SIMULATED_COLUMNS, workload.stem, as_json, chart)
         return
     subject = subject_of(workload, policy, iterations)

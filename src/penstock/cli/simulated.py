@@ -1,8 +1,9 @@
 """What `penstock simulate` simulates: a workload file, a trace of coflows, or a plan, and each with other values."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +56,10 @@ def subject_of(path: Path, policy: str | None, iterations: int | None) -> Subjec
     return _of_workload(read_workload(path), path.parent, policy, iterations)
 
 
-def swept_subjects(
-    path: Path, sweeps: Sequence[str], policy: str | None, iterations: int | None
-) -> Iterator[tuple[Point, Subject | TraceSubject]]:
-    """The file with every combination of the swept values; all are checked before the first is built."""
+def swept_simulations(
+    path: Path, sweeps: Sequence[str], policy: str | None, iterations: int | None, queues: int | None
+) -> Iterator[tuple[Point, Callable[[], dict[str, Any]]]]:
+    """Every combination of the swept values, and what simulates the file with it; all are checked before the first."""
     points = points_of(parse_sweeps(sweeps))
     if is_plan(path):
         from penstock.plan.document import read_plan
@@ -66,7 +67,7 @@ def swept_subjects(
         plan = read_plan(path)
         plans = [_plan_at(plan, point) for point in points]
         for point, changed in zip(points, plans, strict=True):
-            yield point, _of_plan(changed, policy, iterations)
+            yield point, partial(_swept_plan, changed, policy, iterations, queues)
         return
     from penstock.graph.documents import read_yaml
     from penstock.simulate.document import WorkloadDocument
@@ -74,7 +75,7 @@ def swept_subjects(
     raw, known = read_yaml(path, "a workload file"), fields_of(WorkloadDocument)
     documents = [_workload_at(with_point(raw, point, known), path, point) for point in points]
     for point, document in zip(points, documents, strict=True):
-        yield point, _of_workload(document, path.parent, policy, iterations)
+        yield point, partial(_swept_workload, document, path.parent, policy, iterations, queues)
 
 
 def is_plan(path: Path) -> bool:
@@ -106,10 +107,19 @@ def gap_of(makespan: float, bound: float) -> float:
     return max(0.0, makespan / bound - 1) if bound else 0.0
 
 
-def swept_row(point: Point, subject: Subject | TraceSubject, queues: int | None) -> dict[str, Any]:
+def _swept_plan(plan: "Plan", policy: str | None, iterations: int | None, queues: int | None) -> dict[str, Any]:
+    return _row(_of_plan(plan, policy, iterations), queues)
+
+
+def _swept_workload(
+    document: "WorkloadDocument", folder: Path, policy: str | None, iterations: int | None, queues: int | None
+) -> dict[str, Any]:
+    subject = _of_workload(document, folder, policy, iterations)
+    return _trace_row(subject) if isinstance(subject, TraceSubject) else _row(subject, queues)
+
+
+def _row(subject: Subject, queues: int | None) -> dict[str, Any]:
     """One combination of a sweep, simulated."""
-    if isinstance(subject, TraceSubject):
-        return _trace_row(point, subject)
     import numpy as np
 
     from penstock.simulate import lower_bound
@@ -121,7 +131,6 @@ def swept_row(point: Point, subject: Subject | TraceSubject, queues: int | None)
     slowest = int(np.argmax(found.link_use))
     step = step_seconds(found.case, found.ends)
     return {
-        "point": point,
         "policy": subject.policy,
         "makespan_s": found.makespan,
         "step_s": step,
@@ -134,7 +143,7 @@ def swept_row(point: Point, subject: Subject | TraceSubject, queues: int | None)
     }
 
 
-def _trace_row(point: Point, subject: TraceSubject) -> dict[str, Any]:
+def _trace_row(subject: TraceSubject) -> dict[str, Any]:
     from penstock.cli.simulate_trace import trace_fields
 
     found = trace_fields(subject.document, subject.folder, subject.policy, compare=False)
@@ -142,7 +151,7 @@ def _trace_row(point: Point, subject: TraceSubject) -> dict[str, Any]:
     gap = gap_of(found["makespan_s"], found["lower_bound_s"])
     same = {name: found[name] for name in ("policy", "makespan_s", "step_s", "lower_bound_s")}
     use = {"slowest_link": busiest, "utilisation": found["links"][busiest]["utilisation"]}
-    return {"point": point, **same, "gap": gap, "mean_cct_s": found["coflows"]["mean_cct_s"], **use}
+    return {**same, "gap": gap, "mean_cct_s": found["coflows"]["mean_cct_s"], **use}
 
 
 def _of_workload(

@@ -1,7 +1,7 @@
 """`--sweep` of `penstock simulate` and `penstock plan`: every combination of values as one row of a table."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -12,6 +12,7 @@ from rich.table import Column, Table
 from penstock.cli.output import print_json
 from penstock.errors import PenstockError
 from penstock.quantities import percent
+from penstock.simulate.sweep import Point, said
 
 SweepOption = Annotated[
     list[str] | None,
@@ -31,7 +32,7 @@ class Quantity(NamedTuple):
 def _seconds(value: Any) -> str:
     from penstock.report.words import seconds
 
-    return "-" if value is None else seconds(value)
+    return seconds(value)
 
 
 SIMULATED_COLUMNS = (
@@ -72,18 +73,29 @@ def check_chart(chart: Path | None, sweep: Sequence[str] | None) -> None:
         raise PenstockError(f"The folder {chart.parent} does not exist: make it, or write {chart.name} elsewhere.")
 
 
+def computed_rows(work: Iterable[tuple[Point, Callable[[], dict[str, Any]]]]) -> list[dict[str, Any]]:
+    """A row for every point: what its work gives, or why that cannot be; refused where no point can be."""
+    rows: list[dict[str, Any]] = []
+    for point, compute in work:
+        try:
+            rows.append({"point": point, **compute(), "error": None})
+        except PenstockError as error:
+            rows.append({"point": point, "error": str(error)})
+    if all(row["error"] is not None for row in rows):
+        raise PenstockError(rows[0]["error"])
+    return rows
+
+
 def show_sweep(
     rows: list[dict[str, Any]], columns: Sequence[Quantity], title: str, as_json: bool, chart: Path | None
 ) -> None:
     """The rows as one JSON object, or as a table; and as a page where one is asked for."""
     head = [*rows[0]["point"], *(each.title for each in columns)]
-    cells = [
-        [*map(str, row["point"].values()), *(each.written(row.get(each.name)) for each in columns)] for row in rows
-    ]
+    cells = [[*map(str, row["point"].values()), *(_written(row, each) for each in columns)] for row in rows]
     if chart is not None:
         from penstock.report.sweep_page import write_sweep_page
 
-        write_sweep_page(title, rows, head, cells, chart)
+        write_sweep_page(title, [row for row in rows if row["error"] is None], head, cells, chart)
     if as_json:
         print_json({"fields": list(rows[0]["point"]), "sweep": rows, "chart": None if chart is None else str(chart)})
         return
@@ -92,5 +104,12 @@ def show_sweep(
         shown.add_row(*each)
     # Where nobody looks, no width limits the table.
     Console(width=None if sys.stdout.isatty() else 160).print(shown)
+    for row in rows:
+        if row["error"] is not None:
+            print(f"{said(row['point'])}: {row['error']}")
     if chart is not None:
         print(f"Chart: {chart}")
+
+
+def _written(row: dict[str, Any], column: Quantity) -> str:
+    return "-" if row.get(column.name) is None else column.written(row[column.name])
