@@ -17,7 +17,7 @@ class Progress:
         """`amount` more units are done. May be called from several threads."""
 
     def finish(self) -> None:
-        """The current piece of work is done."""
+        """The current piece of work is over; where it advanced less than its total, it was stopped before its end."""
 
     def status(self, line: str) -> None:
         """How the current piece of work stands, in a line that replaces the one before."""

@@ -1,10 +1,15 @@
 """`penstock plan` and what becomes of its plan, without a run."""
 
+import functools
 import json
+import re
+import shlex
+import shutil
+from pathlib import Path
 
 import pytest
 import yaml
-from in_process import command
+from in_process import answer, command, refusal
 
 from penstock.cost.profile import deciding, write_profile
 from penstock.train.job import make_job
@@ -46,6 +51,7 @@ def test_a_plan_for_machines_and_people(monkeypatch, capsys, files):
     assert best["iteration_s"] == found["predicted"]["iteration_s"]
     code, out, _ = planned(monkeypatch, capsys, files, "--force")
     assert code == 0 and " of the time " in out and "one more machine like fast" in out
+    assert " -0" not in out and "(-0" not in out
 
 
 @pytest.mark.parametrize(
@@ -127,3 +133,99 @@ def test_racks_keep_their_names(monkeypatch, capsys, files):
     assert planned(monkeypatch, capsys, files)[0] == 0
     links = json.loads((files / "plan.json").read_text())["predicted"]["link_bytes"]
     assert {"rack north up", "rack south down"} <= set(links)
+
+
+def test_a_plan_is_replayed_as_it_was_predicted(monkeypatch, capsys, files):
+    code, _, err = planned(
+        monkeypatch, capsys, files, "--timeline", files / "plan.html", "--timeline", files / "t.json"
+    )
+    assert code == 0, err
+    assert "<dt>iterations</dt><dd>10</dd>" in (files / "plan.html").read_text()
+    assert {event["ph"] for event in json.loads((files / "t.json").read_text())["traceEvents"]} >= {"X", "C"}
+    plan = json.loads((files / "plan.json").read_text())
+    found = answer(monkeypatch, capsys, "simulate", files / "plan.json")
+    assert found["policy"] == plan["flows"]
+    assert found["iteration_s"] == plan["predicted"]["iteration_s"] == found["predicted"]["iteration_s"]
+    # Another policy is simulated with the same tasks in the same places.
+    other = next(
+        row for row in plan["compared"] if row["flows"] != plan["flows"] and row["placement"] == plan["placement"]
+    )
+    assert answer(monkeypatch, capsys, "simulate", files / "plan.json", "--policy", other["flows"])["iteration_s"] > 0
+    code, out, _ = command(monkeypatch, capsys, "simulate", files / "plan.json", "--iterations", "4")
+    assert code == 0 and "4 iterations in" in out and "An iteration of the plan takes" in out
+
+
+def test_a_plan_on_other_links(monkeypatch, capsys, files):
+    assert planned(monkeypatch, capsys, files)[0] == 0
+    rows = answer(monkeypatch, capsys, "simulate", files / "plan.json", "--sweep", "machines[slow].nic_gbps=0.1,10")
+    assert [row["point"] for row in rows["sweep"]] == [{"machines[slow].nic_gbps": value} for value in (0.1, 10)]
+    plan = json.loads((files / "plan.json").read_text())
+    assert rows["sweep"][0]["iteration_s"] == plan["predicted"]["iteration_s"]
+    assert rows["sweep"][1]["iteration_s"] < rows["sweep"][0]["iteration_s"]
+    refused = functools.partial(refusal, monkeypatch, capsys)
+    assert "No field is called 'workers'" in refused("simulate", files / "plan.json", "--sweep", "workers=1,2")
+    del plan["profile"]
+    (files / "old.json").write_text(json.dumps(plan))
+    assert "does not hold its profile" in refused("simulate", files / "old.json")
+
+
+def test_plans_for_every_value_of_a_field(monkeypatch, capsys, files):
+    code, out, err = planned(monkeypatch, capsys, files, "--sweep", "nic_gbps=0.1,10", "--flows", "maxmin", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["fields"] == ["nic_gbps"] and not (files / "plan.json").exists()
+    slow, fast = found["sweep"]
+    assert slow["point"] == {"nic_gbps": 0.1} and slow["iteration_s"] > fast["iteration_s"]
+    assert {"placement", "flows", "epoch_s", "lower_bound_s", "gap", "slowest_link", "bottleneck"} <= set(slow)
+
+
+def test_a_value_that_cannot_be_planned_does_not_hide_the_others(monkeypatch, capsys, files):
+    words = ["--sweep", "samplers=0,16", "--flows", "maxmin", "--chart", files / "sweep.html"]
+    code, out, err = planned(monkeypatch, capsys, files, *words, "--json")
+    assert code == 0, err
+    can, cannot = json.loads(out)["sweep"]
+    assert can["error"] is None and can["iteration_s"] > 0
+    assert cannot["point"] == {"samplers": 16} and "cores" in cannot["error"] and "iteration_s" not in cannot
+    code, out, _ = planned(monkeypatch, capsys, files, *words)
+    assert code == 0 and f"samplers=16: {cannot['error']}" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--sweep", "nic_gpbs=1,2"], "did you mean 'nic_gbps'?"),
+        (["--sweep", "nic_gbps=fast,2"], "With nic_gbps=fast the cluster is not valid"),
+        (["--sweep", "batch_size=7"], "is the profile of another job"),
+        (["--sweep", "speed=1,2", "--timeline", "t.html"], "--sweep and --timeline cannot be combined"),
+        (["--chart", "c.html"], "--chart draws a sweep"),
+        (["--sweep", "speed=1,2", "--chart", "c.png"], "c.png is not a page"),
+        (["--timeline", "t.png"], "neither a page nor a trace"),
+    ],
+)
+def test_sweeps_and_timelines_that_cannot_be(monkeypatch, capsys, files, words, said):
+    code, out, err = planned(monkeypatch, capsys, files, *words, "--json")
+    assert (code, out) == (2, "")
+    assert said in json.loads(err)["error"]
+    assert not (files / "plan.json").exists()
+
+
+def test_the_commands_of_the_page_run(monkeypatch, capsys, files):
+    """Those of its sections on replays, sweeps and comparisons."""
+    monkeypatch.chdir(files)
+    (files / "job.yaml").write_text(yaml.safe_dump({"graph": "synthetic-arxiv", "hidden": 8}))
+    result = {"epochs": 2, "epoch_seconds": [3.0, 2.0], "batches": 20}
+    for name in ("planned", "one", "two", "three"):
+        (files / "runs" / name).mkdir(parents=True)
+        (files / "runs" / name / "run.json").write_text(json.dumps({"format": "penstock-run", "result": result}))
+    page = (Path(__file__).parents[2] / "docs" / "planning.md").read_text()
+    lines = "".join(re.findall(r"^```text\n(.*?)^```", page[page.index("## Replay") :], re.S | re.M)).splitlines()
+    assert len(lines) == 8
+    for line in lines:
+        _, *words = shlex.split(line, comments=True)
+        fewer = ["--steps", "50", "--flows", "maxmin"] if words[0] == "plan" else []
+        code, _, err = command(monkeypatch, capsys, *words, *fewer)
+        assert code == 0, f"{line}\n{err}"
+        if (files / "plan.json").exists():
+            for name in ("plan-10g.json", "plan-25g.json"):
+                shutil.copy(files / "plan.json", files / name)
+    assert (files / "plan.html").exists() and (files / "replay.html").exists() and (files / "sweep.html").exists()

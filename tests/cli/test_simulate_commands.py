@@ -1,5 +1,6 @@
 """`penstock simulate`: what is printed and written, what is refused, and the commands of its page."""
 
+import functools
 import json
 import re
 import shlex
@@ -7,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from in_process import answer, command, refusal
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -92,7 +94,7 @@ def test_the_commands_of_the_page_work(monkeypatch, capsys, tmp_path):
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     monkeypatch.chdir(tmp_path / "examples")
     lines = "".join(re.findall(r"^```sh\n(.*?)^```", (DOCS / "simulating.md").read_text(), re.S | re.M)).splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 6
     for line in lines:
         name, *words = shlex.split(line)
         code, _, err = command(monkeypatch, capsys, *words)
@@ -173,3 +175,36 @@ def test_what_a_trace_does_not_have_is_refused(monkeypatch, capsys, tmp_path):
     assert "hermod" in refusal(monkeypatch, capsys, "simulate", trace, "--policy", "hermod")
     (tmp_path / "away.yaml").write_text("trace: {file: nowhere.txt}")
     assert "nowhere.txt" in refusal(monkeypatch, capsys, "simulate", tmp_path / "away.yaml")
+
+
+def test_a_sweep_is_a_table_and_a_page(monkeypatch, capsys, tmp_path):
+    workload, page = EXAMPLES / "training.yaml", tmp_path / "sweep.html"
+    given = ["simulate", workload, "--iterations", "3", "--sweep", "nic_gbps=1,10", "--sweep", "workers=2,4"]
+    found = answer(monkeypatch, capsys, *given, "--chart", page)
+    assert [list(row["point"].values()) for row in found["sweep"]] == [[1, 2], [1, 4], [10, 2], [10, 4]]
+    assert found["sweep"][0]["makespan_s"] > found["sweep"][2]["makespan_s"]
+    text = page.read_text()
+    assert 'aria-label="Time over nic_gbps"' in text and text.count('<path class="curve ') == 2
+    assert ">workers 2</span>" in text and "4 combinations of nic_gbps, workers" in text
+    code, out, _ = command(monkeypatch, capsys, *given)
+    assert code == 0 and len(out.splitlines()) == 5 and "nic_gbps" in out
+
+
+def test_a_swept_value_gives_what_the_file_with_it_gives(monkeypatch, capsys, tmp_path):
+    fields = yaml.safe_load((EXAMPLES / "training.yaml").read_text())
+    fields["oversubscription"] = 8
+    (tmp_path / "changed.yaml").write_text(yaml.safe_dump(fields))
+    alone = answer(monkeypatch, capsys, "simulate", tmp_path / "changed.yaml")
+    (row,) = answer(monkeypatch, capsys, "simulate", EXAMPLES / "training.yaml", "--sweep", "oversubscription=8")[
+        "sweep"
+    ]
+    assert row["makespan_s"] == alone["makespan_s"] and row["lower_bound_s"] == alone["lower_bound_s"]
+
+
+def test_a_swept_trace_and_sweeps_that_are_refused(monkeypatch, capsys):
+    rows = answer(monkeypatch, capsys, "simulate", EXAMPLES / "shuffles.yaml", "--sweep", "port_gbps=1,10")["sweep"]
+    assert rows[0]["mean_cct_s"] > rows[1]["mean_cct_s"] and rows[0]["step_s"] is None
+    refused = functools.partial(refusal, monkeypatch, capsys, "simulate", EXAMPLES / "training.yaml")
+    assert "--sweep and --compare cannot be combined" in refused("--sweep", "seed=1,2", "--compare")
+    assert "With seed=-1" in refused("--sweep", "seed=-1")
+    assert "did you mean 'iterations'?" in refused("--sweep", "iteration=3")

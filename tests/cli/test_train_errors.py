@@ -4,6 +4,7 @@ import fcntl
 import functools
 import json
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -333,3 +334,28 @@ def test_interrupts_are_told_apart_from_failures(graph, tmp_path, monkeypatch, c
     assert facts_of(tmp_path / "run")["state"] == "interrupted"
     monkeypatch.undo()
     assert train(resume=tmp_path / "run").state == "finished"
+
+
+def test_an_interrupted_run_prints_what_was_done_and_no_empty_table(graph, tmp_path, monkeypatch, capsys):
+    from penstock.train.steps import LoadedSteps
+
+    step, done = LoadedSteps._step, []
+
+    def polite(self, loaded):
+        done.append(loaded)
+        if len(done) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return step(self, loaded)
+
+    monkeypatch.setattr(LoadedSteps, "_step", polite)
+    code, out, err = command(monkeypatch, capsys, "train", "--graph", graph, "--run", tmp_path / "run", *FEW)
+    assert code == 130
+    assert "validation" not in out.replace("best validation", "")
+    steps, planned = (
+        facts_of(tmp_path / "run")["result"]["steps"],
+        facts_of(tmp_path / "run")["result"]["steps_planned"],
+    )
+    assert 2 <= steps < planned
+    assert f"{steps} of {planned} batches done, training loss " in out
+    assert "0 epochs;" in out
+    assert f"training: {steps} of {planned} batches, " in err

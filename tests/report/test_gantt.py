@@ -68,7 +68,7 @@ def test_every_item_has_its_bar_and_none_covers_another(training):
     marked = {(bar.name, bar.iteration) for bar in all_bars(laid, "out", *load.task_kinds) if bar.critical}
     assert marked == {(step.name, step.iteration) for step in path}
     assert laid.notes == [
-        f"{(~timed).sum():,} tasks and flows that take no time (as flows within a machine) are not drawn."
+        f"Tasks and flows that take no time (as flows within a machine) are not drawn: {(~timed).sum():,}."
     ]
 
 
@@ -171,10 +171,17 @@ def test_the_page_says_what_it_shows(training, tmp_path):
     page = page_of(training, tmp_path / "page.html")
     words = " ".join(" ".join(page.words).split())
     found = shown(training).timeline
-    for said in ("4 machines", "23 tasks", "72 flows an iteration", "flow policy oes", "iterations 6", "rack b up"):
+    for said in (
+        "4 machines",
+        "23 tasks",
+        "72 flows in each iteration",
+        "flow policy oes",
+        "iterations 6",
+        "rack b up",
+    ):
         assert said in words, said
     assert f"{found.makespan:.3g} s makespan" in words
-    assert "Critical path: batch" in words and "tasks and flows that take no time" in words
+    assert "Critical path: batch" in words and "Tasks and flows that take no time" in words
     data = json.loads(page.data)
     assert data["ends"] == found.iteration_ends.tolist() and len(data["ends"]) == 6
     assert len(data["bands"]) == page.attributes.count("data-band")
@@ -253,3 +260,18 @@ def test_the_script_draws_tells_and_zooms(training, tmp_path):
 def _browse(folder, name):
     command = [*BROWSER, f"--user-data-dir={folder / 'profile'}", "--dump-dom", (folder / name).as_uri()]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def test_a_language_model_has_devices_and_its_names_are_whole(tmp_path):
+    scenario = build_scenario(read_workload(EXAMPLES / "pipeline.yaml"), 1)
+    found = shown(scenario, "pipeline", "hermod")._replace(language_model=True)
+    write_timeline(found, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "<span>8 devices</span>" in text
+    labels = re.findall(r'<span class="side[^>]*>([^<]*)</span>', text)
+    # Switches that only have a name are not drawn; every name that is drawn is written out.
+    assert not {"switch", "leaf", "pod", "fabric"} & set(labels)
+    assert {"backward", "server 0 GPU 0 NVLink out"} <= set(labels)
+    assert not [label for label in labels if "…" in label]
+    widths = [int(width) for width in re.findall(r"--lane:(\d+)px", text)]
+    assert widths[0] >= 5.5 * len("backward") and widths[1] >= 5.5 * len("server 0 GPU 0 NVLink out")

@@ -79,7 +79,7 @@ def test_nothing_overflows_and_the_script_works(page, tmp_path, width, scheme):
     assert found["width"] == str(width)
     assert found["overflow"] == "0"
     assert re.fullmatch(r"epoch 1[12]\d\.\d+", found["curve"])
-    assert re.fullmatch(r"compute · batch \d+ · \d+ ms", found["bar"])
+    assert re.fullmatch(r"compute · epoch \d+, batch \d+ · \d+ ms", found["bar"])
     assert int(found["lit"]) >= 2
     light, dark = "rgb(244, 246, 245)", "rgb(13, 19, 21)"
     assert (found["before"], found["after"]) == ((dark, light) if scheme == "dark" else (light, dark))

@@ -110,6 +110,7 @@ def test_seconds(value, words):
 def test_numbers_in_words():
     assert [short(value) for value in (950, 12_345, 4_560_000, 2e12)] == ["950", "12.3 k", "4.56 M", "2,000 G"]
     assert (mebibytes(900), mebibytes(2048)) == ("900 MiB", "2.00 GiB")
+    assert [mebibytes(size / (1 << 20)) for size in (0, 12, 2048, 3.5e6)] == ["0 B", "12 B", "2 KiB", "3.34 MiB"]
     assert (metric_value("accuracy", 0.7184), metric_value("roc-auc", 0.91234)) == ("71.84 %", "0.9123")
     assert (moment("2026-07-20T14:03:11+00:00"), moment("soon")) == ("20 July 2026, 14:03", "soon")
 

@@ -32,7 +32,7 @@ def cards(**result) -> str:
 def test_a_plan_stands_beside_what_became_of_it() -> None:
     shown = cards(predicted=PREDICTED, epoch_seconds=[9.0, 2.1, 2.2])
     assert "Plan" in shown and "placement search, flows iteration-first" in shown
-    assert "2.2 s (+10.0%)" in shown
+    assert "2.2 s (+10.0 %)" in shown
 
 
 @pytest.mark.parametrize("result", [{}, {"predicted": PREDICTED}, {"predicted": "x", "epoch_seconds": [1.0]}])
@@ -50,3 +50,19 @@ def test_coflows_are_shown_with_their_times() -> None:
 
 def test_nothing_of_a_cluster_for_one_machine() -> None:
     assert cards_of({}) == []
+
+
+def test_small_amounts_are_not_rows_of_zeros() -> None:
+    flows = {"a>b": [2048, 12], "b>c": [0, 0], "c>d": [3 << 20, 0]}
+    shown = cards(bytes_received=1000, bytes_minimum=1000.2, flows=flows)
+    assert "<td>a&gt;b</td><td>2 KiB</td><td>12 B</td>" in shown
+    assert "<td>3 MiB</td><td>0 B</td>" in shown
+    assert "b&gt;c" not in shown and ">0 MiB" not in shown
+    assert "(0 %)" in shown and "(-0" not in shown
+
+
+def test_a_task_without_a_measured_peak_says_so() -> None:
+    tasks = [{"id": "store-m0", "machine": "m0", "restarts": 0, "peak_rss_mb": 0.0}]
+    shown = "".join(cards_of({"tasks": tasks}))
+    assert "<td>not measured</td>" in shown
+    assert "1 task on 1 machine, none lost" in shown

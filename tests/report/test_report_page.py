@@ -24,6 +24,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
+        self.raw = text
         self.open, self.tags, self.attributes, self.words = [], [], [], []
         self.feed(text)
         self.close()
@@ -78,7 +79,7 @@ def test_a_finished_run_says_everything(tmp_path):
         "Compute limits this run: it was busy 96 % of the time; choosing seeds and gathering features mostly waited.",
         "at epoch 23",
         "sample 62 % busy 2 min 05 s · waited 1 min 17 s · 2 threads · queue of 4",
-        "Half of the epochs took",
+        "The median epoch took",
         "of the machine's 23.54 GiB",
         "lr 0.003 default 0.001",
         "10 settings left at their defaults",
@@ -89,7 +90,7 @@ def test_a_finished_run_says_everything(tmp_path):
         "Gathering uses 2 threads.",
     ):
         assert words in page.text, words
-    assert page.tags.count("svg") == 6
+    assert page.tags.count("svg") == 7
 
 
 def test_without_defaults_all_settings_are_shown_alike(tmp_path):
@@ -125,7 +126,7 @@ def test_a_failed_run_says_so_first(tmp_path):
 
 def test_an_interrupted_run_without_a_message(tmp_path):
     assert (
-        "This run was interrupted. It can go on: penstock train --resume."
+        "This run was interrupted. The page shows what was done until then; go on with: penstock train --resume r"
         in page_of(write_run(tmp_path / "r", state="interrupted")).text
     )
 
@@ -133,7 +134,7 @@ def test_an_interrupted_run_without_a_message(tmp_path):
 def test_one_epoch_is_dots_and_no_curve(tmp_path):
     page = page_of(write_run(tmp_path / "run", epochs=1))
     assert "epochs 1 best epoch 1" in page.text
-    assert "Half of the epochs" not in page.text
+    assert "median epoch" not in page.text and "The shortest epoch" not in page.text
 
 
 def test_a_loss_that_is_no_number(tmp_path):
@@ -289,9 +290,9 @@ def test_a_gpus_run_says_what_lay_where_and_what_was_foretold(tmp_path):
         "NVIDIA H200",
         "topology device",
         "features pinned",
-        "1,234,567, 64% of reads",
+        "1,234,567, 64 % of reads",
         "1,013",
-        "-2.1%",
+        "-2.1 %",
         "As <asked>.",
     ):
         assert words in text, words

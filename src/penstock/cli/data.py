@@ -12,6 +12,7 @@ from penstock.cli.output import ForceOption, JsonOption, SeedOption, ThreadsOpti
 from penstock.cli.progress import shown_progress
 from penstock.cli.tables import export_command, import_command
 from penstock.errors import PenstockError
+from penstock.quantities import counted
 
 data = typer.Typer(
     no_args_is_help=True,
@@ -91,4 +92,5 @@ def make_command(
     if as_json:
         print_json({"path": str(out), "nodes": graph.num_nodes, "edges": graph.num_edges, **cost.fields()})
     else:
-        print(f"{out}: {graph.num_nodes:,} vertices, {graph.num_edges:,} edges in {cost.seconds:.1f} s")
+        size = f"{counted(graph.num_nodes, 'vertices')}, {counted(graph.num_edges, 'edges')}"
+        print(f"{out}: {size} in {cost.seconds:.1f} s")

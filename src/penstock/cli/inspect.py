@@ -10,6 +10,7 @@ from rich.table import Table
 
 from penstock.cli.output import JsonOption, print_json
 from penstock.cli.progress import shown_progress
+from penstock.quantities import counted
 
 if TYPE_CHECKING:
     from penstock.graph.inspect import DegreeReport, Inspection
@@ -76,7 +77,8 @@ def _report(found: "Inspection", source: str) -> RenderableType:
     edges = sum(each.count for each in found.edges.values())
     memory = f"{_bytes(found.nbytes)} in memory"
     disk = f", {_bytes(found.bytes_on_disk)} on disk" if found.bytes_on_disk is not None else ""
-    head = f"[bold]{escape(found.name)}[/bold]  {vertices:,} vertices, {edges:,} edges, {memory}{disk}"
+    size = f"{counted(vertices, 'vertices')}, {counted(edges, 'edges')}, {memory}{disk}"
+    head = f"[bold]{escape(found.name)}[/bold]  {size}"
     parts: list[RenderableType] = [head, f"[dim]{escape(str(found.path or source))}[/dim]", ""]
     parts += [_node_table(found), "", _edge_table(found), "", *_degrees(found.degree), "", _warnings(found)]
     return Group(*parts)

@@ -51,6 +51,7 @@ _COMMANDS = {
     "profile": "penstock.cli.profile:profile_command",
     "plan": "penstock.cli.plan:plan_command",
     "simulate": "penstock.cli.simulate:simulate_command",
+    "compare": "penstock.cli.compare:compare_command",
     "train": "penstock.cli.train:train_command",
     "evaluate": "penstock.cli.use:evaluate_command",
     "predict": "penstock.cli.use:predict_command",

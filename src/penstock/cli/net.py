@@ -11,6 +11,7 @@ from rich.table import Table
 
 from penstock.cli.output import JsonOption, print_json, short
 from penstock.errors import PenstockError
+from penstock.quantities import counted
 
 if TYPE_CHECKING:
     from penstock.cluster.document import Machine
@@ -181,7 +182,7 @@ def _print_standing(device: str, standing: "Standing") -> None:
 def _print_planned(planned: "Classes") -> None:
     table = Table("class", "group", "Mbit/s", "at most", "priority", "packets", box=None)
     for row in _class_fields(planned):
-        what = f"dscp {row['dscp']}" if row["dscp"] is not None else f"to {len(row['addresses'])} machines"
+        what = f"dscp {row['dscp']}" if row["dscp"] is not None else f"to {counted(len(row['addresses']), 'machines')}"
         last = row["dscp"] is None and not row["addresses"]
         rates = f"{row['rate_mbit']:,.5g}", f"{row['ceiling_mbit']:,.5g}"
         table.add_row(row["number"], row["name"], *rates, str(row["priority"]), "all others" if last else what)

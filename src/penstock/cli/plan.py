@@ -11,6 +11,8 @@ from rich.table import Table
 from penstock.cli.job_flags import takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json, short
 from penstock.cli.progress import importing, shown_progress
+from penstock.cli.sweep import PLANNED_COLUMNS, ChartOption, SweepOption, check_chart, refuse_with_sweep, show_sweep
+from penstock.quantities import counted, percent, signed_percent
 
 if TYPE_CHECKING:
     from penstock.plan.document import Plan
@@ -28,6 +30,11 @@ def plan_command(
     budget: Annotated[float, typer.Option(min=0, help="Seconds to search at most; 0: by steps alone.")] = 0.0,
     steps: Annotated[int, typer.Option(min=1, help="Steps of a search.")] = 10_000,
     out: Annotated[Path, typer.Option("--out", "-o", help="The plan to write.")] = Path("plan.json"),
+    timeline: Annotated[
+        list[Path] | None, typer.Option(help="Write the plan's run as a page (.html) or a trace (.json); repeatable.")
+    ] = None,
+    sweep: SweepOption = None,
+    chart: ChartOption = None,
     plan_seed: SeedOption = 0,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -36,32 +43,42 @@ def plan_command(
     """Decide where every task runs and how flows share links; predict the time; write it down.
 
     Example: penstock plan job.yaml --cluster cluster.yaml --profile profile.json -o plan.json
+
+    Example: penstock plan job.yaml --cluster cluster.yaml --profile profile.json --sweep nic_gbps=1,10,25
     """
+    from penstock.cli.planned import check_timelines, draw_plan, plan_sweep
     from penstock.cluster.document import read_cluster
     from penstock.train.job import make_job, read_job
 
-    check_new_file(out, force)
+    check_chart(chart, sweep)
+    if sweep:
+        refuse_with_sweep(timeline=timeline)
+    else:
+        check_new_file(out, force)
+        check_timelines(timeline or [])
     chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
     with shown_progress(as_json, f"Planning for the cluster {cluster}.") as progress:
         with importing(progress, "torch"):
             from penstock.cluster.planning import plan_run
             from penstock.plan.document import write_plan
             from penstock.plan.placement import Budget
-        plan = plan_run(
-            chosen,
-            read_cluster(cluster),
-            profile,
-            placement or None,
-            flows or None,
-            Budget(steps, budget or None),
-            plan_seed,
-            progress,
-        )
+        how = placement or None, flows or None, Budget(steps, budget or None), plan_seed
+        if sweep:
+            rows = plan_sweep(chosen, read_cluster(cluster), profile, sweep, *how, progress)
+        else:
+            plan = plan_run(chosen, read_cluster(cluster), profile, *how, progress)
+    if sweep:
+        show_sweep(rows, PLANNED_COLUMNS, "plan", as_json, chart)
+        return
     write_plan(plan, out)
+    for path in timeline or []:
+        draw_plan(plan, out.stem, path)
     if as_json:
         print_json({"path": str(out), "notes": progress.notes, **_fields(plan)})
-    else:
-        _print(plan, out)
+        return
+    _print(plan, out)
+    for path in timeline or []:
+        print(f"Written to {path}")
 
 
 def _fields(plan: "Plan") -> dict[str, Any]:
@@ -90,7 +107,7 @@ def _print(plan: "Plan", out: Path) -> None:
             each.slowest_link,
             short(each.slowest_link_bytes),
             f"{each.lower_bound_s * 1e3:.4g}",
-            f"{each.gap:.0%}",
+            percent(each.gap),
             style="bold" if chosen else None,
         )
     console.print(table)
@@ -103,6 +120,7 @@ def _print(plan: "Plan", out: Path) -> None:
     search = plan.search
     print(f"{plan.bottleneck}")
     for change in plan.changes:
-        print(f"  {change.what}: {change.iteration_s * 1e3:.4g} ms an iteration ({-change.gain:+.0%})")
-    print(f"{search.steps:,} steps, {search.simulated:,} placements simulated, {search.seconds:.1f} s")
+        print(f"  {change.what}: {change.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-change.gain)})")
+    looked = f"{counted(search.steps, 'steps')}, {counted(search.simulated, 'placements')} simulated"
+    print(f"{looked}, {search.seconds:.1f} s")
     print(f"Plan: {out} (carry it out with: penstock train --plan {out})")

@@ -10,6 +10,7 @@ from rich.table import Table
 from penstock.cli.job_flags import takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, check_new_file, print_json, short
 from penstock.cli.progress import importing, shown_progress
+from penstock.quantities import counted, percent
 
 if TYPE_CHECKING:
     from penstock.cost.profile import Profile
@@ -69,8 +70,8 @@ def _rows(profile: "Profile") -> list[tuple[str, list[list[float]]]]:
 
 def _print(profile: "Profile", out: Path) -> None:
     print(
-        f"{profile.iterations} iterations of {profile.workers} workers over {profile.parts} parts;"
-        f" {profile.batches:,} iterations an epoch"
+        f"{counted(profile.iterations, 'iterations')} of {counted(profile.workers, 'workers')} over"
+        f" {counted(profile.parts, 'parts')}; {counted(profile.batches, 'iterations')} for each epoch"
     )
     table = Table("task", "ms an iteration", "10-90 %", "cores", "memory GB", box=None)
     for kind, cost in profile.tasks.items():
@@ -83,7 +84,7 @@ def _print(profile: "Profile", out: Path) -> None:
     for name, rows in _rows(profile):
         totals = [sum(row[w] for row in rows) for w in range(profile.workers)]
         nearest = sum(max(row[w] for row in rows) for w in range(profile.workers)) / max(sum(totals), 1.0)
-        flows.add_row(name, short(sum(totals) / len(totals)), f"{nearest:.0%}")
+        flows.add_row(name, short(sum(totals) / len(totals)), percent(nearest))
     flows.add_row("blocks", short(sum(profile.blocks) / len(profile.blocks)), "")
     flows.add_row("gradients", short(profile.gradients), "")
     for each in (table, flows):

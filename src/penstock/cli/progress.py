@@ -11,6 +11,7 @@ from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColum
 from rich.progress import Progress as Bars
 
 from penstock.progress import Progress
+from penstock.quantities import counted
 
 _LINE_SECONDS = 5.0
 _STATUS_SECONDS = 1.0
@@ -61,7 +62,12 @@ class _BarProgress(Progress):
 
     def finish(self) -> None:
         task = self._bars.tasks[self._task]
-        self._bars.update(self._task, total=task.completed or 1, completed=task.completed or 1)
+        if task.total and 0 < task.completed < task.total:
+            # Interrupted, or stopped early: what was done stays to be seen.
+            self._bars.update(self._task, description=f"{task.description} (stopped)")
+            self._bars.stop_task(self._task)
+        else:
+            self._bars.update(self._task, total=task.completed or 1, completed=task.completed or 1)
 
     def status(self, line: str) -> None:
         self._bars.update(self._task, description=line)
@@ -88,13 +94,17 @@ class _LineProgress(Progress):
             if now - self._printed < _LINE_SECONDS:
                 return
             self._printed = now
-        share = f" of {self._total:,}" if self._total else ""
-        print(f"{self._what}: {self._done:,}{share} {self._unit}", file=sys.stderr, flush=True)
+        print(f"{self._what}: {self._amount()}", file=sys.stderr, flush=True)
 
     def finish(self) -> None:
         took = time.monotonic() - self._began
-        amount = f"{self._done:,} {self._unit}, " if self._done and self._unit else ""
+        amount = f"{self._amount(self._done < self._total)}, " if self._done and self._unit else ""
         print(f"{self._what}: {amount}{took:.1f} s", file=sys.stderr, flush=True)
+
+    def _amount(self, of_all: bool = True) -> str:
+        if self._total and of_all:
+            return f"{self._done:,} of {counted(self._total, self._unit)}"
+        return counted(self._done, self._unit)
 
     def status(self, line: str) -> None:
         now = time.monotonic()

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from penstock.errors import PenstockError
-from penstock.report.words import percent, seconds
+from penstock.quantities import counted, percent
+from penstock.report.words import seconds
 from penstock.simulate.document import TraceDocument
 from penstock.simulate.traces import TRACE_POLICIES, TraceOutcome, read_trace, simulate_trace, trace_policy_named
 
@@ -37,11 +38,10 @@ def refuse_options(**given: Any) -> None:
 def print_trace(fields: dict[str, Any]) -> None:
     """The same for people."""
     coflows = fields["coflows"]
-    mean, late = seconds(coflows["mean_cct_s"]), seconds(coflows["p95_cct_s"])
-    print(f"{fields['policy']}: {coflows['count']:,} coflows take {mean} on average; 95 of 100 at most {late}")
+    print(f"{fields['policy']}: {coflow_sentence(coflows)}")
     print(f"All are through after {seconds(fields['makespan_s'])}; no schedule takes less than "
           f"{seconds(fields['lower_bound_s'])}")  # fmt: skip
-    print(f"Simulated {fields['events']:,} events in {seconds(fields['seconds'])}")
+    print(f"Simulated {counted(fields['events'], 'events')} in {seconds(fields['seconds'])}")
     if "compared" in fields:
         table = Table(Column("policy", no_wrap=True), "mean coflow", "95 of 100 within", "times alone", "all")
         for row in fields["compared"]:
@@ -51,6 +51,13 @@ def print_trace(fields: dict[str, Any]) -> None:
         Console().print(table)
     busiest = max(fields["links"], key=lambda name: fields["links"][name]["utilisation"])
     print(f"Busiest port: {busiest} {percent(fields['links'][busiest]['utilisation'])}")
+
+
+def coflow_sentence(coflows: dict[str, Any]) -> str:
+    """How many coflows there are, and how long they take."""
+    take = "takes" if coflows["count"] == 1 else "take"
+    mean, late = seconds(coflows["mean_cct_s"]), seconds(coflows["p95_cct_s"])
+    return f"{counted(coflows['count'], 'coflows')} {take} {mean} on average; 95 of 100 at most {late}"
 
 
 def _fields(found: TraceOutcome) -> dict[str, Any]:

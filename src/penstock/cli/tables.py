@@ -11,6 +11,7 @@ from penstock.cli.progress import shown_progress
 from penstock.errors import PenstockError
 from penstock.graph.atomic import check_target
 from penstock.progress import Progress
+from penstock.quantities import counted
 
 if TYPE_CHECKING:
     from penstock.graph import Graph
@@ -47,7 +48,7 @@ def import_command(
     _print_graph(graph)
     for what, counts in notes.items():
         thing = "edges" if what == "dropped" else "vertices"
-        print(f"  {what}: " + ", ".join(f"{count:,} {thing} of {name}" for name, count in counts.items()))
+        print(f"  {what}: " + ", ".join(f"{counted(count, thing)} of {name}" for name, count in counts.items()))
     print(f"Wrote {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB.")
 
 
@@ -75,7 +76,8 @@ def export_command(
         print_json({**counts, "files": files, **took.fields()})
         return
     _print_graph(graph)
-    print(f"Wrote {len(files)} files to {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB.")
+    written = counted(len(files), "files")
+    print(f"Wrote {written} to {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB.")
 
 
 def _import(source: Path, out: Path, force: bool, progress: Progress) -> "Graph":
@@ -93,6 +95,6 @@ def _print_graph(graph: "Graph") -> None:
     from penstock.graph.schema import edge_key
 
     for name, nodes in graph.nodes.items():
-        print(f"  {name}: {nodes.count:,} vertices, fields {', '.join(nodes.fields) or 'none'}")
+        print(f"  {name}: {counted(nodes.count, 'vertices')}, fields {', '.join(nodes.fields) or 'none'}")
     for edge_type, edges in graph.edges.items():
-        print(f"  {edge_key(edge_type)}: {edges.count:,} edges, fields {', '.join(edges.fields) or 'none'}")
+        print(f"  {edge_key(edge_type)}: {counted(edges.count, 'edges')}, fields {', '.join(edges.fields) or 'none'}")

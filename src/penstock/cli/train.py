@@ -13,6 +13,7 @@ from penstock.cli.output import ForceOption, JsonOption, TrustOption, print_erro
 from penstock.cli.progress import importing, shown_progress
 from penstock.errors import PenstockError
 from penstock.progress import Progress
+from penstock.quantities import counted
 
 if TYPE_CHECKING:
     from penstock.api import Run
@@ -92,17 +93,31 @@ def _trained(
 
 def _print(run: "Run") -> None:
     result = run.result
-    table = Table("", "validation", "test")
-    for name in {**run.val, **run.test}:
-        table.add_row(name, *(f"{scores[name]:.4f}" if name in scores else "-" for scores in (run.val, run.test)))
     print(f"{run.state}: {run.path}")
     console = Console()
-    console.print(table)
+    if run.val or run.test:
+        table = Table("", "validation", "test")
+        for name in {**run.val, **run.test}:
+            table.add_row(name, *(f"{scores[name]:.4f}" if name in scores else "-" for scores in (run.val, run.test)))
+        console.print(table)
+    if run.state == "interrupted":
+        print(_done(result))
     best = f", best at {result['best_epoch']}" if result.get("best_epoch", -1) > 0 else ""
     console.print(
-        f"{result['epochs']} epochs{best}; {result['seconds']:.1f} s; {result['seeds_per_second']:,.0f} seeds/s;"
-        f" {result['limiting_stage'] or 'nothing'} limits; peak {result['peak_rss_mb']:,.0f} MB",
+        f"{counted(result['epochs'], 'epochs')}{best}; {result['seconds']:.1f} s;"
+        f" {result['seeds_per_second']:,.0f} seeds/s; {result['limiting_stage'] or 'nothing'} limits;"
+        f" peak {result['peak_rss_mb']:,.0f} MB",
         highlight=False,
     )
     if run.page is not None:
         print(f"Report: {run.page}")
+
+
+def _done(result: dict[str, Any]) -> str:
+    """How far a run came that was not let to its end."""
+    loss = result.get("loss_so_far") if result.get("loss_so_far") is not None else result.get("train_loss")
+    parts = [f"{result['steps']:,} of {counted(result['steps_planned'], 'batches')} done"]
+    parts += [f"training loss {loss:.4f}"] if loss is not None else []
+    if result.get("best_value") is not None:
+        parts.append(f"best validation {result['best_value']:.4f}")
+    return ", ".join(parts)

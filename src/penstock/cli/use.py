@@ -9,6 +9,7 @@ from rich.table import Table
 
 from penstock.cli.output import ForceOption, JsonOption, TrustOption, UncheckedOption, measured, print_json
 from penstock.cli.progress import importing, shown_progress
+from penstock.quantities import counted
 
 if TYPE_CHECKING:
     from penstock.graph import Graph
@@ -129,4 +130,4 @@ def _tell(out: Path, rows: int, cost: dict[str, float], as_json: bool) -> None:
     if as_json:
         print_json({"path": str(out), "rows": rows, **cost})
     else:
-        print(f"{rows:,} rows written to {out}")
+        print(f"{counted(rows, 'rows')} written to {out}")

@@ -50,8 +50,8 @@ def plan_run(
     job = job.model_copy(update=fixed)
     profile = _profile(job, cluster, profile_path, progress)
     began = perf_counter()
-    machines = machines_of(cluster, profile.rate)
-    run = Comparison(profile, shape_of(cluster, job), machines, 1.0 if job.device == "cuda" else 0.0, seed)
+    run = comparison_of(job, cluster, profile, seed)
+    machines = run.machines
     if job.device == "cuda":
         progress.note("Steps were measured on processors: on GPUs they take less, and so may an iteration.")
     if flows is not None and flows not in CARRIED_OUT:
@@ -83,7 +83,15 @@ def plan_run(
             seconds=round(perf_counter() - began, 3),
             simulated=sum(trial.placed.simulated for trial in trials),
         ),
+        profile=run.profile.model_dump(mode="json"),
+        seed=seed,
     )
+
+
+def comparison_of(job: Job, cluster: ClusterDocument, profile: Profile, seed: int) -> Comparison:
+    """The run of a job on a cluster, ready to be simulated in many ways."""
+    gpus = 1.0 if job.device == "cuda" else 0.0
+    return Comparison(profile, shape_of(cluster, job), machines_of(cluster, profile.rate), gpus, seed)
 
 
 def machines_of(cluster: ClusterDocument, measured_rate: float) -> Machines:

@@ -74,7 +74,8 @@ def _carried_out(
     launcher = make_launcher(bench, folder.path)
     try:
         with polite_interrupt() as asked:
-            controller = Controller(template_of(job, bench, folder, measured=iterations), launcher, progress)
+            shown = _MeasuringProgress(progress, WARMING + iterations + 1)
+            controller = Controller(template_of(job, bench, folder, measured=iterations), launcher, shown)
             outcome = controller.run(asked, lambda facts: None)
     finally:
         launcher.close()
@@ -84,6 +85,30 @@ def _carried_out(
         lost = controller.recoveries[0]
         raise PenstockError(f"{lost['task']} was lost while it was measured ({lost['cause']}): measure again.")
     return controller
+
+
+class _MeasuringProgress(Progress):
+    """Iterations out of those that are measured: the run has more epochs than it is let to train, so none is named."""
+
+    def __init__(self, shown: Progress, iterations: int) -> None:
+        super().__init__()
+        self._shown, self._left = shown, iterations
+        self.note = shown.note  # type: ignore[method-assign]
+
+    def start(self, what: str, total: int, unit: str) -> None:
+        """Training is what is measured."""
+        self._shown.start("measuring", self._left, "iterations")
+
+    def advance(self, amount: int) -> None:
+        """A worker may do a step more before it hears that there were enough."""
+        amount = min(amount, self._left)
+        self._left -= amount
+        if amount:
+            self._shown.advance(amount)
+
+    def finish(self) -> None:
+        """All of them are measured, or the measurement was broken off."""
+        self._shown.finish()
 
 
 def _profile(job: Job, controller: Controller, bench: ClusterDocument, iterations: int) -> Profile:

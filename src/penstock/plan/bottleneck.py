@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+from penstock.quantities import percent
 from penstock.simulate.critical import Step, critical_path
 from penstock.simulate.timeline import Timeline
 
@@ -27,8 +28,8 @@ def bottleneck_of(timeline: Timeline, placement: list[str]) -> str:
         return "Nothing takes any time."
     (who, verb, what), share = max(shares.items(), key=lambda item: item[1])
     waits = sum(amount for (_, verb, _), amount in shares.items() if verb == "waits")
-    rest = f"Links make up {waits:.0%} of the critical path, tasks {1 - waits:.0%}."
-    return f"{who} {verb} {share:.0%} of the time {what}. {rest}"
+    rest = f"Links make up {percent(waits)} of the critical path, tasks {percent(1 - waits)}."
+    return f"{who} {verb} {percent(share)} of the time {what}. {rest}"
 
 
 class _Owners:

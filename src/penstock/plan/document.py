@@ -90,6 +90,10 @@ class Plan(StrictDocument):
     compared: list[Compared]
     changes: list[Change] = Field(default=[], description="what could be bought, and what it would bring")
     search: Effort
+    profile: dict[str, Any] | None = Field(
+        default=None, description="what an iteration costs: with it `penstock simulate` can replay the plan"
+    )
+    seed: int = Field(default=0, description="of the amounts that vary between iterations")
 
     def machine_of(self) -> dict[str, str]:
         """The machine of every task, by its name."""

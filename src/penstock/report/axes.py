@@ -68,6 +68,12 @@ def exact(low: float, high: float, most: int = 6, whole: bool = False) -> Axis:
     return Axis(low, high, [(n * step, _label(n * step, step)) for n in range(first, last + 1)])
 
 
+def epoch_axis(places: Iterable[float]) -> Axis:
+    """An axis over epochs or steps, with labels at whole numbers only."""
+    seen = list(places)
+    return exact(min(seen), max(seen), whole=True)
+
+
 def time_unit(longest: float) -> tuple[float, str]:
     """Seconds in the unit that suits a duration, and its name."""
     for size, name in ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"), (1e-3, "milliseconds")):

@@ -3,6 +3,7 @@
 from html import escape
 from typing import Any
 
+from penstock.quantities import counted, signed_percent
 from penstock.report.markup import card, cut, pairs, table
 from penstock.report.run_folder import Run
 from penstock.report.values import mapping, number, whole
@@ -28,7 +29,7 @@ def _plan_card(run: Run) -> str:
     if foretold is None or not epochs:
         return ""
     real = epochs[len(epochs) // 2]
-    off = f" ({real / foretold - 1:+.1%})" if foretold else ""
+    off = f" ({signed_percent(real / foretold - 1, 1)})" if foretold else ""
     rows = [
         ("an epoch, as planned", seconds(foretold)),
         ("an epoch, as it was (median)", seconds(real) + off),
@@ -45,13 +46,13 @@ def _tasks_card(run: Run, tasks: list[dict[str, Any]]) -> str:
             _text(task.get("id")),
             _text(task.get("machine")),
             f"{whole(task.get('restarts')) or 0:,}",
-            mebibytes(number(task.get("peak_rss_mb")) or 0.0),
+            _memory(number(task.get("peak_rss_mb"))),
         ]
         for task in tasks[:_MOST_TASKS]
     ]
     lost = [mapping(each) for each in _list(run.result.get("recoveries"))]
-    machines = len({row[1] for row in rows})
-    about = f"{len(tasks):,} tasks on {machines:,} machines, {_times(len(lost))}"
+    machines = len({_text(task.get("machine")) for task in tasks})
+    about = f"{counted(len(tasks), 'tasks')} on {counted(machines, 'machines')}, {_times(len(lost))}"
     foot = " ".join(_recovery(each) for each in lost[:_MOST_FLOWS])
     body = table(["task", "machine", "restarts", "memory at most"], rows, len(tasks))
     return card("Tasks", body, escape(about), foot=escape(foot))
@@ -63,11 +64,12 @@ def _traffic_card(run: Run) -> str:
     if received is not None:
         rows.append(("rows received", _bytes(received)))
     if least:
-        over = f" ({(received or 0.0) / least - 1:+.1%})"
+        over = f" ({signed_percent((received or 0.0) / least - 1, 1)})"
         rows.append(("the least that had to be", _bytes(least) + over))
     flows = {
         name: [number(each) or 0.0 for each in _list(size)] for name, size in mapping(run.result.get("flows")).items()
     }
+    flows = {name: sizes for name, sizes in flows.items() if any(sizes)}
     largest = sorted(flows.items(), key=lambda item: -sum(item[1]))[:_MOST_FLOWS]
     shown = [[cut(name, _LONGEST), *(_bytes(each) for each in sizes[:2])] for name, sizes in largest]
     body = pairs(rows) + (table(["flow", "sent", "received"], shown, len(flows)) if shown else "")
@@ -95,6 +97,11 @@ def _recovery(lost: dict[str, Any]) -> str:
     away = number(lost.get("seconds"))
     back = f", back after {seconds(away)}" if away is not None else ""
     return f"{_text(lost.get('task'))}: {_text(lost.get('cause'))} at {seconds(number(lost.get('at')) or 0.0)}{back}."
+
+
+def _memory(peak: float | None) -> str:
+    """A task that ended before it was looked at has no peak."""
+    return mebibytes(peak) if peak else "not measured"
 
 
 def _times(lost: int) -> str:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from penstock.quantities import counted, signed_percent
 from penstock.report.markup import card, cut, pairs, table
-from penstock.report.run_folder import Run
+from penstock.report.run_folder import Run, graph_name
 from penstock.report.values import mapping, number, numbers, whole
 from penstock.report.words import mebibytes, seconds
 
@@ -28,14 +29,14 @@ def settings_card(run: Run, defaults: Mapping[str, Any] | None) -> str:
     rows = "".join(_setting(key, value, usual) for key, value in chosen.items())
     body = f'<dl class="pairs chosen">{rows}</dl>' if rows else '<p class="none">Every setting is the default.</p>'
     if left:
-        body += f"<details><summary>{len(left)} settings left at their defaults</summary>{pairs(left)}</details>"
+        body += f"<details><summary>{_left_alone(len(left))}</summary>{pairs(left)}</details>"
     return card("Settings", body, "chosen for this run", wide=True)
 
 
 def graph_card(run: Run) -> str:
     """Node and edge types, feature widths, classes and size."""
     nodes, edges = numbers(run.graph.get("nodes")), numbers(run.graph.get("edges"))
-    widths, classes = mapping(run.graph.get("features")), run.graph.get("classes")
+    widths, count = mapping(run.graph.get("features")), whole(run.graph.get("classes"))
     size = number(run.graph.get("bytes"))
     if not (nodes or edges or size):
         return ""
@@ -47,8 +48,8 @@ def graph_card(run: Run) -> str:
         rows = [[_edge_name(name), f"{count:,.0f}"] for name, count in _largest(edges)]
         body += table(["edges", "count"], rows, len(edges))
     facts = [f"{mebibytes(size / (1 << 20))} in memory"] if size else []
-    facts += [f"{_text(classes)} classes"] if classes and "class" in run.task else []
-    return card("Graph", body, escape(str(run.graph.get("name") or "")), foot=escape(" · ".join(facts)))
+    facts += [counted(count, "classes")] if count and "class" in run.task else []
+    return card("Graph", body, escape(graph_name(run)), foot=escape(" · ".join(facts)))
 
 
 def machine_card(run: Run) -> str:
@@ -73,12 +74,12 @@ def device_card(run: Run) -> str:
     rows: list[tuple[str, str]] = [(name, _text(placement[name])) for name in placed]
     cached, hits = whole(placement.get("cache_rows")), number(placement.get("hit_rate"))
     if cached:
-        rows.append(("rows cached", f"{cached:,}" + (f", {hits:.0%} of reads" if hits is not None else "")))
+        rows.append(("rows cached", f"{cached:,}" + (f", {hits * 100:.0f} % of reads" if hits is not None else "")))
     if (rate := number(run.result.get("batches_per_second"))) is not None:
         rows.append(("batches a second", f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"))
     rows.append(("memory at most", mebibytes(peak)))
     if foretold:
-        rows.append(("as foretold", f"{mebibytes(foretold)} ({foretold / peak - 1:+.1%})"))
+        rows.append(("as foretold", f"{mebibytes(foretold)} ({signed_percent(foretold / peak - 1, 1)})"))
     why = placement.get("why")
     said = " ".join(str(sentence) for sentence in why) if isinstance(why, list) else ""
     return card("Device", pairs(rows), escape(_text(run.result.get("device"))), foot=escape(cut(said, 3 * _LONGEST)))
@@ -89,7 +90,9 @@ def notes_card(run: Run) -> str:
     said = [(time, text) for time, text in run.log.notes if text]
     left = len(said) - _MOST_NOTES
     lines = [f"<li>{_clock(time)}{escape(cut(text, _LONGEST))}</li>" for time, text in said[:_MOST_NOTES]]
-    lines += [f"<li>{left:,} more notes are in metrics.jsonl.</li>"] if left > 0 else []
+    lines += (
+        [f"<li>{counted(left, 'more notes')} {'is' if left == 1 else 'are'} in metrics.jsonl.</li>"] if left > 0 else []
+    )
     lines += [f"<li>{escape(problem)}</li>" for problem in run.problems]
     return card("Notes", f'<ul class="notes">{"".join(lines)}</ul>', wide=True) if lines else ""
 
@@ -97,6 +100,10 @@ def notes_card(run: Run) -> str:
 def _setting(key: str, value: Any, usual: Mapping[str, str]) -> str:
     was = f"<small>default {escape(cut(usual[key], _LONGEST))}</small>" if key in usual else ""
     return f"<div><dt>{escape(key)}</dt><dd>{escape(_text(value))}{was}</dd></div>"
+
+
+def _left_alone(count: int) -> str:
+    return f"{counted(count, 'settings')} left at {'its default' if count == 1 else 'their defaults'}"
 
 
 def _largest(counts: dict[str, float]) -> list[tuple[str, float]]:

@@ -3,8 +3,10 @@
 from html import escape
 from typing import Any
 
+from penstock.quantities import counted, singular
 from penstock.report.markup import cut, stage_look
-from penstock.report.run_folder import Run
+from penstock.report.run_folder import Run, graph_name
+from penstock.report.shell import THEME_BUTTON
 from penstock.report.values import number, numbers, whole
 from penstock.report.words import (
     limit_sentence,
@@ -24,6 +26,7 @@ _STATES = {
     "interrupted": ("interrupted", "warn"),
     "failed": ("failed", "bad"),
 }
+_UNFINISHED = ("running", "interrupted")
 # A run that has written nothing for this many seconds may have died.
 _SILENT = 30.0
 
@@ -35,9 +38,7 @@ def headline(run: Run) -> str:
     below = " · ".join(f"<span>{escape(part)}</span>" for part in _subtitle(run))
     return (
         f'<header class="{look}"><div class="top"><p class="state"><b>{escape(word)}</b>{started}</p>'
-        '<button id="theme" type="button" hidden title="Light or dark" aria-label="Light or dark">'
-        '<svg viewBox="0 0 20 20" aria-hidden="true"><circle cx="10" cy="10" r="8"/><path d="M10 2a8 8 0 0 1 0 16z"/>'
-        f"</svg></button></div>{_banner(run)}"
+        f"{THEME_BUTTON}</div>{_banner(run)}"
         f'<div class="hero"><div><h1>{escape(run_title(run))}</h1><p class="sub">{below}</p></div>{_figure(run)}</div>'
         f"{_small_figures(run)}{_limit(run)}</header>"
     )
@@ -45,7 +46,7 @@ def headline(run: Run) -> str:
 
 def run_title(run: Run) -> str:
     """`sage on synthetic-arxiv`, or as much of it as the run says."""
-    model, graph = run.model, str(run.graph.get("name") or "")
+    model, graph = run.model, graph_name(run)
     return cut(f"{model} on {graph}" if model and graph else model or graph or run.name, 80)
 
 
@@ -55,13 +56,13 @@ def _subtitle(run: Run) -> list[str]:
     # Unless a job says otherwise there is a layer a fan-out.
     layers = whole(run.job.get("layers")) or (len(fanouts) if isinstance(fanouts, list) else 0)
     if layers and hidden:
-        parts.append(f"{layers} layers of {hidden:,}")
+        parts.append(f"{counted(layers, 'layers')} of {hidden:,}")
     if run.parameters is not None:
-        parts.append(f"{short(run.parameters)} parameters")
+        parts.append(f"{short(run.parameters)} {'parameter' if run.parameters == 1 else 'parameters'}")
     for what, counts in (("vertices", run.graph.get("nodes")), ("edges", run.graph.get("edges"))):
         total = sum(numbers(counts).values())
         if total:
-            parts.append(f"{short(total)} {what}")
+            parts.append(f"{short(total)} {singular(what) if total == 1 else what}")
     return parts
 
 
@@ -70,9 +71,11 @@ def _figure(run: Run) -> str:
     for kind, values in (("test", numbers(run.result.get("test"))), ("validation", _validation(run))):
         name = run.metric if run.metric in values else next(iter(values), None)
         if name is not None:
-            so_far = " so far" if kind == "validation" and run.state == "running" else ""
+            so_far = " so far" if kind == "validation" and run.state in _UNFINISHED else ""
             return _large(metric_value(name, values[name]), f"{kind} {metric_name(name)}{so_far}")
     losses = [each.loss for each in run.log.epochs if each.loss is not None]
+    partial = number(run.result.get("loss_so_far"))
+    losses = losses or ([partial] if partial is not None else [])
     return _large(f"{losses[-1]:.4g}", "training loss") if losses else ""
 
 
@@ -93,7 +96,9 @@ def _banner(run: Run) -> str:
         return f'<p class="banner bad"><b>This run failed.</b> {escape(words)}</p>'
     if run.state == "interrupted":
         words = run.message or "This run was interrupted."
-        return f'<p class="banner warn"><b>{escape(words)}</b> It can go on: penstock train --resume.</p>'
+        where = cut(str(run.result.get("run") or run.name), 200)
+        more = f"The page shows what was done until then; go on with: penstock train --resume {where}"
+        return f'<p class="banner warn"><b>{escape(words)}</b> {escape(more)}</p>'
     if run.state == "running":
         silent = run.silent_s or 0.0
         last = f" It had last written {seconds(silent)} before." if silent > _SILENT else ""
@@ -108,8 +113,12 @@ def _small_figures(run: Run) -> str:
     figures: list[tuple[str, str]] = []
     if numbers(run.result.get("test")) and run.metric in shown:
         figures.append(("validation", metric_value(run.metric, shown[run.metric])))
-    if epochs:
-        figures.append(("epochs", f"{epochs:,}"))
+    planned = whole(run.job.get("epochs")) if run.state in _UNFINISHED else None
+    if epochs or planned:
+        figures.append(("epochs", f"{epochs:,} of {planned:,}" if planned else f"{epochs:,}"))
+    steps, all_steps = (whole(run.result.get(name)) for name in ("steps", "steps_planned"))
+    if run.state == "interrupted" and steps is not None and all_steps:
+        figures.append(("batches", f"{steps:,} of {all_steps:,}"))
     if best is not None and run.metric in best.val:
         figures.append(("best epoch", f"{best.epoch:,}"))
     measured: list[tuple[str, float | None, Any]] = [

@@ -1,23 +1,18 @@
 """The page: its sections in order, in one file that loads nothing."""
 
-import base64
-import hashlib
 from collections.abc import Mapping
-from datetime import datetime
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from penstock.graph.atomic import write_whole
 from penstock.report.cluster import cluster_cards
-from penstock.report.curves import epoch_seconds_card, loss_card, memory_card, validation_card
+from penstock.report.curves import epoch_seconds_card, loss_card, memory_card
 from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card
 from penstock.report.headline import headline, run_title
 from penstock.report.run_folder import Run, read_run
-from penstock.report.script import SCRIPT
+from penstock.report.shell import page_text
 from penstock.report.stages import stages_card, timeline_card
-from penstock.report.style import STYLE
-from penstock.version import __version__
+from penstock.report.validation import validation_card
 
 
 def write_report(run: Path, defaults: Mapping[str, Any] | None = None) -> Path:
@@ -44,20 +39,4 @@ def render(run: Run, defaults: Mapping[str, Any] | None = None) -> str:
         *cluster_cards(run),
         machine_card(run),
     ]
-    written = f"{datetime.now():%d %B %Y, %H:%M}".lstrip("0")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
-        f'<meta name="color-scheme" content="light dark"><title>{escape(run_title(run))}</title>'
-        f"<style>{STYLE}</style></head>\n<body><main>\n{headline(run)}\n"
-        f'<div class="cards">\n{chr(10).join(card for card in cards if card)}\n</div>\n'
-        f"<footer>Run {escape(run.name)} · page written {written} by Penstock {escape(__version__)}</footer></main>\n"
-        f'<div id="tip" role="status" hidden></div><script>{SCRIPT}</script></body></html>\n'
-    )
-
-
-def _policy() -> str:
-    """Only our own script runs and nothing is fetched, whatever a run's names contain."""
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+    return page_text(run_title(run), headline(run), cards, f"Run {run.name} · page written")

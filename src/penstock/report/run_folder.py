@@ -10,13 +10,24 @@ import yaml
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import parse_yaml
+from penstock.quantities import counted
 from penstock.report.metrics_log import Epoch, MetricsLog, read_metrics
 from penstock.report.trace import Trace, read_trace
 from penstock.report.values import mapping, number, numbers, whole
+from penstock.train.data import IN_MEMORY
 from penstock.train.run_folder import FORMAT, VERSION
 
 # In the order a batch meets them.
 STAGES = ("seeds", "sample", "gather", "transfer", "compute")
+
+
+_LIBRARIES = {
+    "pyg": "a PyG graph",
+    "dgl": "a DGL graph",
+    "networkx": "a NetworkX graph",
+    "scipy": "a SciPy matrix",
+}
+"""What graphs without a name of their own are called, by the name that they were given when they were converted."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,15 @@ class Run:
         return named[0] if named else max(stages, key=lambda each: each.share, default=None)
 
 
+def graph_name(run: Run) -> str:
+    """The graph's name; one that only names the library it came from is replaced by where it was."""
+    name = str(run.graph.get("name") or "")
+    if name not in _LIBRARIES:
+        return name
+    where = str(run.job.get("graph") or f"{name}{IN_MEMORY}")
+    return _LIBRARIES[name] if where.endswith(IN_MEMORY) else Path(where).name
+
+
 def read_run(folder: Path) -> Run:
     """The run in `folder`, which must hold a readable `run.json`; everything else may be missing."""
     folder = Path(folder)
@@ -110,8 +130,7 @@ def read_run(folder: Path) -> Run:
     job = _job(folder / "job.yaml", problems)
     log = read_metrics(folder / "metrics.jsonl")
     if log.unreadable:
-        lines = "1 line" if log.unreadable == 1 else f"{log.unreadable:,} lines"
-        problems.append(f"{lines} of metrics.jsonl could not be read.")
+        problems.append(f"{counted(log.unreadable, 'lines')} of metrics.jsonl could not be read.")
     state, metric = str(document.get("state") or "unknown"), mapping(document.get("metric"))
     name = metric.get("name") or next((key for each in log.epochs for key in each.val), "")
     return Run(

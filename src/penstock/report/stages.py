@@ -2,11 +2,12 @@
 
 from html import escape
 
+from penstock.quantities import counted, percent
 from penstock.report.axes import time_unit
 from penstock.report.markup import card, key, stage_look
 from penstock.report.run_folder import STAGES, Run, Stage
-from penstock.report.timeline import steady_window, timeline_chart
-from penstock.report.words import advice, percent, seconds
+from penstock.report.timeline import numbering, steady_window, timeline_chart
+from penstock.report.words import advice, seconds
 
 
 def stages_card(run: Run) -> str:
@@ -27,9 +28,13 @@ def timeline_card(run: Run) -> str:
         return ""
     present = {stage_look(bar.stage): bar.stage for lane in window.lanes for bar in lane.bars}
     legend = "".join(key(name, look) for look, name in _in_order(present))
-    hidden = f" {window.hidden} more threads are not shown." if window.hidden else ""
+    hidden = (
+        f" {counted(window.hidden, 'more threads')} {'is' if window.hidden == 1 else 'are'} not shown."
+        if window.hidden
+        else ""
+    )
     unit = time_unit((window.end - window.start) / 1e6)[1]
-    about = f"{unit}; a lane a thread, numbers are batches: point at one to follow it"
+    about = f"{unit}; one lane for each thread, numbers are {numbering(window)}: point at one to follow it"
     return card("Timeline", timeline_chart(window), about, wide=True, foot=legend + hidden)
 
 
@@ -43,7 +48,7 @@ def _row(stage: Stage, limits: bool) -> str:
     used = stage.busy_s + stage.wait_s > 0
     details = [f"busy {seconds(stage.busy_s)}", f"waited {seconds(stage.wait_s)}"] if used else ["not used"]
     if stage.threads:
-        details.append(f"{stage.threads} thread{'s' if stage.threads > 1 else ''}")
+        details.append(counted(stage.threads, "threads"))
     if stage.depth:
         details.append(f"queue of {stage.depth}")
     badge = "<em>limits</em>" if limits else ""

@@ -92,6 +92,8 @@ h2 { margin-bottom: 14px; font-size: 16px; font-weight: 650; }
 }
 
 .card { display: flex; flex-direction: column; }
+h3 { margin: 12px 0 2px; font-size: 13px; font-weight: 600; }
+h3 .about { margin: 0 16px 0 8px; }
 .plot { position: relative; flex: 1 0 220px; margin: 10px 8px 26px 44px; touch-action: pan-y; }
 .plot > svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible; }
 .plot path { fill: none; stroke: var(--look); stroke-width: 2; vector-effect: non-scaling-stroke;
@@ -120,6 +122,7 @@ h2 { margin-bottom: 14px; font-size: 16px; font-weight: 650; }
 .transfer { --stage: var(--transfer); --look: var(--transfer); } .other { --stage: var(--other); --look: var(--other); }
 .key::before { content: ""; display: inline-block; width: 10px; height: 10px; margin-right: 7px; border-radius: 3px;
   background: var(--look); }
+.plot ~ h3 ~ .plot { flex-basis: 130px; }
 .foot .key { display: inline-block; margin-right: 16px; }
 
 .stages { list-style: none; display: grid; gap: 14px; }

@@ -56,11 +56,19 @@ def steady_window(trace: Trace) -> Window | None:
     return Window(start, end, lanes[:_MOST_LANES], max(len(lanes) - _MOST_LANES, 0))
 
 
+def numbering(window: Window) -> str:
+    """What the numbers on bars count: batches of one epoch, epochs of one batch each, or both."""
+    known = [bar for lane in window.lanes for bar in lane.bars if bar.batch is not None]
+    if len({bar.epoch for bar in known}) <= 1:
+        return "batches"
+    return "epochs" if all(bar.batch == 0 for bar in known) else "epoch.batch"
+
+
 def timeline_chart(window: Window) -> str:
     """The window as lanes of bars, batch numbers on those wide enough."""
     span = window.end - window.start
     height = len(window.lanes) * _LANE
-    drawn, over = [], []
+    drawn, over, counted_as = [], [], numbering(window)
     for row, lane in enumerate(window.lanes):
         top = row * _LANE
         over.append(f'<span class="lane" style="top:{top}px">{escape(lane.name)}</span>')
@@ -69,9 +77,10 @@ def timeline_chart(window: Window) -> str:
             left = max((bar.start - window.start) / span, 0.0)
             right = min((bar.end - window.start) / span, 1.0)
             drawn.append(_bar(bar, left, right, top))
-            if bar.batch is not None and right - left > 0.03 * len(str(bar.batch)):
+            text = _number(bar, counted_as)
+            if text and right - left > 0.03 * len(text):
                 place = f"left:{(left + right) * 50:.2f}%;top:{top + _BAR_TOP}px"
-                over.append(f'<span class="batch" style="{place}">{bar.batch}</span>')
+                over.append(f'<span class="batch" style="{place}">{text}</span>')
     axis = exact(0.0, span / 1e6 / time_unit(span / 1e6)[0])
     over += [f'<span class="x" style="left:{axis.place(at) * 100:.2f}%">{text}</span>' for at, text in axis.ticks]
     return (
@@ -80,8 +89,18 @@ def timeline_chart(window: Window) -> str:
     )
 
 
+def _number(bar: Bar, counted_as: str) -> str:
+    """Records count from 0, people from 1."""
+    if bar.batch is None:
+        return ""
+    if counted_as == "batches" or bar.epoch is None:
+        return f"{bar.batch + 1}"
+    return f"{bar.epoch + 1}" if counted_as == "epochs" else f"{bar.epoch + 1}.{bar.batch + 1}"
+
+
 def _bar(bar: Bar, left: float, right: float, top: int) -> str:
-    batch = "" if bar.batch is None else f" · batch {bar.batch}"
+    epoch = "" if bar.epoch is None else f"epoch {bar.epoch + 1}, "
+    batch = "" if bar.batch is None else f" · {epoch}batch {bar.batch + 1}"
     text = escape(f"{bar.stage}{batch} · {seconds(bar.duration / 1e6)}")
     # A gap around a sliver would leave nothing of it.
     thin = " thin" if right - left < 0.008 else ""

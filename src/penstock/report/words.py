@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from penstock.quantities import percent
 from penstock.report.run_folder import Stage
 
 _DOING = {
@@ -23,11 +24,6 @@ _FULL = 0.6
 _PERCENT = ("accuracy", "f1", "hits")
 
 
-def percent(share: float) -> str:
-    """A share of one as a percentage without decimals."""
-    return f"{share * 100:.0f} %"
-
-
 def seconds(value: float) -> str:
     """A duration as people say it: 840 ms, 3.2 s, 4 min 12 s, 2 h 03 min."""
     if value < 0.001:
@@ -43,8 +39,13 @@ def seconds(value: float) -> str:
 
 
 def mebibytes(value: float) -> str:
-    """Memory given in MiB."""
-    return f"{value / 1024:,.2f} GiB" if value >= 1024 else f"{value:,.0f} MiB"
+    """Memory given in MiB, in the unit that shows it: 12 B, 3.5 KiB, 687 MiB, 2.28 GiB."""
+    if value >= 1024:
+        return f"{value / 1024:,.2f} GiB"
+    for unit, size in (("MiB", value), ("KiB", value * 1024)):
+        if size >= 0.9995:
+            return f"{size:.0f} {unit}" if size >= 100 else f"{size:.3g} {unit}"
+    return f"{value * (1 << 20):.0f} B"
 
 
 def short(count: float) -> str:

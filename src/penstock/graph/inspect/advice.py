@@ -9,6 +9,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.inspect.label_advice import advise_on_labels
 from penstock.graph.inspect.report import EdgeReport, Inspection, NodeReport
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.quantities import counted
 
 # A hub has this many times the mean in-degree, and at least this many edges.
 _HUB_RATIO, _HUB_DEGREE = 1000, 10_000
@@ -30,7 +31,7 @@ def advise(graph: Graph, found: Inspection) -> Iterator[str]:
 def _about_vertices(graph: Graph, found: Inspection) -> Iterator[str]:
     if found.isolated:
         yield (
-            f"{found.isolated:,} vertices ({_share(found.isolated, graph.num_nodes)}) have no edges at all:"
+            f"{_have(found.isolated, 'vertices', graph.num_nodes)} no edges at all:"
             " a model sees nothing but their own features."
         )
     for name, nodes in found.nodes.items():
@@ -39,7 +40,7 @@ def _about_vertices(graph: Graph, found: Inspection) -> Iterator[str]:
             yield f"No edges lead to {name!r} vertices, so they receive no messages: add reverse relations."
         elif silent:
             yield (
-                f"{silent:,} {name!r} vertices ({_share(silent, nodes.count)}) have out- but no in-edges:"
+                f"{_have(silent, f'{name!r} vertices', nodes.count)} out- but no in-edges:"
                 " they receive no messages unless you add reverse edges."
             )
     degree = found.degree
@@ -129,6 +130,11 @@ def _about_matrix(name: str, nodes: NodeReport) -> Iterator[str]:
             f"Columns of {name}/x vary by {stds.min():.2g} to {stds.max():.2g} (standard deviation):"
             " standardise them, or the large ones drown the small."
         )
+
+
+def _have(count: int, plural: str, total: int) -> str:
+    """`1 vertex (0.1 %) has`, `12 vertices (1.2 %) have`."""
+    return f"{counted(count, plural)} ({_share(count, total)}) {'has' if count == 1 else 'have'}"
 
 
 def _share(part: int, whole: int) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph, NodeSet
+from penstock.quantities import counted
 
 # A class with this many times the vertices of another is called out.
 _IMBALANCE = 100
@@ -34,7 +35,7 @@ def _about_splits(name: str, nodes: NodeSet) -> Iterator[str]:
             both = len(np.intersect1d(nodes.splits[key], nodes.splits[other], assume_unique=True))
             if both:
                 yield (
-                    f"{both:,} {name!r} vertices are in both {key} and {other}:"
+                    f"{counted(both, f'{name!r} vertices')} {'is' if both == 1 else 'are'} in both {key} and {other}:"
                     " scores will be too good, so split again."
                 )
 

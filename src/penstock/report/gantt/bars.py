@@ -76,7 +76,7 @@ def lay_out(timeline: Timeline, placement: Array, path: Sequence[Step]) -> Merge
         for machine, name in enumerate(timeline.network.machines)
     ]
     left = timeline.starts.size - len(items.item)
-    instant = f"{left:,} tasks and flows that take no time (as flows within a machine) are not drawn." if left else ""
+    instant = f"Tasks and flows that take no time (as flows within a machine) are not drawn: {left:,}." if left else ""
     return Merged(bands, [note for note in (task_note, flow_note, instant) if note])
 
 

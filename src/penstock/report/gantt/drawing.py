@@ -1,7 +1,7 @@
 """Bands as HTML places, and as the numbers that the page's script draws into them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -10,12 +10,12 @@ import numpy as np
 from penstock.report.gantt.bars import Band, Bar, Lane, Merged
 from penstock.report.gantt.link_use import link_use_over_time
 from penstock.report.gantt.style import LOOKS
-from penstock.report.markup import cut
 from penstock.report.words import seconds
 from penstock.simulate import Step, Timeline
 
 _UNITS = 10_000_000  # the makespan in whole numbers
 _SLOTS = 800
+_LETTER = 6.6  # pixels, of the labels' letters
 _GAP, _STRIP, _TALLEST = 3, 14, 130  # pixels
 
 
@@ -28,6 +28,7 @@ class Drawing(NamedTuple):
     kinds: list[tuple[str, str]]  # those drawn: name, colour's class
     slots: int
     unused: int  # links that carry nothing
+    sides: tuple[int, int, int]  # pixels for labels: of lanes, of machines and their lanes, of links
 
 
 def drawing_of(timeline: Timeline, laid: Merged, path: Sequence[Step]) -> Drawing:
@@ -56,8 +57,25 @@ def drawing_of(timeline: Timeline, laid: Merged, path: Sequence[Step]) -> Drawin
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     drawn = "".join(links) if len(carrying) else ""
     return Drawing(
-        "".join(machines), drawn, text, [look for look in looks if look[0] in seen], _SLOTS, len(use) - len(carrying)
+        "".join(machines),
+        drawn,
+        text,
+        [look for look in looks if look[0] in seen],
+        _SLOTS,
+        len(use) - len(carrying),
+        _sides(laid, [timeline.network.link_names[link] for link in carrying.tolist()]),
     )
+
+
+def _sides(laid: Merged, links: Sequence[str]) -> tuple[int, int, int]:
+    """Room for the longest names, within what leaves most of the page to the bars."""
+    lanes = _room((lane.label for band in laid.bands for lane in band.lanes), 40, 160)
+    machines = _room((band.machine for band in laid.bands), 40, 160)
+    return lanes, lanes + machines, _room(links, 96, 300)
+
+
+def _room(names: Iterable[str], least: int, most: int) -> int:
+    return min(max(round(max(map(len, names), default=0) * _LETTER) + 14, least), most)
 
 
 class _Writer(NamedTuple):
@@ -79,7 +97,9 @@ class _Writer(NamedTuple):
 
 def _axis(bands: list[dict[str, Any]]) -> str:
     bands.append({"axis": True})
-    sides = '<span class="side" style="top:1px">time</span><span class="side" style="top:26px">iteration</span>'
+    sides = (
+        '<span class="side whole" style="top:1px">time</span><span class="side whole" style="top:26px">iteration</span>'
+    )
     return f'<div class="band axis" data-band="{len(bands) - 1}">{sides}</div>'
 
 
@@ -87,7 +107,7 @@ def _chain(bands: list[dict[str, Any]], path: Sequence[Step], writer: _Writer) -
     """The critical path as one row of its own."""
     bars = [Bar(step.start, step.end, step.kind, step.name, step.iteration, 1, 0.0, True) for step in path]
     bands.append({"plain": True, "lanes": [{"top": 4, "row": 20, "rows": 1, "bars": writer.write(bars)}]})
-    side = '<span class="side" style="top:8px">critical path</span>'
+    side = '<span class="side whole" style="top:8px">critical path</span>'
     return f'<div class="band chain" data-band="{len(bands) - 1}" style="height:28px">{side}</div>'
 
 
@@ -98,7 +118,7 @@ def _machine(bands: list[dict[str, Any]], band: Band, writer: _Writer, machines:
         row = _row_height(lane, machines)
         tall = max(row * lane.rows, 12)
         lanes.append({"top": top, "row": round(row, 3), "rows": lane.rows, "bars": writer.write(lane.bars)})
-        sides.append(f'<span class="side" style="top:{top + tall / 2 - 6:g}px">{escape(cut(lane.label, 12))}</span>')
+        sides.append(f'<span class="side" style="top:{top + tall / 2 - 6:g}px">{escape(lane.label)}</span>')
         top += tall + _GAP
     bands.append({"lanes": lanes})
     name = f'<span class="side machine" title="{escape(band.machine)}">{escape(band.machine)}</span>'

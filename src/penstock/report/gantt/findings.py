@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.report.words import percent
+from penstock.quantities import percent
 from penstock.simulate import Step
 
 _MOST_NAMED = 5

@@ -1,25 +1,21 @@
 """The page of a simulation: what it took, what set the pace, every machine's lanes, and how full links were."""
 
-import base64
-import hashlib
-from datetime import datetime
 from html import escape
 from typing import NamedTuple
 
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.report.gantt.bars import lay_out
+from penstock.quantities import counted, percent
+from penstock.report.gantt.bars import Merged, lay_out
 from penstock.report.gantt.drawing import Drawing, drawing_of
 from penstock.report.gantt.findings import path_by_kind, path_sentence
 from penstock.report.gantt.script import SCRIPT
 from penstock.report.gantt.style import STYLE
 from penstock.report.markup import card, cut, key, table
-from penstock.report.script import SCRIPT as PAGE_SCRIPT
-from penstock.report.style import STYLE as PAGE_STYLE
-from penstock.report.words import percent, seconds, short
+from penstock.report.shell import THEME_BUTTON, page_text
+from penstock.report.words import seconds, short
 from penstock.simulate import Step, Timeline, critical_path
-from penstock.version import __version__
 
 _MOST_LINKS = 24
 _HELP = (
@@ -35,37 +31,35 @@ class Shown(NamedTuple):
     timeline: Timeline
     placement: Array  # int32 [tasks]: machine
     bound: float  # seconds that no schedule beats
+    language_model: bool = False  # whether its machines are devices, with switches among them
 
 
 def render_page(shown: Shown) -> str:
     """The page as text, in one file that loads nothing."""
     timeline = shown.timeline
     path = critical_path(timeline)
-    laid = lay_out(timeline, shown.placement, path)
+    laid = _seen(lay_out(timeline, shown.placement, path), shown)
     drawing = drawing_of(timeline, laid, path)
     cards = [_chart_card(drawing, laid.notes), _links_card(drawing), _path_card(path), _use_card(shown)]
-    scripts = PAGE_SCRIPT + SCRIPT
-    written = f"{datetime.now():%d %B %Y, %H:%M}".lstrip("0")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'
-        f'<meta name="color-scheme" content="light dark"><title>{escape(shown.title)}</title>'
-        f"<style>{PAGE_STYLE}{STYLE}</style></head>\n<body><main>\n{_headline(shown, path)}\n"
-        f'<div class="cards">\n{chr(10).join(cards)}\n</div>\n'
-        f"<footer>Simulated {written} by Penstock {escape(__version__)}</footer></main>\n"
-        f'<div id="tip" role="status" hidden></div><script id="bars" type="application/json">{drawing.data}</script>'
-        f"<script>{scripts}</script></body></html>\n"
-    )
+    data = f'<script id="bars" type="application/json">{drawing.data}</script>'
+    return page_text(shown.title, _headline(shown, path, laid), cards, "Simulated", STYLE, SCRIPT, data)
 
 
-def _policy(scripts: str) -> str:
-    """Only our own script runs and nothing is fetched, whatever a workload's names contain."""
-    digest = base64.b64encode(hashlib.sha256(scripts.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+def _seen(laid: Merged, shown: Shown) -> Merged:
+    """Idle machines are worth seeing; switches between devices, which only have names, are not."""
+    if not shown.language_model:
+        return laid
+    return laid._replace(bands=[band for band in laid.bands if band.lanes])
 
 
-def _headline(shown: Shown, path: list[Step]) -> str:
+def _where(shown: Shown, laid: Merged) -> str:
+    """`4 machines`, or of a language model `8 devices`: the places at which something is computed."""
+    if not shown.language_model:
+        return counted(len(shown.timeline.network.machines), "machines")
+    return counted(sum(any(bar.bytes == 0 for bar in band.lanes[0].bars) for band in laid.bands), "devices")
+
+
+def _headline(shown: Shown, path: list[Step], laid: Merged) -> str:
     timeline = shown.timeline
     load, network = timeline.load, timeline.network
     gap = timeline.makespan / shown.bound - 1 if shown.bound else 0.0
@@ -78,14 +72,15 @@ def _headline(shown: Shown, path: list[Step]) -> str:
         ("gap to that", percent(gap)),
         ("busiest link", f"{network.link_names[busiest]}, {percent(timeline.link_use[busiest])}"),
     ]
-    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures)
-    parts = (f"{len(network.machines)} machines", f"{load.tasks:,} tasks", f"{short(load.flows)} flows an iteration")
+    # A number and its unit stay on one line.
+    shown_figures = ((name, value.replace(" %", "\u00a0%")) for name, value in figures)
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown_figures)
+    flows = f"{short(load.flows)} {'flow' if load.flows == 1 else 'flows'} in each iteration"
+    parts = (_where(shown, laid), counted(load.tasks, "tasks"), flows)
     number, _, unit = seconds(timeline.makespan).partition(" ")
     return (
-        '<header class="good"><div class="top"><p class="state"><b>simulated</b></p>'
-        '<button id="theme" type="button" hidden title="Light or dark" aria-label="Light or dark">'
-        '<svg viewBox="0 0 20 20" aria-hidden="true"><circle cx="10" cy="10" r="8"/><path d="M10 2a8 8 0 0 1 0 16z"/>'
-        f'</svg></button></div><div class="hero"><div><h1>{escape(cut(shown.title, 80))}</h1>'
+        f'<header class="good"><div class="top"><p class="state"><b>simulated</b></p>{THEME_BUTTON}</div>'
+        f'<div class="hero"><div><h1>{escape(cut(shown.title, 80))}</h1>'
         f'<p class="sub">{" · ".join(f"<span>{part}</span>" for part in parts)}</p></div>'
         f'<p class="figure"><b>{escape(number)}<small>{escape(unit)}</small></b><span>makespan</span></p></div>'
         f'<dl class="figures">{items}</dl>'
@@ -107,14 +102,24 @@ def _chart_card(drawing: Drawing, notes: list[str]) -> str:
     keys = "".join(key(name, look) for name, look in drawing.kinds)
     tools = f'<div class="tools">{keys}<span class="mark">critical path</span><span class="buttons">{buttons}</span>'
     foot = escape(" ".join([_HELP, "Marks below the times: where each iteration ends.", *notes]))
-    body = f'{tools}</div><div class="chart">{drawing.machines}</div><noscript>The chart needs scripts.</noscript>'
+    lanes, side, _ = drawing.sides
+    chart = f'<div class="chart"{_room(side, lanes)}>{drawing.machines}</div>'
+    body = f"{tools}</div>{chart}<noscript>The chart needs scripts.</noscript>"
     return card("Tasks and flows", body, "by machine", wide=True, foot=foot)
 
 
+def _room(side: int, lane: int = 0) -> str:
+    return f' style="--side:{side}px;--lane:{lane or side}px"'
+
+
 def _links_card(drawing: Drawing) -> str:
-    unused = f" {drawing.unused} links that carry nothing are left out." if drawing.unused else ""
+    unused = f" Links that carry nothing are left out: {drawing.unused:,}." if drawing.unused else ""
     foot = f'0 %<i class="scale"></i>100 % of the rate; means of {drawing.slots:,} equal stretches of time.{unused}'
-    body = f'<div class="chart links">{drawing.links}</div>' if drawing.links else '<p class="none">Nothing flows.</p>'
+    body = (
+        f'<div class="chart links"{_room(drawing.sides[2])}>{drawing.links}</div>'
+        if drawing.links
+        else '<p class="none">Nothing flows.</p>'
+    )
     return card("Links", body, "how full, over time", wide=True, foot=foot)
 
 

@@ -26,7 +26,7 @@ STYLE = (
 """
     + """
 main { max-width: 1560px; }
-.chart { --side: 150px; touch-action: pan-y; user-select: none; -webkit-user-select: none; }
+.chart { touch-action: pan-y; user-select: none; -webkit-user-select: none; }
 .band { position: relative; margin-left: var(--side); border-bottom: 1px solid var(--line); }
 .band.axis { position: sticky; top: 0; z-index: 2; height: 42px; background: var(--card); cursor: ew-resize; }
 .band canvas { position: absolute; inset: 0; width: 100%; height: 100%; cursor: grab; }
@@ -35,9 +35,9 @@ main { max-width: 1560px; }
 .side { position: absolute; right: 100%; width: var(--side); padding-right: 10px; overflow: hidden; color: var(--soft);
   font-size: 11px; line-height: 12px; text-align: right; text-overflow: ellipsis; white-space: nowrap; }
 .side.machine { top: 4px; padding-right: 0; text-align: left; color: var(--ink); font-size: 12px; font-weight: 600;
-  width: calc(var(--side) - 52px); right: calc(100% + 52px); }
-.band > .side:not(.machine) { width: 62px; }
-.links .band > .side:not(.machine), .band.chain > .side:not(.machine) { width: var(--side); }
+  width: calc(var(--side) - var(--lane) + 8px); right: calc(100% + var(--lane) - 8px); }
+.band > .side:not(.machine) { width: var(--lane); }
+.band > .side.whole, .links .band > .side { width: var(--side); }
 .tools { display: flex; flex-wrap: wrap; align-items: center; gap: 4px 16px; margin: 0 0 10px; font-size: 13px;
   color: var(--soft); }
 .tools button { min-width: 32px; padding: 4px 10px; border: 1px solid var(--line); border-radius: 8px;
@@ -47,6 +47,14 @@ main { max-width: 1560px; }
   border: 2px solid var(--path); }
 .scale { display: inline-block; width: 90px; height: 9px; margin: 0 6px; border-radius: 2px;
   background: linear-gradient(90deg, var(--track), var(--heat)); }
-@media (max-width: 700px) { .chart { --side: 84px; } .side.machine { width: 40px; right: calc(100% + 44px); } }
+@media (max-width: 700px) {
+  /* Names of machines and links stand above their bands: beside them there is no room. */
+  .chart { --side: clamp(84px, var(--lane), 110px) !important; }
+  .band:not(.axis):not(.chain) { margin-top: 18px; }
+  .side.machine { top: -15px; right: auto; left: calc(-1 * var(--side)); width: calc(100% + var(--side)); }
+  .chart.links { --side: 60px !important; }
+  .links .band:not(.axis) { margin-left: 0; }
+  .links .band:not(.axis) > .side { top: -14px !important; right: auto; left: 0; width: 100%; text-align: left; }
+}
 """
 )

@@ -1,0 +1,64 @@
+"""`penstock compare`: plans, runs and simulations side by side."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from penstock.cli.output import JsonOption, print_json
+from penstock.errors import PenstockError
+from penstock.quantities import signed_percent
+
+
+def compare_command(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="A B...", help="Plans, run folders, or what a command printed with --json."),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Set plans, runs and simulations side by side: every quantity that all of them have, against the first.
+
+    Example: penstock compare plan-10g.json plan-25g.json
+
+    Example: penstock compare plan.json runs/planned
+    """
+    from penstock.report.compared import compare, read_subject
+
+    if len(files) < 2:
+        raise PenstockError(f"Only {files[0]} is given: name two or more files or run folders to compare.")
+    subjects = [read_subject(path) for path in files]
+    rows = compare(subjects)
+    if as_json:
+        named = [{"name": each.name, "kind": each.kind} for each in subjects]
+        print_json({"compared": named, "quantities": [vars(row) for row in rows]})
+        return
+    heads = [f"{each.name}\n({each.kind})" for each in subjects]
+    table = Table(Column("", no_wrap=True), *(Column(head, justify="right") for head in heads), box=None)
+    for _ in subjects[1:]:
+        table.add_column("difference" if len(subjects) == 2 else "", justify="right")
+    for row in rows:
+        values = [_written(row.name, value) for value in row.values]
+        table.add_row(row.name, *values, *map(_ratio, row.ratios[1:], row.differences[1:]))
+    # Where nobody looks, no width limits the table.
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _written(name: str, value: float) -> str:
+    """A value in the unit that its name ends in."""
+    from penstock.report.words import mebibytes, seconds, short
+
+    if name.endswith("_s") or name == "seconds":
+        return seconds(value)
+    if name.endswith("_mb"):
+        return mebibytes(value)
+    if "bytes" in name:
+        return mebibytes(value / (1 << 20))
+    return f"{value * 100:.1f} %" if name.endswith("utilisation") else short(value) if value >= 1000 else f"{value:.4g}"
+
+
+def _ratio(ratio: float | None, difference: float) -> str:
+    return signed_percent(ratio - 1, 1) if ratio is not None else f"{difference:+.4g}" if difference else "0"

@@ -1,0 +1,114 @@
+"""What `penstock plan` does beside one plan: its timeline, and plans for other values of some fields."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pydantic import ValidationError
+
+from penstock.cli.sweep import computed_rows
+from penstock.cluster.document import ClusterDocument
+from penstock.cluster.planning import plan_run
+from penstock.cluster.profiling import profile_job
+from penstock.cluster.replay import replay
+from penstock.cost.profile import DECIDING, write_profile
+from penstock.errors import PenstockError
+from penstock.graph.documents import first_problem
+from penstock.plan.document import Plan
+from penstock.plan.placement import Budget
+from penstock.progress import Progress
+from penstock.report.gantt import Shown, check_form, write_timeline
+from penstock.simulate import lower_bound
+from penstock.simulate.sweep import Part, Point, fields_of, parse_sweeps, points_of, said, with_point
+from penstock.train.job import Job, make_job
+
+DRAWN = 10
+"""Iterations of a plan's timeline."""
+_PROFILED = 50
+"""Iterations measured for a sweep without a profile."""
+
+
+def check_timelines(paths: Sequence[Path]) -> None:
+    """Refuse names that say neither page nor trace before anything is planned."""
+    for path in paths:
+        check_form(path)
+
+
+def draw_plan(plan: Plan, title: str, path: Path) -> None:
+    """Write the first iterations of a plan's run as a page or a trace."""
+    scenario = replay(plan, plan.flows, DRAWN).scenario
+    found = scenario.simulate(plan.flows, segments=True)
+    write_timeline(Shown(title, plan.flows, found, scenario.placement, lower_bound(found.case)), path)
+
+
+def plan_sweep(
+    job: Job,
+    cluster: ClusterDocument,
+    profile: Path | None,
+    sweeps: Sequence[str],
+    placement: str | None,
+    flows: str | None,
+    budget: Budget,
+    seed: int,
+    progress: Progress,
+) -> list[dict[str, Any]]:
+    """A plan for every combination of the swept values; nothing is written.
+
+    Without a profile one is measured for all of them, unless a value decides what an iteration costs: then each has
+    its own.
+    """
+    points = points_of(parse_sweeps(sweeps))
+    changed = [_changed(job, cluster, point) for point in points]
+    with TemporaryDirectory(prefix="penstock-sweep-") as folder:
+        if profile is None and all(_costs_alike(each, (job, cluster)) for each in changed):
+            profile = Path(folder) / "profile.json"
+            write_profile(profile_job(job, cluster, _PROFILED, progress), profile)
+        work = [partial(_row, *each, profile, placement, flows, budget, seed, progress) for each in changed]
+        return computed_rows(zip(points, work, strict=True))
+
+
+def _changed(job: Job, cluster: ClusterDocument, point: Point) -> tuple[Job, ClusterDocument]:
+    """The job and the cluster with a point's values, checked."""
+    raw = {"job": job.model_dump(mode="json"), "cluster": cluster.model_dump(mode="json")}
+    known = [*fields_of(Job, (Part("job"),)), *fields_of(ClusterDocument, (Part("cluster"),))]
+    found = with_point(raw, point, known)
+    try:
+        return make_job(found["job"], f"The job with {said(point)}"), ClusterDocument.model_validate(found["cluster"])
+    except ValidationError as error:
+        raise PenstockError(f"With {said(point)} the cluster is not valid: {first_problem(error)}.") from None
+
+
+def _costs_alike(one: tuple[Job, ClusterDocument], other: tuple[Job, ClusterDocument]) -> bool:
+    """Whether one profile holds for both: the same batches over as many parts and workers, moved the same way."""
+    jobs = [each.model_dump(mode="json", include=set(DECIDING)) for each, _ in (one, other)]
+    sizes = [
+        (len(each.machines), each.workers, each.wire_type, each.reduce, each.servers, each.partition, each.method)
+        for _, each in (one, other)
+    ]
+    return jobs[0] == jobs[1] and sizes[0] == sizes[1]
+
+
+def _row(
+    job: Job,
+    cluster: ClusterDocument,
+    profile: Path | None,
+    placement: str | None,
+    flows: str | None,
+    budget: Budget,
+    seed: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """One combination of a sweep, planned."""
+    plan = plan_run(job, cluster, profile, placement, flows, budget, seed, progress)
+    chosen = next(each for each in plan.compared if (each.placement, each.flows) == (plan.placement, plan.flows))
+    return {
+        "placement": plan.placement,
+        "flows": plan.flows,
+        **plan.predicted.model_dump(include={"iteration_s", "epoch_s", "lower_bound_s"}),
+        "gap": chosen.gap,
+        "slowest_link": chosen.slowest_link,
+        "slowest_link_bytes": chosen.slowest_link_bytes,
+        "bottleneck": plan.bottleneck,
+    }

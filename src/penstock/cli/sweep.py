@@ -1,0 +1,115 @@
+"""`--sweep` of `penstock simulate` and `penstock plan`: every combination of values as one row of a table."""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from penstock.cli.output import print_json
+from penstock.errors import PenstockError
+from penstock.quantities import percent
+from penstock.simulate.sweep import Point, said
+
+SweepOption = Annotated[
+    list[str] | None,
+    typer.Option("--sweep", metavar="FIELD=A,B,...", help="Try these values of a field; may be repeated."),
+]
+ChartOption = Annotated[Path | None, typer.Option(help="With --sweep: draw the sweep as a page (.html).")]
+
+
+class Quantity(NamedTuple):
+    """A column of a sweep's table: the field of its rows, its title, and how its values are written."""
+
+    name: str
+    title: str
+    written: Callable[[Any], str]
+
+
+def _seconds(value: Any) -> str:
+    from penstock.report.words import seconds
+
+    return seconds(value)
+
+
+SIMULATED_COLUMNS = (
+    Quantity("step_s", "step", _seconds),
+    Quantity("makespan_s", "makespan", _seconds),
+    Quantity("lower_bound_s", "no less than", _seconds),
+    Quantity("gap", "gap", percent),
+    Quantity("mean_cct_s", "mean coflow", _seconds),
+    Quantity("slowest_link", "slowest link", str),
+    Quantity("utilisation", "used", percent),
+)
+PLANNED_COLUMNS = (
+    Quantity("placement", "placement", str),
+    Quantity("flows", "flows", str),
+    Quantity("iteration_s", "iteration", _seconds),
+    Quantity("epoch_s", "epoch", _seconds),
+    Quantity("lower_bound_s", "no less than", _seconds),
+    Quantity("slowest_link", "slowest link", str),
+)
+
+
+def refuse_with_sweep(**given: Any) -> None:
+    """A sweep is a table of many results: what shows one of them is asked for without it."""
+    for name, value in given.items():
+        if value:
+            raise PenstockError(f"--sweep and --{name} cannot be combined: leave one of them out.")
+
+
+def check_chart(chart: Path | None, sweep: Sequence[str] | None) -> None:
+    """Refuse a page that could not be written, before anything is computed."""
+    if chart is None:
+        return
+    if not sweep:
+        raise PenstockError("--chart draws a sweep: give --sweep FIELD=VALUE,VALUE,... as well.")
+    if chart.suffix != ".html":
+        raise PenstockError(f"{chart} is not a page: end its name in .html.")
+    if not chart.parent.is_dir():
+        raise PenstockError(f"The folder {chart.parent} does not exist: make it, or write {chart.name} elsewhere.")
+
+
+def computed_rows(work: Iterable[tuple[Point, Callable[[], dict[str, Any]]]]) -> list[dict[str, Any]]:
+    """A row for every point: what its work gives, or why that cannot be; refused where no point can be."""
+    rows: list[dict[str, Any]] = []
+    for point, compute in work:
+        try:
+            rows.append({"point": point, **compute(), "error": None})
+        except PenstockError as error:
+            rows.append({"point": point, "error": str(error)})
+    if all(row["error"] is not None for row in rows):
+        raise PenstockError(rows[0]["error"])
+    return rows
+
+
+def show_sweep(
+    rows: list[dict[str, Any]], columns: Sequence[Quantity], title: str, as_json: bool, chart: Path | None
+) -> None:
+    """The rows as one JSON object, or as a table; and as a page where one is asked for."""
+    head = [*rows[0]["point"], *(each.title for each in columns)]
+    cells = [[*map(str, row["point"].values()), *(_written(row, each) for each in columns)] for row in rows]
+    if chart is not None:
+        from penstock.report.sweep_page import write_sweep_page
+
+        write_sweep_page(title, [row for row in rows if row["error"] is None], head, cells, chart)
+    if as_json:
+        print_json({"fields": list(rows[0]["point"]), "sweep": rows, "chart": None if chart is None else str(chart)})
+        return
+    shown = Table(*(Column(name, no_wrap=True) for name in head), box=None)
+    for each in cells:
+        shown.add_row(*each)
+    # Where nobody looks, no width limits the table.
+    Console(width=None if sys.stdout.isatty() else 160).print(shown)
+    for row in rows:
+        if row["error"] is not None:
+            print(f"{said(row['point'])}: {row['error']}")
+    if chart is not None:
+        print(f"Chart: {chart}")
+
+
+def _written(row: dict[str, Any], column: Quantity) -> str:
+    return "-" if row.get(column.name) is None else column.written(row[column.name])

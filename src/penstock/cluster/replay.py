@@ -1,0 +1,75 @@
+"""A plan simulated again: the workload, network, placement and amounts that its prediction came from."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import ValidationError
+
+from penstock.cluster.document import ClusterDocument
+from penstock.cluster.planning import comparison_of
+from penstock.cost.profile import Profile
+from penstock.errors import PenstockError, nearest
+from penstock.graph.documents import first_problem
+from penstock.plan.comparing import Comparison
+from penstock.plan.document import Plan
+from penstock.plan.placement import Placed
+from penstock.simulate.amounts import Amounts
+from penstock.simulate.rates import POLICIES
+from penstock.simulate.scenario import Scenario
+from penstock.train.job import make_job
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A plan's run in the simulator."""
+
+    scenario: Scenario
+    iteration_s: float
+    """Seconds for each iteration of the run, as the plan predicts them, under the policy that was asked for."""
+    lower_bound_s: float
+
+
+def replay(plan: Plan, policy: str, iterations: int | None = None) -> Replay:
+    """The plan's run under a flow policy; of the iterations that a plan is judged by, the first so many."""
+    if policy not in POLICIES:
+        raise PenstockError(f"No flow policy is called {policy!r}{nearest(policy, POLICIES)}")
+    run = _comparison(plan)
+    placed = _placed(plan, run)
+    trial = run.trial(placed, policy)
+    amounts = trial.timeline.case.amounts
+    count = len(amounts.seconds)
+    if iterations is not None and iterations > count:
+        raise PenstockError(f"A plan is judged by {count} iterations: ask for at most {count} with --iterations.")
+    some = Amounts(amounts.seconds[:iterations], amounts.sizes[:iterations])
+    speeds = np.array(run.machines.speeds)
+    scenario = Scenario(run.load, run.problem.network, placed.machine_of, some, speeds)
+    return Replay(scenario, trial.iteration_s, trial.lower_bound_s)
+
+
+def _comparison(plan: Plan) -> Comparison:
+    if plan.profile is None:
+        raise PenstockError(
+            "The plan does not hold its profile, as plans of earlier releases do not: plan again to replay it."
+        )
+    try:
+        profile = Profile.model_validate(plan.profile)
+        cluster = ClusterDocument.model_validate(plan.cluster)
+    except ValidationError as error:
+        raise PenstockError(f"The plan's profile or cluster is not valid: {first_problem(error)}.") from None
+    return comparison_of(make_job(plan.job, "The plan's job"), cluster, profile, plan.seed)
+
+
+def _placed(plan: Plan, run: Comparison) -> Placed:
+    """Where the plan says that tasks run, checked against the tasks and machines of its run."""
+    numbers = {name: number for number, name in enumerate(run.machines.names)}
+    planned = plan.machine_of()
+    load = run.load
+    places = np.zeros(load.tasks, np.int32)
+    for task in range(load.tasks):
+        own = load.task_names[load.beside[task]]
+        if own not in planned:
+            raise PenstockError(f"The plan does not say where {own} runs: plan again.")
+        if planned[own] not in numbers:
+            raise PenstockError(f"The plan places {own} on {planned[own]!r}{nearest(planned[own], numbers)}")
+        places[task] = numbers[planned[own]]
+    return Placed(plan.placement, places, 0.0, 0, 0, 0.0)
