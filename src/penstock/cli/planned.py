@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from penstock.cli.sweep import computed_rows
+from penstock.cli.sweep_fields import Part, Point, fields_of, parse_sweeps, points_of, said, with_point
 from penstock.cluster.document import ClusterDocument
 from penstock.cluster.planning import plan_run
 from penstock.cluster.profiling import profile_job
@@ -21,7 +22,6 @@ from penstock.plan.placement import Budget
 from penstock.progress import Progress
 from penstock.report.gantt import Shown, check_form, write_timeline
 from penstock.simulate import lower_bound
-from penstock.simulate.sweep import Part, Point, fields_of, parse_sweeps, points_of, said, with_point
 from penstock.train.job import Job, make_job
 
 DRAWN = 10

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from penstock.cli.output import print_json
+from penstock.cli.sweep_fields import Point, said
 from penstock.errors import PenstockError
 from penstock.quantities import percent
-from penstock.simulate.sweep import Point, said
 
 SweepOption = Annotated[
     list[str] | None,

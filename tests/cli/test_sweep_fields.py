@@ -2,9 +2,9 @@
 
 import pytest
 
+from penstock.cli.sweep_fields import fields_of, parse_sweeps, points_of, with_point
 from penstock.errors import PenstockError
 from penstock.simulate.document import WorkloadDocument
-from penstock.simulate.sweep import fields_of, parse_sweeps, points_of, with_point
 
 KNOWN = fields_of(WorkloadDocument)
 JOBS = {
