@@ -164,7 +164,7 @@ def test_a_trace_of_coflows(monkeypatch, capsys):
     assert found["step_s"] is None and len(found["links"]) == 12
     assert 0 < found["lower_bound_s"] <= found["makespan_s"]
     rows = {row["policy"]: row for row in found["compared"]}
-    assert set(rows) == {"fair", "fifo", "sebf", "sincronia"}
+    assert set(rows) == {"fair", "fifo", "coflowsim-fair", "coflowsim-fifo", "sebf", "sincronia"}
     assert rows["sebf"]["mean_cct_s"] == found["coflows"]["mean_cct_s"] < rows["fifo"]["mean_cct_s"]
     assert "5 coflows take" in command(monkeypatch, capsys, "simulate", EXAMPLES / "shuffles.yaml", "--compare")[1]
 

@@ -14,7 +14,9 @@ def test_a_flag_takes_its_own_default(name, monkeypatch):
     main, train = import_module("penstock.cli.main"), import_module("penstock.cli.train")
     given = []
     monkeypatch.setattr(
-        train, "_trained", lambda job, resume, cluster, plan, force, fields, progress: given.append(fields) or _stop()
+        train,
+        "_trained",
+        lambda job, resume, cluster, plan, force, trust_module, fields, progress: given.append(fields) or _stop(),
     )
     flag, text = f"--{name.replace('_', '-')}", default_text(Job.model_fields[name])
     words = [flag if text == "yes" else f"--no-{flag[2:]}"] if text in ("yes", "no") else [flag, text]

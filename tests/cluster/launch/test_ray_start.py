@@ -12,9 +12,7 @@ from penstock.cluster.launch.ray import cluster as ray_cluster
 from penstock.cluster.launch.ray.time_limit import TimeLimit, time_limit
 from penstock.errors import PenstockError
 
-TIMED_OUT = (
-    "The current node timed out during startup.\nThis could happen because some of the raylet failed to startup."
-)
+TIMED_OUT = "The current node timed out during startup.\nSome of the raylet may have failed to start."
 
 
 def connected(monkeypatch, init, **options):
