@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
-from penstock.nn.drop import drop
+from penstock.nn.drop import drop, skip_drop
 from penstock.nn.layers import RGCNLayer, TypedDenseLayer, TypedGATLayer
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
@@ -51,15 +51,20 @@ class TypedModel(LayeredModel):
 
     def prepare(self, x: Rows | Tensor) -> Rows | Tensor:
         """The step before the first layer, a vertex at a time: every type to `hidden`, where there are several."""
+        share = self.options.input_dropout if self.training else 0.0
         if isinstance(x, Tensor):
-            return drop(x, self.options.input_dropout if self.training else 0.0)
+            return drop(x, share)
         if unknown := set(x) - set(self.node_types):
             raise PenstockError(f"The model has no node type {min(unknown)!r} (types: {', '.join(self.node_types)}).")
-        share = self.options.input_dropout if self.training else 0.0
-        dropped = {name: drop(rows, share) for name, rows in x.items()}
-        if not self.projections:
-            return dropped
-        return {name: self.projections[self.node_types.index(name)](rows) for name, rows in dropped.items()}
+        prepared = {}
+        # In the model's order, and without leaving one out, so that calls of dropout are numbered alike everywhere.
+        for place, name in enumerate(self.node_types):
+            if name not in x:
+                skip_drop(share)
+                continue
+            rows = drop(x[name], share, name)
+            prepared[name] = self.projections[place](rows) if self.projections else rows
+        return prepared
 
     def layer(self, i: int, block: TypedBlock | Block, x: Rows | Tensor) -> Rows | Tensor:
         """[num_dst[t], width of layer i] of every type that has rows to compute."""
@@ -72,9 +77,9 @@ class TypedModel(LayeredModel):
             end = cast(LayerEnd, module)
             if name in computed:
                 rows = computed[name]
-                result[name] = end(rows, given[name][: len(rows)])
-            elif end.batch_norm is not None:
-                end.batch_norm.without_rows()
+                result[name] = end(rows, given[name][: len(rows)], name)
+            else:
+                end.without_rows()
         return result
 
     def join(self, outputs: Sequence[Rows | Tensor]) -> Rows | Tensor:

@@ -44,7 +44,7 @@ def parted_sampler(
 
     `local` are the parts that are here (all of them, where nothing is said of either); `channels` leads to the owners
     of the others. Edges that are `absent` from a relation are not drawn. `vertex_times`, by new number, are needed
-    where `time` names them. Batches of a graph of one type carry the original numbers of their vertices.
+    where `time` names them. Batches carry the original numbers of their vertices.
     """
     if edges:
         raise PenstockError(
