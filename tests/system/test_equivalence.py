@@ -180,7 +180,12 @@ def test_typed_graph_with_a_rare_relation(tmp_path, way, learned, clip):
     "fields, workers",
     [
         ({"model": "rgcn", "bases": 2, "input_dropout": 0.2}, [1, 1]),
-        pytest.param({"model": "gat", "heads": 2, "attention_dropout": 0.3}, [2, 2], marks=pytest.mark.long),
+        # Scores of lists of one edge have no gradient but rounding, which Adam would make steps of.
+        pytest.param(
+            {"model": "gat", "heads": 2, "attention_dropout": 0.3, "optimiser": "SGD", "lr": 0.1},
+            [2, 2],
+            marks=pytest.mark.long,
+        ),
         pytest.param({"model": "sage", "input_dropout": 0.2}, [2, 2], marks=pytest.mark.long),
     ],
 )
