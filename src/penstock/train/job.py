@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
-from penstock.graph.documents import StrictDocument, first_problem, read_yaml
+from penstock.graph.documents import AutoCount, StrictDocument, first_problem, read_yaml
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.options import SamplerOptions
@@ -39,7 +39,9 @@ class TrainOptions(StrictDocument):
         description="a model of your own instead of a zoo one: FILE.py:NAME or PACKAGE.MODULE:NAME, called with inputs"
         " and outputs (widths)",
     )
-    epochs: int = Field(10, ge=1, description="passes over the training split")
+    epochs: AutoCount = Field(
+        0, description="passes over the training split; auto: 10, and more on small graphs until there are 150 steps"
+    )
     batch_size: int = Field(1024, ge=1, description="seeds a batch")
     optimiser: str = Field("Adam", description="a class of torch.optim")
     lr: float = Field(0.003, gt=0, description="learning rate")
