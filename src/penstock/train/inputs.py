@@ -32,9 +32,7 @@ class Inputs:
         having = types_with(job.features, {name: nodes.fields for name, nodes in graph.nodes.items()})
         self.fields = {name: job.features for name in graph.nodes if name in having}
         self.tables: dict[str, Any] = {
-            name: EmbeddingTable(name, nodes.count, job.embedding, job.embedding_optimiser, job.embedding_lr, job.seed)
-            for name, nodes in graph.nodes.items()
-            if name not in having
+            name: _table(name, nodes.count, job) for name, nodes in graph.nodes.items() if name not in having
         }
         self._field, self._repeats = job.features, job.time is not None
         self.scale = divide_by_sum if job.scale_features == "rows" else None
@@ -128,6 +126,12 @@ class Inputs:
                 f"Features {job.features!r} of {name!r} are {x.dtype} {x.shape}: give a row of numbers each."
             )
         return int(x.shape[1])
+
+
+def _table(name: str, count: int, job: Job) -> EmbeddingTable:
+    """The learnable rows of a node type."""
+    how = job.embedding, job.embedding_optimiser, job.embedding_lr, job.seed
+    return EmbeddingTable(name, count, *how, decay=job.embedding_decay)
 
 
 def types_with(field: str, known: Mapping[str, Iterable[str]]) -> set[str]:

@@ -51,6 +51,9 @@ class TrainOptions(StrictDocument):
     schedule_options: Options = Field({}, description="arguments of the schedule")
     embedding_optimiser: Literal["adam", "adagrad"] = Field("adam", description="for learnable vertex embeddings")
     embedding_lr: float = Field(0.01, gt=0, description="learning rate of vertex embeddings")
+    embedding_decay: float = Field(
+        0.0, ge=0, description="L2 penalty of vertex embeddings; weight_decay does not reach them (docs/training.md)"
+    )
     clip: float = Field(0.0, ge=0, description="largest norm of all gradients together; 0: no limit")
     metric: str = Field("auto", description="what is validated, and chooses the best model")
     patience: int = Field(0, ge=0, description="validations without improvement before stopping; 0: never")

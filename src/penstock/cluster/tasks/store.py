@@ -35,7 +35,8 @@ def _embeddings(setup: Setup, partition: Partition, graphs: dict[int, Graph]) ->
     """Learnable rows of the types without features, kept in the run folder."""
     # The controller has checked the job. What checks it imports torch, which a store does without.
     job, folder = setup.job, Path(setup.run) / "embeddings"
-    how = job["embedding"], job["embedding_optimiser"], job["embedding_lr"], job["seed"]
+    names = ("embedding", "embedding_optimiser", "embedding_lr", "seed", "embedding_decay")
+    how = [job[name] for name in names]
     return {
         (name, part): own_embedding(folder, partition, part, name, *how)
         for part, graph in graphs.items()

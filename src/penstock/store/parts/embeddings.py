@@ -22,11 +22,20 @@ Tables = Mapping[tuple[str, int], OwnedEmbedding]
 
 
 def own_embedding(
-    folder: Path, partition: Partition, part: int, table: str, width: int, optimiser: Optimiser, rate: float, seed: int
+    folder: Path,
+    partition: Partition,
+    part: int,
+    table: str,
+    width: int,
+    optimiser: Optimiser,
+    rate: float,
+    seed: int,
+    decay: float = 0.0,
 ) -> OwnedEmbedding:
     """A part's share of the table of a node type, in a folder of its own below `folder`: as it was left, or new."""
     names = partition.original(table)[slice(*partition.book.range(part, table))]
-    return OwnedEmbedding(folder / file_name(table) / f"part{part}", table, names, width, optimiser, rate, seed)
+    place = folder / file_name(table) / f"part{part}"
+    return OwnedEmbedding(place, table, names, width, optimiser, rate, seed, decay)
 
 
 class EmbeddingService:

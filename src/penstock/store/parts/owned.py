@@ -21,7 +21,7 @@ from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.store.embedding import MOMENTS, Optimiser, check_optimiser, draw_rows, learn_rows
+from penstock.store.embedding import MOMENTS, Optimiser, catch_up, check_optimiser, draw_rows, learn_rows
 from penstock.store.files import rows_in_file
 from penstock.store.parts.journal import Journal, write_journal
 from penstock.store.rows import check_rows, gather_rows, spread_rows
@@ -70,15 +70,23 @@ class OwnedEmbedding:
     """
 
     def __init__(
-        self, folder: Path, name: str, names: Array, width: int, optimiser: Optimiser, rate: float, seed: int
+        self,
+        folder: Path,
+        name: str,
+        names: Array,
+        width: int,
+        optimiser: Optimiser,
+        rate: float,
+        seed: int,
+        decay: float = 0.0,
     ) -> None:
         check_optimiser(optimiser)
-        self.name, self.optimiser, self.rate = name, optimiser, rate
+        self.name, self.optimiser, self.rate, self.decay = name, optimiser, rate, decay
         self.step = self.steps = 0
         """The step that the rows stand before; and how many optimiser steps they have had."""
         self._about: dict[str, Any] = {
             "table": name, "count": len(names), "names": zlib.crc32(np.ascontiguousarray(names, np.int64).data),
-            "width": width, "optimiser": optimiser, "seed": seed,
+            "width": width, "optimiser": optimiser, "seed": seed, "decay": decay,
         }  # fmt: skip
         self._staged: dict[int, Push] = {}
         self._factor: float | None = None
@@ -99,7 +107,7 @@ class OwnedEmbedding:
             path = folder / "journal"
             if not path.exists():
                 _clear(folder)
-            self._tables = _tables(folder, (len(names), width), MOMENTS[optimiser])
+            self._tables = _tables(folder, (len(names), width), MOMENTS[optimiser], decay > 0)
             if not path.exists():
                 draw_rows(name, seed, names, self._tables[0])
                 write_journal(path, [self._clock()])
@@ -115,18 +123,21 @@ class OwnedEmbedding:
 
     @property
     def rows(self) -> Array:
-        """The rows before `step`, mapped."""
+        """The rows before `step`, mapped; with a decay, each as it was after the last step that touched it."""
         return self._tables[0]
 
     @property
     def moments(self) -> list[Array]:
         """What the optimiser keeps beside the rows, mapped."""
-        return self._tables[1:]
+        return self._tables[1 : 1 + MOMENTS[self.optimiser]]
 
     def pull(self, ids: Array, step: int, out: Array) -> Array:
         """Rows before a step, by number in the part, into `out`; applies what lies before it where that is to do."""
         with self._lock:
             self.reach(step)
+            if self.decay:
+                out[...] = self._current([gather_rows(table, ids) for table in self._tables])[0]
+                return out
             return gather_rows(self.rows, ids, out)
 
     def push(self, push: Push) -> None:
@@ -193,7 +204,7 @@ class OwnedEmbedding:
         """Copies of some rows and their moments before a step, for a checkpoint."""
         with self._lock:
             self.reach(step)
-            return [table[start:stop].copy() for table in self._tables]
+            return self._current([table[start:stop].copy() for table in self._tables])
 
     def restore(self, token: str, start: int, tables: list[Array], step: int, steps: int) -> bool:
         """Take rows (and moments) from `start` on from a checkpoint; True when, with those before, these are all.
@@ -209,8 +220,10 @@ class OwnedEmbedding:
                 return True
             if token != self._restoring:
                 self._begin_restoring(token)
-            for own, given in zip(self._tables, tables, strict=True):
+            for own, given in zip([self.rows, *self.moments], tables, strict=True):
                 own[start:stop] = given
+            if self.decay:
+                self._tables[-1][start:stop] = steps
             self._journal.append(Message("restored", {"start": start, "stop": stop}))
             self._covered[start] = max(stop, self._covered.get(start, 0))
             if not _covers(self._covered, len(self.rows)):
@@ -232,7 +245,7 @@ class OwnedEmbedding:
         self._undo = None
 
     def _check_state(self, stop: int, tables: list[Array]) -> None:
-        fit = len(tables) == len(self._tables) and all(
+        fit = len(tables) == 1 + len(self.moments) and all(
             given.shape == (len(tables[0]), self.rows.shape[1]) and given.dtype == np.float32 for given in tables
         )
         if not fit or stop > len(self.rows):
@@ -252,7 +265,8 @@ class OwnedEmbedding:
             raise PenstockError(f"{folder / 'journal'} is damaged: restore the embeddings from a checkpoint elsewhere.")
         head, *rest = self._journal.records
         self._journal.records = []
-        said = {key: head.body.get(key) for key in self._about}
+        # Journals of releases without a decay do not speak of it.
+        said = {key: head.body.get(key, 0.0 if key == "decay" else None) for key in self._about}
         if said != self._about:
             raise PenstockError(f"{folder} holds other embeddings ({said}, not {self._about}): name another folder.")
         self.step, self.steps = head.body["step"], head.body["steps"]
@@ -347,8 +361,18 @@ class OwnedEmbedding:
         before = [gather_rows(table, ids) for table in self._tables]
         tables = [table.copy() for table in before]
         if len(ids):
-            learn_rows(self.optimiser, self.rate, steps, tables, np.arange(len(ids)), total)
+            learn_rows(self.optimiser, self.rate, steps, tables, np.arange(len(ids)), total, self.decay)
         return before, tables
+
+    def _current(self, tables: list[Array]) -> list[Array]:
+        """Copies of some rows, their moments and, with a decay, their last steps: rows and moments as they are now.
+
+        What is mapped stays as it is: only what the journal knows of may change there.
+        """
+        if not self.decay:
+            return tables
+        catch_up(self.optimiser, self.rate, self.steps, tables, np.arange(len(tables[0])), self.decay)
+        return tables[:-1]
 
     def _copy(self, ids: Array, tables: list[Array]) -> None:
         for own, new in zip(self._tables, tables, strict=True):
@@ -374,8 +398,11 @@ def chunks(count: int, width: int, tables: int) -> Iterator[tuple[int, int]]:
         yield start, min(count, start + size)
 
 
-def _tables(folder: Path, shape: tuple[int, int], moments: int) -> list[Array]:
-    return [rows_in_file(folder / f"{name}.f32", shape) for name in ("rows", *(f"moment{i}" for i in range(moments)))]
+def _tables(folder: Path, shape: tuple[int, int], moments: int, decays: bool) -> list[Array]:
+    """Rows and moments; and, where rows decay, the step that each was last brought to."""
+    names = ("rows", *(f"moment{i}" for i in range(moments)))
+    tables = [rows_in_file(folder / f"{name}.f32", shape) for name in names]
+    return [*tables, rows_in_file(folder / "last.f32", (shape[0], 1)).view(np.int32)] if decays else tables
 
 
 def _clear(folder: Path) -> None:
