@@ -36,7 +36,7 @@ def test_a_decay_moves_all_rows_as_torchs_dense_optimisers_do(optimiser):
         weight.grad = torch.zeros(7, 4)
         weight.grad[ids] = torch.from_numpy(gradient)
         theirs.step()
-    # torch's Adam adds epsilon to the corrected root of the second moment, its SparseAdam and this one to the plain root.
+    # torch's Adam adds epsilon to the corrected root of the second moment, SparseAdam and this one to the plain root.
     np.testing.assert_allclose(table.pull(np.arange(7)), weight.detach().numpy(), rtol=1e-3, atol=1e-4)
     assert np.abs(table.pull(np.array([6]))).max() < np.abs(begun[6]).max()
 
