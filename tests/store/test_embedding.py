@@ -22,6 +22,42 @@ def test_steps_equal_torchs_sparse_optimisers(optimiser):
     np.testing.assert_allclose(table.rows, weight.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("optimiser", ["adam", "adagrad"])
+def test_a_decay_moves_all_rows_as_torchs_dense_optimisers_do(optimiser):
+    """Rows that a step does not touch, and rows that no step touches, are decayed in it all the same."""
+    table = EmbeddingTable("t", 7, 4, optimiser, 0.1, seed=1, decay=0.3)
+    begun = table.rows.copy()
+    weight = torch.nn.Parameter(torch.from_numpy(table.rows.copy()))
+    chosen = {"adam": torch.optim.Adam, "adagrad": torch.optim.Adagrad}[optimiser]
+    theirs = chosen([weight], lr=0.1, weight_decay=0.3)
+    for ids, scale in STEPS * 5:
+        gradient = scale * np.arange(1, 4 * len(ids) + 1, dtype=np.float32).reshape(len(ids), 4)
+        table.push(np.array(ids), gradient)
+        weight.grad = torch.zeros(7, 4)
+        weight.grad[ids] = torch.from_numpy(gradient)
+        theirs.step()
+    # torch's Adam adds epsilon to the corrected root of the second moment, SparseAdam and this one to the plain root.
+    np.testing.assert_allclose(table.pull(np.arange(7)), weight.detach().numpy(), rtol=1e-3, atol=1e-4)
+    assert np.abs(table.pull(np.array([6]))).max() < np.abs(begun[6]).max()
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "adagrad"])
+def test_when_rows_are_read_or_kept_changes_no_bit(optimiser):
+    """One table is read all the time and goes on from a stored state, the other only at its end."""
+    read, left = (EmbeddingTable("t", 7, 4, optimiser, 0.1, seed=1, decay=0.3) for _ in range(2))
+    for number, (ids, scale) in enumerate(STEPS * 5):
+        gradient = np.full((len(ids), 4), scale, np.float32)
+        read.push(np.array(ids), gradient)
+        left.push(np.array(ids), gradient)
+        read.pull(np.array([number % 7, 1, 1]))
+        if number == 9:
+            state = {key: value if key == "steps" else np.array(value) for key, value in read.state().items()}
+            read = EmbeddingTable("t", 7, 4, optimiser, 0.1, seed=2, decay=0.3)
+            read.restore(state)
+    for ours, theirs in zip(read.state().values(), left.state().values(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_rows_depend_on_seed_and_name_alone_and_state_comes_back():
     table, twin = (EmbeddingTable("t", 9, 5, "adam", 0.1, seed=1) for _ in range(2))
     np.testing.assert_array_equal(table.rows, twin.rows)

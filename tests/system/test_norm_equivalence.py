@@ -98,7 +98,7 @@ def test_a_worker_that_dies_changes_no_bit(place, tmp_path, reduce):
 @pytest.mark.long
 def test_types_of_which_a_worker_may_have_no_row(tmp_path):
     graph = typed_graph().save(tmp_path / "graph")
-    fields = {"norm": "batch", "model": "sage", "dropout": 0.0, "embedding": 8, "batch_size": 6, "epochs": 1}
+    fields = {"norm": "batch", "model": "sage", "dropout": 0.5, "embedding": 8, "batch_size": 6, "epochs": 1}
     fields |= {"optimiser": "SGD", "lr": 0.05}
     one = trained(graph, tmp_path / "one", **{**JOB, **fields})
     cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, tmp_path))

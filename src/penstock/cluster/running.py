@@ -246,6 +246,8 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
     def started(facts: dict[str, Any]) -> None:
         known.update(facts)
         folder.write_facts(**facts)
+        if facts.get("decided"):
+            write_job(make_job({**job.model_dump(), **facts["decided"]}), folder.path / JOB)
 
     launcher: Launcher | None = None
     try:

@@ -6,10 +6,19 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PlainSerializer,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 
 from penstock.errors import PenstockError
 
@@ -115,6 +124,25 @@ def _repeated(root: yaml.Node) -> int:
 def split_commas(value: object) -> object:
     """On the command line lists are written 15,10,5."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _count_or_auto(value: object, check: ValidatorFunctionWrapHandler) -> int:
+    if value == AUTO:
+        return 0
+    number = int(check(value))
+    if number < 1:
+        raise ValueError(f"must be at least 1, or {AUTO}")
+    return number
+
+
+AUTO = "auto"
+AutoCount = Annotated[int, WrapValidator(_count_or_auto), PlainSerializer(lambda number: number or AUTO)]
+"""A count from 1 on, or `auto`, which is 0 here and is written as `auto`."""
+
+
+def is_auto(field: FieldInfo) -> bool:
+    """Whether a field is an `AutoCount`."""
+    return any(isinstance(each, WrapValidator) and each.func is _count_or_auto for each in field.metadata)
 
 
 def first_problem(error: ValidationError) -> str:

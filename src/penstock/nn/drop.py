@@ -5,9 +5,12 @@ names)` the calls' keys are a stream of that key's, which names the batch, and a
 vertex loses the same numbers whichever part of the batch it is computed in. Without names a row is named by its place,
 and outside keys come from torch's generator, so that a seed repeats a run. The result depends neither on threads nor on
 the device.
+
+Calls are told apart by their number in the pass. A part of a batch may lack a node type or a relation that the whole
+has: what would have been dropped there is counted with `skip_drop`, so that later calls keep their numbers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import mix
+from penstock.graph.schema import EdgeType
 from penstock.nn.aggregation import as_rows, check_matrix, check_shape, differentiable
 from penstock.nn.device import drop as on_device
 from penstock.nn.device.drop import DropKey
@@ -33,17 +37,21 @@ _STEPS = 1 << 16
 """Shares are kept to this precision."""
 _STEP = 0x9E3779B97F4A7C15
 
+Names = Tensor | dict[str, Tensor]
+"""Original numbers of the rows' vertices; of a batch of several node types, by type."""
+
 
 @dataclass
 class DropStream:
     """The keys of one forward pass: its n-th call draws with mix(key + (n + 1) * step).
 
     `key` is a number, or on a device an int64 tensor with its bits, read when a kernel runs: a captured graph draws
-    anew for every batch. So are `names`, integers: row i of any layer is the vertex names[i].
+    anew for every batch. So are `names`, integers: row i of any layer is the vertex names[i], or of a node type t,
+    where there are several, the vertex names[t][i].
     """
 
     key: int | Tensor
-    names: Tensor | None = None
+    names: Names | None = None
     calls: int = 0
 
     def next(self, names: Tensor | None) -> DropKey:
@@ -53,36 +61,51 @@ class DropStream:
             return DropKey(tensor=self.key, call=call, names=names)
         return DropKey(int(mix(np.uint64((self.key + (call + 1) * _STEP) % (1 << 64)))), names=names)
 
-    def names_of(self, x: Tensor) -> Tensor | None:
+    def names_of(self, x: Tensor, node_type: str | None = None) -> Tensor | None:
         """Names of x's rows, where x is; None where they are more than the vertices, and so something else."""
-        if self.names is None or len(x) > len(self.names):
-            return None
-        return self._names_at(self.names, x.device)
+        return self._names_at(node_type, len(x), x.device)
 
-    def edge_names(self, block: Block) -> Tensor | None:
+    def edge_names(self, block: Block, kind: EdgeType | None = None) -> Tensor | None:
         """Names of a block's edges, made of both ends': destination * 2^32 + source, modulo 2^64."""
-        if self.names is None or max(block.num_src, block.num_dst) > len(self.names):
+        source_type, _, target_type = kind or (None, None, None)
+        device = block.device if isinstance(block, DeviceBlock) else torch.device("cpu")
+        sources = self._names_at(source_type, block.num_src, device)
+        targets = self._names_at(target_type, block.num_dst, device)
+        if sources is None or targets is None:
             return None
         if isinstance(block, DeviceBlock):
-            return on_device.name_edges(block, self._names_at(self.names, block.device))
-        names = self._names_at(self.names, torch.device("cpu")).numpy().astype(np.int64, copy=False)
-        return torch.from_numpy((names[block.destinations()] << 32) + names[block.indices])
+            return on_device.name_edges(block, targets, sources)
+        ends = targets.numpy().astype(np.int64, copy=False), sources.numpy().astype(np.int64, copy=False)
+        return torch.from_numpy((ends[0][block.destinations()] << 32) + ends[1][block.indices])
 
-    def _names_at(self, names: Tensor, device: torch.device) -> Tensor:
+    def _names_at(self, node_type: str | None, rows: int, device: torch.device) -> Tensor | None:
+        """The names of a type's first rows, on a device; None where there are none, or fewer than `rows`."""
+        if isinstance(self.names, dict):
+            names = None if node_type is None else self.names.get(node_type)
+        else:
+            names = self.names
+        if names is None or rows > len(names):
+            return None
         if names.device != device:
-            names = self.names = names.to(device)
+            names = names.to(device)
+            if isinstance(self.names, dict) and node_type is not None:
+                self.names[node_type] = names
+            else:
+                self.names = names
         return names
 
 
 @contextmanager
-def dropping(key: int | np.uint64 | Tensor, names: Array | Tensor | None = None) -> Iterator[DropStream]:
+def dropping(
+    key: int | np.uint64 | Tensor, names: Array | Tensor | Mapping[str, Array | Tensor] | None = None
+) -> Iterator[DropStream]:
     """Within it, what is dropped depends on the key, the number of the call, the row's name and the column alone.
 
     `names[i]` is the original number of the vertex in row i of every layer (integers; a layer's rows are the first of
-    the batch's), or None to name rows by their place. A vertex that a batch holds more than once, as one sampled by
-    time may, loses the same numbers in each of its rows.
+    the batch's), or None to name rows by their place; of a batch of several node types they are arrays by type. A
+    vertex that a batch holds more than once, as one sampled by time may, loses the same numbers in each of its rows.
     """
-    stream = DropStream(key if isinstance(key, Tensor) else int(key), _as_tensor(names))
+    stream = DropStream(key if isinstance(key, Tensor) else int(key), _as_names(names))
     token = _stream.set(stream)
     try:
         yield stream
@@ -90,25 +113,38 @@ def dropping(key: int | np.uint64 | Tensor, names: Array | Tensor | None = None)
         _stream.reset(token)
 
 
-def drop(x: Tensor, share: float) -> Tensor:
-    """x with a share of its numbers set to zero, the others scaled up to keep the expectation."""
+def drop(x: Tensor, share: float, node_type: str | None = None) -> Tensor:
+    """x with a share of its numbers set to zero, the others scaled up to keep the expectation.
+
+    `node_type` says which type's vertices the rows are, in a batch of several types.
+    """
     if share == 0:
         return x
-    return differentiable(_Drop, x, share, _key_for(x))
+    return differentiable(_Drop, x, share, _key_for(x, node_type))
 
 
-def drop_edges(block: Block, x: Tensor, share: float) -> Tensor:
-    """`drop` for a row per edge of a block, as attention has. Edges between the same two vertices are dropped alike."""
+def drop_edges(block: Block, x: Tensor, share: float, kind: EdgeType | None = None) -> Tensor:
+    """`drop` for a row per edge of a block, as attention has. Edges between the same two vertices are dropped alike.
+
+    `kind` is the block's relation, in a batch of several.
+    """
     if share == 0:
         return x
-    return differentiable(_Drop, x, share, _key_for(x, block))
+    return differentiable(_Drop, x, share, _edge_key_for(x, block, kind))
 
 
-def relu_drop(x: Tensor, share: float) -> Tensor:
+def relu_drop(x: Tensor, share: float, node_type: str | None = None) -> Tensor:
     """drop(relu(x), share), in the place of x, which must not be used afterwards."""
     if share == 0:
         return torch.relu_(x)
-    return differentiable(_ReluDrop, x.contiguous(), share, _key_for(x))
+    return differentiable(_ReluDrop, x.contiguous(), share, _key_for(x, node_type))
+
+
+def skip_drop(share: float) -> None:
+    """Count a call of `drop` with this share that has no rows here, as other parts of the batch may have some."""
+    stream = _stream.get()
+    if share > 0 and stream is not None:
+        stream.calls += 1
 
 
 def rectify_later(x: Tensor, share: float) -> Rectified:
@@ -192,13 +228,25 @@ def _scale(share: float) -> float:
     return _STEPS / _limit(share)
 
 
-def _key_for(x: Tensor, block: Block | None = None) -> DropKey:
-    """The next key, for rows that can be dropped with it: of vertices, or of a block's edges."""
+def _key_for(x: Tensor, node_type: str | None = None) -> DropKey:
+    """The next key, for rows of vertices."""
     stream = _stream.get()
-    if stream is None:
-        key = DropKey(int(torch.randint(2**63 - 1, ())))
-    else:
-        key = stream.next(stream.names_of(x) if block is None else stream.edge_names(block))
+    return _checked(x, _unnamed_key() if stream is None else stream.next(stream.names_of(x, node_type)))
+
+
+def _edge_key_for(x: Tensor, block: Block, kind: EdgeType | None) -> DropKey:
+    """The next key, for rows of a block's edges."""
+    stream = _stream.get()
+    return _checked(x, _unnamed_key() if stream is None else stream.next(stream.edge_names(block, kind)))
+
+
+def _unnamed_key() -> DropKey:
+    """A key of torch's generator."""
+    return DropKey(int(torch.randint(2**63 - 1, ())))
+
+
+def _checked(x: Tensor, key: DropKey) -> DropKey:
+    """The key, for rows that can be dropped with it."""
     if _goes_to_device(x, key):
         check_shape(x)
     else:
@@ -206,11 +254,15 @@ def _key_for(x: Tensor, block: Block | None = None) -> DropKey:
     return key
 
 
-def _as_tensor(names: Array | Tensor | None) -> Tensor | None:
+def _as_names(names: Array | Tensor | Mapping[str, Array | Tensor] | None) -> Names | None:
+    if isinstance(names, Mapping):
+        return {node_type: _as_tensor(each) for node_type, each in names.items()}
+    return None if names is None else _as_tensor(names)
+
+
+def _as_tensor(names: Array | Tensor) -> Tensor:
     """Names as a tensor; on the host in one type, so that one kernel is compiled."""
-    if names is None or isinstance(names, Tensor):
-        return names
-    return torch.from_numpy(np.array(names, np.int64))
+    return names if isinstance(names, Tensor) else torch.from_numpy(np.array(names, np.int64))
 
 
 _PLACES = np.empty(0, np.int64)

@@ -26,6 +26,10 @@ class ModelOptions(StrictDocument):
     residual: bool = Field(False, description="add each layer's input to its output")
     jump: Literal["none", "cat", "max"] = Field("none", description="jumping knowledge: join all layers' outputs")
     bases: int = Field(0, ge=0, description="matrices that rgcn's relations share; 0: one for each relation")
+    one_hot: bool = Field(
+        False,
+        description="rgcn without features: the first layer's weights have a row for each vertex (docs/models.md)",
+    )
     embedding: int = Field(64, ge=1, description="width of learnable embeddings of node types without features")
 
     @property
@@ -33,6 +37,19 @@ class ModelOptions(StrictDocument):
         """Whether blocks must say how long whole lists are; of weighted edges they always do."""
         summed = self.model in ("sage", "rgcn") and self.aggregate == "sum"
         return summed or self.model in ("gcn", "gin")
+
+    @model_validator(mode="after")
+    def _rows_of_one_hot(self) -> "ModelOptions":
+        """The embedding of a vertex is then its rows of the first layer's matrices: its own, and one for each basis."""
+        if not self.one_hot:
+            return self
+        if self.model != "rgcn" or not self.bases:
+            raise ValueError("one_hot is for model rgcn with bases: set bases, such as 30, or leave out one_hot")
+        width = self.hidden * (1 + self.bases)
+        if "embedding" in self.model_fields_set and self.embedding != width:
+            raise ValueError(f"one_hot makes embeddings of hidden * (1 + bases) = {width}: leave out embedding")
+        self.embedding = width
+        return self
 
     @model_validator(mode="after")
     def _heads_share_hidden(self) -> "ModelOptions":

@@ -104,7 +104,9 @@ def _banner(run: Run) -> str:
         last = f" It had last written {seconds(silent)} before." if silent > _SILENT else ""
         words = f" {escape(run.message)}" if run.message else ""
         return f'<p class="banner going"><b>Still running when this page was written.</b>{escape(last)}{words}</p>'
-    return f'<p class="banner">{escape(run.message)}</p>' if run.message else ""
+    notes = run.result.get("notes")
+    said = [run.message, *(str(each) for each in notes if each)] if isinstance(notes, list) else [run.message]
+    return "".join(f'<p class="banner">{escape(each)}</p>' for each in said if each)
 
 
 def _small_figures(run: Run) -> str:

@@ -142,6 +142,7 @@ class TypedBatch:
     links: Any = None
     key: BatchKey | None = None
     ready: Any = None
+    names: dict[str, Array] | None = None
     whole: int | None = None
 
     @property
@@ -150,9 +151,9 @@ class TypedBatch:
         return sum(block.num_edges for block in self.blocks)
 
     @property
-    def row_names(self) -> None:
-        """Rows of several types have no numbering in common: they go by their place."""
-        return None
+    def row_names(self) -> dict[str, Array]:
+        """By node type, original numbers of the vertices in every layer's rows, however the graph was cut."""
+        return self.vertices if self.names is None else self.names
 
     @property
     def inputs(self) -> dict[str, Array]:

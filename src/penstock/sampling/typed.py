@@ -51,7 +51,7 @@ class TypedNeighbourSampler:
         }
         counts = {name: nodes.count for name, nodes in graph.nodes.items()}
         self._edge_types = list(graph.edges)
-        self._set_up(Readable(counts, relations), hops, totals, edges, relabel)
+        self._set_up(Readable(counts, relations, original), hops, totals, edges, relabel)
 
     @classmethod
     def over(
@@ -67,13 +67,13 @@ class TypedNeighbourSampler:
         followed = {kind: readable.relations[kind] for kind in _followed(readable.relations, hops)}
         sampler = cls.__new__(cls)
         sampler._edge_types = list(readable.relations)
-        sampler._set_up(Readable(readable.counts, followed), hops, totals, False, relabel)
+        sampler._set_up(Readable(readable.counts, followed, readable.names), hops, totals, False, relabel)
         return sampler
 
     def _set_up(
         self, readable: Readable, hops: list[dict[EdgeType, int]], totals: bool, edges: bool, relabel: str
     ) -> None:
-        self._counts, self._lists = dict(readable.counts), dict(readable.relations)
+        self._counts, self._lists, self._names = dict(readable.counts), dict(readable.relations), readable.names
         self.fanouts, self.edges = hops, edges
         self.totals = totals or any(lists.weighted for lists in self._lists.values())
         counts = self._counts
@@ -101,7 +101,13 @@ class TypedNeighbourSampler:
         finally:
             for used in rows.values():
                 used.forget()
-        return TypedBatch(seeds, vertices, blocks[::-1], key=key)
+        return TypedBatch(seeds, vertices, blocks[::-1], key=key, names=self._names_of(vertices))
+
+    def _names_of(self, vertices: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Original numbers of vertices; None where no type was renumbered."""
+        if self._names is None:
+            return None
+        return {name: self._names[name][these] if name in self._names else these for name, these in vertices.items()}
 
     def _hop(self, rows: dict[str, Rows], hop: int, key: BatchKey, exclusions: dict[EdgeType, Exclusion]) -> TypedBlock:
         num_dst = {name: these.known for name, these in rows.items()}

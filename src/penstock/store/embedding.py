@@ -1,5 +1,12 @@
-"""Learnable rows, one a vertex, with a sparse optimiser: a step touches the rows of its batch and no others."""
+"""Learnable rows, one a vertex, with a sparse optimiser: a step touches the rows of its batch and no others.
 
+With a decay every row moves in every step, as under torch's Adam with `weight_decay`: a row that a batch does not read
+has the gradient decay * row. Those steps are done when the row is next read, one after the other, so that the numbers
+are the same as if they had been done at once.
+"""
+
+import threading
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -24,7 +31,8 @@ class EmbeddingTable:
     a vertex begins with the same row however the graph is cut.
 
     `push` takes gradients of different rows and applies one step: Adam with moments kept per row and the bias
-    correction of the table's own step count (torch's SparseAdam), or Adagrad.
+    correction of the table's own step count (torch's SparseAdam), or Adagrad. With a `decay` all rows take part in
+    every step, as in torch's Adam and Adagrad with `weight_decay`.
     """
 
     def __init__(
@@ -36,12 +44,16 @@ class EmbeddingTable:
         rate: float,
         seed: int,
         names: Array | None = None,
+        decay: float = 0.0,
     ) -> None:
         check_optimiser(optimiser)
+        self._decay, self._lock = decay, threading.Lock()
         self.name, self.optimiser, self.rate, self.steps = name, optimiser, rate, 0
         self.rows: Array = np.empty((count, width), np.float32)
         draw_rows(name, seed, names, self.rows)
         self.moments = [np.zeros_like(self.rows) for _ in range(MOMENTS[optimiser])]
+        self._last = [np.zeros((count, 1), np.int32)] if decay else []
+        """With a decay, the step that each row was last brought to."""
 
     @property
     def size(self) -> int:
@@ -49,7 +61,8 @@ class EmbeddingTable:
         return self.rows.size
 
     def pull(self, ids: Array, out: Array | None = None) -> Array:
-        """A copy of some rows."""
+        """A copy of some rows. Any thread may ask."""
+        self._catch_up(ids)
         return gather_rows(self.rows, ids, out)
 
     def push(self, ids: Array, gradients: Array) -> None:
@@ -57,10 +70,12 @@ class EmbeddingTable:
         if gradients.shape != (len(ids), self.rows.shape[1]):
             raise PenstockError(f"Gradients of shape {gradients.shape} do not fit {len(ids)} rows of {self.name!r}.")
         self.steps += 1
-        learn_rows(self.optimiser, self.rate, self.steps, [self.rows, *self.moments], ids, gradients)
+        table = [self.rows, *self.moments, *self._last]
+        learn_rows(self.optimiser, self.rate, self.steps, table, ids, gradients, self._decay)
 
     def state(self) -> dict[str, Array | int]:
-        """Everything a checkpoint must hold, not copied."""
+        """Everything a checkpoint must hold, not copied: all rows as they are after the last step."""
+        self._catch_up(np.arange(len(self.rows)))
         return {"steps": self.steps, "rows": self.rows, **{f"moment{i}": m for i, m in enumerate(self.moments)}}
 
     def restore(self, state: dict[str, Array | int]) -> None:
@@ -72,6 +87,15 @@ class EmbeddingTable:
                 )
             own[...] = stored
         self.steps = int(state["steps"])
+        for last in self._last:
+            last.fill(self.steps)
+
+    def _catch_up(self, ids: Array) -> None:
+        """Do the steps that some rows have not been read in."""
+        if self._decay:
+            with self._lock:
+                table = [self.rows, *self.moments, *self._last]
+                catch_up(self.optimiser, self.rate, self.steps, table, ids, self._decay)
 
     def _stored(self, state: dict[str, Array | int]) -> list[Array | int]:
         names = ["rows", *(f"moment{i}" for i in range(len(self.moments)))]
@@ -96,14 +120,46 @@ def draw_rows(name: str, seed: int, names: Array | None, out: Array) -> None:
         _draw(key_of(seed, f"embedding/{name}"), names, 1 / np.sqrt(out.shape[1]), out)
 
 
-def learn_rows(optimiser: Optimiser, rate: float, steps: int, table: list[Array], ids: Array, gradients: Array) -> None:
-    """The `steps`-th optimiser step of a table (rows, then moments) on the rows `ids`, all different."""
+def learn_rows(
+    optimiser: Optimiser,
+    rate: float,
+    steps: int,
+    table: list[Array],
+    ids: Array,
+    gradients: Array,
+    decay: float = 0.0,
+) -> None:
+    """The `steps`-th optimiser step of a table (rows, then moments) on the rows `ids`, all different.
+
+    With a `decay` the table ends with the step ([rows, 1], int32) that each row was last brought to.
+    """
     gradients = np.ascontiguousarray(gradients, np.float32)
+    if decay:
+        catch_up(optimiser, rate, steps - 1, table, ids, decay)
+        gradients = gradients + np.float32(decay) * table[0][ids]
+        table[-1][ids] = steps
     if optimiser == "adam":
-        correction = np.sqrt(1 - _BETA_2**steps) / (1 - _BETA_1**steps)
-        _adam(table[0], table[1], table[2], ids, gradients, np.float32(rate * correction))
+        _adam(table[0], table[1], table[2], ids, gradients, np.float32(rate * _correction(steps)))
     else:
         _adagrad(table[0], table[1], ids, gradients, np.float32(rate))
+
+
+def catch_up(optimiser: Optimiser, rate: float, steps: int, table: list[Array], ids: Array, decay: float) -> None:
+    """Bring the rows `ids` of a table with decay to the end of its `steps`-th step: they were not read since."""
+    last = table[-1]
+    if not len(ids) or (first := int(last[ids].min())) >= steps:
+        return
+    if optimiser == "adam":
+        rates = np.array([rate * _correction(step) for step in range(first + 1, steps + 1)], np.float32)
+        _adam_alone(table[0], table[1], table[2], last, ids, np.float32(decay), rates, steps)
+    else:
+        _adagrad_alone(table[0], table[1], last, ids, np.float32(decay), np.float32(rate), steps)
+
+
+@cache
+def _correction(steps: int) -> float:
+    """Adam's for the bias of its moments, of both together."""
+    return float(np.sqrt(1 - _BETA_2**steps) / (1 - _BETA_1**steps))
 
 
 @njit(nogil=True, cache=True)
@@ -125,6 +181,41 @@ def _adam(rows: Array, first: Array, second: Array, ids: Array, gradients: Array
             first[row, k] += (one - b1) * (g - first[row, k])
             second[row, k] += (one - b2) * (g * g - second[row, k])
             rows[row, k] -= rate * first[row, k] / (np.sqrt(second[row, k]) + eps)
+
+
+@njit(nogil=True, cache=True)
+def _adam_alone(
+    rows: Array, first: Array, second: Array, last: Array, ids: Array, decay: np.float32, rates: Array, steps: int
+) -> None:
+    """`_adam` with the gradient of the penalty alone, for every step behind a row's last; rates[-1] is the last's."""
+    b1, b2, eps = np.float32(_BETA_1), np.float32(_BETA_2), np.float32(_EPSILON)
+    one = np.float32(1)
+    for i in range(len(ids)):
+        row = ids[i]
+        for step in range(last[row, 0] + 1, steps + 1):
+            rate = rates[len(rates) - 1 - (steps - step)]
+            for k in range(rows.shape[1]):
+                g = decay * rows[row, k]
+                first[row, k] += (one - b1) * (g - first[row, k])
+                second[row, k] += (one - b2) * (g * g - second[row, k])
+                rows[row, k] -= rate * first[row, k] / (np.sqrt(second[row, k]) + eps)
+        last[row, 0] = max(last[row, 0], steps)
+
+
+@njit(nogil=True, cache=True)
+def _adagrad_alone(
+    rows: Array, total: Array, last: Array, ids: Array, decay: np.float32, rate: np.float32, steps: int
+) -> None:
+    """`_adagrad` with the gradient of the penalty alone, for every step behind a row's last."""
+    eps = np.float32(_ADAGRAD_EPSILON)
+    for i in range(len(ids)):
+        row = ids[i]
+        for _ in range(last[row, 0], steps):
+            for k in range(rows.shape[1]):
+                g = decay * rows[row, k]
+                total[row, k] += g * g
+                rows[row, k] -= rate * g / (np.sqrt(total[row, k]) + eps)
+        last[row, 0] = max(last[row, 0], steps)
 
 
 @njit(nogil=True, cache=True)

@@ -29,6 +29,7 @@ def run_facts(session: Session) -> dict[str, Any]:
             "features": session.inputs.widths,
             "classes": task.out,
         },
+        "decided": session.decided,
         "task": task.name,
         "labels": session.label_facts(),
         "metric": {"name": task.metric.name, "better": task.metric.better},

@@ -35,9 +35,7 @@ class Inputs:
         self.fields = {name: job.features for name in graph.nodes if name in having}
         _require_room({name: nodes.count for name, nodes in graph.nodes.items() if name not in having}, job)
         self.tables: dict[str, Any] = {
-            name: EmbeddingTable(name, nodes.count, job.embedding, job.embedding_optimiser, job.embedding_lr, job.seed)
-            for name, nodes in graph.nodes.items()
-            if name not in having
+            name: _table(name, nodes.count, job) for name, nodes in graph.nodes.items() if name not in having
         }
         self._field, self._repeats = job.features, job.time is not None
         self.scale = divide_by_sum if job.scale_features == "rows" else None
@@ -147,6 +145,12 @@ def _require_room(counts: Mapping[str, int], job: Job) -> None:
         size = 4 * count * job.embedding * (1 + MOMENTS[job.embedding_optimiser])
         what = f"Embeddings of {count:,} vertices {name!r} with their optimiser"
         require_memory(size, what, "check the vertex count, lower `embedding`, or train on a cluster")
+
+
+def _table(name: str, count: int, job: Job) -> EmbeddingTable:
+    """The learnable rows of a node type."""
+    how = job.embedding, job.embedding_optimiser, job.embedding_lr, job.seed
+    return EmbeddingTable(name, count, *how, decay=job.embedding_decay)
 
 
 def types_with(field: str, known: Mapping[str, Iterable[str]]) -> set[str]:

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
-from penstock.graph.documents import StrictDocument, first_problem, parse_yaml, read_yaml
+from penstock.graph.documents import AutoCount, StrictDocument, first_problem, parse_yaml, read_yaml
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.options import SamplerOptions
@@ -39,7 +39,9 @@ class TrainOptions(StrictDocument):
         description="a model of your own instead of a zoo one: FILE.py:NAME or PACKAGE.MODULE:NAME, called with inputs"
         " and outputs (widths)",
     )
-    epochs: int = Field(10, ge=1, description="passes over the training split")
+    epochs: AutoCount = Field(
+        0, description="passes over the training split; auto: 10, and more on small graphs until there are 150 steps"
+    )
     batch_size: int = Field(1024, ge=1, description="seeds a batch")
     optimiser: str = Field("Adam", description="a class of torch.optim")
     lr: float = Field(0.003, gt=0, description="learning rate")
@@ -49,6 +51,9 @@ class TrainOptions(StrictDocument):
     schedule_options: Options = Field({}, description="arguments of the schedule")
     embedding_optimiser: Literal["adam", "adagrad"] = Field("adam", description="for learnable vertex embeddings")
     embedding_lr: float = Field(0.01, gt=0, description="learning rate of vertex embeddings")
+    embedding_decay: float = Field(
+        0.0, ge=0, description="L2 penalty of vertex embeddings; weight_decay does not reach them (docs/training.md)"
+    )
     clip: float = Field(0.0, ge=0, description="largest norm of all gradients together; 0: no limit")
     metric: str = Field("auto", description="what is validated, and chooses the best model")
     patience: int = Field(0, ge=0, description="validations without improvement before stopping; 0: never")

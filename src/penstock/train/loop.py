@@ -15,6 +15,7 @@ from penstock.train.device_full import STEPS, DeviceFull, device_memory
 from penstock.train.optimisers import step_schedule
 from penstock.train.records import Events, FolderRecords, Records
 from penstock.train.run_folder import RunFolder
+from penstock.train.run_length import epochs_note
 from penstock.train.session import Session
 from penstock.train.standing import Standing
 from penstock.train.steps import Step, Steps, steps_of
@@ -50,6 +51,8 @@ class Loop:
             return {}
         if standing.step == 0:
             self.save()
+            if "epochs" in self.session.decided and (note := epochs_note(job.epochs, self.schedule.batches)):
+                self._progress.note(note)
         events = self.records.events(self.schedule.batches, self._began)
         start = Position(standing.epoch, standing.batch)
         total = job.epochs * self.schedule.batches

@@ -23,6 +23,7 @@ from penstock.train.job import Job, make_job, write_job
 from penstock.train.loop import Loop
 from penstock.train.optimisers import keep_ways, rates_on_device
 from penstock.train.run_folder import JOB, RunFolder
+from penstock.train.run_length import few_steps_note
 from penstock.train.session import Session, make_session
 from penstock.train.standing import Standing, checked_standing
 from penstock.train.surroundings import own_settings, polite_interrupt
@@ -46,6 +47,8 @@ def start_run(
         check_job(job, session.task, has_validation(session.task))
         if session.inputs.note:
             progress.note(session.inputs.note)
+        # What was left open is decided now; run folder and resumed runs have the numbers.
+        job = session.job
         model = type(module).__name__ if module is not None and not _options_of(module) else job.model_name
         name = f"{session.graph.name}-{model}".replace("/", "-")
         folder = RunFolder.create(job, name, force, {"model": model, **run_facts(session)})
@@ -127,12 +130,16 @@ def finish(loop: Loop, times: dict[str, StageTime], best: dict[str, Any] | None,
     The weights of the last step stay in the newest checkpoint.
     """
     session = loop.session
+    note = few_steps_note(session.job, loop.standing, loop.schedule.batches)
+    if note is not None:
+        progress.note(note)
     if best is not None:
         session.restore_weights(best, str(loop.folder.checkpoints))
     scores = {}
     if session.job.evaluate_every >= 0:
         scores = session.evaluate(["val", "test"], progress)
-    return {**result_of(loop, times), "val": scores.get("val", {}), "test": scores.get("test", {})}
+    notes = [] if note is None else [note]
+    return {**result_of(loop, times), "val": scores.get("val", {}), "test": scores.get("test", {}), "notes": notes}
 
 
 def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
@@ -145,6 +152,7 @@ def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
     return {
         "run": str(loop.folder.path),
         "epochs": standing.epoch,
+        "steps": standing.step,
         "seconds": round(standing.elapsed, 3),
         "epoch_seconds": standing.epoch_seconds,
         "seeds_per_second": round(standing.rate, 1),

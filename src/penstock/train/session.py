@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from penstock.train.learned_labels import LearnedLabels
 from penstock.train.optimisers import make_optimiser, make_schedule
 from penstock.train.processor import chosen_device
 from penstock.train.reach import Reach, followed_relations
+from penstock.train.run_length import with_epochs
 from penstock.train.standing import Standing
 from penstock.train.tasks import Scores, Task, make_task
 
@@ -50,6 +51,8 @@ class Session:
     learned: torch.nn.ModuleDict
     optimiser: torch.optim.Optimizer
     schedule: LRScheduler | None
+    decided: dict[str, Any] = field(default_factory=dict)
+    """Fields that the job left open, as they were decided for the graph."""
     device: "Placed | None" = None
     """What lies where, if a GPU trains."""
     together: "Together | None" = None
@@ -193,12 +196,17 @@ def make_session(
 
 
 def assembled(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None = None) -> Session:
-    """A session of its parts: the model is built or adapted, with its optimiser and schedule."""
+    """A session of its parts: the model is built or adapted, with its optimiser and schedule.
+
+    What the job leaves open (`epochs: auto`) is decided: `session.job` says how.
+    """
+    given, job = job, with_epochs(job, graph, task)
+    decided = {} if job is given else {"epochs": job.epochs}
     model = _make_model(job, graph, inputs, task, module)
     parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
     learned = torch.nn.ModuleDict(parts).to(inputs.device)
     optimiser = make_optimiser(learned.parameters(), job, inputs.device)
-    return Session(job, graph, inputs, task, model, learned, optimiser, make_schedule(optimiser, job))
+    return Session(job, graph, inputs, task, model, learned, optimiser, make_schedule(optimiser, job), decided)
 
 
 def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None) -> torch.nn.Module:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, nearest
+from penstock.graph.atomic import replace_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,22 +24,14 @@ def check_table_file(out: Path, force: bool) -> None:
     if out.suffix.lower() not in WRITERS:
         given = f"the extension {out.suffix!r}" if out.suffix else "no extension"
         raise PenstockError(f"{out} has {given}, which says no format{nearest(out.suffix.lower(), WRITERS)}")
-    if out.exists() and not force:
+    if os.path.lexists(out) and not force:
         raise PenstockError(f"{out} exists already: add --force to replace it, or name another file.")
 
 
 def write_table(table: "pa.Table", out: Path) -> None:
     """Write a table in the format of its extension. The file takes its name when it is whole."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".{out.name}.writing-{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            WRITERS[out.suffix.lower()](table, file)
-        temporary.replace(out)
-    except OSError as error:
-        raise PenstockError(f"Could not write {out}: {error.strerror or error}; nothing was left there.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_whole(out, lambda file: WRITERS[out.suffix.lower()](table, file))
 
 
 def _write_parquet(table: "pa.Table", file: IO[bytes]) -> None:

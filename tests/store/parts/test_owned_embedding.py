@@ -617,3 +617,38 @@ def test_gradients_are_summed_once_a_step_however_many_ask(tmp_path, monkeypatch
     assert len(sums) == 4
     assert_is(own, table, 2)
     own.close()
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "adagrad"])
+def test_decayed_rows_are_one_machines_after_kills_and_a_step_done_again(tmp_path, optimiser):
+    """The owner is opened anew before every step; a step is taken back; a state goes to another owner."""
+    everything, out = np.arange(COUNT), np.empty((COUNT, WIDTH), np.float32)
+    table = EmbeddingTable("t", COUNT, WIDTH, optimiser, 0.1, 1, NAMES, decay=0.2)
+    for step in range(6):
+        own = OwnedEmbedding(tmp_path / "a", *TABLE, optimiser, 0.1, 1, 0.2)
+        np.testing.assert_array_equal(own.pull(everything, step, out), table.pull(everything))
+        for push in pushes(step):
+            own.push(push)
+        if step == 3:
+            own.reach(4)
+            own.stand(3, 1)
+            np.testing.assert_array_equal(own.pull(everything, 3, out), table.pull(everything))
+            for push in pushes(step):
+                own.push(push)
+        own.close()
+        total, touched = np.zeros((COUNT, WIDTH), np.float32), np.zeros(COUNT, bool)
+        for push in pushes(step):
+            np.add.at(total, push.ids, push.gradients)
+            touched[push.ids] = True
+        table.push(np.flatnonzero(touched), total[touched])
+    own = OwnedEmbedding(tmp_path / "a", *TABLE, optimiser, 0.1, 1, 0.2)
+    state, kept = own.read(0, COUNT, 6), table.state()
+    for mine, theirs in zip(state, [table.rows, *table.moments], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    other = OwnedEmbedding(tmp_path / "b", *TABLE, optimiser, 0.1, 1, 0.2)
+    assert other.restore("once", 0, state, 6, kept["steps"])
+    np.testing.assert_array_equal(other.pull(everything, 6, out), table.pull(everything))
+    other.close()
+    own.close()
+    with pytest.raises(PenstockError, match="other embeddings"):
+        OwnedEmbedding(tmp_path / "a", *TABLE, optimiser, 0.1, 1)

@@ -48,16 +48,19 @@ def drop_rows(x: Tensor, key: DropKey, limit: int, scale: float, rectify: bool, 
     kernels.drop_rows[(-(-words // _WORDS),)](*given, **sizes)
 
 
-def name_edges(block: DeviceBlock, names: Tensor) -> Tensor:
-    """[room for edges] int64: the name of an edge's destination * 2^32 + that of its source; 0 behind the last edge."""
+def name_edges(block: DeviceBlock, targets: Tensor, sources: Tensor) -> Tensor:
+    """[room for edges] int64: the name of an edge's destination * 2^32 + that of its source; 0 behind the last edge.
+
+    `targets` name the destination rows and `sources` the source rows, which are of one type or of two.
+    """
     from penstock.nn.device import drop_kernels as kernels
 
     places = block.num_edges
-    out = torch.empty(places, dtype=torch.int64, device=names.device)
+    out = torch.empty(places, dtype=torch.int64, device=targets.device)
     if places:
         sizes = block.num_dst, places, (block.num_dst + 1).bit_length()
         grid = (-(-places // _SEARCHES),)
-        kernels.name_edges[grid](block.lists, block.indices, names, out, *sizes, BLOCK=_SEARCHES)
+        kernels.name_edges[grid](block.lists, block.indices, targets, sources, out, *sizes, BLOCK=_SEARCHES)
     return out
 
 

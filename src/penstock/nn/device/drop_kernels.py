@@ -63,14 +63,14 @@ def drop_rows(
 
 
 @triton.jit(do_not_specialize=["rows", "places", "steps"])
-def name_edges(indptr, indices, names, out, rows, places, steps, BLOCK: tl.constexpr):
+def name_edges(indptr, indices, targets, sources, out, rows, places, steps, BLOCK: tl.constexpr):
     """out[e] = the name of edge e's destination * 2^32 + that of its source; 0 behind the last edge."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = e < tl.load(indptr + rows)
     i = first_above(indptr, e, inside, rows + 1, steps) - 1
     j = tl.load(indices + e, mask=inside, other=0)
-    target = tl.load(names + i, mask=inside, other=0).to(tl.int64)
-    source = tl.load(names + j, mask=inside, other=0).to(tl.int64)
+    target = tl.load(targets + i, mask=inside, other=0).to(tl.int64)
+    source = tl.load(sources + j, mask=inside, other=0).to(tl.int64)
     tl.store(out + e, (target << 32) + source, mask=e < places)
 
 

@@ -4,9 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from penstock.errors import PenstockError
+from penstock.graph.schema import EdgeType
 from penstock.nn.attention import attend, attend_jointly
 from penstock.nn.derived import with_self_loops
-from penstock.nn.drop import drop_edges
+from penstock.nn.drop import drop_edges, skip_drop
 from penstock.sampling.block import Block
 
 
@@ -45,8 +46,11 @@ class GATLayer(nn.Module):
         if self.target is not None:
             nn.init.xavier_uniform_(self.target.weight)
 
-    def forward(self, block: Block, x: Tensor, x_dst: Tensor | None = None) -> Tensor:
-        """[num_dst, out] of x [num_src, in]; `x_dst` [num_dst, in] where destinations are not the first rows of x."""
+    def forward(self, block: Block, x: Tensor, x_dst: Tensor | None = None, kind: EdgeType | None = None) -> Tensor:
+        """[num_dst, out] of x [num_src, in]; `x_dst` [num_dst, in] where destinations are not the first rows of x.
+
+        `kind` is the block's relation in a batch of several, for its dropout.
+        """
         if x_dst is not None and (self.target is None or self.self_loop):
             raise PenstockError("Attention between two matrices needs GATLayer(two_sided=True, self_loop=False).")
         lists = with_self_loops(block) if self.self_loop else block
@@ -55,7 +59,7 @@ class GATLayer(nn.Module):
         targets = values[: block.num_dst] if self.target is None else self.target(own)
         kept = None
         if self.training and self.dropout > 0:
-            kept = drop_edges(lists, torch.ones(lists.num_edges, self.heads, device=x.device), self.dropout)
+            kept = drop_edges(lists, torch.ones(lists.num_edges, self.heads, device=x.device), self.dropout, kind)
         if self.score_target is None:
             result = attend_jointly(lists, values, targets, self.score_source, self.slope, kept)
         else:
@@ -64,6 +68,10 @@ class GATLayer(nn.Module):
         if not self.concat:
             result = result.view(-1, self.heads, self.size).mean(dim=1)
         return result if self.bias is None else result + self.bias
+
+    def without_edges(self) -> None:
+        """What stands for `forward` where the relation has no edges in this part of a batch."""
+        skip_drop(self.dropout if self.training else 0.0)
 
     def _scores(self, rows: Tensor, direction: Tensor) -> Tensor:
         """[rows, heads]: each head's columns times its direction."""

@@ -1,6 +1,7 @@
 """Attention on typed blocks: within each relation, summed over relations, beside the vertex itself."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -47,8 +48,13 @@ class TypedGATLayer(nn.Module):
     def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
         """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
         result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
-        for kind, part in readable_relations(block, x, self._place, result):
+        parts = dict(readable_relations(block, x, self._place, result))
+        for kind, place in self._place.items():
             source, _, target = kind
-            attention = self.relations[self._place[kind]]
-            result[target] = result[target] + attention(part, x[source], x[target][: part.num_dst])
+            attention = cast(GATLayer, self.relations[place])
+            if kind not in parts:
+                attention.without_edges()
+                continue
+            part = parts[kind]
+            result[target] = result[target] + attention(part, x[source], x[target][: part.num_dst], kind)
         return result

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
-from penstock.nn.drop import drop, rectify_later, relu_drop
+from penstock.nn.drop import drop, rectify_later, relu_drop, skip_drop
 from penstock.nn.norm import BatchNorm
 from penstock.nn.options import ModelOptions
 
@@ -25,22 +25,38 @@ class LayerEnd(nn.Module):
             self.residual = nn.Identity() if same else nn.Linear(width_in, width_out, bias=False)
         self.norm = None if last else _norm(options.norm, width_out)
 
-    def forward(self, y: Tensor, own: Tensor | TableRows | None) -> Tensor:
-        """The layer's rows, of the convolution's; `own` is the input, whose first rows are the same vertices'."""
+    def forward(self, y: Tensor, own: Tensor | TableRows | None, node_type: str | None = None) -> Tensor:
+        """The layer's rows, of the convolution's; `own` is the input, whose first rows are the same vertices'.
+
+        `node_type` is the rows' type, in a batch of several.
+        """
         if self.residual is not None and own is not None:
             y = y + self.residual(own[: len(y)])
         if self.bare:
             return y
         if self.norm is not None:
             y = self.norm(y)
-        dropped = self.dropout if self.training else 0.0
-        return relu_drop(y, dropped) if self.activation == "relu" else drop(functional.elu(y), dropped)
+        if self.activation == "relu":
+            return relu_drop(y, self._share, node_type)
+        return drop(functional.elu(y), self._share, node_type)
+
+    def without_rows(self) -> None:
+        """What stands for `forward` where a part of a batch has no rows to compute."""
+        if self.batch_norm is not None:
+            self.batch_norm.without_rows()
+        if not self.bare:
+            skip_drop(self._share)
 
     def rectify_later(self, y: Tensor) -> Rectified:
         """The same without a residual, activation and dropout left to whoever reads the rows."""
         if self.norm is not None:
             y = self.norm(y)
-        return rectify_later(y, self.dropout if self.training else 0.0)
+        return rectify_later(y, self._share)
+
+    @property
+    def _share(self) -> float:
+        """How much is dropped now."""
+        return self.dropout if self.training else 0.0
 
     @property
     def batch_norm(self) -> BatchNorm | None:

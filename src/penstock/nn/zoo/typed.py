@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
-from penstock.nn.drop import drop
-from penstock.nn.layers import RGCNLayer, TypedDenseLayer, TypedGATLayer
+from penstock.nn.drop import drop, skip_drop
+from penstock.nn.layers import OneHotRGCNLayer, RGCNLayer, TypedDenseLayer, TypedGATLayer
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
 from penstock.nn.zoo.layered import LayeredModel
@@ -37,29 +37,40 @@ class TypedModel(LayeredModel):
         if target_type is not None and target_type not in in_widths:
             raise PenstockError(f"There is no node type {target_type!r} (types: {', '.join(in_widths)}).")
         self.node_types, self.edge_types = list(in_widths), list(edge_types)
-        several = len(in_widths) > 1
+        several = len(in_widths) > 1 and not options.one_hot
         self.projections = nn.ModuleList(nn.Linear(width, options.hidden) for width in in_widths.values() if several)
         self.convolutions, self.ends = nn.ModuleList(), nn.ModuleList()
         pairs = layer_widths(options, options.hidden if several else next(iter(in_widths.values())), out)
         self._types = [self.node_types] * (len(pairs) - 1) + [[target_type] if target_type else self.node_types]
+        if options.one_hot:
+            _check_one_hot(options, in_widths, pairs[0])
         for names, pair in zip(self._types, pairs, strict=True):
             last = len(self.ends) == len(pairs) - 1 and options.jump == "none"
             kinds = [kind for kind in self.edge_types if kind[2] in names]
-            self.convolutions.append(_convolution(options, *pair, names, kinds, last))
+            if options.one_hot and not self.convolutions:
+                first = OneHotRGCNLayer(options.hidden, names, kinds, options.bases, options.aggregate)
+                self.convolutions.append(first)
+            else:
+                self.convolutions.append(_convolution(options, *pair, names, kinds, last))
             self.ends.append(nn.ModuleList(LayerEnd(options, *pair, last) for _ in names))
         self.joined = Join(options, out)
 
     def prepare(self, x: Rows | Tensor) -> Rows | Tensor:
         """The step before the first layer, a vertex at a time: every type to `hidden`, where there are several."""
+        share = self.options.input_dropout if self.training else 0.0
         if isinstance(x, Tensor):
-            return drop(x, self.options.input_dropout if self.training else 0.0)
+            return drop(x, share)
         if unknown := set(x) - set(self.node_types):
             raise PenstockError(f"The model has no node type {min(unknown)!r} (types: {', '.join(self.node_types)}).")
-        share = self.options.input_dropout if self.training else 0.0
-        dropped = {name: drop(rows, share) for name, rows in x.items()}
-        if not self.projections:
-            return dropped
-        return {name: self.projections[self.node_types.index(name)](rows) for name, rows in dropped.items()}
+        prepared = {}
+        # In the model's order, and without leaving one out, so that calls of dropout are numbered alike everywhere.
+        for place, name in enumerate(self.node_types):
+            if name not in x:
+                skip_drop(share)
+                continue
+            rows = drop(x[name], share, name)
+            prepared[name] = self.projections[place](rows) if self.projections else rows
+        return prepared
 
     def layer(self, i: int, block: TypedBlock | Block, x: Rows | Tensor) -> Rows | Tensor:
         """[num_dst[t], width of layer i] of every type that has rows to compute."""
@@ -72,9 +83,9 @@ class TypedModel(LayeredModel):
             end = cast(LayerEnd, module)
             if name in computed:
                 rows = computed[name]
-                result[name] = end(rows, given[name][: len(rows)])
-            elif end.batch_norm is not None:
-                end.batch_norm.without_rows()
+                result[name] = end(rows, given[name][: len(rows)], name)
+            else:
+                end.without_rows()
         return result
 
     def join(self, outputs: Sequence[Rows | Tensor]) -> Rows | Tensor:
@@ -117,6 +128,18 @@ class TypedModel(LayeredModel):
         # A worker's share of a batch may have no seeds; its outputs have a gradient still.
         none: Tensor = cast(RGCNLayer, self.convolutions[i]).own[0](x[:0])
         return none
+
+
+def _check_one_hot(options: ModelOptions, in_widths: Mapping[str, int], first: tuple[int, int]) -> None:
+    """The first layer of one-hot input reads nothing but embeddings, and gives `hidden` numbers."""
+    featured = [name for name, width in in_widths.items() if width != options.embedding]
+    if featured:
+        raise PenstockError(
+            f"one_hot is for graphs without features, and {featured[0]!r} has some ({in_widths[featured[0]]} numbers):"
+            " leave out one_hot, or name features that are not there for any type."
+        )
+    if first[1] != options.hidden:
+        raise PenstockError("one_hot needs a layer behind the first: give two fan-outs or more.")
 
 
 def _first_rows(rows: Rows | Tensor, last: Rows | Tensor) -> Rows | Tensor:

@@ -150,8 +150,11 @@ class RemoteSampler:
         batch = _when_ready(lambda: batch_received(channel.start(message).parts(), self._counts, key, channel.peer))
         if isinstance(batch, TypedBatch) != typed:
             raise PenstockError(f"The sampler {self._sampler!r} of {channel.peer} is for another graph than this one.")
-        if isinstance(batch, MiniBatch) and self._names is not None:
-            batch.names = self._names[batch.node_type][batch.vertices]
+        if self._names is not None:
+            if isinstance(batch, TypedBatch):
+                batch.names = {name: self._names[name][vertices] for name, vertices in batch.vertices.items()}
+            else:
+                batch.names = self._names[batch.node_type][batch.vertices]
         return batch
 
     def _by_type(self, seeds: Array | Mapping[str, Array]) -> dict[str, Array]:

@@ -43,8 +43,7 @@ def parted_sampler(
 ) -> NeighbourSampler | TypedNeighbourSampler:
     """A neighbour sampler, of one type or of several as the graph has; the rest is as for `parted_lists`.
 
-    Without `local` and `channels` all parts are opened here. Batches of a graph of one type carry the original numbers
-    of their vertices.
+    Without `local` and `channels` all parts are opened here. Batches carry the original numbers of their vertices.
     """
     if edges:
         raise PenstockError(

@@ -31,6 +31,7 @@ def own_embedding(
     optimiser: Optimiser,
     rate: float,
     seed: int,
+    decay: float = 0.0,
     damaged: Callable[[DamagedEmbedding], None] | None = None,
 ) -> OwnedEmbedding:
     """A part's share of the table of a node type, in a folder of its own below `folder`: as it was left, or new.
@@ -40,7 +41,7 @@ def own_embedding(
     """
     names = partition.original(table)[slice(*partition.book.range(part, table))]
     own = make_private_folder(make_private_folder(folder / file_name(table)) / f"part{part}")
-    given = own, table, names, width, optimiser, rate, seed
+    given = own, table, names, width, optimiser, rate, seed, decay
     try:
         return OwnedEmbedding(*given)
     except DamagedEmbedding as error:

@@ -21,7 +21,7 @@ from numba import njit
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.output_files import open_lock
-from penstock.store.embedding import MOMENTS, Optimiser, check_optimiser, draw_rows, learn_rows
+from penstock.store.embedding import MOMENTS, Optimiser, catch_up, check_optimiser, draw_rows, learn_rows
 from penstock.store.files import rows_in_file
 from penstock.store.parts.journal import Journal, UnreadableRecord, write_journal
 from penstock.store.rows import check_rows, gather_rows, spread_rows
@@ -76,15 +76,23 @@ class OwnedEmbedding:
     """
 
     def __init__(
-        self, folder: Path, name: str, names: Array, width: int, optimiser: Optimiser, rate: float, seed: int
+        self,
+        folder: Path,
+        name: str,
+        names: Array,
+        width: int,
+        optimiser: Optimiser,
+        rate: float,
+        seed: int,
+        decay: float = 0.0,
     ) -> None:
         check_optimiser(optimiser)
-        self.name, self.optimiser, self.rate = name, optimiser, rate
+        self.name, self.optimiser, self.rate, self.decay = name, optimiser, rate, decay
         self.step = self.steps = 0
         """The step that the rows stand before; and how many optimiser steps they have had."""
         self._about: dict[str, Any] = {
             "table": name, "count": len(names), "names": zlib.crc32(np.ascontiguousarray(names, np.int64).data),
-            "width": width, "optimiser": optimiser, "seed": seed,
+            "width": width, "optimiser": optimiser, "seed": seed, "decay": decay,
         }  # fmt: skip
         self._staged: dict[int, Push] = {}
         self._factor: float | None = None
@@ -106,7 +114,7 @@ class OwnedEmbedding:
             new = not path.exists()
             if new:
                 _clear(folder)
-            self._tables = _tables(folder, (len(names), width), MOMENTS[optimiser], new)
+            self._tables = _tables(folder, (len(names), width), MOMENTS[optimiser], decay > 0, new)
             if new:
                 draw_rows(name, seed, names, self._tables[0])
                 write_journal(path, [self._clock()])
@@ -122,18 +130,21 @@ class OwnedEmbedding:
 
     @property
     def rows(self) -> Array:
-        """The rows before `step`, mapped."""
+        """The rows before `step`, mapped; with a decay, each as it was after the last step that touched it."""
         return self._tables[0]
 
     @property
     def moments(self) -> list[Array]:
         """What the optimiser keeps beside the rows, mapped."""
-        return self._tables[1:]
+        return self._tables[1 : 1 + MOMENTS[self.optimiser]]
 
     def pull(self, ids: Array, step: int, out: Array) -> Array:
         """Rows before a step, by number in the part, into `out`; applies what lies before it where that is to do."""
         with self._lock:
             self.reach(step)
+            if self.decay:
+                out[...] = self._current([gather_rows(table, ids) for table in self._tables])[0]
+                return out
             return gather_rows(self.rows, ids, out)
 
     def push(self, push: Push) -> None:
@@ -200,7 +211,7 @@ class OwnedEmbedding:
         """Copies of some rows and their moments before a step, for a checkpoint."""
         with self._lock:
             self.reach(step)
-            return [table[start:stop].copy() for table in self._tables]
+            return self._current([table[start:stop].copy() for table in self._tables])
 
     def restore(self, token: str, start: int, tables: list[Array], step: int, steps: int) -> bool:
         """Take rows (and moments) from `start` on from a checkpoint; True when, with those before, these are all.
@@ -216,8 +227,10 @@ class OwnedEmbedding:
                 return True
             if token != self._restoring:
                 self._begin_restoring(token)
-            for own, given in zip(self._tables, tables, strict=True):
+            for own, given in zip([self.rows, *self.moments], tables, strict=True):
                 own[start:stop] = given
+            if self.decay:
+                self._tables[-1][start:stop] = steps
             self._journal.append(Message("restored", {"start": start, "stop": stop}))
             self._covered[start] = max(stop, self._covered.get(start, 0))
             if not _covers(self._covered, len(self.rows)):
@@ -239,7 +252,7 @@ class OwnedEmbedding:
         self._undo = None
 
     def _check_state(self, stop: int, tables: list[Array]) -> None:
-        fit = len(tables) == len(self._tables) and all(
+        fit = len(tables) == 1 + len(self.moments) and all(
             given.shape == (len(tables[0]), self.rows.shape[1]) and given.dtype == np.float32 for given in tables
         )
         if not fit or stop > len(self.rows):
@@ -259,7 +272,8 @@ class OwnedEmbedding:
             raise DamagedEmbedding(f"{folder / JOURNAL} is damaged")
         head, *rest = self._journal.records
         self._journal.records = []
-        said = {key: head.body.get(key) for key in self._about}
+        # Journals of releases without a decay do not speak of it.
+        said = {key: head.body.get(key, 0.0 if key == "decay" else None) for key in self._about}
         if said != self._about:
             raise PenstockError(f"{folder} holds other embeddings ({said}, not {self._about}): name another folder.")
         self.step, self.steps = head.body["step"], head.body["steps"]
@@ -354,8 +368,18 @@ class OwnedEmbedding:
         before = [gather_rows(table, ids) for table in self._tables]
         tables = [table.copy() for table in before]
         if len(ids):
-            learn_rows(self.optimiser, self.rate, steps, tables, np.arange(len(ids)), total)
+            learn_rows(self.optimiser, self.rate, steps, tables, np.arange(len(ids)), total, self.decay)
         return before, tables
+
+    def _current(self, tables: list[Array]) -> list[Array]:
+        """Copies of some rows, their moments and, with a decay, their last steps: rows and moments as they are now.
+
+        What is mapped stays as it is: only what the journal knows of may change there.
+        """
+        if not self.decay:
+            return tables
+        catch_up(self.optimiser, self.rate, self.steps, tables, np.arange(len(tables[0])), self.decay)
+        return tables[:-1]
 
     def _copy(self, ids: Array, tables: list[Array]) -> None:
         for own, new in zip(self._tables, tables, strict=True):
@@ -381,14 +405,21 @@ def chunks(count: int, width: int, tables: int) -> Iterator[tuple[int, int]]:
         yield start, min(count, start + size)
 
 
-def _tables(folder: Path, shape: tuple[int, int], moments: int, new: bool) -> list[Array]:
-    files = [folder / f"{name}.f32" for name in ("rows", *(f"moment{i}" for i in range(moments)))]
-    size = shape[0] * shape[1] * 4
-    for file in [] if new else files:
+def _tables(folder: Path, shape: tuple[int, int], moments: int, decays: bool, new: bool) -> list[Array]:
+    """Rows and moments; and, where rows decay, the step that each was last brought to."""
+    shapes = {"rows": shape, **{f"moment{i}": shape for i in range(moments)}}
+    if decays:
+        shapes["last"] = (shape[0], 1)
+    tables = {}
+    for name, (rows, columns) in shapes.items():
+        file, size = folder / f"{name}.f32", rows * columns * 4
         # A file that is shorter would be made anew, of zeros.
-        if not file.exists() or file.stat().st_size != size:
+        if not new and (not file.exists() or file.stat().st_size != size):
             raise DamagedEmbedding(f"{file} is damaged (it has not {size:,} bytes)")
-    return [rows_in_file(file, shape) for file in files]
+        tables[name] = rows_in_file(file, (rows, columns))
+    if decays:
+        tables["last"] = tables["last"].view(np.int32)
+    return list(tables.values())
 
 
 def _opened(path: Path) -> Journal:

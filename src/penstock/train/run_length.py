@@ -1,0 +1,63 @@
+"""How long a run trains: the epochs that `epochs: auto` stands for, and whether a run took enough steps to learn."""
+
+from penstock.graph.graph import Graph
+from penstock.pipeline.schedule import Schedule
+from penstock.train.job import Job
+from penstock.train.standing import Standing
+from penstock.train.tasks import Task
+
+EPOCHS = 10
+"""Epochs of `auto`, where they make steps enough."""
+STEPS = 150
+"""Steps that `auto` aims at: with 20 labels for each class the public graphs are learned in 20 to 130 steps of Adam."""
+_VISITS = 1_000_000_000
+"""Vertices and edges that the validations of `auto`'s epochs may read in all, as each reads the whole graph."""
+_FEW = 50
+"""Steps below which hardly any model has learned."""
+
+
+def auto_epochs(batches: int, size: int) -> int:
+    """Epochs for a split of so many batches, in a graph of `size` vertices and edges: at least 10.
+
+    As many as make 150 steps, fewer where validating after each of them would take long.
+    """
+    wanted = -(-STEPS // max(1, batches))
+    return max(EPOCHS, min(wanted, _VISITS // max(1, size)))
+
+
+def with_epochs(job: Job, graph: Graph, task: Task) -> Job:
+    """The job with a number of epochs, where it leaves that open. Every worker of a cluster finds the same one."""
+    if job.epochs:
+        return job
+    batches = Schedule(task.items, task.batch_size, job.seed).batches
+    counts = [nodes.count for nodes in graph.nodes.values()] + [edges.count for edges in graph.edges.values()]
+    return job.model_copy(update={"epochs": auto_epochs(batches, sum(counts))})
+
+
+def epochs_note(epochs: int, batches: int) -> str | None:
+    """What the user should know of the epochs that were chosen: nothing, where they are as many as always."""
+    if epochs <= EPOCHS:
+        return None
+    return (
+        f"An epoch has {_counted(batches, 'batch', 'batches')}: training for {epochs} epochs"
+        f" ({epochs * batches} steps; epochs: auto)."
+    )
+
+
+def few_steps_note(job: Job, standing: Standing, batches: int) -> str | None:
+    """What the user should know of a run that ended after so few steps that its model has hardly learned.
+
+    That is below 50 steps, or below 150 where the last validation was the best.
+    """
+    improving = standing.best_epoch >= 0 and standing.best_epoch == standing.epoch
+    if standing.step >= (STEPS if improving else _FEW) or standing.epoch < job.epochs:
+        return None
+    steps, epochs = _counted(standing.step, "step", "steps"), _counted(standing.epoch, "epoch", "epochs")
+    return (
+        f"The run took {steps} ({epochs} of {_counted(batches, 'batch', 'batches')}), too few to learn much:"
+        f" set epochs to {-(-STEPS // max(1, batches))} or so, or lower batch_size."
+    )
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
