@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.wire.departure import Loan
 from penstock.wire.egress import Flow, Outgoing, Route
+from penstock.wire.loan import Loan
 from penstock.wire.message import Message, Received, encode, frame_bytes
 from penstock.wire.slices import SLICE_BYTES, cut
 
