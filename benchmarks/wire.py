@@ -168,7 +168,7 @@ def serve_zmq(buffers: list[np.ndarray[Any, Any]]) -> dict[str, tuple[str, bytes
     found: dict[str, tuple[str, bytes]] = {}
     for way in ("zmq", "zmq-curve"):
         serving, public = context.socket(zmq.ROUTER), b""
-        serving.sndhwm = BUFFERS
+        serving.sndhwm = 0
         if way == "zmq-curve":
             public, serving.curve_secretkey = zmq.curve_keypair()
             serving.curve_server = True

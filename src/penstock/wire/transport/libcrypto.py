@@ -21,7 +21,7 @@ from penstock.wire.transport.ciphers import TAG_BYTES, Aead, Cipher, ForgedError
 _NAMES = ("libcrypto.so.3", "libcrypto.3.dylib")
 _GET_TAG, _SET_TAG = 0x10, 0x11
 """EVP_CTRL_AEAD_GET_TAG and EVP_CTRL_AEAD_SET_TAG."""
-_SMALL = 1 << 13
+_SMALL = 1 << 15
 """Bytes of a record that are sooner sealed than OpenSSL's functions are called one by one."""
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -63,25 +63,29 @@ class OpenSsl:
 
     def seal(self, place: int, about: bytes, data: Array, out: Array) -> None:
         """See `Cipher`."""
-        if data.nbytes < _SMALL:
-            return self._small.seal(place, about, data, out)
-        context, size = self._begin(1, place, about), data.nbytes
-        context.update(out, data, size)
-        context.final()
-        context.control(_GET_TAG, out.ctypes.data + size)
+        size = data.nbytes
+        if size < _SMALL:
+            self._small.seal(place, about, data, out)
+            return
+        if out.nbytes < size + TAG_BYTES:
+            raise ValueError("a sealed record is longer than where it should go")
+        context, target = self._begin(1, place, about), _address(out)
+        context.update(target, _address(data), size)
+        context.control(_GET_TAG, target + size)
         self._idle[1].append(context)
-        return None
 
     def open(self, place: int, about: bytes, data: Array, out: Array) -> None:
         """See `Cipher`."""
-        if data.nbytes < _SMALL:
-            return self._small.open(place, about, data, out)
-        context, size = self._begin(0, place, about), data.nbytes - TAG_BYTES
-        context.control(_SET_TAG, data.ctypes.data + size)
-        context.update(out, data, size)
-        context.final()
+        size = data.nbytes - TAG_BYTES
+        if size < _SMALL:
+            self._small.open(place, about, data, out)
+            return
+        if out.nbytes < size:
+            raise ValueError("an opened record is longer than where it should go")
+        context, source = self._begin(0, place, about), _address(data)
+        context.control(_SET_TAG, source + size)
+        context.update(_address(out), source, size)
         self._idle[0].append(context)
-        return None
 
     def _begin(self, sealing: int, place: int, about: bytes) -> "_Context":
         try:
@@ -96,8 +100,9 @@ class _Context:
     """One of OpenSSL's contexts, for one direction. One in which something failed is not used again."""
 
     def __init__(self, crypto: Any, cipher: int, key: bytes, sealing: int) -> None:
-        self._crypto, self._sealing = crypto, sealing
-        self._written = _INT()
+        self._crypto, self._sealing, self._number = crypto, sealing, _INT()
+        # Where OpenSSL says how much it has written, and writes nothing at the end.
+        self._written, self._rest = ctypes.byref(self._number), ctypes.create_string_buffer(TAG_BYTES)
         self._own = crypto.EVP_CIPHER_CTX_new()
         if not self._own:
             raise MemoryError("OpenSSL made no context")
@@ -106,17 +111,13 @@ class _Context:
     def begin(self, number: bytes, about: bytes) -> None:
         crypto = self._crypto
         self._must(crypto.EVP_CipherInit_ex(self._own, None, None, None, number, self._sealing))
-        self._must(crypto.EVP_CipherUpdate(self._own, None, ctypes.byref(self._written), about, len(about)))
+        if about:
+            self._must(crypto.EVP_CipherUpdate(self._own, None, self._written, about, len(about)))
 
-    def update(self, out: Array, data: Array, size: int) -> None:
-        if out.nbytes < size or data.nbytes < size or not (out.flags.c_contiguous and data.flags.c_contiguous):
-            raise ValueError("a record's buffers are too short")
-        given = out.ctypes.data, ctypes.byref(self._written), data.ctypes.data, size
-        self._must(self._crypto.EVP_CipherUpdate(self._own, *given))
-
-    def final(self) -> None:
-        nothing = ctypes.create_string_buffer(TAG_BYTES)
-        self._must(self._crypto.EVP_CipherFinal_ex(self._own, nothing, ctypes.byref(self._written)))
+    def update(self, target: int, source: int, size: int) -> None:
+        """All of a record, to its end."""
+        self._must(self._crypto.EVP_CipherUpdate(self._own, target, self._written, source, size))
+        self._must(self._crypto.EVP_CipherFinal_ex(self._own, self._rest, self._written))
 
     def control(self, command: int, address: int) -> None:
         self._must(self._crypto.EVP_CIPHER_CTX_ctrl(self._own, command, TAG_BYTES, address))
@@ -128,6 +129,13 @@ class _Context:
     def _must(self, result: int) -> None:
         if result != 1:
             raise ForgedError("a record was altered, repeated or left out on its way")
+
+
+def _address(data: Array) -> int:
+    """Of an array's memory, which must be in one piece."""
+    if not data.flags.c_contiguous:
+        raise ValueError("a record is not in one piece")
+    return int(data.__array_interface__["data"][0])
 
 
 Make = Callable[[bytes], Cipher]
