@@ -10,7 +10,7 @@ from meetings import Meeting, echo, until
 
 from penstock.errors import PenstockError
 from penstock.turn import own_turn, taking_turn
-from penstock.wire import Message, Post, RemoteError, WireOptions, own_meter
+from penstock.wire import Message, Post, RemoteError, own_meter
 
 
 def test_a_call_is_answered(meeting: Meeting, security: str) -> None:

@@ -114,9 +114,7 @@ def test_connections_of_a_peer_are_bounded(meeting: Meeting, monkeypatch: pytest
         assert a.channel("b").call(Message("echo")).kind == "back"
 
 
-def test_strangers_that_never_end_their_handshake_are_ended(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strangers_that_never_end_their_handshake_are_ended(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.wire.transport.connection.HANDSHAKE_SECONDS", 0.05)
     _, b = meeting("a", "b")
     with socket.create_connection(split_address(b.address), timeout=20) as stranger:

@@ -6,7 +6,6 @@ from numba import njit
 from penstock.graph.arrays import Array
 
 
-
 def _float32_of_every_half() -> Array:
     """The float32 of each of the 65,536 float16 bit patterns, indexed by the pattern.
 
