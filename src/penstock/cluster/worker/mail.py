@@ -1,6 +1,6 @@
 """Numbers that every worker sends to others, over the wire: sums and gathers inside its authentication and encryption.
 
-With parameter servers, and with `reduction: wire`, nothing of a run leaves the wire. What is short every worker sends to
+With parameter servers and `reduction: wire` nothing of a run leaves the wire. What is short every worker sends to
 all others, and adds up what came in the order of ranks. Of what is long every worker sums a share (a reduce-scatter),
 again in the order of ranks, and sends the sums to all others (an all-gather): each worker sends and receives twice the
 numbers, however many workers there are. Either way all have the same bits, and in every run.
