@@ -41,7 +41,7 @@ def main() -> None:
     keep_freed_memory()
     rows = measure(arguments.mib, arguments.repeats)
     if arguments.json:
-        cores = len(os.sched_getaffinity(0))
+        cores = os.cpu_count()
         print(json.dumps({"mib": arguments.mib, "part_bytes": PART, "cores": cores, "rows": rows}))
     else:
         _print(rows, arguments.mib)

@@ -22,7 +22,8 @@ _CORES_EACH, _MOST = 4, 4
 
 def default_threads() -> int:
     """One for every four cores, four at most. With fewer cores the sockets' thread does it by itself."""
-    return min(_MOST, len(os.sched_getaffinity(0)) // _CORES_EACH)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(_MOST, cores // _CORES_EACH)
 
 
 class Workers:
