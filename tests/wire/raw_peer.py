@@ -29,7 +29,9 @@ class RawPeer:
             raise
         own.setblocking(False)
         make, workers = SECURITIES[security].cipher, Workers("raw", 0)
-        sending, receiving = (None, None) if make is None else (make(session.sending), make(session.receiving))
+        sending, receiving = (
+            None if make is None else make(key, False) for key in (session.sending, session.receiving)
+        )
         self.outbox = Outbox(sending, workers, _nothing)
         self._inbox = Inbox(receiving, workers, LIMITS, _nothing)
 

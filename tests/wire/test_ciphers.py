@@ -26,7 +26,7 @@ def pairs() -> list[tuple[Cipher, Cipher]]:
     for name in ("aes", "curve"):
         make = SECURITIES[name].cipher
         assert make is not None
-        found.append((make(KEY), make(KEY)))
+        found += [(make(KEY, True), make(KEY, False)), (make(KEY, False), make(KEY, True))]
     return found
 
 
@@ -63,7 +63,7 @@ def test_what_was_altered_does_not(size: int, change: str) -> None:
 def test_threads_share_a_cipher() -> None:
     make = SECURITIES["aes"].cipher
     assert make is not None
-    seals, opens = make(KEY), make(KEY)
+    seals, opens = make(KEY, True), make(KEY, True)
     wrong: list[int] = []
 
     def work(first: int) -> None:

@@ -161,7 +161,8 @@ class Connection:
     def _begin(self, session: Session) -> None:
         self._say(session.proof)
         make = self._security.cipher
-        sending, receiving = (None, None) if make is None else (make(session.sending), make(session.receiving))
+        keys, parallel = (session.sending, session.receiving), not self._workers.inline
+        sending, receiving = (None if make is None else make(key, parallel) for key in keys)
         self._inbox = Inbox(receiving, self._workers, self._limits, self._wake)
         self._outbox = Outbox(sending, self._workers, self._wake)
         self.peer, self.open, self._heard = session.peer, True, time.monotonic()

@@ -15,7 +15,7 @@ from penstock.wire.transport.workers import Workers
 
 _STAGE = 1 << 16
 """Bytes that are read at once where it is not known yet what comes."""
-_OPENING = 8
+_OPENING = 4
 """Records that wait to be opened before no more are read."""
 _BUDGET = 4 << 20
 """Bytes that are read before other connections have their turn."""

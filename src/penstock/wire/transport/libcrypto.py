@@ -1,8 +1,8 @@
 """OpenSSL's authenticated encryption through ctypes, where the library can be loaded.
 
-The `cryptography` package holds Python's interpreter lock while it encrypts; a call through ctypes does not, so that a
-process's other threads go on computing and several records are sealed at once. The library is the one that Python's own
-`ssl` uses on most systems. Before it is trusted it must give, byte for byte, what `cryptography` gives.
+The `cryptography` package holds Python's interpreter lock while it encrypts; a call through ctypes does not, so that
+several records are sealed at once and a process's other threads go on meanwhile. The library is the one that Python's
+own `ssl` uses on most systems. Before it is trusted it must give, byte for byte, what `cryptography` gives.
 """
 
 import ctypes
@@ -138,16 +138,18 @@ def _address(data: Array) -> int:
     return int(data.__array_interface__["data"][0])
 
 
-Make = Callable[[bytes], Cipher]
+Make = Callable[[bytes, bool], Cipher]
+"""(key, whether several threads seal and open at once) -> the cipher."""
 
 
 def quickest(algorithm: Any, name: str, key_bytes: int) -> Make:
-    """What makes the cipher of a key: OpenSSL's if it can be used here and agrees with `cryptography`'s."""
+    """What makes the cipher of a key: for several threads OpenSSL's, if it can be used here and agrees with
+    `cryptography`'s, which is quicker for one thread that would give the interpreter lock away again and again."""
 
-    def made(key: bytes) -> Cipher:
+    def made(key: bytes, parallel: bool) -> Cipher:
         key = key[:key_bytes]
         always = Aead(algorithm, key)
-        return OpenSsl(name, key, always) if _agrees(algorithm, name, key_bytes) else always
+        return OpenSsl(name, key, always) if parallel and _agrees(algorithm, name, key_bytes) else always
 
     return made
 

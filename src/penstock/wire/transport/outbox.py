@@ -12,7 +12,7 @@ from penstock.wire.transport.ciphers import TAG_BYTES, Cipher
 from penstock.wire.transport.layout import LENGTH, RECORD_BYTES, pack_head
 from penstock.wire.transport.workers import Workers
 
-_AHEAD = 8
+_AHEAD = 4
 """Records that are sealed ahead where there are threads for it."""
 _AT_ONCE = 16
 """Pieces that are written by one call,"""

@@ -4,20 +4,18 @@ The handshake is the same for all: both sides prove who they are, and recordings
 with 128 bits, which X25519's strength is as well.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
-from penstock.wire.transport.ciphers import Cipher
-from penstock.wire.transport.libcrypto import quickest
+from penstock.wire.transport.libcrypto import Make, quickest
 
 
 class Security(NamedTuple):
     """A way to protect what is sent."""
 
     name: str
-    cipher: Callable[[bytes], Cipher] | None
+    cipher: Make | None
     """Makes the cipher of one direction from its key of 32 bytes; None: bytes travel in the clear."""
     warning: str = ""
     """What whoever chooses it should know, in one sentence."""

@@ -15,7 +15,7 @@ from penstock.wire.transport.layout import RECORD_BYTES
 
 log = logging.getLogger("penstock.wire")
 
-_KEPT = 32
+_KEPT = 16
 """Buffers that are kept for the next records."""
 _CORES_EACH, _MOST = 4, 4
 
