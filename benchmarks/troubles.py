@@ -19,7 +19,6 @@ from unittest.mock import patch
 
 import psutil
 import yaml
-import zmq
 
 from clusters import ClusterRun, cluster_file
 from hosts import Host, HostLauncher, hosts
@@ -27,6 +26,8 @@ from penstock.cluster import running as starting
 from penstock.errors import PenstockError
 from penstock.progress import Progress
 from penstock.train.job import make_job
+from penstock.wire import make_credentials
+from penstock.wire.transport import ClientHandshake
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def slow_host(on: Stage) -> str:
 
 def garbage(on: Stage) -> str:
     """Every open port gets noise, half a greeting, and a greeting with noise behind it, again and again."""
-    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(47)
+    greeting = ClientHandshake(make_credentials(["worker-0", "controller"])["worker-0"], "controller", "aes").hello
 
     def attack(address: tuple[str, int]) -> None:
         noise = on.draws.randbytes(on.draws.randrange(1, 4096))
@@ -109,25 +110,16 @@ def garbage(on: Stage) -> str:
 
 def wrong_key(on: Stage) -> str:
     """Every open port is greeted by a peer without keys, and by one with keys of its own."""
-    context = zmq.Context()
 
     def attack(address: tuple[str, int]) -> None:
-        for with_keys in (False, True):
-            peer = context.socket(zmq.DEALER)
-            peer.setsockopt(zmq.LINGER, 0)
-            if with_keys:
-                peer.curve_publickey, peer.curve_secretkey = zmq.curve_keypair()
-                peer.curve_serverkey = zmq.curve_keypair()[0]
-            peer.connect(f"tcp://{address[0]}:{address[1]}")
-            with suppress(zmq.ZMQError):
-                peer.send_multipart([b"", b"tell", b"\x81\xa4stop\xc3"], zmq.NOBLOCK)
-            peer.poll(50)
-            peer.close()
+        stranger = make_credentials(["worker-0", "controller"])["worker-0"]
+        for hello in (b"", ClientHandshake(stranger, "controller", "aes").hello):
+            with suppress(OSError), socket.create_connection(address, 1.0) as peer:
+                peer.settimeout(0.05)
+                peer.sendall(hello + b"\x81\xa4stop\xc3")
+                peer.recv(64)
 
-    try:
-        return _attacked(on.start(), attack, on.limit, "peers with wrong keys")
-    finally:
-        context.term()
+    return _attacked(on.start(), attack, on.limit, "peers with wrong keys")
 
 
 def full_disk(on: Stage) -> str:

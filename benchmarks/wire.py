@@ -1,16 +1,18 @@
 """How fast do arrays travel between two processes of one machine, against a plain socket?
 
 The same bytes, in parts of 1 MiB, over loopback: a bare TCP socket that reads into one buffer again and again, the wire
-with `token` (authenticated, in the clear) and with `curve` (encrypted). The ways take turns, so that all of them meet
-the same machine; medians are shown. Both processes keep freed memory, as tasks of a run do. Also the time of a call
-that carries nothing.
+with `token` (in the clear), `aes` and `curve` (encrypted), and, where pyzmq is installed, ZeroMQ's own sockets without
+and with its CURVE encryption. The ways take turns, so that all of them meet the same machine; medians are shown. Both
+processes keep freed memory, as tasks of a run do. Also the time of a call that carries nothing.
 Run: python benchmarks/wire.py [--mib 512] [--repeats 5] [--json]
 """
 
 import argparse
 import json
+import os
 import socket
 import statistics
+import threading
 import time
 from collections.abc import Iterator
 from multiprocessing import get_context
@@ -21,12 +23,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+try:
+    import zmq
+except ImportError:
+    zmq = None  # type: ignore[assignment]
+
 from penstock.wire import Channel, Credentials, Message, Post, WireOptions, keep_freed_memory, make_credentials
 
 PART = 1 << 20
 BUFFERS = 16
 CALLS = 300
-WAYS = ("socket", "token", "curve")
+WIRE = ("token", "aes", "curve")
 
 
 def main() -> None:
@@ -34,14 +41,16 @@ def main() -> None:
     keep_freed_memory()
     rows = measure(arguments.mib, arguments.repeats)
     if arguments.json:
-        print(json.dumps({"mib": arguments.mib, "part_bytes": PART, "rows": rows}))
+        cores = os.cpu_count()
+        print(json.dumps({"mib": arguments.mib, "part_bytes": PART, "cores": cores, "rows": rows}))
     else:
         _print(rows, arguments.mib)
 
 
 def measure(mib: int, repeats: int) -> list[dict[str, Any]]:
     """One row a way: GB/s, the share of the plain socket's, and microseconds of an empty call."""
-    context, found = get_context("spawn"), {way: list[float]() for way in WAYS}
+    ways = ("socket", *WIRE, *(("zmq", "zmq-curve") if zmq is not None else ()))
+    context, found = get_context("spawn"), {way: list[float]() for way in ways}
     empty: dict[str, float] = {}
     run = make_credentials(["client", "server"])
     near, far = context.Pipe()
@@ -50,9 +59,11 @@ def measure(mib: int, repeats: int) -> list[dict[str, Any]]:
     addresses: dict[str, Any] = near.recv()
     try:
         for _ in range(repeats + 1):
-            for way in WAYS:
+            for way in ways:
                 if way == "socket":
                     found[way].append(over_socket(addresses[way], mib))
+                elif way.startswith("zmq"):
+                    found[way].append(over_zmq(addresses[way], mib))
                 else:
                     rate, empty[way] = over_wire(run["client"], way, addresses[way], mib)
                     found[way].append(rate)
@@ -68,7 +79,7 @@ def measure(mib: int, repeats: int) -> list[dict[str, Any]]:
             "of_socket": round(rates[way] / rates["socket"], 3),
             "call_us": round(empty[way], 1) if way in empty else None,
         }
-        for way in WAYS
+        for way in ways
     ]
 
 
@@ -83,6 +94,27 @@ def over_socket(address: tuple[str, int], mib: int) -> float:
             while got < PART:
                 got += connection.recv_into(buffer[got:])
         return mib * PART / (time.perf_counter() - began) / 1e9
+
+
+def over_zmq(address: tuple[str, bytes], mib: int) -> float:
+    """GB/s of ZeroMQ's sockets; with CURVE if the address has a key."""
+    endpoint, key = address
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context.socket(zmq.DEALER) as asking:
+        asking.linger = 0
+        if key:
+            asking.curve_publickey, asking.curve_secretkey = zmq.curve_keypair()
+            asking.curve_serverkey = key
+        asking.connect(endpoint)
+        asking.send(b"0")
+        asking.recv()
+        began = time.perf_counter()
+        asking.send(str(mib).encode())
+        for _ in range(mib):
+            asking.recv(copy=False)
+        rate = mib * PART / (time.perf_counter() - began) / 1e9
+    context.term()
+    return rate
 
 
 def over_wire(credentials: Credentials, way: str, address: str, mib: int) -> tuple[float, float]:
@@ -107,7 +139,7 @@ def empty_call(channel: Channel) -> float:
 
 
 def serve(pipe: Connection, credentials: str) -> None:
-    """The other process: all three ways at once, until told to end."""
+    """The other process: all ways at once, until told to end."""
     keep_freed_memory()
     buffers = [np.full(PART, number, np.uint8) for number in range(BUFFERS)]
 
@@ -116,17 +148,43 @@ def serve(pipe: Connection, credentials: str) -> None:
             yield Message("part", arrays=(buffers[number % BUFFERS],))
 
     own, posts = Credentials.from_json(credentials), {}
-    for way in WAYS[1:]:
+    for way in WIRE:
         posts[way] = Post(own, options=WireOptions.model_validate({"security": way}))
         posts[way].serve("parts", parts)
         posts[way].serve("empty", lambda message, sender: Message("empty"))
+    bare = {} if zmq is None else serve_zmq(buffers)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.05)
-        pipe.send({"socket": listener.getsockname(), **{way: post.address for way, post in posts.items()}})
+        pipe.send({"socket": listener.getsockname(), **bare, **{way: post.address for way, post in posts.items()}})
         while not pipe.poll(0):
             send_plainly(listener, buffers)
     for post in posts.values():
         post.close()
+
+
+def serve_zmq(buffers: list[np.ndarray[Any, Any]]) -> dict[str, tuple[str, bytes]]:
+    """Sockets of ZeroMQ's that send as many parts as they are asked for, in threads of their own; their addresses."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    found: dict[str, tuple[str, bytes]] = {}
+    for way in ("zmq", "zmq-curve"):
+        serving, public = context.socket(zmq.ROUTER), b""
+        serving.sndhwm = 0
+        if way == "zmq-curve":
+            public, serving.curve_secretkey = zmq.curve_keypair()
+            serving.curve_server = True
+        port = serving.bind_to_random_port("tcp://127.0.0.1")
+        found[way] = f"tcp://127.0.0.1:{port}", public
+        threading.Thread(target=_answer_zmq, args=(serving, buffers), daemon=True).start()
+    return found
+
+
+def _answer_zmq(serving: "zmq.Socket[bytes]", buffers: list[np.ndarray[Any, Any]]) -> None:
+    while True:
+        who, asked = serving.recv_multipart()
+        if not int(asked):
+            serving.send_multipart([who, b""])
+        for number in range(int(asked)):
+            serving.send_multipart([who, buffers[number % BUFFERS]], copy=False)
 
 
 def send_plainly(listener: socket.socket, buffers: list[np.ndarray[Any, Any]]) -> None:
@@ -143,7 +201,8 @@ def send_plainly(listener: socket.socket, buffers: list[np.ndarray[Any, Any]]) -
 
 
 def _print(rows: list[dict[str, Any]], mib: int) -> None:
-    table = Table("way", "GB/s", "of the socket", "empty call", title=f"{mib} MiB in parts of 1 MiB, loopback")
+    title = f"{mib} MiB in parts of 1 MiB, loopback"
+    table = Table("way", "GB/s", "of the socket", "empty call", title=title)
     for row in rows:
         call = "" if row["call_us"] is None else f"{row['call_us']:.0f} µs"
         table.add_row(row["way"], f"{row['gb_per_s']:.2f}", f"{row['of_socket']:.0%}", call)

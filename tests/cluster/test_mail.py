@@ -51,6 +51,28 @@ def test_sums_in_the_order_of_ranks(three):
         assert all(torch.equal(each, torch.tensor([[1.0, 4.0]])) for each in numbers)
 
 
+@pytest.mark.parametrize("count", [1, 2, 7, 1000])
+def test_long_rows_are_summed_in_shares_to_the_same_bits(three, count, monkeypatch):
+    """Every worker sums a share; each number is added up in the order of ranks, as where all is sent to everybody."""
+    monkeypatch.setattr("penstock.cluster.worker.mail._SHARED", 1)
+    generator = torch.Generator().manual_seed(count)
+    given = [torch.randn(count, generator=generator) * 10.0**rank for rank in range(3)]
+    expected = (given[0] + given[1]) + given[2]
+    groups = groups_of(three)
+    for _ in range(3):
+        numbers = [each.clone() for each in given]
+        at_once(*(lambda pair=pair: pair[0].sum(pair[1]) for pair in zip(groups, numbers, strict=True)))
+        assert all(torch.equal(each, expected) for each in numbers)
+
+
+def test_shares_are_what_is_sent(three, monkeypatch):
+    """Of n numbers a worker sends two thirds in each of two exchanges, not all of them to each of the others."""
+    groups, numbers = groups_of(three), [torch.ones(1 << 16) for _ in range(3)]
+    at_once(*(lambda pair=pair: pair[0].sum(pair[1]) for pair in zip(groups, numbers, strict=True)))
+    sums = [f for f in three.members[0].post.flows() if f.name.startswith("worker-0>") and f.name.endswith("/sums")]
+    assert sum(flow.sent_bytes for flow in sums) < 1.05 * 4 / 3 * numbers[0].nbytes
+
+
 def test_rows_of_different_lengths_are_gathered(three):
     given = [torch.arange(4), torch.arange(0), torch.tensor([1 << 60])]
     found = at_once(*(lambda pair=pair: pair[0].gather(pair[1]) for pair in zip(groups_of(three), given, strict=True)))

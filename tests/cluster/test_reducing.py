@@ -11,8 +11,9 @@ from torch import distributed
 from wired import team_of, template_for, wired
 
 from penstock.cluster.meeting import Meeting
-from penstock.cluster.worker import groups, reducing
+from penstock.cluster.worker import groups, reducing, reductions
 from penstock.cluster.worker.flat import Flat
+from penstock.cluster.worker.mail import WireGroup
 from penstock.errors import PenstockError
 from penstock.train.together import RegroupError
 
@@ -42,7 +43,9 @@ def two():
             stack.enter_context(member)
         teams = [team_of(member) for member in members]
         at_once(lambda: teams[0].meet(0), lambda: teams[1].meet(0))
-        yield SimpleNamespace(meeting=meeting, members=members, generation=teams[0].generation)
+        yield SimpleNamespace(
+            meeting=meeting, members=members, generation=teams[0].generation, mailboxes=[t.mailbox for t in teams]
+        )
 
 
 def test_gradients_as_one_row_and_back():
@@ -63,7 +66,10 @@ def test_gradients_as_one_row_and_back():
     assert not flat.are_finite()
 
 
-def test_two_workers_make_the_same_step(two):
+@pytest.mark.parametrize("reduction", ["torch", "wire"])
+def test_two_workers_make_the_same_step(two, reduction):
+    for member in two.members:
+        member.setup.cluster.reduction = reduction
     sessions = [session_of(0), session_of(0)]
     for session in sessions[1:]:
         for parameter in session.learned.parameters():
@@ -71,11 +77,12 @@ def test_two_workers_make_the_same_step(two):
     expected = [p - 0.5 * (1 + (0 if p.grad is None else p.grad)) for p in session_of(0).learned.parameters()]
 
     def train(rank):
-        reduction = reducing.AllReduce(two.members[rank], sessions[rank], two.generation)
+        summed = reducing.AllReduce(two.members[rank], sessions[rank], two.generation, two.mailboxes[rank])
+        assert isinstance(summed.group, {"torch": groups.HostGroup, "wire": WireGroup}[reduction])
         try:
-            return reduction.step(sessions[rank], 0.25 * (rank + 1), rank == 1)
+            return summed.step(sessions[rank], 0.25 * (rank + 1), rank == 1)
         finally:
-            reduction.close()
+            summed.close()
 
     assert at_once(lambda: train(0), lambda: train(1)) == [(0.75, True), (0.75, True)]
     for session in sessions:
@@ -117,18 +124,20 @@ def test_a_step_that_overflows_is_left_out(two, monkeypatch):
     """In half precision on GPUs, whichever worker's gradients it was."""
 
     class Summed:
+        device = CPU
+
         def __init__(self, *_):
             pass
 
         def sum(self, numbers):
             numbers[3] += float("inf")
 
-    monkeypatch.setattr(reducing, "HostGroup", Summed)
+    monkeypatch.setattr(reductions, "HostGroup", Summed)
     for kind, moves in (("float16", False), ("float32", True)):
         session = session_of(compute_type=kind)
         before = [p.detach().clone() for p in session.learned.parameters()]
         session.inputs.device = torch.device("cuda")
-        reduction = reducing.AllReduce(two.members[0], session, two.generation)
+        reduction = reducing.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
         assert reduction.step(session, 0.5, False) == (0.5, False)
         moved = [not torch.equal(p, old) for p, old in zip(session.learned.parameters(), before, strict=True)]
         assert any(moved) == moves
@@ -253,11 +262,11 @@ def test_nccl_that_failed_as_a_worker_was_lost(two, nccl, monkeypatch):
 
 def test_gpus_of_their_own_are_summed_by_nccl_and_shared_ones_by_hosts(two, nccl, monkeypatch):
     chosen = []
-    monkeypatch.setattr(reducing, "DeviceGroup", lambda *given: chosen.append("nccl"))
-    monkeypatch.setattr(reducing, "HostGroup", lambda *given: chosen.append("gloo"))
+    monkeypatch.setattr(reductions, "DeviceGroup", lambda *given: chosen.append("nccl"))
+    monkeypatch.setattr(reductions, "HostGroup", lambda *given: chosen.append("gloo"))
     session = session_of(device=torch.device("cuda"))
     for count in (2, 1):
         two.members[0].setup.cluster.machines[0].gpus = count
-        reducing.AllReduce(two.members[0], session, two.generation)
-    reducing.AllReduce(two.members[0], session_of(), two.generation)
+        reducing.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
+    reducing.AllReduce(two.members[0], session_of(), two.generation, two.mailboxes[0])
     assert chosen == ["nccl", "gloo", "gloo"]

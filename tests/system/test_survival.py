@@ -8,7 +8,18 @@ import time
 
 import pytest
 
-from cluster_runs import JOB, MARK, cluster_file, disturbed_run, in_parts, machines, marked_processes, result_of, run_on
+from cluster_runs import (
+    JOB,
+    MARK,
+    assert_same_losses,
+    cluster_file,
+    disturbed_run,
+    in_parts,
+    machines,
+    marked_processes,
+    result_of,
+    run_on,
+)
 from penstock.cluster.running import resume_cluster_run
 from training_graphs import (
     PENSTOCK,
@@ -38,8 +49,9 @@ def place(tmp_path_factory):
     graph = typed_graph().save(folder / "graph")
     parts = in_parts(graph, 2, folder)
     few = cluster_file(folder, machines=machines(1, 1), partition=parts)
+    wire = cluster_file(folder, machines=machines(1, 1), partition=parts, reduction="wire")
     all_kinds = cluster_file(folder, machines=machines(1, 1), partition=parts, samplers=1, reduce="servers", servers=1)
-    return folder, graph.path, {"few": few, "all": all_kinds}
+    return folder, graph.path, {"few": few, "wire": wire, "all": all_kinds}
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +86,16 @@ def test_killed_worker_among_workers_that_sum(place, whole, tmp_path, task):
     run = disturbed_run(task, 5, clusters["few"], graph, tmp_path / "run", **LONG)
     assert [each["task"] for each in result_of(run.path)["recoveries"]] == [task]
     assert_ended_like(run.path, whole["few"])
+
+
+@pytest.mark.parametrize("task", [pytest.param("worker-0", marks=pytest.mark.long), "worker-1"])
+def test_killed_worker_among_workers_that_sum_over_the_wire(place, whole, tmp_path, task):
+    """The same weights as undisturbed, bit for bit; and the losses of torch's sums, to rounding."""
+    _, graph, clusters = place
+    run = disturbed_run(task, 5, clusters["wire"], graph, tmp_path / "run", **LONG)
+    assert [each["task"] for each in result_of(run.path)["recoveries"]] == [task]
+    assert_ended_like(run.path, whole["wire"])
+    assert_same_losses(whole["wire"], whole["few"], 1e-4)
 
 
 @pytest.mark.long

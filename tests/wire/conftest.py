@@ -10,7 +10,7 @@ from meetings import Meeting
 from penstock.wire import Post, WireOptions, make_credentials
 
 
-@pytest.fixture(params=["curve", "token"])
+@pytest.fixture(params=["aes", "curve", "token"])
 def security(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

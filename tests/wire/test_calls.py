@@ -6,14 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-import zmq
 from meetings import Meeting, echo, until
 
 from penstock.errors import PenstockError
 from penstock.turn import own_turn, taking_turn
-from penstock.wire import Message, Post, RemoteError, WireOptions, own_meter
-from penstock.wire.message import LIMITS
-from penstock.wire.sockets import calling_socket
+from penstock.wire import Message, Post, RemoteError, own_meter
 
 
 def test_a_call_is_answered(meeting: Meeting, security: str) -> None:
@@ -274,15 +271,14 @@ def test_a_slow_handler_is_asked_once(meeting: Meeting) -> None:
     assert begun == ["a"]
 
 
-def test_marks_and_limits_are_set(meeting: Meeting) -> None:
+def test_marks_are_set_at_both_ends(meeting: Meeting) -> None:
     a, b = meeting("a", "b", dscp=46)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    options = WireOptions(dscp=46)
-    with calling_socket(context, a._credentials, "b", b.address, options, LIMITS) as socket:
-        assert socket.getsockopt(zmq.TOS) == 46 << 2
-        assert socket.getsockopt(zmq.MAXMSGSIZE) == LIMITS.array_bytes
-    context.term()
-    assert [router.getsockopt(zmq.TOS) for router in b._exchange._routers] == [46 << 2]
+    b.serve("echo", echo)
+    a.channel("b").call(Message("echo"))
+    connection = a._links["b", ""].connection
+    assert connection is not None
+    sockets = [connection.socket, *(each.socket for each in b._exchange.listeners[0].connections.values())]
+    assert [each.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) for each in sockets] == [46 << 2] * 2
 
 
 def test_listens_on_its_interface_alone(meeting: Meeting) -> None:

@@ -36,8 +36,8 @@ def test_names_that_cannot_be(names: list[str]) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"secret": "x" * 40}, "does not belong"),
-        ({"secret": "é" * 40}, "secret key is no key"),
+        ({"secret": "a" * 64}, "does not belong"),
+        ({"secret": "é" * 64}, "secret key is no key"),
         ({"public": make_keys().public}, "does not belong"),
         ({"name": "c"}, "not the one its peers know"),
         ({"name": 3}, "name"),

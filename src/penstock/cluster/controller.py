@@ -9,13 +9,17 @@ from typing import Any, NoReturn
 from penstock.cluster.launch import Handle, Launcher
 from penstock.cluster.layout import CONTROLLER, Layout, TaskSpec
 from penstock.cluster.meeting import Meeting
+from penstock.cluster.reports import Beat, Failed, Here, Result, Step
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.progress import Progress
+from penstock.store.parts.requests import Request, checked
 from penstock.wire import Credentials, Message, Post, coflow_figures, make_credentials, read_tallies
 
 _LOOK = 0.02
 """Seconds between two looks at the tasks."""
+_QUEUED: dict[str, type[Request] | None] = {"progress": Step, "facts": None, "result": Result, "failed": Failed}
+"""What waits for the controller's own thread, by what it must look like."""
 _LEAVING = 10.0
 """Seconds that tasks have to end once the run is over."""
 
@@ -150,18 +154,21 @@ class Controller:
         self._post.serve("here", self._here)
         self._post.serve("beat", self._beat)
         self._post.serve("observed", self._observed)
-        for kind in ("progress", "facts", "result", "failed"):
+        for kind in _QUEUED:
             self._post.serve(kind, self._queue)
 
     def _queue(self, message: Message, sender: str) -> Message:
+        form = _QUEUED[message.kind]
+        if form is not None:
+            # Whoever reads it later has nobody to tell what is wrong with it.
+            checked(message, form)
         self._heard.put((sender, message))
         return Message("heard")
 
     def _here(self, message: Message, sender: str) -> Message:
-        task = self.tasks[sender]
-        if message.body.get("incarnation") == task.incarnation:
-            task.address, task.heard = str(message.body["address"]), time.monotonic()
-            task.ready = bool(message.body["ready"])
+        task, told = self.tasks[sender], checked(message, Here)
+        if told.incarnation == task.incarnation:
+            task.address, task.heard, task.ready = told.address, time.monotonic(), told.ready
             self._heard.put((sender, message))
         return Message("roster", self._addresses())
 
@@ -169,15 +176,15 @@ class Controller:
         return {name: task.address for name, task in self.tasks.items() if task.ready}
 
     def _beat(self, message: Message, sender: str) -> Message:
-        task = self.tasks[sender]
-        if message.body.get("incarnation") == task.incarnation:
+        task, told = self.tasks[sender], checked(message, Beat)
+        if told.incarnation == task.incarnation:
             # Read when the run is over: what cannot be is refused while there is somebody to tell.
-            coflows = read_tallies(message.body.get("coflows", {}), sender)
+            coflows = read_tallies(told.coflows, sender)
             task.heard = time.monotonic()
-            task.peak_mb = max(task.peak_mb, float(message.body.get("peak_mb", 0)))
-            task.counts[task.incarnation] = dict(message.body.get("counts", {}))
+            task.peak_mb = max(task.peak_mb, told.peak_mb)
+            task.counts[task.incarnation] = told.counts
             task.coflows[task.incarnation] = coflows
-            task.flows = dict(message.body.get("flows", task.flows))
+            task.flows = task.flows if told.flows is None else told.flows
         return Message("heard")
 
     def _observed(self, message: Message, sender: str) -> Message:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from penstock.cluster.checked_parts import check_parts
 from penstock.cluster.controller import Controller, MachineAway, Outcome
 from penstock.cluster.document import ClusterDocument, read_cluster
+from penstock.cluster.exposure import exposures
 from penstock.cluster.gpus import chosen_for_all
 from penstock.cluster.launch import Launcher, make_launcher, take_part
 from penstock.cluster.layout import lay_out
@@ -255,8 +256,8 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
         with polite_interrupt() as asked:
             template = template_of(job, cluster, folder)
             note = chosen_for_all(job.device, cluster, template.layout)[1]
-            if note is not None:
-                progress.note(note)
+            for each in [*([] if note is None else [note]), *exposures(cluster, template.layout)]:
+                progress.note(each)
             outcome = Controller(template, launcher, progress).run(asked, started)
         folder.write_facts(state=outcome.state, message="", result={**_result(outcome), **_foretold(folder)})
     except BaseException as error:

@@ -1,11 +1,11 @@
 """Messages between the processes of a run: authenticated peers, typed messages with raw arrays, no pickle.
 
 `keys` is what a launcher hands each task, `message` what is said and its form, `post` a process's end of the wire and
-`channel` its calls to one peer; `egress` decides what leaves next. Behind them: `gate` lets peers in, `sockets` and
-`loop` are ZeroMQ and the thread that owns it, `addresses` where its sockets are, `exchange` what that thread does,
-`link` a channel's connection, `pending` a call under way, `serving` and `answer` the other side of it, `slices` what is
-large in pieces, `departure` sends memory without copying it, `reuse` keeps what messages are received into, `meter`
-counts what a thread's calls bring, `coflows` what those that belong together took.
+`channel` its calls to one peer; `egress` decides what leaves next, and `transport` is the authenticated and encrypted
+connection it leaves over. Behind them: `loop` is the thread that owns all sockets, `addresses` where they are,
+`exchange` what that thread does, `link` a channel's connection, `pending` a call under way, `serving` and `answer` the
+other side of it, `slices` what is large in pieces, `loan` knows when memory is no longer read, `reuse` keeps what
+messages are received into, `meter` counts what a thread's calls bring, `coflows` what those that belong together took.
 What is said, by whom and when, is not decided here.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.wire.coflows import coflow_figures, read_tallies
     from penstock.wire.egress import FlowCount
     from penstock.wire.errors import PeerLost, RemoteError
-    from penstock.wire.keys import Credentials, KeyPair, make_credentials, make_keys
+    from penstock.wire.keys import Credentials, KeyPair, key_pair, make_credentials, make_keys
     from penstock.wire.message import Limits, Malformed, Message
     from penstock.wire.meter import own_meter
     from penstock.wire.options import WireOptions
@@ -41,6 +41,7 @@ __all__ = [
     "WireOptions",
     "coflow_figures",
     "keep_freed_memory",
+    "key_pair",
     "make_credentials",
     "make_keys",
     "own_meter",
@@ -55,7 +56,7 @@ __getattr__ = lazy_names(
         "penstock.wire.coflows": ("coflow_figures", "read_tallies"),
         "penstock.wire.egress": ("FlowCount",),
         "penstock.wire.errors": ("PeerLost", "RemoteError"),
-        "penstock.wire.keys": ("Credentials", "KeyPair", "make_credentials", "make_keys"),
+        "penstock.wire.keys": ("Credentials", "KeyPair", "key_pair", "make_credentials", "make_keys"),
         "penstock.wire.message": ("Limits", "Malformed", "Message"),
         "penstock.wire.meter": ("own_meter",),
         "penstock.wire.options": ("WireOptions",),

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.wire.departure import Loan
 from penstock.wire.egress import Flow, Outgoing, Route
+from penstock.wire.loan import Loan
 from penstock.wire.message import Message, Received, encode, frame_bytes
 from penstock.wire.slices import SLICE_BYTES, cut
 
@@ -71,7 +71,9 @@ class Answer:
         if not isinstance(error, PenstockError):
             log.error("%s failed at %r.", self._name, kind, exc_info=error)
             sentence = f"{self._name} failed at {kind!r} ({type(error).__name__}: {error}): its log has the traceback."
-        self._send(Message("error", {"sentence": sentence[:_SENTENCE], "type": type(error).__name__}), "error", 0)
+        # A sentence may quote what the caller sent, or a file's name: what is no text cannot be sent.
+        said = sentence[:_SENTENCE].encode(errors="backslashreplace").decode()
+        self._send(Message("error", {"sentence": said, "type": type(error).__name__}), "error", 0)
 
     def _steps(self) -> None:
         """Make and send parts for as long as there is room for them and nobody else needs the thread."""

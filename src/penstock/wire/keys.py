@@ -6,20 +6,20 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import zmq
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import ValidationError
-from zmq.utils import z85
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}")
 _KEY_BYTES = 32
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A CURVE key pair in Z85, 40 characters each."""
+    """A key pair of X25519, 64 hexadecimal digits each."""
 
     public: str
     secret: str = field(repr=False)
@@ -58,8 +58,13 @@ class Credentials:
 
 def make_keys() -> KeyPair:
     """A fresh pair."""
-    public, secret = zmq.curve_keypair()
-    return KeyPair(public.decode(), secret.decode())
+    return key_pair(secrets.token_bytes(_KEY_BYTES))
+
+
+def key_pair(secret: bytes) -> KeyPair:
+    """The pair of a secret key: any 32 bytes are one."""
+    public = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+    return KeyPair(public.hex(), secret.hex())
 
 
 def make_credentials(names: Sequence[str]) -> dict[str, Credentials]:
@@ -96,7 +101,7 @@ def _problem(credentials: Credentials) -> str:
         return "two tasks have one key"
     if not _is_key(credentials.keys.secret):
         return "the secret key is no key"
-    if zmq.curve_public(credentials.keys.secret.encode()).decode() != credentials.keys.public:
+    if key_pair(bytes.fromhex(credentials.keys.secret)) != credentials.keys:
         return "the public key does not belong to the secret one"
     if credentials.peers.get(credentials.name) != credentials.keys.public:
         return f"the key of {credentials.name} is not the one its peers know"
@@ -106,7 +111,4 @@ def _problem(credentials: Credentials) -> str:
 
 
 def _is_key(text: str) -> bool:
-    try:
-        return len(text) == _KEY_BYTES // 4 * 5 and len(z85.decode(text.encode("ascii"))) == _KEY_BYTES
-    except (ValueError, KeyError):
-        return False
+    return _KEY.fullmatch(text) is not None

@@ -1,17 +1,20 @@
 """One thread that owns every socket of a process and waits for whatever happens first."""
 
 import logging
-import socket as plain
+import selectors
+import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-import zmq
-
-from penstock.wire.sockets import Socket
-
 log = logging.getLogger("penstock.wire")
+
+_REST = 0.1
+"""Seconds that the thread rests after a turn that failed, so that one that always fails does not keep a core busy."""
+
+Happened = Callable[[], None]
 
 
 class Loop:
@@ -21,14 +24,13 @@ class Loop:
         """`turn` is called whenever something happened, and says how many seconds it can be left alone, or None to
         end; `ended` is called last."""
         self._turn, self._ended = turn, ended
-        self._readers: dict[object, Callable[[], None]] = {}
-        self._poller = zmq.Poller()
+        self._selector = selectors.DefaultSelector()
         self._commands: deque[Callable[[], None]] = deque()
         self._awake = self._finished = False
-        self._near, self._far = plain.socketpair()
+        self._near, self._far = socket.socketpair()
         for end in (self._near, self._far):
             end.setblocking(False)
-        self._poller.register(self._near.fileno(), zmq.POLLIN)
+        self._selector.register(self._near, selectors.EVENT_READ, (self._woken, None))
         self._thread = threading.Thread(target=self._run, name=f"wire-{name}", daemon=True)
 
     def start(self) -> None:
@@ -39,58 +41,80 @@ class Loop:
         """Wait for the end."""
         self._thread.join()
 
-    def soon(self, command: Callable[[], None] | None = None, together: int = 1) -> None:
-        """Have something done by the thread; without a command, just have it look again.
-
-        With `together` it may wait for as many commands, or for whatever else wakes the thread: waking is dear.
-        """
+    def soon(self, command: Callable[[], None] | None = None) -> None:
+        """Have something done by the thread; without a command, just have it look again."""
         if command is not None:
             self._commands.append(command)
         if self._finished:
             self._obey()
-        elif not self._awake and (command is None or len(self._commands) >= together):
+        elif not self._awake:
             self._awake = True
             # Full, or closed by the end: either way nobody needs waking.
             with suppress(OSError):
                 self._far.send(b".")
 
-    def watch(self, socket: Socket, read: Callable[[], None]) -> None:
-        """Call `read` when something has come."""
-        self._readers[socket] = read
-        self._poller.register(socket, zmq.POLLIN)
+    def watch(self, own: socket.socket, reads: Happened | None, writes: Happened | None) -> None:
+        """Call `reads` when something has come or the peer has hung up, `writes` when more can be written."""
+        events = (selectors.EVENT_READ if reads else 0) | (selectors.EVENT_WRITE if writes else 0)
+        if not events:
+            self.unwatch(own)
+        elif own in self._selector.get_map():
+            self._selector.modify(own, events, (reads, writes))
+        else:
+            self._selector.register(own, events, (reads, writes))
 
-    def unwatch(self, socket: Socket) -> None:
+    def unwatch(self, own: socket.socket) -> None:
         """No longer."""
-        if self._readers.pop(socket, None) is not None:
-            self._poller.unregister(socket)
+        if own in self._selector.get_map():
+            self._selector.unregister(own)
 
     def _run(self) -> None:
         rest: float | None = 0.0
         try:
             while rest is not None:
-                for socket, _ in self._poller.poll(round(1000 * rest)):
-                    self._happened(socket)
+                for key, events in self._selector.select(rest):
+                    self._happened(key, events)
                 self._obey()
-                rest = self._turn()
-        except Exception:
-            # A process that ends without closing takes from under this thread what ZeroMQ needs: no fault.
-            if threading.main_thread().is_alive():
-                log.exception("%s: the wire's thread failed; its calls will end in their time.", self._thread.name)
+                rest = self._next_rest()
         finally:
             self._ended()
             self._finished = True
+            self._selector.close()
             self._near.close()
             self._far.close()
             self._obey()
 
-    def _happened(self, socket: object) -> None:
-        if socket == self._near.fileno():
-            # Heard before commands are obeyed: one that comes in between wakes again.
-            with suppress(BlockingIOError):
-                self._near.recv(64)
-            self._awake = False
-            return
-        self._readers.get(socket, _nothing)()
+    def _next_rest(self) -> float | None:
+        """The turn's answer. No message that came may end this thread, whatever was made of it."""
+        try:
+            return self._turn()
+        except Exception:
+            self._log("a turn failed")
+            time.sleep(_REST)
+            return 0.0
+
+    def _happened(self, key: selectors.SelectorKey, events: int) -> None:
+        reads, writes = key.data
+        for event, call in ((selectors.EVENT_READ, reads), (selectors.EVENT_WRITE, writes)):
+            # What was called first may have ended the connection.
+            if events & event and call is not None and self._watches(key):
+                try:
+                    call()
+                except Exception:
+                    self._log("what came over a connection failed")
+
+    def _watches(self, key: selectors.SelectorKey) -> bool:
+        found = self._selector.get_map().get(key.fileobj)
+        return found is not None and found.data is key.data
+
+    def _woken(self) -> None:
+        # Heard before commands are obeyed: one that comes in between wakes again.
+        with suppress(BlockingIOError):
+            self._near.recv(64)
+        self._awake = False
+
+    def _log(self, what: str) -> None:
+        log.exception("%s: %s; the wire goes on.", self._thread.name, what)
 
     def _obey(self) -> None:
         with suppress(IndexError):
@@ -100,7 +124,3 @@ class Loop:
                     command()
                 except Exception:
                     log.exception("%s: a command failed.", self._thread.name)
-
-
-def _nothing() -> None:
-    """Nobody waits for it."""

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
-import zmq
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -104,7 +103,7 @@ def encode(
     return [header, *(array.reshape(-1).view(np.uint8) for array in arrays)]
 
 
-def decode(frames: Sequence[bytes | zmq.Frame], limits: Limits = LIMITS, former: bool = False) -> Received:
+def decode(frames: Sequence[bytes | Array], limits: Limits = LIMITS, former: bool = False) -> Received:
     """The message that these frames are, or Malformed. Its arrays are read-only views of the frames.
 
     With `former` also one of the version before this.
@@ -118,7 +117,7 @@ def decode(frames: Sequence[bytes | zmq.Frame], limits: Limits = LIMITS, former:
     return Received(Message(kind, body, arrays), call, sign, number, flow, priority, Coflow(*coflow))
 
 
-def frame_bytes(frames: Sequence[bytes | Array | zmq.Frame]) -> int:
+def frame_bytes(frames: Sequence[bytes | Array]) -> int:
     """What frames weigh together, in bytes."""
     return sum(frame.nbytes if isinstance(frame, np.ndarray) else len(frame) for frame in frames)
 
@@ -202,7 +201,8 @@ def _shape(spec: Any, size: int, limits: Limits) -> Shape:
         raise Malformed(f"an array of {size:,} bytes is over {limits.array_bytes:,}.")
     if math.prod(shape) * dtype.itemsize != size:
         raise Malformed(f"an array of {size:,} bytes has not the shape that the header says.")
-    if size == 0 and any(each > limits.array_bytes for each in shape):
+    # NumPy multiplies the sizes of an empty array as well, without its zeros, and refuses what overflows.
+    if math.prod(each for each in shape if each) * dtype.itemsize > limits.array_bytes:
         raise Malformed("an empty array's shape is beyond all limits.")
     return dtype, tuple(shape)
 

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from penstock.graph.documents import StrictDocument
 
-Security = Literal["curve", "token"]
+Security = Literal["aes", "curve", "token"]
 EgressPolicy = Literal["fair", "fifo", "priority", "turns", "coflow"]
 Mark = Annotated[int, Field(ge=0, le=63)]
 
@@ -15,9 +15,11 @@ class WireOptions(StrictDocument):
     """How the processes of a run talk. None of it changes a result."""
 
     security: Security = Field(
-        default="curve",
-        description="between tasks: curve (authenticated and encrypted) or token (authenticated, in the clear, about"
-        " four times as fast: for networks of your own)",
+        default="aes",
+        description="between tasks, which prove to each other who they are in any case: aes (encrypted with AES-GCM),"
+        " curve (encrypted with ChaCha20-Poly1305, for processors without AES instructions), or token (not encrypted:"
+        " a listener on the network reads everything, and whoever can alter packets can alter it; for networks of your"
+        " own)",
     )
     egress: EgressPolicy = Field(
         default="fair",
@@ -46,7 +48,13 @@ class WireOptions(StrictDocument):
         le=(1 << 31) - 1,
         description="bytes that the kernel keeps of a connection, out of egress's reach; none: as many as it likes",
     )
-    io_threads: int = Field(default=1, ge=1, description="threads a process that encrypt and move bytes")
+    io_threads: int | None = Field(
+        default=None,
+        ge=0,
+        le=64,
+        description="threads of each process that encrypt and decrypt beside the one that sends and receives; none: one"
+        " for every four cores, four at most",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "WireOptions":

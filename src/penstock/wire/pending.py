@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 from penstock.errors import PenstockError
 from penstock.turn import NO_COFLOW, Coflow
-from penstock.wire.departure import Loan
 from penstock.wire.egress import Outgoing
 from penstock.wire.errors import PeerLost, RemoteError
+from penstock.wire.loan import Loan
 from penstock.wire.message import Message, Received
 from penstock.wire.meter import own_meter
 from penstock.wire.slices import Joining

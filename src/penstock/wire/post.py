@@ -1,10 +1,9 @@
 """A process's end of the wire: one thread owns every socket, a few run handlers."""
 
+import socket
 import threading
 from types import TracebackType
 from typing import Any, Self
-
-import zmq
 
 from penstock.errors import PenstockError, nearest
 from penstock.wire.addresses import ADDRESS, joined
@@ -12,16 +11,13 @@ from penstock.wire.channel import Channel
 from penstock.wire.coflows import Coflows
 from penstock.wire.egress import POLICIES, Egress, FlowCount, Outgoing
 from penstock.wire.exchange import Exchange, flow_name
-from penstock.wire.gate import Gate
 from penstock.wire.keys import Credentials
 from penstock.wire.link import Link
-from penstock.wire.message import LIMITS
 from penstock.wire.options import WireOptions
 from penstock.wire.serving import Handler, Serving
-from penstock.wire.sockets import Socket, serving_socket
-
-_DOOR = "inproc://zeromq.zap.01"
-"""Where ZeroMQ asks whether a peer may come in; the name is its own."""
+from penstock.wire.transport import Workers
+from penstock.wire.transport.tcp import listening_socket
+from penstock.wire.transport.workers import default_threads
 
 
 class Post:
@@ -39,25 +35,14 @@ class Post:
     ) -> None:
         """Listens on `interface` alone (an address, or a device's name), at a port of the system's choice."""
         self.name, self._credentials, self._options = credentials.name, credentials, options or WireOptions()
-        self._context = zmq.Context(self._options.io_threads)
-        self._gate = Gate(credentials, self._options.security)
-        door = self._context.socket(zmq.REP)
-        opened: list[tuple[Socket, str]] = []
-        try:
-            door.bind(_DOOR)
-            for place in range(len(self._options.marks)):
-                made = serving_socket(self._context, credentials, interface, self._options, LIMITS, place)
-                opened.append(made)
-        except BaseException:
-            # Also a socket that was only half made: one that stayed open would be waited for without end.
-            self._context.destroy(0)
-            raise
-        self.address = joined([address for _, address in opened])
+        sockets, addresses = self._listen(interface)
+        self.address = joined(addresses)
         policy = POLICIES[self._options.egress]
+        threads = self._options.io_threads
+        self._workers = Workers(self.name, default_threads() if threads is None else threads)
         self._egress, self._coflows = Egress(policy, self._options.window_bytes), Coflows(self.name)
         self._serving = Serving(self.name, handler_threads, self._put, cuts=policy.within)
-        routers = [socket for socket, _ in opened]
-        self._exchange = Exchange(self.name, self._egress, self._serving, self._gate, routers, door)
+        self._exchange = Exchange(credentials, self._options, self._egress, self._serving, self._workers, sockets)
         self._links: dict[tuple[str, str], Link] = {}
         self._addresses: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -115,7 +100,7 @@ class Post:
     @property
     def refused(self) -> int:
         """Connections that were not let in."""
-        return self._gate.refused + self._exchange.strangers
+        return self._exchange.refused
 
     @property
     def malformed(self) -> int:
@@ -134,7 +119,7 @@ class Post:
         self._serving.close()
         self._exchange.stop()
         self._exchange.loop.join()
-        self._context.term()
+        self._workers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -144,16 +129,34 @@ class Post:
     ) -> None:
         self.close()
 
+    def _listen(self, interface: str) -> tuple[list[socket.socket], list[str]]:
+        """A socket for each class of packets, and their addresses."""
+        sockets, addresses = list[socket.socket](), list[str]()
+        try:
+            for mark in self._options.marks:
+                made, address = listening_socket(interface, mark, self._options.send_buffer_bytes)
+                sockets.append(made)
+                addresses.append(address)
+        except BaseException as error:
+            for made in sockets:
+                made.close()
+            if isinstance(error, OSError):
+                raise PenstockError(
+                    f"{self.name} cannot listen on {interface!r} ({error}): name an address of this machine."
+                ) from None
+            raise
+        return sockets, addresses
+
     def _link(self, peer: str, label: str, priority: int) -> Link:
         loop = self._exchange.loop
         flow = self._egress.flow(flow_name(self.name, peer, label), priority)
         channel = Channel(peer, label, flow, self._egress, self._coflows, self._options.call_timeout, loop.soon)
-        link = Link(channel, self._context, self._credentials, self._options, LIMITS)
+        link = Link(channel, loop, self._options, self._exchange.calling, self._exchange)
         loop.soon(lambda: self._exchange.add(link))
         return link
 
     def _connect(self, link: Link, address: str) -> None:
-        self._exchange.loop.soon(lambda: self._exchange.connect(link, address))
+        self._exchange.loop.soon(lambda: link.connect(address))
 
     def _put(self, out: Outgoing) -> None:
         self._egress.put(out)

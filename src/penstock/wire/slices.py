@@ -90,12 +90,14 @@ class Joining:
         return whole
 
 
-def _said(message: Message) -> tuple[str, int, list[int]]:
+def _said(message: Message, limits: Limits = LIMITS) -> tuple[str, int, list[int]]:
     """What a slice says of the message it is of: its name, how many slices it has, and its frames' sizes in bytes."""
     name, count, sizes = (message.body.get(key) for key in ("of", "slices", "sizes"))
     if not isinstance(name, str) or type(count) is not int or not isinstance(sizes, list):
         raise Malformed("it is a slice of nothing.")
-    if any(type(size) is not int or size < 0 for size in sizes):
+    if len(name) > limits.name_chars or len(sizes) > limits.arrays + 1:
+        raise Malformed("it is a slice of more than a message can hold.")
+    if any(type(size) is not int or not 0 <= size <= limits.array_bytes for size in sizes):
         raise Malformed("it is a slice of frames that cannot be.")
     if any(array.dtype != np.uint8 for array in message.arrays):
         raise Malformed("its slices are no bytes.")

@@ -39,14 +39,13 @@ def _embeddings(
     """Learnable rows of the types without features, kept in the run folder."""
     # The controller has checked the job. What checks it imports torch, which a store does without.
     job, folder = member.setup.job, make_private_folder(Path(member.setup.run) / "embeddings")
-    names = ("embedding", "embedding_optimiser", "embedding_lr", "seed", "embedding_decay")
-    how = [job[name] for name in names]
+    how = job["embedding"], job["embedding_optimiser"], job["embedding_lr"], job["seed"], job["embedding_decay"]
 
     def damaged(error: PenstockError) -> None:
         member.drop_damaged(error, "its rows")
 
     return {
-        (name, part): own_embedding(folder, partition, part, name, *how, damaged=damaged)
+        (name, part): own_embedding(folder, partition, part, name, *how, damaged)
         for part, graph in graphs.items()
         for name, nodes in graph.nodes.items()
         if job["features"] not in nodes.fields

@@ -211,7 +211,7 @@ class Worker:
         if formed.last:
             return True
         if self._setup.cluster.reduce == "all-reduce":
-            self._team.reduction = AllReduce(self._member, self._session, formed.generation)
+            self._team.reduction = AllReduce(self._member, self._session, formed.generation, self._team.mailbox)
         else:
             # Servers know the last step, unless all workers have gone back to a checkpoint or begin.
             again = formed.source == 0 and self._from_file

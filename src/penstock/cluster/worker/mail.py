@@ -1,11 +1,15 @@
-"""Numbers that every worker sends to all others, over the wire: sums and gathers where no process group is.
+"""Numbers that every worker sends to others, over the wire: sums and gathers inside its authentication and encryption.
 
-Parameter servers see to it that nothing of a run leaves the wire, whose peers are authenticated; so must what workers
-sum besides. Each sends its own to all others and adds up what came in the order of ranks, so that all have the same.
+With parameter servers and `reduction: wire` nothing of a run leaves the wire. What is short every worker sends to
+all others, and adds up what came in the order of ranks. Of what is long every worker sums a share (a reduce-scatter),
+again in the order of ranks, and sends the sums to all others (an all-gather): each worker sends and receives twice the
+numbers, however many workers there are. Either way all have the same bits, and in every run.
 """
 
+import itertools
 import threading
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,11 +19,13 @@ from penstock.cluster.tasks.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.train.together import RegroupError
-from penstock.turn import NORMS, joining
+from penstock.turn import GRADIENTS, NORMS, joining, own_coflow
 from penstock.wire import Message
 
 _LOOK = 0.5
 """Seconds between two questions whether the round still holds."""
+_SHARED = 1 << 14
+"""Numbers that are summed in shares; fewer are sent to everybody, which takes one exchange instead of two."""
 _KINDS = {np.dtype(kind) for kind in (np.float32, np.float64, np.int64)}
 
 
@@ -81,29 +87,43 @@ class WireGroup:
 
     def sum(self, numbers: Tensor) -> None:
         """By rank, so that sums round the same in every run."""
-        parts = self.gather(numbers.reshape(-1))
-        if any(part.shape != parts[0].shape or part.dtype != numbers.dtype for part in parts):
-            raise PenstockError("Workers have different numbers to sum: are all of one release?")
-        total = parts[0].clone()
-        for part in parts[1:]:
-            total += part
-        numbers.copy_(total.view_as(numbers))
+        flat = numbers.reshape(-1)
+        if len(flat) < _SHARED:
+            total = _added([part.numpy() for part in self.gather(flat)], flat.numpy())
+        else:
+            total = self._sum_shares(flat.numpy())
+        numbers.copy_(torch.from_numpy(total).view_as(numbers))
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
         """Every worker's, by rank."""
-        number, self._number = self._number, self._number + 1
         # Sent as it is now, whatever becomes of the numbers.
-        body, own = {"generation": self._generation, "number": number}, numbers.numpy().copy()
-        others = [rank for rank in range(self._world) if rank != self._rank]
-        # Not gradients: the first norm's sums are made long before those are known.
-        with joining(NORMS):
-            channels = [self._member.post.channel(f"worker-{rank}", "sums", 0) for rank in others]
-            sent = [channel.start(Message("numbers", body, (own,)), self._patience) for channel in channels]
-        letters = self._letters(number)
+        own = numbers.numpy().copy()
+        return [torch.from_numpy(part) for part in self._exchange([own] * self._world)]
+
+    def _sum_shares(self, own: Array) -> Array:
+        bounds = [len(own) * rank // self._world for rank in range(self._world + 1)]
+        shares = [own[first:last].copy() for first, last in itertools.pairwise(bounds)]
+        total = _added(self._exchange(shares), shares[self._rank])
+        return np.concatenate(self._exchange([total] * self._world))
+
+    def _exchange(self, letters: Sequence[Array]) -> list[Array]:
+        """Send every worker its letter, by rank; what all of them, this one too, sent to this worker."""
+        number, self._number = self._number, self._number + 1
+        body = {"generation": self._generation, "number": number}
+        # Unless whoever sums says that it is gradients: the first norm's sums are made long before those are known.
+        with joining(GRADIENTS if own_coflow().kind == GRADIENTS else NORMS):
+            sent = [
+                self._member.post.channel(f"worker-{rank}", "sums", 0).start(
+                    Message("numbers", body, (letter,)), self._patience
+                )
+                for rank, letter in enumerate(letters)
+                if rank != self._rank
+            ]
+        found = self._letters(number)
         for call in sent:
             call.result()
-        letters[self._rank] = own
-        return [torch.from_numpy(letters[rank]) for rank in range(self._world)]
+        found[self._rank] = letters[self._rank]
+        return [found[rank] for rank in range(self._world)]
 
     def close(self) -> None:
         """Those that wait for this worker's numbers hear from the controller that the round is over."""
@@ -118,3 +138,13 @@ class WireGroup:
             over = member.round >= self._generation or member.stopped.is_set() or time.monotonic() > end
             if over or not member.ask("holds", generation=self._generation).body["holds"]:
                 raise RegroupError("a worker's numbers did not come")
+
+
+def _added(parts: Sequence[Array], own: Array) -> Array:
+    """The sum of all workers' numbers, which must be like this worker's own."""
+    if any(part.shape != own.shape or part.dtype != own.dtype for part in parts):
+        raise PenstockError("Workers have different numbers to sum: are all of one release?")
+    total = parts[0].copy()
+    for part in parts[1:]:
+        total += part
+    return total

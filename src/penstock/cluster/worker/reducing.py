@@ -1,30 +1,26 @@
 """Gradients summed among the workers, and the same step made by each."""
 
-from penstock.cluster.gpus import own_gpus
 from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.clipping import clip_with_owners
 from penstock.cluster.worker.flat import Flat
-from penstock.cluster.worker.groups import DeviceGroup, Group, HostGroup
+from penstock.cluster.worker.mail import Mailbox
+from penstock.cluster.worker.reductions import REDUCTIONS
 from penstock.train.session import Session
+from penstock.turn import GRADIENTS, joining
 
 _MORE = 2
 """Behind the gradients: the loss, how many workers were asked to stop; then, by parameter, how many have a gradient."""
 
 
 class AllReduce:
-    """The sums of one round. GPUs make them where each worker has its own; those that share one leave it to hosts."""
+    """The sums of one round, by what the cluster's `reduction` names."""
 
-    def __init__(self, member: Member, session: Session, generation: int) -> None:
-        setup, device = member.setup, session.inputs.device
-        by_device = device.type == "cuda" and own_gpus(setup.cluster, setup.layout)
+    def __init__(self, member: Member, session: Session, generation: int, mailbox: Mailbox) -> None:
+        device = session.inputs.device
         learned = sum(1 for parameter in session.learned.parameters() if parameter.requires_grad)
-        self._flat = Flat(session, _MORE + learned, by_device)
+        self.group = REDUCTIONS[member.setup.cluster.reduction].make_group(member, generation, mailbox, device)
+        self._flat = Flat(session, _MORE + learned, self.group is not None and self.group.device.type == "cuda")
         self._may_overflow = device.type == "cuda" and session.job.compute_type == "float16"
-        self.group: Group | None = None
-        if by_device:
-            self.group = DeviceGroup(member, generation, device)
-        elif setup.layout.world > 1:
-            self.group = HostGroup(member, generation)
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
         """One optimiser step with the sum of all workers' gradients; the batch's loss, and whether to stop."""
@@ -32,7 +28,8 @@ class AllReduce:
         flat.take_gradients()
         flat.set_more([loss, float(asked), *map(float, flat.present)])
         if self.group is not None:
-            self.group.sum(flat.numbers)
+            with joining(GRADIENTS):
+                self.group.sum(flat.numbers)
         total, stopping, *present = flat.more.tolist()
         if self._may_overflow and not flat.are_finite():
             # On some worker: all leave the step out, as one that trains alone does.

@@ -2,7 +2,7 @@
 
 A `policy` says which flow is next, from what can be seen of the queues: `policies` are those there are, of which
 `coflow` is the longest to explain; `flow` is a flow's queue and its counters; `queues` holds all flows of a process and
-lets only so many bytes be with ZeroMQ at a time, since what is there can be neither reordered nor withdrawn.
+lets only so many bytes be on a connection at a time, since what is there can be neither reordered nor withdrawn.
 """
 
 from penstock.wire.egress.flow import Flow, FlowCount, Outgoing, Route

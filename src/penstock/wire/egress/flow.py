@@ -13,8 +13,8 @@ class Route(NamedTuple):
 
     entrance: int
     """At which of this process's sockets it came in."""
-    identity: bytes
-    """ZeroMQ's name for it there."""
+    identity: int
+    """The connection's number there."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Flow:
     queue: deque[Outgoing] = field(default_factory=deque)
     start: int = 0
     in_flight: int = 0
-    """Bytes with ZeroMQ."""
+    """Bytes on a connection."""
     moved: float = 0.0
     """When bytes last left, in seconds of the clock that the queues are told."""
     blocked: bool = False

@@ -1,4 +1,4 @@
-"""The queues of a process: messages wait here until there is room with ZeroMQ and their flow's turn has come."""
+"""The queues of a process: messages wait here until there is room on a connection and their flow's turn has come."""
 
 import threading
 from collections import defaultdict
@@ -14,7 +14,7 @@ class Egress:
     """Any thread puts; one takes. Times are seconds of any one clock."""
 
     def __init__(self, policy: Policy, window: int) -> None:
-        """`window`: bytes that may be with ZeroMQ at once, or one message if that is larger."""
+        """`window`: bytes that may be on a connection at once, or one message if that is larger."""
         self._policy, self._window = policy, window
         self._flows: dict[tuple[str, bool], Flow] = {}
         self._clocks: defaultdict[int, int] = defaultdict(int)
@@ -42,7 +42,7 @@ class Egress:
             flow.queue.insert(self._place(flow, out), out)
 
     def take(self, now: float) -> Outgoing | None:
-        """The next message to be sent, from now on counted as with ZeroMQ; None when none may go yet."""
+        """The next message to be sent, from now on counted as on a connection; None when none may go yet."""
         with self._lock:
             ready = [flow for flow in self._flows.values() if flow.queue and not flow.blocked]
             ready = [flow for flow in ready if not _stalled(flow, now)]
@@ -62,7 +62,7 @@ class Egress:
             return out
 
     def handed_over(self, out: Outgoing) -> None:
-        """ZeroMQ has taken it: count it."""
+        """A connection has taken it: count it."""
         with self._lock:
             out.flow.sent_bytes += out.size
             out.flow.sent_messages += 1
@@ -83,7 +83,7 @@ class Egress:
             self._catch_up(flow)
 
     def left(self, out: Outgoing, now: float) -> None:
-        """A message that was taken has left ZeroMQ, or never got there."""
+        """A message that was taken has left its connection, or never got there."""
         with self._lock:
             if _stalled(out.flow, now):
                 self._catch_up(out.flow)
@@ -110,7 +110,7 @@ class Egress:
             return sum(len(flow.queue) for flow in self._flows.values())
 
     def in_flight(self) -> int:
-        """Bytes with ZeroMQ."""
+        """Bytes on a connection."""
         with self._lock:
             return sum(flow.in_flight for flow in self._flows.values())
 

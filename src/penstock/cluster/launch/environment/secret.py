@@ -5,11 +5,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import zmq
-from zmq.utils import z85
-
 from penstock.errors import PenstockError
-from penstock.wire import Credentials, KeyPair
+from penstock.wire import Credentials, key_pair
 
 LAUNCHER = "launcher"
 SECRET, SECRET_FILE = "PENSTOCK_SECRET", "PENSTOCK_SECRET_FILE"
@@ -40,15 +37,9 @@ def read_secret(variables: Mapping[str, str] = os.environ) -> str:
 def derived_credentials(name: str, nodes: int, secret: str, job: str) -> Credentials:
     """What a process of a job needs to be believed. Another job's, of the same secret, are different."""
     names = [LAUNCHER, *map(agent_name, range(1, nodes))]
-    pairs = {each: _pair(secret, f"{job}/{each}") for each in names}
+    pairs = {each: key_pair(_derived(secret, f"{job}/{each}")) for each in names}
     peers = {each: pair.public for each, pair in pairs.items()}
     return Credentials(name, pairs[name], peers, _derived(secret, f"{job}/").hex())
-
-
-def _pair(secret: str, purpose: str) -> KeyPair:
-    # Any 32 bytes are a secret key of Curve25519.
-    private: bytes = z85.encode(_derived(secret, purpose))
-    return KeyPair(zmq.curve_public(private).decode(), private.decode())
 
 
 def _derived(secret: str, purpose: str) -> bytes:

@@ -1,0 +1,54 @@
+"""What tasks tell the controller: checked where it is heard, so that what cannot be is the sender's trouble alone."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from penstock.store.parts.requests import Request
+from penstock.wire.addresses import ADDRESS
+
+_LARGEST = (1 << 63) - 1
+Amount = Annotated[int, Field(ge=0, le=_LARGEST)]
+Name = Annotated[str, Field(max_length=512)]
+Incarnation = Annotated[int, Field(ge=0)]
+
+
+class Here(Request):
+    """A task has started and listens at an address."""
+
+    address: Annotated[str, Field(pattern=f"^{ADDRESS.pattern}$")]
+    ready: bool
+    incarnation: Incarnation
+
+
+class Beat(Request):
+    """A sign of life, with what the task has counted so far."""
+
+    incarnation: Incarnation
+    peak_mb: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    counts: dict[Name, Amount] = Field(default={}, max_length=64)
+    coflows: Any = Field(default={})
+    """See `penstock.wire.read_tallies`."""
+    flows: dict[Name, Annotated[list[Amount], Field(min_length=2, max_length=2)]] | None = None
+
+
+class Step(Request):
+    """Progress of the first worker, for whoever watches the run."""
+
+    what: Literal["start", "advance", "finish", "status", "note"]
+    text: str = ""
+    amount: Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)] = 0
+    unit: str = ""
+
+
+class Failed(Request):
+    """A task refuses something that the user must mend."""
+
+    message: str = "A task failed."
+
+
+class Result(Request):
+    """How the run has ended, and its figures."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    state: Annotated[str, Field(min_length=1, max_length=64)]

@@ -1,0 +1,38 @@
+"""By what the workers of a round sum their gradients, by name: torch's collectives, or the run's own wire."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from penstock.cluster.gpus import own_gpus
+from penstock.cluster.tasks.member import Member
+from penstock.cluster.worker.groups import DeviceGroup, Group, HostGroup
+from penstock.cluster.worker.mail import Mailbox, WireGroup
+
+MakeGroup = Callable[[Member, int, Mailbox, torch.device], Group | None]
+"""(the worker, the round's number, its mailbox, the device of its gradients) -> the group; None: it is alone."""
+
+
+def _torch_group(member: Member, generation: int, mailbox: Mailbox, device: torch.device) -> Group | None:
+    """GPUs sum where each worker has its own (NCCL); workers that share one leave it to their hosts (gloo)."""
+    setup = member.setup
+    if device.type == "cuda" and own_gpus(setup.cluster, setup.layout):
+        return DeviceGroup(member, generation, device)
+    return HostGroup(member, generation) if setup.layout.world > 1 else None
+
+
+def _wire_group(member: Member, generation: int, mailbox: Mailbox, device: torch.device) -> Group | None:
+    """Hosts sum, over connections that are authenticated and encrypted as the rest of the run's."""
+    return WireGroup(member, generation, mailbox) if member.setup.layout.world > 1 else None
+
+
+class Reduction(NamedTuple):
+    """A way to sum."""
+
+    make_group: MakeGroup
+    on_the_wire: bool
+    """Whether what is summed is protected as the rest of the run's messages are."""
+
+
+REDUCTIONS = {"torch": Reduction(_torch_group, False), "wire": Reduction(_wire_group, True)}

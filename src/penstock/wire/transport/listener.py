@@ -1,0 +1,128 @@
+"""Accepts connections, and bounds how many there may be: of strangers, and of each peer."""
+
+import logging
+import socket
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.wire.loop import Loop
+from penstock.wire.transport.connection import Connection, Owner
+from penstock.wire.transport.inbox import Frames
+
+log = logging.getLogger("penstock.wire")
+
+MAX_STRANGERS = 256
+"""Connections that have not proven who they are: of more, the oldest is ended. A peer needs milliseconds."""
+MAX_PER_PEER = 512
+"""Connections of one peer: of more, the oldest is ended. Each of its flows has one."""
+_AT_ONCE = 64
+"""Connections accepted before others have their turn."""
+
+Accept = Callable[[socket.socket, int, Owner], Connection]
+"""Makes the connection of a socket that was accepted at an entrance."""
+
+
+class Requests(Protocol):
+    """Who is told what peers ask."""
+
+    def asked(self, entrance: int, connection: Connection, frames: Frames) -> None:
+        """A request has come. May raise Malformed."""
+
+
+class Listener:
+    """One port. Belongs to the loop's thread."""
+
+    def __init__(self, loop: Loop, own: socket.socket, entrance: int, accept: Accept, requests: Requests) -> None:
+        """`entrance`: which of the process's ports it is."""
+        self.socket, self.refused = own, 0
+        self.connections: dict[int, Connection] = {}
+        """Those of peers, by their number."""
+        self._loop, self._entrance, self._accept, self._requests = loop, entrance, accept, requests
+        self._strangers: dict[Connection, None] = {}
+        self._numbers: dict[Connection, int] = {}
+        self._of_peer: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
+        self._last, self._paused = 0, False
+        loop.watch(own, self._let_in, None)
+
+    def number_of(self, connection: Connection) -> int:
+        """By which a connection is known in `connections`."""
+        return self._numbers[connection]
+
+    def pause(self, paused: bool) -> None:
+        """Whether to leave what peers ask with them for now."""
+        self._paused = paused
+        for connection in list(self.connections.values()):
+            connection.pause(paused)
+
+    def tick(self, now: float) -> None:
+        """Keep connections to their time."""
+        for connection in [*self._strangers, *self._numbers]:
+            connection.tick(now)
+        self._loop.watch(self.socket, self._let_in, None)
+
+    def close(self) -> None:
+        """End all of them."""
+        self._loop.unwatch(self.socket)
+        self.socket.close()
+        for connection in [*self._strangers, *self._numbers]:
+            connection.close()
+        self._strangers.clear()
+        self._numbers.clear()
+        self.connections.clear()
+
+    def opened(self, connection: Connection) -> None:
+        """A stranger has proven to be a peer."""
+        self._strangers.pop(connection, None)
+        self._last += 1
+        self._numbers[connection] = self._last
+        self.connections[self._last] = connection
+        own = self._of_peer[connection.peer]
+        own[connection] = None
+        if len(own) > MAX_PER_PEER:
+            self._drop(next(iter(own)), "its peer has too many connections")
+        connection.pause(self._paused)
+
+    def received(self, connection: Connection, frames: Frames) -> None:
+        """See `Owner`."""
+        self._requests.asked(self._entrance, connection, frames)
+
+    def lost(self, connection: Connection, reason: str) -> None:
+        """See `Owner`."""
+        if connection in self._strangers:
+            del self._strangers[connection]
+            self.refused += 1
+            log.info("A connection was refused: %s.", reason)
+        number = self._numbers.pop(connection, None)
+        if number is not None:
+            del self.connections[number]
+            self._of_peer[connection.peer].pop(connection, None)
+
+    def _drop(self, connection: Connection, reason: str) -> None:
+        connection.close()
+        self.lost(connection, reason)
+
+    def _let_in(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                accepted, _ = self.socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._make_room(error)
+                return
+            accepted.setblocking(False)
+            connection = self._accept(accepted, self._entrance, self)
+            self._strangers[connection] = None
+            if len(self._strangers) > MAX_STRANGERS:
+                self._drop(next(iter(self._strangers)), "too many connections have not proven who they are")
+            connection.start()
+
+    def _make_room(self, error: OSError) -> None:
+        """The process has no descriptor left, most likely: a stranger's is taken; without any, nobody is let in until
+        the next tick."""
+        log.warning("A connection could not be accepted (%s).", error)
+        if self._strangers:
+            self._drop(next(iter(self._strangers)), "the process has too many open files")
+        else:
+            self._loop.unwatch(self.socket)

@@ -1,0 +1,37 @@
+"""What travels unprotected is said at a run's start, and nothing else is."""
+
+import pytest
+
+from penstock.cluster.document import ClusterDocument
+from penstock.cluster.exposure import exposures
+from penstock.cluster.layout import lay_out
+
+TWO = [
+    {"name": "a", "workers": 1, "address": "10.0.0.1"},
+    {"name": "b", "workers": 1, "address": "10.0.0.2"},
+]
+ONE = [{"name": "a", "workers": 2}]
+
+
+def said(machines: list[dict[str, object]], **fields: object) -> str:
+    cluster = ClusterDocument.model_validate({"machines": machines, **fields})
+    return " ".join(exposures(cluster, lay_out(cluster, len(machines))))
+
+
+@pytest.mark.parametrize("machines", [ONE, TWO])
+def test_what_is_not_encrypted_is_named(machines: list[dict[str, object]]) -> None:
+    found = said(machines, wire={"security": "token"}, reduction="wire")
+    assert "token encrypts nothing" in found and "Gradients" not in found
+
+
+@pytest.mark.parametrize("security", ["aes", "curve"])
+def test_sums_outside_the_wire_are_named(security: str) -> None:
+    found = said(TWO, wire={"security": security})
+    assert "Gradients travel in the clear between 2 hosts" in found and "reduction: wire" in found
+
+
+@pytest.mark.parametrize(
+    ("machines", "fields"), [(ONE, {}), (TWO, {"reduction": "wire"}), (TWO, {"reduce": "servers"})]
+)
+def test_where_nothing_is_exposed_nothing_is_said(machines: list[dict[str, object]], fields: dict[str, object]) -> None:
+    assert said(machines, **fields) == ""
