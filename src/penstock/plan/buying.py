@@ -29,7 +29,7 @@ def changes_of(run: Comparison, best: Trial, budget: Budget, seed: int, progress
 
 def _planned(run: Comparison, best: Trial, budget: Budget, seed: int) -> float:
     """Seconds an iteration, placed by the same policy; where things were is one of the choices."""
-    evaluator = Evaluator(run.problem, best.flows, run.amounts)
+    evaluator = Evaluator(run.problem, best.flows, run.iterations.searched)
     placed = place(evaluator, best.placed.policy, budget, seed)
     return min(run.trial(each, best.flows).iteration_s for each in (best.placed, placed))
 

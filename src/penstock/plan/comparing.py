@@ -9,19 +9,17 @@ import numpy as np
 
 from penstock.cost.profile import Profile
 from penstock.graph.arrays import Array
+from penstock.plan.bound import cluster_bound, placement_bound
 from penstock.plan.document import Compared
+from penstock.plan.iterations import draw_iterations
 from penstock.plan.machines import Machines
 from penstock.plan.placement import Budget, Evaluator, Placed, PlacementProblem, place, placement_problem
 from penstock.plan.training import Shape, training_workload
 from penstock.progress import Progress
-from penstock.simulate.amounts import Amounts, Quantiles, Spread, draw_amounts
-from penstock.simulate.bound import chain_alone
-from penstock.simulate.rates import Case
+from penstock.simulate.amounts import Quantiles, Spread
 from penstock.simulate.simulation import Simulator
 from penstock.simulate.timeline import Timeline
 
-SEARCHED, JUDGED = 32, 128
-"""Iterations of the template that a search simulates, and those that a plan is judged by."""
 _SERVING = 2
 """Threads with which a store answers."""
 _KINDS: dict[str, Literal["sampler", "gather", "worker"]] = {"draw": "sampler", "gather": "gather", "step": "worker"}
@@ -63,8 +61,7 @@ class Comparison:
         """`gpus`: what a worker needs."""
         self.profile, self.shape, self.machines, self._gpus, self._seed = profile, shape, machines, gpus, seed
         self.load = training_workload(profile, shape, gpus)
-        self.amounts = self._drawn(SEARCHED)
-        self.judged = self._drawn(JUDGED)
+        self.iterations = draw_iterations(self.load, seed, self._spreads(), shape.ahead)
         self.problem = self._problem(machines)
 
     def try_all(
@@ -74,20 +71,27 @@ class Comparison:
         found = []
         with progress.step("comparing", len(placements) * len(flows), "plans"):
             for policy in flows:
-                evaluator = Evaluator(self.problem, policy, self.amounts)
+                evaluator = Evaluator(self.problem, policy, self.iterations.searched)
                 for placement in placements:
                     found.append(self.trial(place(evaluator, placement, budget, self._seed), policy))
                     progress.advance(1)
         return found
 
     def trial(self, placed: Placed, flows: str) -> Trial:
-        """A placement, simulated and measured."""
-        speeds = np.array(self.machines.speeds)
-        timeline = Simulator(self.load, self.problem.network, self.judged, flows, speeds).timeline(placed.machine_of)
+        """A placement, simulated and measured.
+
+        What is measured on some iterations is an estimate of the long run, which never goes below the bound.
+        """
+        network, speeds = self.problem.network, np.array(self.machines.speeds)
+        timeline = Simulator(self.load, network, self.iterations.judged, flows, speeds).timeline(placed.machine_of)
         turns = self.shape.unrolled
-        busiest = self._store_seconds()
-        seconds = max(pace(timeline, self.shape) / turns, busiest)
-        return Trial(placed, flows, timeline, seconds, max(least_pace(timeline) / turns, busiest), turns)
+        least = max(placement_bound(timeline.case, network.capacities) / turns, self._store_seconds())
+        seconds = max(pace(timeline, self.shape, self.iterations.period) / turns, least)
+        return Trial(placed, flows, timeline, seconds, least, turns)
+
+    def lower_bound(self) -> float:
+        """Seconds that an iteration takes at least under every placement and flow policy."""
+        return max(cluster_bound(self.problem, self.iterations.searched) / self.shape.unrolled, self._store_seconds())
 
     def on(self, machines: Machines) -> "Comparison":
         """The same run on other machines. Those that are more hold no part."""
@@ -100,7 +104,8 @@ class Comparison:
         speeds = self.machines.speeds[: len(self.shape.stores)]
         return self.profile.workers * self.profile.tasks["store"].seconds.mean / _SERVING / min(speeds)
 
-    def _drawn(self, iterations: int) -> Amounts:
+    def _spreads(self) -> dict[str, Spread]:
+        """How amounts vary, by kind of task or flow."""
         spreads: dict[str, Spread] = {}
         for kind, of in _KINDS.items():
             shape = self.profile.tasks[of].seconds.shape
@@ -108,7 +113,7 @@ class Comparison:
                 spreads[kind] = Quantiles(shape)
         if len(self.profile.sizes) > 1:
             spreads.update(dict.fromkeys(("lists", "features", "blocks"), Quantiles(self.profile.sizes)))
-        return draw_amounts(self.load, iterations, self._seed, spreads)
+        return spreads
 
     def _problem(self, machines: Machines) -> PlacementProblem:
         pinned = dict(zip(self.shape.stores, machines.names, strict=False))
@@ -119,32 +124,15 @@ class Comparison:
         return placement_problem(self.load, machines.network(), limits, pinned, speeds)
 
 
-def pace(timeline: Timeline, shape: Shape) -> float:
-    """Seconds an iteration of the template in the middle of a run.
+def pace(timeline: Timeline, shape: Shape, period: int = 1) -> float:
+    """Seconds for each iteration of the template in the middle of a run, over whole periods of its amounts.
 
     Left out are the first third, in which the pipeline fills, and at the end as many iterations as it works ahead:
     towards the end nothing more is read ahead, and links have less to carry than they will in a longer run.
     """
     ends: Array = np.maximum.accumulate(timeline.iteration_ends)
-    ahead = -(-(shape.drawn_ahead + shape.pulled_ahead) // shape.unrolled)
-    first, last = len(ends) // 3, len(ends) - 1 - ahead
+    first, last = len(ends) // 3, len(ends) - 1 - shape.ahead
     if last <= first:
         return timeline.makespan / len(ends)
+    first = max(first, last - (last - first) // period * period) if last - first >= period else first
     return float(ends[last] - ends[first]) / (last - first)
-
-
-def least_pace(timeline: Timeline) -> float:
-    """Seconds an iteration that a placement needs in the long run, whatever the schedule.
-
-    The busiest link's bytes over its rate, or what one more iteration adds to the longest chain without
-    contention (over other iterations that differs as far as their amounts do).
-    """
-    loads = timeline.link_bytes / timeline.network.capacities / timeline.iterations
-    whole, half = (chain_alone(case) for case in (timeline.case, _first_half(timeline.case)))
-    added = (whole - half) / (timeline.iterations - timeline.iterations // 2)
-    return max(float(loads.max(initial=0.0)), added)
-
-
-def _first_half(case: Case) -> Case:
-    half = len(case.amounts.seconds) // 2
-    return case._replace(amounts=Amounts(case.amounts.seconds[:half], case.amounts.sizes[:half]))
