@@ -13,7 +13,7 @@ from numba import njit
 from penstock.graph.arrays import Array
 from penstock.simulate.levels import durations_alone, durations_crowded, heads, tails
 from penstock.simulate.rates.policy import Case
-from penstock.simulate.state import Routes
+from penstock.simulate.routes import carried_by
 
 
 def lower_bound(case: Case) -> float:
@@ -24,18 +24,11 @@ def lower_bound(case: Case) -> float:
     longest = float(rest.max())
     routes, tasks = case.routes, case.shape.tasks
     after = rest - durations
-    for link in range(len(routes.links)):
-        longest = max(
-            longest,
-            _link_bound(
-                _crosses(routes, link),
-                routes.links["capacity"][link],
-                case.amounts.sizes,
-                before[:, tasks:],
-                after[:, tasks:],
-            ),
-        )
-    return longest
+    crowded = _link_bound(
+        routes.flow_path, routes.paths, routes.path_links, routes.links["capacity"].copy(), case.amounts.sizes,
+        before[:, tasks:], after[:, tasks:],
+    )  # fmt: skip
+    return max(longest, float(crowded))
 
 
 def chain_alone(case: Case) -> float:
@@ -50,28 +43,29 @@ def chain_crowded(case: Case) -> float:
 
 def largest_degree(case: Case) -> int:
     """The most flows of one iteration that cross one link: how far `oes` can be from the best at most, as a factor."""
-    return max(1, *(int(_crosses(case.routes, link).sum()) for link in range(len(case.routes.links))))
-
-
-def _crosses(routes: Routes, link: int) -> Array:
-    """Whether each flow crosses a link."""
-    paths = routes.link_paths[routes.links["first"][link] : routes.links["last"][link]]
-    return np.isin(routes.flow_path, paths)
+    return max(1, int(carried_by(case.routes, np.ones(case.shape.flows)).max(initial=1)))
 
 
 @njit(nogil=True, cache=True)
-def _link_bound(crosses: Array, capacity: float, sizes: Array, before: Array, after: Array) -> float:
-    """The best of the sets {iterations up to n} and {iterations from n}."""
-    iterations, best = sizes.shape[0], 0.0
+def _link_bound(
+    flow_path: Array, paths: Array, path_links: Array, capacities: Array, sizes: Array, before: Array, after: Array
+) -> float:
+    """The best over all links of the sets {iterations up to n} and {iterations from n}."""
+    iterations, links, best = sizes.shape[0], capacities.shape[0], 0.0
     for forwards in (True, False):
-        head, tail, work = np.inf, np.inf, 0.0
+        head, tail, work = np.full(links, np.inf), np.full(links, np.inf), np.zeros(links)
         for k in range(iterations):
             n = k if forwards else iterations - 1 - k
             for flow in range(sizes.shape[1]):
-                if crosses[flow] and sizes[n, flow] > 0:
-                    head = min(head, before[n, flow])
-                    tail = min(tail, after[n, flow])
-                    work += sizes[n, flow] / capacity
-            if work > 0:
-                best = max(best, head + work + tail)
+                path = flow_path[flow]
+                if path < 0 or sizes[n, flow] <= 0:
+                    continue
+                for at in range(paths[path].first, paths[path].last):
+                    link = path_links[at]
+                    head[link] = min(head[link], before[n, flow])
+                    tail[link] = min(tail[link], after[n, flow])
+                    work[link] += sizes[n, flow] / capacities[link]
+            for link in range(links):
+                if work[link] > 0:
+                    best = max(best, head[link] + work[link] + tail[link])
     return best

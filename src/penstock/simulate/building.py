@@ -1,11 +1,12 @@
 """A workload put together item by item, with the dependencies that most of them share."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
 from penstock.simulate.workload import Workload
 
 
@@ -16,14 +17,41 @@ class Item(NamedTuple):
     number: int
 
 
+class _TaskColumns(NamedTuple):
+    """What is known of tasks, a list for each field."""
+
+    names: list[str]
+    kinds: list[str]
+    seconds: list[float]
+    resources: list[Mapping[str, float]]
+    beside: list[int]
+
+
+class _FlowColumns(NamedTuple):
+    """What is known of flows, a list for each field."""
+
+    names: list[Any]
+    kinds: list[Any]
+    sources: list[Any]
+    targets: list[Any]
+    sizes: list[Any]
+    coflows: list[Any]
+    microbatches: list[Any]
+    layers: list[Any]
+
+
 class WorkloadBuilder:
-    """Collects tasks, flows and dependencies of one job; `build` checks them and makes the workload."""
+    """Collects tasks, flows and dependencies of one job; `build` checks them and makes the workload.
+
+    `task`, `flow` and `wait` add one; `add_tasks`, `add_flows` and `add_waits` add many from arrays, as if one by one.
+    """
 
     def __init__(self, job: str = "job") -> None:
         self.job = job
-        self._tasks: list[tuple[str, str, float, Mapping[str, float], int]] = []
-        self._flows: list[tuple[str, str, int, int, float, int, int, int]] = []
-        self._edges: list[tuple[Item, Item, int]] = []
+        self._tasks = _TaskColumns([], [], [], [], [])
+        self._flows = _FlowColumns([], [], [], [], [], [], [], [])
+        self._waits: list[tuple[int, int, int]] = []  # before, after, lag; flows as -1 - number
+        self._wait_blocks: list[Array] = []
         self._coflows: dict[str, int] = {}
 
     def task(
@@ -39,11 +67,34 @@ class WorkloadBuilder:
 
         A task `beside` another is always on that one's machine.
         """
-        item = Item(False, len(self._tasks))
-        self._tasks.append((name, kind, seconds, resources or {}, item.number if beside is None else beside.number))
+        item = Item(False, len(self._tasks.names))
+        self._tasks.names.append(name)
+        self._tasks.kinds.append(kind)
+        self._tasks.seconds.append(seconds)
+        self._tasks.resources.append(resources or {})
+        self._tasks.beside.append(item.number if beside is None else beside.number)
         if follows_itself:
             self.wait(item, item, 1)
         return item
+
+    def add_tasks(
+        self,
+        names: Sequence[str],
+        kinds: Sequence[str],
+        seconds: Array,
+        resources: Sequence[Mapping[str, float]],
+        beside: Array | None = None,
+    ) -> Array:
+        """Add tasks that follow themselves, each `beside` the task of that number; their numbers."""
+        first = len(self._tasks.names)
+        numbers = np.arange(first, first + len(names))
+        self._tasks.names.extend(names)
+        self._tasks.kinds.extend(kinds)
+        self._tasks.seconds.extend(seconds.tolist())
+        self._tasks.resources.extend(resources)
+        self._tasks.beside.extend((numbers if beside is None else beside).tolist())
+        self.add_waits(numbers, numbers, np.ones(len(names), np.int64))
+        return numbers
 
     def flow(
         self,
@@ -69,12 +120,15 @@ class WorkloadBuilder:
         """
         if source.is_flow or target.is_flow:
             raise PenstockError(f"A flow of kind {kind} runs from or to a flow: give two tasks.")
-        item = Item(True, len(self._flows))
-        ends = (self._tasks[source.number][0], self._tasks[target.number][0])
+        item = Item(True, len(self._flows.names))
+        ends = (self._tasks.names[source.number], self._tasks.names[target.number])
         label = coflow if coflow is not None else f"to {ends[1]} after {arrival_lag}"
-        number = self._coflows.setdefault(label, len(self._coflows))
-        title = name or f"{ends[0]}->{ends[1]}"
-        self._flows.append((title, kind, source.number, target.number, size, number, microbatch, layer))
+        row = (
+            name or f"{ends[0]}->{ends[1]}", kind, source.number, target.number, size, self._coflow(label), microbatch,
+            layer,
+        )  # fmt: skip
+        for column, value in zip(self._flows, row, strict=True):
+            column.append(value)
         if waits_for_source:
             self.wait(source, item)
         if awaited_by_target:
@@ -83,37 +137,82 @@ class WorkloadBuilder:
             self.wait(item, item, 1)
         return item
 
+    def add_flows(
+        self,
+        sources: Array,
+        targets: Array,
+        sizes: Array,
+        kinds: Sequence[str],
+        *,
+        names: Sequence[str] | None = None,
+        coflows: Sequence[str] | None = None,
+        arrival_lags: Array | None = None,
+    ) -> Array:
+        """Add flows between tasks of these numbers, with all that `flow` makes them wait for; their numbers.
+
+        `coflows` has a label for every flow; without, a flow belongs to those with the same target and lag.
+        """
+        count, first = len(sources), len(self._flows.names)
+        numbers = np.arange(first, first + count)
+        lags = np.zeros(count, np.int64) if arrival_lags is None else arrival_lags
+        titles, froms, tos = self._tasks.names, sources.tolist(), targets.tolist()
+        if coflows is None:
+            coflows = [f"to {titles[target]} after {lag}" for target, lag in zip(tos, lags.tolist(), strict=True)]
+        named = names or [f"{titles[source]}->{titles[target]}" for source, target in zip(froms, tos, strict=True)]
+        labels = [self._coflow(label) for label in coflows]
+        columns = (named, kinds, froms, tos, sizes.tolist(), labels, [0] * count, [0] * count)
+        for column, values in zip(self._flows, columns, strict=True):
+            column.extend(values)
+        flows, none = -1 - numbers, np.zeros(count, np.int64)
+        before = np.stack([sources, flows, flows], axis=1)
+        after = np.stack([flows, targets, flows], axis=1)
+        self._add_block(before.reshape(-1), after.reshape(-1), np.stack([none, lags, none + 1], axis=1).reshape(-1))
+        return numbers
+
     def wait(self, before: Item, after: Item, lag: int = 0) -> None:
         """Let `after` of every iteration n wait for `before` of iteration n - lag."""
-        self._edges.append((before, after, lag))
+        ends = (-1 - item.number if item.is_flow else item.number for item in (before, after))
+        self._waits.append((*ends, lag))  # type: ignore[arg-type]
+
+    def add_waits(self, before: Array, after: Array, lags: Array, after_are_flows: bool = False) -> None:
+        """Let tasks or flows `after` wait for tasks `before`, all by number."""
+        self._add_block(before, -1 - after if after_are_flows else after, lags)
+
+    def _add_block(self, before: Array, after: Array, lags: Array) -> None:
+        """Add dependencies from arrays behind those that were added so far."""
+        if self._waits:
+            self._wait_blocks.append(np.array(self._waits, np.int64))
+            self._waits = []
+        self._wait_blocks.append(np.stack([before, after, lags], axis=1).astype(np.int64))
+
+    def _coflow(self, label: str) -> int:
+        return self._coflows.setdefault(label, len(self._coflows))
 
     def build(self) -> Workload:
         """The workload; bad numbers and cycles are refused here."""
         tasks, flows = self._tasks, self._flows
-        names = sorted({name for task in tasks for name in task[3]})
-        edges = np.array(
-            [(self._number(before), self._number(after), lag) for before, after, lag in self._edges], np.int32
-        ).reshape(-1, 3)
+        resources = sorted({name for held in tasks.resources if held for name in held})
+        waits = np.concatenate([*self._wait_blocks, np.array(self._waits, np.int64).reshape(-1, 3)])
+        ends = np.where(waits[:, :2] < 0, len(tasks.names) - 1 - waits[:, :2], waits[:, :2]).astype(np.int32)
         return Workload(
-            task_names=tuple(task[0] for task in tasks),
-            task_kinds=tuple(task[1] for task in tasks),
-            task_seconds=np.array([task[2] for task in tasks], np.float64),
-            task_jobs=np.zeros(len(tasks), np.int32),
+            task_names=tuple(tasks.names),
+            task_kinds=tuple(tasks.kinds),
+            task_seconds=np.array(tasks.seconds, np.float64),
+            task_jobs=np.zeros(len(tasks.names), np.int32),
             job_names=(self.job,),
-            resources={name: np.array([task[3].get(name, 0) for task in tasks], np.float64) for name in names},
-            beside=np.array([task[4] for task in tasks], np.int32),
-            flow_names=tuple(flow[0] for flow in flows),
-            flow_kinds=tuple(flow[1] for flow in flows),
-            sources=np.array([flow[2] for flow in flows], np.int32),
-            targets=np.array([flow[3] for flow in flows], np.int32),
-            flow_bytes=np.array([flow[4] for flow in flows], np.float64),
-            coflows=np.array([flow[5] for flow in flows], np.int32),
-            before=edges[:, 0].copy(),
-            after=edges[:, 1].copy(),
-            lags=edges[:, 2].copy(),
-            microbatches=np.array([flow[6] for flow in flows], np.int32),
-            layers=np.array([flow[7] for flow in flows], np.int32),
+            resources={
+                name: np.array([held.get(name, 0) for held in tasks.resources], np.float64) for name in resources
+            },
+            beside=np.array(tasks.beside, np.int32),
+            flow_names=tuple(flows.names),
+            flow_kinds=tuple(flows.kinds),
+            sources=np.array(flows.sources, np.int32),
+            targets=np.array(flows.targets, np.int32),
+            flow_bytes=np.array(flows.sizes, np.float64),
+            coflows=np.array(flows.coflows, np.int32),
+            before=np.ascontiguousarray(ends[:, 0]),
+            after=np.ascontiguousarray(ends[:, 1]),
+            lags=waits[:, 2].astype(np.int32),
+            microbatches=np.array(flows.microbatches, np.int32),
+            layers=np.array(flows.layers, np.int32),
         )
-
-    def _number(self, item: Item) -> int:
-        return item.number + (len(self._tasks) if item.is_flow else 0)

@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.simulate.levels import durations_alone
+from penstock.simulate.ordering import successors
 from penstock.simulate.timeline import Timeline
 
 
@@ -30,8 +31,7 @@ def critical_path(timeline: Timeline) -> list[Step]:
     """The steps from the first start to the last end, in time's order; items without duration are left out."""
     load, case = timeline.load, timeline.case
     alone = durations_alone(case.routes, case.amounts, case.slowness)
-    order = np.argsort(load.after, kind="stable")
-    first = np.searchsorted(load.after[order], np.arange(load.items + 1))
+    first, befores, lags = successors(load.items, load.after, load.before, load.lags)
     kinds = [*load.task_kinds, *load.flow_kinds]
     steps: list[Step] = []
     n, item = np.unravel_index(int(np.argmax(timeline.ends)), timeline.ends.shape)
@@ -43,13 +43,12 @@ def critical_path(timeline: Timeline) -> list[Step]:
             waited = waited if waited > 1e-9 * end else 0.0
             link = _busiest_link(timeline, int(item) - load.tasks) if waited else ""
             steps.append(Step(load.item_name(int(item)), kinds[item], int(n), start, end, waited, link))
-        edges = order[first[item] : first[item + 1]]
-        edges = edges[load.lags[edges] <= n]
-        if len(edges) == 0 or start <= 0:
+        waited_for = np.arange(first[item], first[item + 1])
+        waited_for = waited_for[lags[waited_for] <= n]
+        if len(waited_for) == 0 or start <= 0:
             return steps[::-1]
-        ended = timeline.ends[n - load.lags[edges], load.before[edges]]
-        last = edges[int(np.argmax(ended))]
-        n, item = n - load.lags[last], load.before[last]
+        last = waited_for[int(np.argmax(timeline.ends[n - lags[waited_for], befores[waited_for]]))]
+        n, item = n - lags[last], befores[last]
 
 
 def _busiest_link(timeline: Timeline, flow: int) -> str:

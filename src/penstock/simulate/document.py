@@ -16,7 +16,7 @@ Count = Annotated[int, Field(ge=1, le=4096)]
 Ratio = Annotated[float, Field(ge=1, le=100)]
 Held = dict[Name, Amount]
 
-_MOST_FLOWS = 1_000_000
+_MOST_FLOWS = 5_000_000
 _FURTHEST = 1000
 """Iterations back that something may wait for."""
 

@@ -17,6 +17,20 @@ from penstock.simulate.state import AT_WORK, DONE, READY, STACKED, TIMED, Record
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def open_run(family: int, shape: Shape, routes: Routes, terms: Terms, scratch: Scratch) -> None:
+    """Make the scratch ready for a run from the start, whatever it was used for before."""
+    tree = scratch.tree
+    if family != PRIORITY or terms.rank.size == 1:
+        tree = tree[: 2 * leaves_for(routes.paths.shape[0])]
+    open_groups(
+        family, scratch.groups, tree, routes.links, routes.paths, scratch.spare, scratch.rows, scratch.closed,
+        scratch.numbers,
+    )  # fmt: skip
+    _open_iterations(shape.waits, scratch.waiting, scratch.ready, scratch.numbers)
+    scratch.clock[0] = 0.0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def run(
     family: int,
     shape: Shape,
@@ -27,14 +41,19 @@ def run(
     terms: Terms,
     scratch: Scratch,
     record: Record,
-) -> float:
-    """Simulate `seconds.shape[0]` iterations; the makespan in seconds. `scratch.numbers` says what else was counted.
+    moments: int,
+) -> bool:
+    """Simulate `seconds.shape[0]` iterations for so many moments in time; whether that was to the end.
 
-    `seconds` is [iterations, tasks], multiplied by `slowness` [tasks]; `sizes` is [iterations, flows] in bytes.
+    `seconds` is [iterations, tasks], multiplied by `slowness` [tasks]; `sizes` is [iterations, flows] in bytes. All
+    that is known stays in `scratch`, so that the next call goes on where this one stopped; `scratch.clock` has the
+    seconds simulated so far and `scratch.numbers` what else was counted.
     """
     starts, followers, lags = borrowed(shape.starts), borrowed(shape.followers), borrowed(shape.lags)
     flow_path, paths, path_links = borrowed(routes.flow_path), borrowed(routes.paths), borrowed(routes.path_links)
-    links, link_paths = borrowed(routes.links), borrowed(routes.link_paths)
+    links, crossing_paths = borrowed(routes.links), borrowed(routes.crossing_paths)
+    link_crossings, places = borrowed(routes.link_crossings), borrowed(routes.crossing_places)
+    path_copies, flow_copies = borrowed(routes.path_copies), borrowed(routes.flow_copies)
     weight, size, rank, ceiling = borrowed(terms.weight), borrowed(terms.size), borrowed(terms.rank), terms.ceiling
     groups, flows, tree = borrowed(scratch.groups), borrowed(scratch.flows), borrowed(scratch.tree)
     order, touched = borrowed(scratch.order), borrowed(scratch.touched)
@@ -47,31 +66,32 @@ def run(
     if family != PRIORITY or rank.size == 1:
         # One group a path: a lower tree is enough.
         tree = tree[: 2 * leaves_for(paths.shape[0])]
-    open_groups(family, groups, tree, links, paths, spare, rows, closed, numbers)
-    _open_iterations(shape.waits, waiting, ready, numbers)
-    now = 0.0
-    while True:
+    now = scratch.clock[0]
+    for _ in range(moments):
         while numbers[READY] > 0:
             _begin(
-                family, now, shape.tasks, seconds, slowness, sizes, flow_path, weight, size, rank, groups, flows, links,
-                paths, path_links, order, touched, dirty, ends, tasks, ended, ready, begins, owner, changes, numbers,
+                family, now, shape.tasks, seconds, slowness, sizes, flow_path, flow_copies, weight, size, rank, groups,
+                flows, links, paths, path_links, link_crossings, places, path_copies, order, touched, dirty, ends,
+                tasks, ended, ready, begins, owner, changes, numbers,
             )  # fmt: skip
             _release(now, starts, followers, lags, waiting, ended, ready, finishes, numbers)
         share_links(
-            family, groups, flows, tree, links, link_paths, paths, path_links, order, touched, spare, rows, closed,
-            dirty, ceiling, now, changes, numbers,
+            family, groups, flows, tree, links, crossing_paths, link_crossings, places, path_copies, paths, path_links,
+            order, touched, spare, rows, closed, dirty, ceiling, now, changes, numbers,
         )  # fmt: skip
         first = tree[1]
         if numbers[AT_WORK] > 0:
             first = min(first, ends[0])
         if first == np.inf:
-            return now
+            return True
         now = first
+        scratch.clock[0] = now
         _collect(
-            family, now, shape.tasks, shape.flows, flow_path, weight, groups, flows, tree, links, paths, path_links,
-            touched, dirty, ends, tasks, ended, numbers,
+            family, now, shape.tasks, shape.flows, flow_path, flow_copies, weight, groups, flows, tree, links, paths,
+            path_links, link_crossings, places, path_copies, touched, dirty, ends, tasks, ended, numbers,
         )  # fmt: skip
         _release(now, starts, followers, lags, waiting, ended, ready, finishes, numbers)
+    return False
 
 
 @inner
@@ -95,6 +115,7 @@ def _begin(
     slowness: Array,
     sizes: Array,
     flow_path: Array,
+    flow_copies: Array,
     weight: Array,
     size: Array,
     rank: Array,
@@ -103,6 +124,9 @@ def _begin(
     links: Array,
     paths: Array,
     path_links: Array,
+    link_crossings: Array,
+    places: Array,
+    path_copies: Array,
     order: Array,
     touched: Array,
     dirty: Array,
@@ -129,8 +153,9 @@ def _begin(
         elif flow >= 0 and flow_path[flow] >= 0 and sizes[n, flow] > 0:
             instance = n * sizes.shape[1] + flow
             serial = let_in(
-                family, groups, flows, links, paths, path_links, order, touched, dirty, instance, flow_path[flow],
-                _term(weight, n, flow), _term(size, n, flow), _term(rank, n, flow), now, changes, numbers,
+                family, groups, flows, links, paths, path_links, link_crossings, places, path_copies, order, touched,
+                dirty, instance, flow_path[flow], _term(weight, n, flow), _term(size, n, flow), _term(rank, n, flow),
+                flow_copies[flow], now, changes, numbers,
             )  # fmt: skip
             if owner.shape[0] > 0:
                 owner[instance] = serial
@@ -176,6 +201,7 @@ def _collect(
     task_count: int,
     flow_count: int,
     flow_path: Array,
+    flow_copies: Array,
     weight: Array,
     groups: Array,
     flows: Array,
@@ -183,6 +209,9 @@ def _collect(
     links: Array,
     paths: Array,
     path_links: Array,
+    link_crossings: Array,
+    places: Array,
+    path_copies: Array,
     touched: Array,
     dirty: Array,
     ends: Array,
@@ -198,14 +227,18 @@ def _collect(
         ended[stacked] = (task // task_count) * items + task % task_count
         stacked += 1
     while tree[1] <= limit:
-        many = let_out(family, groups, flows, tree, touched, least_leaf(tree), now, ended[stacked:], numbers)
+        many = let_out(
+            family, groups, flows, tree, flow_copies, touched, least_leaf(tree), now, ended[stacked:], numbers
+        )
         for _ in range(many):
             n, flow = ended[stacked] // flow_count, ended[stacked] % flow_count
             ended[stacked] = n * items + task_count + flow
             stacked += 1
             if family == PROPORTIONAL:
-                path = flow_path[flow]
-                shift_load(links, paths, path_links, dirty, numbers, path, -_term(weight, n, flow), -1)
+                shift_load(
+                    links, paths, path_links, link_crossings, places, path_copies, dirty, numbers, flow_path[flow],
+                    _term(weight, n, flow), -flow_copies[flow],
+                )  # fmt: skip
     numbers[TIMED] += stacked
     numbers[STACKED] = stacked
 

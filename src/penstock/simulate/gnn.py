@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.simulate.building import Item, WorkloadBuilder
+from penstock.simulate.building import WorkloadBuilder
 from penstock.simulate.workload import Workload
 
 
@@ -49,21 +49,9 @@ class GnnJob:
 def gnn_workload(job: GnnJob, name: str = "job") -> Workload:
     """The template of one iteration: task (j, n + 1) follows (j, n), and so does every flow."""
     building = WorkloadBuilder(name)
-    held = job.resources
-    stores = [building.task(f"store{k}", "store", job.store_seconds, held.get("store")) for k in range(job.stores)]
-    shares = _pull_shares(job)
-    workers = []
-    for w in range(job.workers):
-        worker = building.task(f"worker{w}", "worker", job.worker_seconds, held.get("worker"))
-        workers.append(worker)
-        for s in range(job.samplers_per_worker):
-            sampler = building.task(f"sampler{w}.{s}", "sampler", job.sampler_seconds, held.get("sampler"))
-            for store, share in zip(stores, shares[w * job.samplers_per_worker + s], strict=True):
-                if share > 0:
-                    pull = building.flow(store, sampler, job.pull_bytes * share, "pull")
-                    if job.prefetch is not None:
-                        building.wait(worker, pull, job.prefetch)
-            building.flow(sampler, worker, job.batch_bytes, "batch")
+    stores = _add_alike(building, job, "store", [f"store{k}" for k in range(job.stores)], job.store_seconds)
+    workers, samplers = _add_workers(building, job)
+    _add_pulls(building, job, stores, workers, samplers)
     if job.servers:
         _add_servers(building, job, workers)
     elif job.workers > 1:
@@ -71,17 +59,61 @@ def gnn_workload(job: GnnJob, name: str = "job") -> Workload:
     return building.build()
 
 
-def _add_servers(building: WorkloadBuilder, job: GnnJob, workers: list[Item]) -> None:
+def _add_alike(building: WorkloadBuilder, job: GnnJob, kind: str, names: list[str], seconds: float) -> Array:
+    """Add tasks of one kind; their numbers."""
+    held = [job.resources.get(kind, {})] * len(names)
+    return building.add_tasks(names, [kind] * len(names), np.full(len(names), seconds), held)
+
+
+def _add_workers(building: WorkloadBuilder, job: GnnJob) -> tuple[Array, Array]:
+    """Every worker followed by its samplers; the numbers of workers, and of samplers [workers, samplers of each]."""
+    kinds = ["worker", *["sampler"] * job.samplers_per_worker] * job.workers
+    names = []
+    for w in range(job.workers):
+        names += [f"worker{w}", *(f"sampler{w}.{s}" for s in range(job.samplers_per_worker))]
+    seconds = np.tile([job.worker_seconds] + [job.sampler_seconds] * job.samplers_per_worker, job.workers)
+    held = {kind: job.resources.get(kind, {}) for kind in ("worker", "sampler")}
+    numbers = building.add_tasks(names, kinds, seconds, [held[kind] for kind in kinds])
+    numbers = numbers.reshape(job.workers, -1)
+    return numbers[:, 0], numbers[:, 1:]
+
+
+def _add_pulls(building: WorkloadBuilder, job: GnnJob, stores: Array, workers: Array, samplers: Array) -> None:
+    """What every sampler pulls from the stores, and its batch to its worker."""
+    sampler, worker = samplers.reshape(-1), np.repeat(workers, samplers.shape[1])
+    shares = _pull_shares(job)
+    # A row for each sampler: its pulls, then its batch.
+    sources = np.concatenate([np.broadcast_to(stores, shares.shape), sampler[:, None]], axis=1)
+    targets = np.concatenate([np.broadcast_to(sampler[:, None], shares.shape), worker[:, None]], axis=1)
+    sizes = np.concatenate([job.pull_bytes * shares, np.full((len(sampler), 1), job.batch_bytes)], axis=1)
+    wanted = np.concatenate([shares > 0, np.ones((len(sampler), 1), bool)], axis=1)
+    is_pull = np.broadcast_to(np.arange(sources.shape[1]) < len(stores), wanted.shape)[wanted]
+    kinds = ["pull" if each else "batch" for each in is_pull.tolist()]
+    flows = building.add_flows(sources[wanted], targets[wanted], sizes[wanted], kinds)
+    if job.prefetch is not None:
+        of_worker = np.broadcast_to(worker[:, None], wanted.shape)[wanted]
+        lags = np.full(int(is_pull.sum()), job.prefetch)
+        building.add_waits(of_worker[is_pull], flows[is_pull], lags, after_are_flows=True)
+
+
+def _add_servers(building: WorkloadBuilder, job: GnnJob, workers: Array) -> None:
     """Each server holds an equal shard of the model."""
-    shard = job.model_bytes / job.servers
-    for k in range(job.servers):
-        server = building.task(f"server{k}", "server", job.server_seconds, job.resources.get("server"))
-        for worker in workers:
-            building.flow(worker, server, shard, "gradient")
-            building.flow(server, worker, shard, "parameters", arrival_lag=1)
+    servers = _add_alike(building, job, "server", [f"server{k}" for k in range(job.servers)], job.server_seconds)
+    each_server, each_worker = np.repeat(servers, len(workers)), np.tile(workers, len(servers))
+    # For every server and worker: gradients there, then parameters back.
+    sources = np.stack([each_worker, each_server], axis=1).reshape(-1)
+    targets = np.stack([each_server, each_worker], axis=1).reshape(-1)
+    count = len(each_server)
+    building.add_flows(
+        sources,
+        targets,
+        np.full(2 * count, job.model_bytes / job.servers),
+        ["gradient", "parameters"] * count,
+        arrival_lags=np.tile([0, 1], count),
+    )
 
 
-def _add_ring(building: WorkloadBuilder, job: GnnJob, workers: list[Item]) -> None:
+def _add_ring(building: WorkloadBuilder, job: GnnJob, workers: Array) -> None:
     """2(n - 1) steps in which every worker sends one n-th of the model to its right neighbour.
 
     A step is a task without duration beside its worker. Step k of worker w waits for what its left
@@ -89,27 +121,22 @@ def _add_ring(building: WorkloadBuilder, job: GnnJob, workers: list[Item]) -> No
     """
     size = len(workers)
     steps = 2 * (size - 1)
-    rings = [
-        [building.task(f"ring{w}.{k}", "ring", 0.0, job.resources.get("ring"), beside=worker) for k in range(steps)]
-        for w, worker in enumerate(workers)
-    ]
-    for w in range(size):
-        for each in workers:
-            building.wait(each, rings[w][0])
-        right = (w + 1) % size
-        for k in range(steps):
-            target = rings[right][k + 1] if k + 1 < steps else workers[right]
-            building.flow(
-                rings[w][k],
-                target,
-                job.model_bytes / size,
-                "ring",
-                name=f"ring{w}.{k}->",
-                coflow=f"ring {k}",
-                arrival_lag=0 if k + 1 < steps else 1,
-            )
-            if k:
-                building.wait(rings[w][k - 1], rings[w][k])
+    names = [f"ring{w}.{k}" for w in range(size) for k in range(steps)]
+    held = [job.resources.get("ring", {})] * len(names)
+    rings = building.add_tasks(names, ["ring"] * len(names), np.zeros(len(names)), held, np.repeat(workers, steps))
+    rings = rings.reshape(size, steps)
+    building.add_waits(np.tile(workers, size), np.repeat(rings[:, 0], size), np.zeros(size * size, np.int64))
+    right = np.roll(np.concatenate([rings[:, 1:], workers[:, None]], axis=1), -1, axis=0)
+    building.add_flows(
+        rings.reshape(-1),
+        right.reshape(-1),
+        np.full(len(names), job.model_bytes / size),
+        ["ring"] * len(names),
+        names=[f"{name}->" for name in names],
+        coflows=[f"ring {k}" for k in range(steps)] * size,
+        arrival_lags=np.tile(np.arange(steps) == steps - 1, size).astype(np.int64),
+    )
+    building.add_waits(rings[:, :-1].reshape(-1), rings[:, 1:].reshape(-1), np.zeros(size * (steps - 1), np.int64))
 
 
 def _pull_shares(job: GnnJob) -> Array:

@@ -5,6 +5,7 @@ from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.simulate.amounts import Amounts
+from penstock.simulate.routes import carried_by
 from penstock.simulate.state import Routes, Shape
 
 
@@ -19,15 +20,9 @@ def durations_crowded(routes: Routes, amounts: Amounts, slowness: Array) -> Arra
     A flow takes bytes / min over its links of (capacity / flows of one iteration on it). Under `oes` no flow that
     follows itself takes longer, so the longest chain of these is an upper bound of the makespan.
     """
-    flows_on = np.zeros(len(routes.links), np.int64)
-    used = np.bincount(routes.flow_path[routes.flow_path >= 0], minlength=len(routes.paths))
-    for path, count in enumerate(used.tolist()):
-        links = routes.path_links[routes.paths["first"][path] : routes.paths["last"][path]]
-        flows_on[links] += count
-    shares = routes.links["capacity"] / np.maximum(1, flows_on)
-    slowest = np.array(
-        [shares[routes.path_links[path["first"] : path["last"]]].min() for path in routes.paths], np.float64
-    )
+    shares = routes.links["capacity"] / np.maximum(1, carried_by(routes, np.ones(len(routes.flow_path))))
+    slowest = np.full(len(routes.paths), np.inf)
+    np.minimum.at(slowest, routes.crossing_paths, shares[routes.path_links])
     return _durations(routes.flow_path, slowest, amounts.seconds, slowness, amounts.sizes)
 
 

@@ -8,10 +8,11 @@ from penstock.graph.arrays import Array
 
 def successors(items: int, before: Array, after: Array, lags: Array) -> tuple[Array, Array, Array]:
     """For every item its followers: starts (int32 [items + 1]), the followers, and their lags."""
-    order = np.argsort(before, kind="stable")
     starts = np.zeros(items + 1, np.int32)
     np.cumsum(np.bincount(before, minlength=items), out=starts[1:])
-    return starts, after[order].astype(np.int32), lags[order].astype(np.int32)
+    followers, follower_lags = np.empty(len(before), np.int32), np.empty(len(before), np.int32)
+    _scatter(before, after, lags, starts.copy(), followers, follower_lags)
+    return starts, followers, follower_lags
 
 
 def sorted_items(items: int, before: Array, after: Array, lags: Array) -> Array:
@@ -38,6 +39,15 @@ def cycle_among(items: int, before: Array, after: Array, lags: Array) -> list[in
         seen.append(item)
         item = waits_for[item]
     return seen[seen.index(item) :][::-1]
+
+
+@njit(nogil=True, cache=True)
+def _scatter(before: Array, after: Array, lags: Array, free: Array, followers: Array, follower_lags: Array) -> None:
+    """A counting sort by `before`; `free` is where each item's next follower goes."""
+    for edge in range(before.shape[0]):
+        place = free[before[edge]]
+        free[before[edge]] += 1
+        followers[place], follower_lags[place] = after[edge], lags[edge]
 
 
 @njit(nogil=True, cache=True)

@@ -17,10 +17,41 @@ def routes_of(load: Workload, network: Network, placement: Array) -> Routes:
     count, crossings = _number_pairs(
         load.sources, load.targets, placement, machines, network.path_starts, known, flow_path, pairs
     )
-    paths, links = np.empty(count, PATH), np.empty(len(network.capacities), LINK)
-    path_links, link_paths = np.empty(crossings, np.int32), np.empty(crossings, np.int32)
-    _lay_out(pairs, network.path_starts, network.path_links, network.capacities, paths, path_links, links, link_paths)
-    return Routes(flow_path, paths, path_links, links, link_paths)
+    paths, path_links = np.empty(count, PATH), np.empty(crossings, np.int32)
+    _lay_out(pairs, network.path_starts, network.path_links, paths, path_links)
+    return crossed_routes(flow_path, paths, path_links, network.capacities)
+
+
+def crossed_routes(
+    flow_path: Array,
+    paths: Array,
+    path_links: Array,
+    capacities: Array,
+    path_copies: Array | None = None,
+    flow_copies: Array | None = None,
+) -> Routes:
+    """Routes whose `paths` have their `first` and `last`: everything else follows from `path_links` and capacities."""
+    crossings, links = len(path_links), np.empty(len(capacities), LINK)
+    crossing_paths, link_crossings, places = (np.empty(crossings, np.int32) for _ in range(3))
+    _cross(paths, path_links, capacities, links, crossing_paths, link_crossings, places)
+    return Routes(
+        flow_path, paths, path_links, links, crossing_paths, link_crossings, places,
+        np.ones(crossings, np.int32) if path_copies is None else path_copies,
+        np.ones(len(flow_path), np.int32) if flow_copies is None else flow_copies,
+    )  # fmt: skip
+
+
+def paths_on(routes: Routes, link: int) -> Array:
+    """Numbers of the paths that cross a link, ascending."""
+    first, last = routes.links["first"][link], routes.links["last"][link]
+    return np.sort(routes.crossing_paths[routes.link_crossings[first:last]])
+
+
+def carried_by(routes: Routes, flow_amounts: Array) -> Array:
+    """The sum of `flow_amounts` [flows] over the flows that cross each link, float64 [links]."""
+    travels = routes.flow_path >= 0
+    on_path = np.bincount(routes.flow_path[travels], weights=flow_amounts[travels], minlength=len(routes.paths))
+    return np.bincount(routes.path_links, weights=on_path[routes.crossing_paths], minlength=len(routes.links))
 
 
 @njit(nogil=True, cache=True)
@@ -49,37 +80,46 @@ def _number_pairs(
 
 
 @njit(nogil=True, cache=True)
-def _lay_out(
-    pairs: Array,
-    starts: Array,
-    pair_links: Array,
-    capacities: Array,
-    paths: Array,
-    path_links: Array,
-    links: Array,
-    link_paths: Array,
-) -> None:
-    for link in range(links.shape[0]):
-        links[link].capacity = capacities[link]
-        links[link].last = 0
+def _lay_out(pairs: Array, starts: Array, pair_links: Array, paths: Array, path_links: Array) -> None:
+    """Number the crossings path by path."""
     filled = 0
     for path in range(paths.shape[0]):
         paths[path].first = filled
-        paths[path].full = np.inf
         for at in range(starts[pairs[path]], starts[pairs[path] + 1]):
-            link = pair_links[at]
-            path_links[filled] = link
+            path_links[filled] = pair_links[at]
             filled += 1
+        paths[path].last = filled
+
+
+@njit(nogil=True, cache=True)
+def _cross(
+    paths: Array,
+    path_links: Array,
+    capacities: Array,
+    links: Array,
+    crossing_paths: Array,
+    link_crossings: Array,
+    places: Array,
+) -> None:
+    """Fill in the paths' full rates, the links, and the crossings of every link in order of path."""
+    for link in range(links.shape[0]):
+        links[link].capacity = capacities[link]
+        links[link].last = 0
+        links[link].active = 0
+    for path in range(paths.shape[0]):
+        paths[path].full = np.inf
+        for at in range(paths[path].first, paths[path].last):
+            link = path_links[at]
+            crossing_paths[at] = path
             links[link].last += 1
             paths[path].full = min(paths[path].full, capacities[link])
-        paths[path].last = filled
     filled = 0
     for link in range(links.shape[0]):
         links[link].first = filled
         filled += links[link].last
         links[link].last = links[link].first
-    for path in range(paths.shape[0]):
-        for at in range(paths[path].first, paths[path].last):
-            link = path_links[at]
-            link_paths[links[link].last] = path
-            links[link].last += 1
+    for at in range(path_links.shape[0]):
+        link = path_links[at]
+        places[at] = links[link].last
+        link_crossings[places[at]] = at
+        links[link].last += 1

@@ -7,14 +7,14 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.simulate.amounts import Amounts, draw_amounts
-from penstock.simulate.engine import run
+from penstock.simulate.execution import Executor
 from penstock.simulate.network import Network
 from penstock.simulate.pace import step_seconds
 from penstock.simulate.rates import Case, RatePolicy, policy_named, terms_of
 from penstock.simulate.rates.compression import check_coflows, compressed
 from penstock.simulate.rates.families import PRIORITY
 from penstock.simulate.routes import routes_of
-from penstock.simulate.state import CHANGES, DONE, TIMED, Record, Terms, record_for, scratch_for, shape_of
+from penstock.simulate.state import shape_of
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Workload
 
@@ -52,9 +52,8 @@ class Simulator:
         self.speeds = _checked_speeds(speeds, len(network.machines))
         _check_amounts(load, self.amounts)
         self.iterations = len(self.amounts.seconds)
-        self._shape = shape_of(load)
-        self._scratch = scratch_for(self._shape, self.iterations, len(network.capacities))
-        self._nothing = record_for(self._shape, self.iterations, times=False, changes=0)
+        self._shape = shape_of(load, self.iterations)
+        self._executor = Executor()
 
     def under(self, ranks: Array) -> "Simulator":
         """The same under an order of flows, entry [n, f] of `ranks`, by strict priority."""
@@ -64,23 +63,16 @@ class Simulator:
     def makespan(self, placement: Array) -> float:
         """Seconds from the first start to the last end; nothing is recorded."""
         case = self.case(placement)
-        return self._run(case, self.policy.terms(case), self._nothing)
+        return self._executor.run(self.policy.family, case, self.policy.terms(case)).makespan
 
     def timeline(self, placement: Array, segments: bool = False) -> Timeline:
         """Starts and ends of everything, and with `segments` the rates of flows over time."""
-        case, room = self.case(placement), 8 * self.amounts.sizes.size if segments else 0
-        began = perf_counter()
+        case, began = self.case(placement), perf_counter()
         terms = self.policy.terms(case)
-        while True:
-            record = record_for(self._shape, self.iterations, times=True, changes=room)
-            makespan = self._run(case, terms, record)
-            if self._scratch.numbers[CHANGES] <= room:
-                break
-            room = int(self._scratch.numbers[CHANGES])
+        makespan, events, record = self._executor.run(self.policy.family, case, terms, times=True, segments=segments)
         return Timeline(
-            self.load, self.network, case, terms.weight, record.starts, record.ends, makespan,
-            int(self._scratch.numbers[TIMED]), perf_counter() - began, record.owner,
-            record.changes[: self._scratch.numbers[CHANGES]],
+            self.load, self.network, case, terms.weight, record.starts, record.ends, makespan, events,
+            perf_counter() - began, record.owner, record.changes,
         )  # fmt: skip
 
     def case(self, placement: Array) -> Case:
@@ -93,17 +85,6 @@ class Simulator:
             self._shape, load.order, load.coflows, routes, self.amounts, slowness,
             load.task_kinds, load.flow_kinds, load.microbatches, load.layers,
         )  # fmt: skip
-
-    def _run(self, case: Case, terms: Terms, record: Record) -> float:
-        seconds, sizes = self.amounts
-        makespan = run(
-            self.policy.family, self._shape, case.routes, seconds, case.slowness, sizes, terms, self._scratch, record
-        )
-        if self._scratch.numbers[DONE] != self.iterations * self.load.items:
-            raise PenstockError(
-                "The simulation stopped before everything had run: some item waits for a later iteration."
-            )
-        return float(makespan)
 
 
 def with_queues(simulator: Simulator, placement: Array, queues: int) -> Simulator:

@@ -52,10 +52,12 @@ LINK = np.dtype(
     [
         ("capacity", np.float64),  # bytes/s
         ("load", np.float64),  # weight of the flows on it; or what is left of its capacity
-        ("first", np.int32),  # the paths that cross it are link_paths[first:last]
+        ("first", np.int32),  # the paths that cross it are those of the crossings link_crossings[first:last]
         ("last", np.int32),
+        ("active", np.int32),  # paths with flows that cross it: the first so many of these
         ("crossing", np.int32),  # flows
         ("dirty", np.int32),  # 1: its load changed since links were last shared
+        ("padding", np.int32),  # up to a multiple of 8 bytes
     ]
 )
 CHANGE = np.dtype([("when", np.float64), ("speed", np.float64), ("serial", np.int64)])
@@ -78,13 +80,22 @@ class Shape(NamedTuple):
 
 
 class Routes(NamedTuple):
-    """The paths that a placement uses, numbered anew, and the links they cross."""
+    """The paths that a placement uses, numbered anew, and the links they cross.
+
+    A crossing is an entry of `path_links`: one path on one link. The engine reorders `link_crossings` within each link,
+    paths with flows first, and keeps `crossing_places` in step. The copies are 1 except where one path, flow or link
+    stands for several of its kind (see `symmetry`).
+    """
 
     flow_path: Array  # int32 [flows]: -1 within one machine
     paths: Array  # PATH
-    path_links: Array  # int32
+    path_links: Array  # int32 [crossings]
     links: Array  # LINK
-    link_paths: Array  # int32
+    crossing_paths: Array  # int32 [crossings]: the path of each
+    link_crossings: Array  # int32 [crossings]: crossings by link
+    crossing_places: Array  # int32 [crossings]: where each stands in `link_crossings`
+    path_copies: Array  # int32 [crossings]: paths like this one on each link like this one
+    flow_copies: Array  # int32 [flows]: flows like this one on each path like its own
 
 
 class Terms(NamedTuple):
@@ -106,7 +117,7 @@ class Scratch(NamedTuple):
     touched: Array  # int32 [groups]: groups, or queues, that flows came to or left since links were last shared
     spare: Array  # float64 [rows, links]: bytes/s; row 0 is the capacities
     rows: Array  # int64 [rows, 2]: see `rates.priority`
-    closed: Array  # int64 [paths]: likewise
+    closed: Array  # int64 [links]: likewise
     dirty: Array  # int32 [links + 1]
     ends: Array  # float64: binary heap of running tasks
     tasks: Array  # int32
@@ -114,6 +125,7 @@ class Scratch(NamedTuple):
     ended: Array  # int64: stack of iteration * items + item
     ready: Array  # int64: likewise
     numbers: Array  # int64: the counters named above
+    clock: Array  # float64 [1]: seconds simulated so far
 
 
 class Record(NamedTuple):
@@ -125,15 +137,23 @@ class Record(NamedTuple):
     changes: Array  # CHANGE
 
 
-def shape_of(load: Workload) -> Shape:
-    """The workload's arrays for kernels."""
-    starts, followers, lags = successors(load.items, load.before, load.after, load.lags)
-    waits = np.zeros((int(load.lags.max(initial=0)) + 1, load.items), np.int32)
-    np.add.at(waits, (load.lags, load.after), 1)
-    own = (load.before == load.after) & (load.before >= load.tasks) & (load.lags > 0)
-    alone = len(np.unique(load.before[own])) == load.flows
-    overlap = int(load.lags[own].max(initial=1)) if alone else 0
-    return Shape(load.tasks, load.flows, starts, followers, lags, np.cumsum(waits, axis=0, dtype=np.int32), overlap)
+def shape_of(load: Workload, iterations: int) -> Shape:
+    """The arrays of a workload for kernels that simulate so many iterations."""
+    return shape_from(load.tasks, load.flows, load.before, load.after, load.lags, iterations)
+
+
+def shape_from(tasks: int, flows: int, before: Array, after: Array, lags: Array, iterations: int) -> Shape:
+    """The arrays of tasks and flows, numbered in this order, with their dependencies."""
+    items = tasks + flows
+    starts, followers, follower_lags = successors(items, before, after, lags)
+    rows = min(int(lags.max(initial=0)) + 1, iterations)
+    waits = np.zeros((rows, items), np.int32)
+    for lag in range(rows):
+        waits[lag:] += np.bincount(after[lags == lag], minlength=items).astype(np.int32)
+    own = (before == after) & (before >= tasks) & (lags > 0)
+    alone = len(np.unique(before[own])) == flows
+    overlap = int(lags[own].max(initial=1)) if alone else 0
+    return Shape(tasks, flows, starts, followers, follower_lags, waits, overlap)
 
 
 def scratch_for(load: Shape, iterations: int, links: int) -> Scratch:
@@ -150,7 +170,7 @@ def scratch_for(load: Shape, iterations: int, links: int) -> Scratch:
         touched=np.empty(groups, np.int32),
         spare=np.empty((_ROWS, links)),
         rows=np.empty((_ROWS, 2), np.int64),
-        closed=np.empty(groups, np.int64),
+        closed=np.empty(links, np.int64),
         dirty=np.empty(links + 1, np.int32),
         ends=np.empty(iterations * load.tasks),
         tasks=np.empty(iterations * load.tasks, np.int32),
@@ -158,6 +178,7 @@ def scratch_for(load: Shape, iterations: int, links: int) -> Scratch:
         ended=np.empty(iterations * items, np.int64),
         ready=np.empty(iterations * items, np.int64),
         numbers=np.empty(12, np.int64),
+        clock=np.empty(1),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.simulate.network import Network
 from penstock.simulate.rates.policy import Case
+from penstock.simulate.routes import carried_by
 from penstock.simulate.workload import Workload
 
 
@@ -49,15 +50,7 @@ class Timeline:
     @cached_property
     def link_bytes(self) -> Array:
         """Bytes over every link."""
-        sent = self.case.amounts.sizes.sum(axis=0)
-        out = np.zeros(len(self.network.capacities))
-        routes = self.case.routes
-        on_path = np.bincount(
-            routes.flow_path[routes.flow_path >= 0], weights=sent[routes.flow_path >= 0], minlength=len(routes.paths)
-        )
-        for path, size in zip(routes.paths, on_path, strict=True):
-            out[routes.path_links[path["first"] : path["last"]]] += size
-        return out
+        return carried_by(self.case.routes, self.case.amounts.sizes.sum(axis=0))
 
     @property
     def link_use(self) -> Array:

@@ -34,6 +34,7 @@ def open_groups(
     numbers[:] = 0
     for link in range(links.shape[0]):
         spare[0, link] = links[link].capacity
+        links[link].active = 0
         links[link].load = 0.0
         links[link].crossing = 0
         links[link].dirty = 0
@@ -44,7 +45,7 @@ def open_groups(
         if family != PRIORITY:
             clear_group(groups, path, path, 0, path, 0.0)
     if family == PRIORITY:
-        open_ranks(groups, paths, rows, closed, numbers)
+        open_ranks(groups, rows, closed, numbers)
 
 
 @inner
@@ -55,6 +56,9 @@ def let_in(
     links: Array,
     paths: Array,
     path_links: Array,
+    link_crossings: Array,
+    places: Array,
+    path_copies: Array,
     order: Array,
     touched: Array,
     dirty: Array,
@@ -63,19 +67,22 @@ def let_in(
     weight: float,
     size: float,
     rank: int,
+    copies: int,
     now: float,
     changes: Array,
     numbers: Array,
 ) -> int:
-    """A flow starts; the serial of the group whose speed it has."""
+    """A flow, and those it stands for, starts; the serial of the group whose speed it has."""
     if family == PROPORTIONAL:
-        enter(groups, flows, path, instance, size, now)
-        shift_load(links, paths, path_links, dirty, numbers, path, weight, 1)
+        enter(groups, flows, path, instance, size, copies, now)
+        shift_load(
+            links, paths, path_links, link_crossings, places, path_copies, dirty, numbers, path, weight, copies
+        )
         return path
     if family == PRIORITY:
         group = group_of_rank(groups, paths, numbers, path, rank, now)
         touch(groups, touched, numbers, group)
-        enter(groups, flows, group, instance, size, now)
+        enter(groups, flows, group, instance, size, copies, now)
         return int(groups[group].serial)
     join_queue(groups, flows, paths, order, instance, path, size, family == BY_TIME_LEFT, now, changes, numbers)
     return instance
@@ -87,6 +94,7 @@ def let_out(
     groups: Array,
     flows: Array,
     tree: Array,
+    flow_copies: Array,
     touched: Array,
     group: int,
     now: float,
@@ -108,7 +116,7 @@ def let_out(
     while groups[group].root != NONE and flows[groups[group].root].key <= clock * (1 + SAME):
         ended[many] = groups[group].root
         many += 1
-        take_first(groups, flows, group)
+        take_first(groups, flows, flow_copies, group)
     return many
 
 
@@ -119,7 +127,10 @@ def share_links(
     flows: Array,
     tree: Array,
     links: Array,
-    link_paths: Array,
+    crossing_paths: Array,
+    link_crossings: Array,
+    places: Array,
+    path_copies: Array,
     paths: Array,
     path_links: Array,
     order: Array,
@@ -136,14 +147,16 @@ def share_links(
     """New rates after flows came or went."""
     if family == PROPORTIONAL:
         share_by_weight(
-            groups, flows, tree, links, link_paths, paths, path_links, dirty, ceiling, now, changes, numbers
-        )
+            groups, flows, tree, links, crossing_paths, link_crossings, places, paths, path_links, dirty, ceiling, now,
+            changes, numbers,
+        )  # fmt: skip
     elif family == PRIORITY:
         share_by_rank(
-            groups, flows, tree, links, link_paths, paths, path_links, order, touched, spare, rows, closed,
-            dirty, now, changes, numbers,
+            groups, flows, tree, links, crossing_paths, link_crossings, places, path_copies, paths, path_links, order,
+            touched, spare, rows, closed, dirty, now, changes, numbers,
         )  # fmt: skip
     else:
         share_in_order(
-            groups, flows, tree, links, paths, path_links, order, spare, family == BY_TIME_LEFT, now, changes, numbers
-        )
+            groups, flows, tree, links, paths, path_links, path_copies, order, spare, family == BY_TIME_LEFT, now,
+            changes, numbers,
+        )  # fmt: skip

@@ -12,7 +12,7 @@ from penstock.simulate.inner import inner
 from penstock.simulate.rates.groups import set_speed
 
 FULL = 1e-9  # of a link's capacity: what rounding leaves of a full link
-OPEN = np.iinfo(np.int64).max  # no link of the path is known to be full
+OPEN = np.iinfo(np.int64).max  # the link is not known to be full
 _LIKE = 1e-13  # relative: speeds closer than this differ by rounding
 
 
@@ -22,7 +22,9 @@ def fill_rank(
     flows: Array,
     tree: Array,
     links: Array,
-    link_paths: Array,
+    crossing_paths: Array,
+    link_crossings: Array,
+    path_copies: Array,
     paths: Array,
     path_links: Array,
     order: Array,
@@ -41,7 +43,7 @@ def fill_rank(
         group = order[k]
         path = groups[group].path
         groups[group].shared = groups[group].count
-        if closed[path] != OPEN:
+        if _closed(paths, path_links, closed, path):
             set_speed(groups, flows, tree, group, 0.0, now, changes, numbers)
             continue
         unsettled += 1
@@ -51,7 +53,7 @@ def fill_rank(
             # Counts instead of branches here and below: no processor could guess these.
             dirty[crossed] = link
             crossed += links[link].crossing == 0
-            links[link].crossing += groups[group].count
+            links[link].crossing += groups[group].count * path_copies[at]
     while unsettled > 0:
         tightest, load, crossing, kept = NONE, np.inf, 1.0, 0
         for k in range(crossed):
@@ -62,13 +64,15 @@ def fill_rank(
             if spare[link] * crossing < load * links[link].crossing:
                 tightest, load, crossing = int(link), spare[link], float(links[link].crossing)
         crossed, least = kept, load / crossing
-        for k in range(links[tightest].first, links[tightest].last):
-            path = link_paths[k]
-            closed[path] = min(closed[path], rank)
+        closed[tightest] = rank
+        for k in range(links[tightest].first, links[tightest].first + links[tightest].active):
+            path = crossing_paths[link_crossings[k]]
             group = paths[path].filling
             if group != NONE:
                 paths[path].filling = NONE
-                _take_elsewhere(links, paths, path_links, spare, path, tightest, groups[group].count, least)
+                _take_elsewhere(
+                    links, paths, path_links, path_copies, spare, path, tightest, groups[group].count, least
+                )
                 change_speed(groups, flows, tree, group, least, now, changes, numbers)
                 unsettled -= 1
         spare[tightest] = 0.0
@@ -86,27 +90,45 @@ def change_speed(
 
 
 @inner
-def take_all(links: Array, paths: Array, path_links: Array, spare: Array, path: int) -> float:
-    """Take all that is left along a path (bytes/s)."""
+def take_all(links: Array, paths: Array, path_links: Array, path_copies: Array, spare: Array, path: int) -> float:
+    """Take all that is left along a path, and along each that it stands for (bytes/s of one path)."""
     least = np.inf
     for at in range(paths[path].first, paths[path].last):
-        least = min(least, spare[path_links[at]])
+        least = min(least, spare[path_links[at]] / path_copies[at])
     if least > 0:
         for at in range(paths[path].first, paths[path].last):
             link = path_links[at]
-            left = spare[link] - least
+            left = spare[link] - least * path_copies[at]
             spare[link] = left if left > FULL * links[link].capacity else 0.0
     return least
 
 
 @inner
+def _closed(paths: Array, path_links: Array, closed: Array, path: int) -> bool:
+    """Whether an earlier rank filled a link of a path."""
+    for at in range(paths[path].first, paths[path].last):
+        if closed[path_links[at]] != OPEN:
+            return True
+    return False
+
+
+@inner
 def _take_elsewhere(
-    links: Array, paths: Array, path_links: Array, spare: Array, path: int, tightest: int, count: int, rate: float
+    links: Array,
+    paths: Array,
+    path_links: Array,
+    path_copies: Array,
+    spare: Array,
+    path: int,
+    tightest: int,
+    count: int,
+    rate: float,
 ) -> None:
-    """Take what `count` flows get from the links of their path, all but the tightest."""
+    """Take what `count` flows of a path get from the links of that path, all but the tightest."""
     for at in range(paths[path].first, paths[path].last):
         link = path_links[at]
         if link != tightest:
-            links[link].crossing -= count
-            left = spare[link] - rate * count
+            taken = count * path_copies[at]
+            links[link].crossing -= taken
+            left = spare[link] - rate * taken
             spare[link] = left if left > FULL * links[link].capacity else 0.0

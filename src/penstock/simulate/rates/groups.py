@@ -24,8 +24,8 @@ def clear_group(groups: Array, group: int, path: int, rank: int, serial: int, no
 
 
 @inner
-def enter(groups: Array, flows: Array, group: int, instance: int, size: float, now: float) -> None:
-    """Let a flow into a group: it ends when the group's clock has moved on by `size`."""
+def enter(groups: Array, flows: Array, group: int, instance: int, size: float, copies: int, now: float) -> None:
+    """Let a flow into a group: it ends when the group's clock has moved on by `size`; it stands for so many."""
     if groups[group].count == 0:
         groups[group].clock = 0.0
     else:
@@ -35,15 +35,16 @@ def enter(groups: Array, flows: Array, group: int, instance: int, size: float, n
     flows[instance].child = NONE
     flows[instance].sibling = NONE
     groups[group].root = meld(groups[group].root, instance, flows)
-    groups[group].count += 1
+    groups[group].count += copies
     groups[group].changed = 1
 
 
 @inner
-def take_first(groups: Array, flows: Array, group: int) -> None:
-    """Take the flow that ends first out of its group."""
-    groups[group].root = without_root(groups[group].root, flows)
-    groups[group].count -= 1
+def take_first(groups: Array, flows: Array, flow_copies: Array, group: int) -> None:
+    """Take the flow that ends first, and those it stands for, out of its group."""
+    first = groups[group].root
+    groups[group].root = without_root(first, flows)
+    groups[group].count -= flow_copies[first % flow_copies.shape[0]]
     groups[group].changed = 1
 
 

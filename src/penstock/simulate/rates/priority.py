@@ -9,21 +9,21 @@ were changes no rate; any other changes none of the ranks before the first that 
 from penstock.graph.arrays import Array
 from penstock.simulate.heaps import NONE
 from penstock.simulate.inner import inner
+from penstock.simulate.rates.active import activate, deactivate
 from penstock.simulate.rates.filling import OPEN, change_speed, fill_rank, take_all
 from penstock.simulate.rates.groups import clear_group, set_speed
 from penstock.simulate.state import ACTIVE, FREE, ROWS, SERIALS, TOUCHED
 
 
 @inner
-def open_ranks(groups: Array, paths: Array, rows: Array, closed: Array, numbers: Array) -> None:
+def open_ranks(groups: Array, rows: Array, closed: Array, numbers: Array) -> None:
     """All groups on the free list, no rank served."""
     for group in range(groups.shape[0]):
         groups[group].after = group + 1
     groups[groups.shape[0] - 1].after = NONE
     numbers[FREE] = 0
     numbers[ROWS], rows[0, 1] = 1, 0
-    for path in range(paths.shape[0]):
-        closed[path] = OPEN
+    closed[:] = OPEN
 
 
 @inner
@@ -52,7 +52,10 @@ def share_by_rank(
     flows: Array,
     tree: Array,
     links: Array,
-    link_paths: Array,
+    crossing_paths: Array,
+    link_crossings: Array,
+    places: Array,
+    path_copies: Array,
     paths: Array,
     path_links: Array,
     order: Array,
@@ -68,9 +71,11 @@ def share_by_rank(
     """New speeds for the listed groups from the first touched rank on.
 
     Row r of `spare` is what r ranks leave of the links; `rows` has the last of them and where it ends in `order`.
-    The last row is for all ranks for which there is no row. `closed` is the rank that filled a link of a path.
+    The last row is for all ranks for which there is no row. `closed` is the rank that filled a link.
     """
-    from_rank = _list_touched(groups, flows, tree, paths, order, touched, now, changes, numbers)
+    from_rank = _list_touched(
+        groups, flows, tree, links, link_crossings, places, paths, path_links, order, touched, now, changes, numbers
+    )
     if from_rank == OPEN:
         return
     row, last = numbers[ROWS] - 1, spare.shape[0] - 1
@@ -79,8 +84,8 @@ def share_by_rank(
     k, work = rows[row, 1], row
     if k < numbers[ACTIVE]:
         from_rank = min(from_rank, groups[order[k]].rank)
-    for path in range(paths.shape[0]):
-        closed[path] = closed[path] if closed[path] < from_rank else OPEN
+    for link in range(links.shape[0]):
+        closed[link] = closed[link] if closed[link] < from_rank else OPEN
     while k < numbers[ACTIVE]:
         first, rank = k, groups[order[k]].rank
         while k < numbers[ACTIVE] and groups[order[k]].rank == rank:
@@ -94,12 +99,12 @@ def share_by_rank(
         if k == first + 1:
             group = order[first]
             groups[group].shared = groups[group].count
-            rate = take_all(links, paths, path_links, spare[work], groups[group].path) / groups[group].count
-            change_speed(groups, flows, tree, group, rate, now, changes, numbers)
+            rate = take_all(links, paths, path_links, path_copies, spare[work], groups[group].path)
+            change_speed(groups, flows, tree, group, rate / groups[group].count, now, changes, numbers)
         else:
             fill_rank(
-                groups, flows, tree, links, link_paths, paths, path_links, order, first, k, spare[work], closed, dirty,
-                now, changes, numbers,
+                groups, flows, tree, links, crossing_paths, link_crossings, path_copies, paths, path_links, order,
+                first, k, spare[work], closed, dirty, now, changes, numbers,
             )  # fmt: skip
     numbers[ROWS] = row + 1
 
@@ -109,7 +114,11 @@ def _list_touched(
     groups: Array,
     flows: Array,
     tree: Array,
+    links: Array,
+    link_crossings: Array,
+    places: Array,
     paths: Array,
+    path_links: Array,
     order: Array,
     touched: Array,
     now: float,
@@ -117,59 +126,93 @@ def _list_touched(
     numbers: Array,
 ) -> int:
     """Bring the list up to date with the groups that flows came to or left; the first rank whose rates may change."""
-    from_rank = OPEN
+    from_rank, unlisted, heads = OPEN, 0, 0
     for k in range(numbers[TOUCHED]):
         group = touched[k]
         if groups[group].count == 0:
             path = groups[group].path
             set_speed(groups, flows, tree, group, 0.0, now, changes, numbers)
             if paths[path].member == group:
-                from_rank = min(from_rank, _unlist(groups, paths, order, numbers, path))
+                from_rank = min(from_rank, groups[group].rank)
+                paths[path].member = NONE
+                deactivate(links, paths, path_links, link_crossings, places, path)
+                unlisted += 1
             _free_group(groups, paths, numbers, group)
     for k in range(numbers[TOUCHED]):
         group = touched[k]
         path = groups[group].path
         head, listed = paths[path].groups, paths[path].member
         if head != listed:
-            if listed != NONE:
-                _unlist(groups, paths, order, numbers, path)
+            if listed == NONE:
+                activate(links, paths, path_links, link_crossings, places, path)
+            else:
+                unlisted += 1
                 set_speed(groups, flows, tree, listed, 0.0, now, changes, numbers)
-            if head != NONE:
-                _list(groups, paths, order, numbers, path)
-                from_rank = min(from_rank, groups[head].rank)
+            # A path with a listed group, or with a group that has flows, has a head.
+            paths[path].member = head
+            touched[heads] = head  # never ahead of what is read
+            heads += 1
+            from_rank = min(from_rank, groups[head].rank)
         elif head == group and groups[group].count != groups[group].shared:
             from_rank = min(from_rank, groups[group].rank)
         elif groups[group].count > 0:
             set_speed(groups, flows, tree, group, groups[group].speed, now, changes, numbers)
     numbers[TOUCHED] = 0
+    if unlisted > 0:
+        _drop_unlisted(groups, paths, order, numbers)
+    if heads > 0:
+        _merge_heads(groups, order, touched, heads, numbers)
     return int(from_rank)
 
 
 @inner
-def _list(groups: Array, paths: Array, order: Array, numbers: Array, path: int) -> None:
-    """List the first group of a path."""
-    head = paths[path].groups
-    paths[path].member = head
-    place = numbers[ACTIVE]
-    while place > 0 and groups[order[place - 1]].rank > groups[head].rank:
-        order[place] = order[place - 1]
-        place -= 1
-    order[place] = head
-    numbers[ACTIVE] += 1
+def _drop_unlisted(groups: Array, paths: Array, order: Array, numbers: Array) -> None:
+    """Take those off the list that are no longer their path's listed group."""
+    kept = 0
+    for k in range(numbers[ACTIVE]):
+        group = order[k]
+        order[kept] = group
+        kept += paths[groups[group].path].member == group
+    numbers[ACTIVE] = kept
 
 
 @inner
-def _unlist(groups: Array, paths: Array, order: Array, numbers: Array, path: int) -> int:
-    """Take the group of a path off the list; its rank."""
-    group = paths[path].member
-    paths[path].member = NONE
-    place = 0
-    while order[place] != group:
-        place += 1
-    numbers[ACTIVE] -= 1
-    for k in range(place, numbers[ACTIVE]):
-        order[k] = order[k + 1]
-    return int(groups[group].rank)
+def _merge_heads(groups: Array, order: Array, heads: Array, count: int, numbers: Array) -> None:
+    """Put new heads on the list by rank, behind those of the same rank."""
+    active = numbers[ACTIVE]
+    _sort_by_rank(groups, heads, order, active, count)
+    here, new = active - 1, count - 1
+    while new >= 0:
+        if here >= 0 and groups[order[here]].rank > groups[heads[new]].rank:
+            order[here + new + 1] = order[here]
+            here -= 1
+        else:
+            order[here + new + 1] = heads[new]
+            new -= 1
+    numbers[ACTIVE] = active + count
+
+
+@inner
+def _sort_by_rank(groups: Array, heads: Array, room: Array, offset: int, count: int) -> None:
+    """Sort heads[:count] by rank, those of one rank as they are: merges of ever longer runs, in room[offset:]."""
+    width = 1
+    while width < count:
+        for first in range(0, count, 2 * width):
+            middle, last = min(first + width, count), min(first + 2 * width, count)
+            if middle == last or groups[heads[middle - 1]].rank <= groups[heads[middle]].rank:
+                continue
+            for k in range(first, middle):
+                room[offset + k] = heads[k]
+            left, right, k = first, middle, first
+            while left < middle:
+                if right < last and groups[heads[right]].rank < groups[room[offset + left]].rank:
+                    heads[k] = heads[right]
+                    right += 1
+                else:
+                    heads[k] = room[offset + left]
+                    left += 1
+                k += 1
+        width *= 2
 
 
 @inner

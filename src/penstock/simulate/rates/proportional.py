@@ -5,21 +5,37 @@ speed, so a path is a group, and a flow that comes or goes changes the speed onl
 """
 
 from penstock.graph.arrays import Array
+from penstock.simulate.heaps import NONE
 from penstock.simulate.inner import inner
+from penstock.simulate.rates.active import activate, deactivate
 from penstock.simulate.rates.groups import set_speed
 from penstock.simulate.state import DIRTY
 
 
 @inner
 def shift_load(
-    links: Array, paths: Array, path_links: Array, dirty: Array, numbers: Array, path: int, weight: float, flows: int
+    links: Array,
+    paths: Array,
+    path_links: Array,
+    link_crossings: Array,
+    places: Array,
+    path_copies: Array,
+    dirty: Array,
+    numbers: Array,
+    path: int,
+    weight: float,
+    flows: int,
 ) -> None:
-    """Add so many flows (1 or -1) and their weight to every link of a path."""
+    """Add so many flows of one weight to every link of a path; a negative number takes them away."""
+    if paths[path].member == NONE:
+        paths[path].member = path
+        activate(links, paths, path_links, link_crossings, places, path)
     for at in range(paths[path].first, paths[path].last):
         link = path_links[at]
-        links[link].crossing += flows
+        changed = flows * path_copies[at]
+        links[link].crossing += changed
         # An idle link carries nothing: rounding of earlier weights ends here.
-        links[link].load = links[link].load + weight if links[link].crossing > 0 else 0.0
+        links[link].load = links[link].load + weight * changed if links[link].crossing > 0 else 0.0
         if links[link].dirty == 0:
             links[link].dirty = 1
             dirty[numbers[DIRTY]] = link
@@ -32,7 +48,9 @@ def share_by_weight(
     flows: Array,
     tree: Array,
     links: Array,
-    link_paths: Array,
+    crossing_paths: Array,
+    link_crossings: Array,
+    places: Array,
     paths: Array,
     path_links: Array,
     dirty: Array,
@@ -45,15 +63,18 @@ def share_by_weight(
     for k in range(numbers[DIRTY]):
         link = dirty[k]
         links[link].dirty = 0
-        for at in range(links[link].first, links[link].last):
-            path = link_paths[at]
-            if groups[path].count > 0 or groups[path].changed == 1:
-                speed = 0.0
-                if groups[path].count > 0:
-                    speed = ceiling
-                    for each in range(paths[path].first, paths[path].last):
-                        crossed = path_links[each]
-                        if links[crossed].load > 0:
-                            speed = min(speed, links[crossed].capacity / links[crossed].load)
-                set_speed(groups, flows, tree, path, speed, now, changes, numbers)
+        # From the last to the first: a path that is taken out is replaced by one that was looked at already.
+        for place in range(links[link].first + links[link].active - 1, links[link].first - 1, -1):
+            path = crossing_paths[link_crossings[place]]
+            if groups[path].count == 0:
+                set_speed(groups, flows, tree, path, 0.0, now, changes, numbers)
+                paths[path].member = NONE
+                deactivate(links, paths, path_links, link_crossings, places, path)
+                continue
+            speed = ceiling
+            for each in range(paths[path].first, paths[path].last):
+                crossed = path_links[each]
+                if links[crossed].load > 0:
+                    speed = min(speed, links[crossed].capacity / links[crossed].load)
+            set_speed(groups, flows, tree, path, speed, now, changes, numbers)
     numbers[DIRTY] = 0

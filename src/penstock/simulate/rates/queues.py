@@ -65,6 +65,7 @@ def share_in_order(
     links: Array,
     paths: Array,
     path_links: Array,
+    path_copies: Array,
     order: Array,
     spare: Array,
     by_time_left: bool,
@@ -80,7 +81,7 @@ def share_in_order(
     left[:] = spare[0]
     for k in range(numbers[ACTIVE]):
         path = order[k]
-        rate = take_all(links, paths, path_links, left, path)
+        rate = take_all(links, paths, path_links, path_copies, left, path)
         if rate == groups[path].speed:
             continue
         _serve_head(groups, flows, path, by_time_left, now)

@@ -10,13 +10,13 @@ is an order of coflows, to be set before training starts, as the factors are.
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.simulate.engine import run
+from penstock.simulate.execution import Executor
 from penstock.simulate.levels import durations_alone, tails
 from penstock.simulate.pace import step_seconds
 from penstock.simulate.rates.families import PRIORITY
 from penstock.simulate.rates.hermod import model_ranks
 from penstock.simulate.rates.policy import Case, RatePolicy, terms_of
-from penstock.simulate.state import Terms, record_for, scratch_for
+from penstock.simulate.state import Terms
 
 _ROUNDS = 4
 _SAME = 1e-9  # relative: tails closer than this are one rank
@@ -49,11 +49,7 @@ def _by_tails(case: Case, durations: Array) -> Array:
 
 def _tried(case: Case, ranks: Array) -> tuple[float, Array]:
     """Seconds of a step under an order, and what every item took."""
-    seconds, sizes = case.amounts
-    record = record_for(case.shape, len(seconds), times=True, changes=0)
-    scratch = scratch_for(case.shape, len(seconds), len(case.routes.links))
-    terms = terms_of(case, rank=ranks)
-    run(PRIORITY, case.shape, case.routes, seconds, case.slowness, sizes, terms, scratch, record)
+    record = Executor().run(PRIORITY, case, terms_of(case, rank=ranks), times=True).record
     return step_seconds(case, record.ends), record.ends - record.starts
 
 
