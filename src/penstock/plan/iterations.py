@@ -5,6 +5,7 @@ simulated run is as busy as that of a long run. Large clusters are simulated ove
 reads from some of the far parts at a time, in turn and so much more from each: as many bytes, in fewer flows.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +51,7 @@ def draw_iterations(load: Workload, seed: int, spreads: dict[str, Spread], ahead
     drawn = _balanced(draw_amounts(load, period, seed, spreads), load)
     one = _in_turns(drawn, load, turns) if turns > 1 else drawn
     # A third of the run fills the pipeline, the end runs it dry, and whole periods are left between.
-    count = _PERIODS * period if not large else max(_PERIODS * period, -(-(2 * period + ahead + 1) * 3 // 2))
+    count = -(-(period + ahead + 1) * 3 // 2) if large else _PERIODS * period
     return Iterations(one, _repeated(one, count), turns)
 
 
@@ -84,7 +85,7 @@ def _in_turns(amounts: Amounts, load: Workload, turns: int) -> Amounts:
     seconds, sizes = amounts.seconds.copy(), amounts.sizes.copy()
     iterations = np.arange(len(sizes))
     serving = np.array([kind == "serve" for kind in load.task_kinds])
-    for number, flows in enumerate(_reads(load)):
+    for number, flows in _reads(load):
         # The largest first, so that every turn has about as many bytes; neighbours begin with different parts.
         far = flows[load.flow_bytes[flows] <= _NEAR * load.flow_bytes[flows].mean()]
         ranked = far[np.argsort(-load.flow_bytes[far], kind="stable")]
@@ -96,12 +97,17 @@ def _in_turns(amounts: Amounts, load: Workload, turns: int) -> Amounts:
     return Amounts(seconds, sizes)
 
 
-def _reads(load: Workload) -> list[Array]:
-    """The flows between all parts and one task, of one kind, for every such task: int64 each."""
+def _reads(load: Workload) -> list[tuple[int, Array]]:
+    """The flows between all parts and one task, of one kind, and the task's number among those with such flows."""
     stores = np.array([kind == "store" for kind in load.task_kinds])[load.beside]
     groups: dict[tuple[str, int], list[int]] = {}
     for flow, (source, target) in enumerate(zip(load.sources.tolist(), load.targets.tolist(), strict=True)):
         if stores[source] != stores[target]:
             other = target if stores[source] else source
             groups.setdefault((load.flow_kinds[flow], other), []).append(flow)
-    return [np.array(flows) for flows in groups.values()]
+    seen: Counter[str] = Counter()
+    found = []
+    for (kind, _), flows in groups.items():
+        found.append((seen[kind], np.array(flows)))
+        seen[kind] += 1
+    return found

@@ -14,7 +14,7 @@ from penstock.simulate.building import Item, WorkloadBuilder
 from penstock.simulate.workload import Workload
 
 
-_ROUNDS = 16
+_ROUNDS = 8
 """Steps of a ring that are simulated at most."""
 
 
