@@ -145,22 +145,24 @@ class WorkloadBuilder:
         kinds: Sequence[str],
         *,
         names: Sequence[str] | None = None,
-        coflows: Sequence[str] | None = None,
+        coflows: tuple[Sequence[str], Array] | None = None,
         arrival_lags: Array | None = None,
     ) -> Array:
         """Add flows between tasks of these numbers, with all that `flow` makes them wait for; their numbers.
 
-        `coflows` has a label for every flow; without, a flow belongs to those with the same target and lag.
+        `coflows` has labels, and the number of its label for every flow; without, a flow belongs to those with the same
+        target and lag.
         """
         count, first = len(sources), len(self._flows.names)
         numbers = np.arange(first, first + count)
         lags = np.zeros(count, np.int64) if arrival_lags is None else arrival_lags
         titles, froms, tos = self._tasks.names, sources.tolist(), targets.tolist()
-        if coflows is None:
-            coflows = [f"to {titles[target]} after {lag}" for target, lag in zip(tos, lags.tolist(), strict=True)]
+        labels, label_of = self._to_targets(targets, lags) if coflows is None else coflows
+        label_numbers = np.array([self._coflow(label) for label in labels], np.int64)
         named = names or [f"{titles[source]}->{titles[target]}" for source, target in zip(froms, tos, strict=True)]
-        labels = [self._coflow(label) for label in coflows]
-        columns = (named, kinds, froms, tos, sizes.tolist(), labels, [0] * count, [0] * count)
+        columns = (
+            named, kinds, froms, tos, sizes.tolist(), label_numbers[label_of].tolist(), [0] * count, [0] * count,
+        )  # fmt: skip
         for column, values in zip(self._flows, columns, strict=True):
             column.extend(values)
         flows, none = -1 - numbers, np.zeros(count, np.int64)
@@ -184,6 +186,16 @@ class WorkloadBuilder:
             self._wait_blocks.append(np.array(self._waits, np.int64))
             self._waits = []
         self._wait_blocks.append(np.stack([before, after, lags], axis=1).astype(np.int64))
+
+    def _to_targets(self, targets: Array, lags: Array) -> tuple[list[str], Array]:
+        """Labels of coflows by target and lag, in order of their first flow, and the number of each flow's."""
+        furthest = int(lags.max(initial=0)) + 1
+        keys, first, label_of = np.unique(targets * furthest + lags, return_index=True, return_inverse=True)
+        by_first = np.argsort(first)
+        place = np.empty(len(keys), np.int64)
+        place[by_first] = np.arange(len(keys))
+        pairs = (divmod(key, furthest) for key in keys[by_first].tolist())
+        return [f"to {self._tasks.names[target]} after {lag}" for target, lag in pairs], place[label_of]
 
     def _coflow(self, label: str) -> int:
         return self._coflows.setdefault(label, len(self._coflows))

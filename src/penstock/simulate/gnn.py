@@ -133,7 +133,7 @@ def _add_ring(building: WorkloadBuilder, job: GnnJob, workers: Array) -> None:
         np.full(len(names), job.model_bytes / size),
         ["ring"] * len(names),
         names=[f"{name}->" for name in names],
-        coflows=[f"ring {k}" for k in range(steps)] * size,
+        coflows=([f"ring {k}" for k in range(steps)], np.tile(np.arange(steps), size)),
         arrival_lags=np.tile(np.arange(steps) == steps - 1, size).astype(np.int64),
     )
     building.add_waits(rings[:, :-1].reshape(-1), rings[:, 1:].reshape(-1), np.zeros(size * (steps - 1), np.int64))

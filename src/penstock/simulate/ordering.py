@@ -23,11 +23,8 @@ def sorted_items(items: int, before: Array, after: Array, lags: Array) -> Array:
     return out[: _sort(starts, followers, np.bincount(after[within], minlength=items), out)]
 
 
-def cycle_among(items: int, before: Array, after: Array, lags: Array) -> list[int]:
-    """Items that wait for each other in a circle with lag 0, each before the next; empty where there is none."""
-    done = sorted_items(items, before, after, lags)
-    if len(done) == items:
-        return []
+def cycle_among(done: Array, items: int, before: Array, after: Array, lags: Array) -> list[int]:
+    """Items that wait for each other in a circle with lag 0, each before the next; `done` are all that can be sorted."""
     stuck = np.ones(items, bool)
     stuck[done] = False
     inside = (lags == 0) & stuck[before] & stuck[after]

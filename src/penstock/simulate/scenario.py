@@ -124,10 +124,15 @@ def _gnn(document: WorkloadDocument, machines: Sequence[str]) -> tuple[Workload,
         kinds = {*load.task_kinds, *load.flow_kinds}
         for kind in job.spread:
             _known(kind, dict.fromkeys(sorted(kinds)), "kind of task or flow", f"the spread of {name}")
-        task_ratios += [job.spread.get(kind, 1.0) for kind in load.task_kinds]
-        flow_ratios += [job.spread.get(kind, 1.0) for kind in load.flow_kinds]
+        task_ratios.append(_ratios(job, load.task_kinds))
+        flow_ratios.append(_ratios(job, load.flow_kinds))
     load = merge(loads) if len(loads) > 1 else next(iter(loads.values()))
-    return load, np.concatenate(placements), np.array([*task_ratios, *flow_ratios])
+    return load, np.concatenate(placements), np.concatenate([*task_ratios, *flow_ratios])
+
+
+def _ratios(job: GnnDocument, kinds: Sequence[str]) -> Array:
+    """The peak over the mean of every item, by its kind."""
+    return np.array([job.spread.get(kind, 1.0) for kind in kinds]) if job.spread else np.ones(len(kinds))
 
 
 def _placed(load: Workload, job: GnnDocument, machines: Sequence[str], name: str) -> Array:
@@ -142,18 +147,23 @@ def _placed(load: Workload, job: GnnDocument, machines: Sequence[str], name: str
         if not listed:
             raise PenstockError(f"{key} has an empty list in {where}: name at least one machine.")
         named[key] = [_known(each, places, "machine", where) for each in listed]
+    kinds = np.array(load.task_kinds)
+    # A worker's samplers follow it in the list of tasks.
+    worker = np.cumsum(kinds == "worker") - 1
     out = np.empty(load.tasks, np.int32)
-    seen: dict[str, int] = {}
-    worker = -1
-    for task, kind in enumerate(load.task_kinds):
-        turn = seen.setdefault(kind, 0)
-        seen[kind] += 1
-        # A worker's samplers follow it in the list of tasks.
-        worker += kind == "worker"
-        chosen = named.get(load.task_names[task], named.get(kind))
-        beside_worker = job.placement == "together" and kind == "sampler"
-        ruled = (worker if beside_worker else turn) % len(machines)
-        out[task] = ruled if chosen is None else chosen[turn % len(chosen)]
+    for kind in sorted(set(load.task_kinds)):
+        tasks = np.flatnonzero(kinds == kind)
+        turns = np.arange(len(tasks))
+        if kind in named:
+            out[tasks] = np.array(named[kind])[turns % len(named[kind])]
+        else:
+            beside_worker = job.placement == "together" and kind == "sampler"
+            out[tasks] = (worker[tasks] if beside_worker else turns) % len(machines)
+    numbers = {name: task for task, name in enumerate(load.task_names)} if named else {}
+    for key, places_of_task in named.items():
+        if key in numbers:
+            turn = np.count_nonzero(kinds[: numbers[key]] == kinds[numbers[key]])
+            out[numbers[key]] = places_of_task[turn % len(places_of_task)]
     return out
 
 

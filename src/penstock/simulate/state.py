@@ -139,19 +139,27 @@ class Record(NamedTuple):
 
 def shape_of(load: Workload, iterations: int) -> Shape:
     """The arrays of a workload for kernels that simulate so many iterations."""
-    return shape_from(load.tasks, load.flows, load.before, load.after, load.lags, iterations)
+    return shape_from(load.tasks, load.flows, load.before, load.after, load.lags, iterations, load.followers)
 
 
-def shape_from(tasks: int, flows: int, before: Array, after: Array, lags: Array, iterations: int) -> Shape:
-    """The arrays of tasks and flows, numbered in this order, with their dependencies."""
+def shape_from(
+    tasks: int,
+    flows: int,
+    before: Array,
+    after: Array,
+    lags: Array,
+    iterations: int,
+    listed: tuple[Array, Array, Array] | None = None,
+) -> Shape:
+    """The arrays of tasks and flows, numbered in this order, with their dependencies, `listed` by what comes before."""
     items = tasks + flows
-    starts, followers, follower_lags = successors(items, before, after, lags)
+    starts, followers, follower_lags = successors(items, before, after, lags) if listed is None else listed
     rows = min(int(lags.max(initial=0)) + 1, iterations)
     waits = np.zeros((rows, items), np.int32)
     for lag in range(rows):
         waits[lag:] += np.bincount(after[lags == lag], minlength=items).astype(np.int32)
     own = (before == after) & (before >= tasks) & (lags > 0)
-    alone = len(np.unique(before[own])) == flows
+    alone = np.count_nonzero(np.bincount(before[own], minlength=1)) == flows
     overlap = int(lags[own].max(initial=1)) if alone else 0
     return Shape(tasks, flows, starts, followers, follower_lags, waits, overlap)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.simulate.ordering import cycle_among, sorted_items
+from penstock.simulate.ordering import cycle_among, sorted_items, successors
 
 
 def _unmarked() -> Array:
@@ -55,8 +55,8 @@ class Workload:
                 object.__setattr__(self, mark, np.zeros(self.flows, np.int32))
         _check_lengths(self)
         _check_numbers(self)
-        cycle = cycle_among(self.items, self.before, self.after, self.lags)
-        if cycle:
+        if len(self.order) < self.items:
+            cycle = cycle_among(self.order, self.items, self.before, self.after, self.lags)
             chain = " -> ".join(self.item_name(item) for item in [*cycle, cycle[0]])
             raise PenstockError(
                 f"The workload waits for itself within one iteration ({chain}):"
@@ -109,6 +109,11 @@ class Workload:
     def order(self) -> Array:
         """All items so that within an iteration each comes after what it waits for, int32."""
         return sorted_items(self.items, self.before, self.after, self.lags)
+
+    @cached_property
+    def followers(self) -> tuple[Array, Array, Array]:
+        """What waits for each item: starts (int32 [items + 1]), the items that follow, and their lags."""
+        return successors(self.items, self.before, self.after, self.lags)
 
 
 def merge(workloads: Mapping[str, Workload]) -> Workload:
