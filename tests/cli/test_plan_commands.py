@@ -39,9 +39,9 @@ def test_a_plan_for_machines_and_people(monkeypatch, capsys, files):
     assert code == 0
     found = json.loads(out)
     assert {"path", "predicted", "compared", "bottleneck", "search"} <= set(found)
-    assert set(found["predicted"]) == {"iteration_s", "epoch_s", "lower_bound_s"}
+    assert set(found["predicted"]) == {"iteration_s", "epoch_s", "lower_bound_s", "placement_bound_s"}
     assert {"placement", "flows", "iteration_s", "epoch_s", "gap"} <= set(found["compared"][0])
-    assert set(found["search"]) == {"steps", "seconds", "simulated"}
+    assert {"steps", "seconds", "simulated", "simulations", "judged_iterations"} <= set(found["search"])
     best = min(found["compared"], key=lambda row: row["iteration_s"])
     assert best["iteration_s"] == found["predicted"]["iteration_s"]
     code, out, _ = planned(monkeypatch, capsys, files, "--force")

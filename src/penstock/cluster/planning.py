@@ -1,15 +1,17 @@
 """From a job, a cluster file and a profile to a plan."""
 
 from collections import defaultdict
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from time import perf_counter
 
-from penstock.cluster.document import ClusterDocument, Machine
-from penstock.cluster.gpus import chosen_for_all
+from penstock.cluster.document import LOOPBACK, ClusterDocument, Machine
+from penstock.cluster.gpus import chosen_for_plan
 from penstock.cluster.profiling import profile_job, set_up
 from penstock.cost.profile import Profile, read_profile
 from penstock.errors import PenstockError, nearest
+from penstock.graph.blocks import default_threads
 from penstock.plan.bottleneck import bottleneck_of
 from penstock.plan.buying import changes_of
 from penstock.plan.comparing import Comparison, Trial
@@ -45,13 +47,16 @@ def plan_run(
         if name is not None and name not in known:
             raise PenstockError(f"No {what} is called {name!r}{nearest(name, known)}")
     # A run takes what its plan was made for: the threads that were measured, and a graph found from anywhere.
-    device = chosen_for_all(job.device, cluster)[0]
+    device, gpus = chosen_for_plan(job.device, cluster)
     fixed = {"threads": job.threads or 1, "device": device, **found_anywhere(job)}
     job = job.model_copy(update=fixed)
     profile = _profile(job, cluster, profile_path, progress)
     began = perf_counter()
     machines = machines_of(cluster, profile.rate)
-    run = Comparison(profile, shape_of(cluster, job), machines, 1.0 if job.device == "cuda" else 0.0, seed)
+    run = Comparison(profile, shape_of(cluster, job), machines, gpus, seed)
+    if budget.simulations is None:
+        budget = replace(budget, simulations=run.simulations)
+    threads = default_threads()
     if job.device == "cuda":
         progress.note("Steps were measured on processors: on GPUs they take less, and so may an iteration.")
     if flows is not None and flows not in CARRIED_OUT:
@@ -63,11 +68,13 @@ def plan_run(
         [each for each in CARRIED_OUT if each != "oes"] if flows is None else [flows],
         budget,
         progress,
+        threads,
     )
     best = min(trials, key=lambda trial: trial.iteration_s)
-    fewer = Budget(max(1, (budget.steps or 10_000) // _FEWER), budget.seconds)
-    changes = changes_of(run, best, fewer, seed, progress)
+    fewer = Budget(max(1, (budget.steps or 10_000) // _FEWER), budget.seconds, (budget.simulations or 0) // _FEWER)
+    changes = changes_of(run, best, fewer, seed, progress, threads)
     where = _tasks(run, best)
+    _note_cores(cluster, where, progress)
     return Plan(
         job=job.model_dump(mode="json"),
         cluster=cluster.model_dump(mode="json"),
@@ -82,7 +89,13 @@ def plan_run(
             steps=sum(trial.placed.steps for trial in trials),
             seconds=round(perf_counter() - began, 3),
             simulated=sum(trial.placed.simulated for trial in trials),
+            simulations=budget.simulations or 0,
+            searched_iterations=run.iterations.period,
+            judged_iterations=len(run.iterations.judged.seconds),
+            reads_in_turns=run.iterations.turns,
+            threads=threads,
         ),
+        notes=list(progress.notes),
     )
 
 
@@ -136,6 +149,20 @@ def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Pr
     return profile
 
 
+def _note_cores(cluster: ClusterDocument, tasks: list[PlannedTask], progress: Progress) -> None:
+    """Say so where the plan gives machines that are all this host more cores than it has."""
+    here = {each.name for each in cluster.machines if each.cores is None and each.address in LOOPBACK}
+    if cluster.launcher != "local" or not here:
+        return
+    planned, host = sum(task.cores for task in tasks if task.machine in here), default_threads()
+    if planned > host:
+        which = f"{len(here)} machines of this plan are" if len(here) > 1 else f"Machine {min(here)} of this plan is"
+        progress.note(
+            f"{which} this host, which has {host} cores, and the tasks there are planned with {planned:g}: they will"
+            " share cores and take longer than predicted. Say each machine's `cores` in a cluster file."
+        )
+
+
 def _racks(cluster: ClusterDocument) -> list[str]:
     """The rack of every machine; one for all where none is named."""
     without = [machine.name for machine in cluster.machines if machine.rack is None]
@@ -174,7 +201,8 @@ def _predicted(run: Comparison, best: Trial, tasks: list[PlannedTask]) -> Predic
     return Predicted(
         iteration_s=best.iteration_s,
         epoch_s=best.iteration_s * run.profile.batches,
-        lower_bound_s=best.lower_bound_s,
+        lower_bound_s=min(run.lower_bound(), best.lower_bound_s),
+        placement_bound_s=best.lower_bound_s,
         link_bytes={name: float(size) / count for name, size in zip(links, timeline.link_bytes, strict=True)},
         link_utilisation={name: float(use) for name, use in zip(links, timeline.link_use, strict=True)},
         memory_gb=dict(memory),

@@ -125,7 +125,7 @@ def _least_busy(problem: PlacementProblem, sizes: Array) -> float:
 
 
 def _carried(problem: PlacementProblem, sizes: Array) -> coo_array:
-    """Bytes on every link [links, tasks x machines] if a task stood on a machine, from and to those that do not move."""
+    """Bytes on every link [links, tasks x machines] with a task on a machine, from and to tasks that do not move."""
     load, network, machines = problem.workload, problem.network, problem.machines
     place = np.full(problem.units, -1)
     place[problem.movable] = np.arange(len(problem.movable))

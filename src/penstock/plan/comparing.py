@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -14,12 +15,17 @@ from penstock.plan.document import Compared
 from penstock.plan.iterations import draw_iterations
 from penstock.plan.machines import Machines
 from penstock.plan.placement import Budget, Evaluator, Placed, PlacementProblem, place, placement_problem
+from penstock.plan.placement.evaluator import Walks
+from penstock.plan.threads import in_threads
 from penstock.plan.training import Shape, training_workload
 from penstock.progress import Progress
 from penstock.simulate.amounts import Quantiles, Spread
 from penstock.simulate.simulation import Simulator
 from penstock.simulate.timeline import Timeline
 
+_SIMULATED = 3e8
+"""Squares of flows, over all iterations of a period, that the simulations of one search may come to."""
+_LEAST_SIMULATIONS = 4
 _SERVING = 2
 """Threads with which a store answers."""
 _KINDS: dict[str, Literal["sampler", "gather", "worker"]] = {"draw": "sampler", "gather": "gather", "step": "worker"}
@@ -64,17 +70,51 @@ class Comparison:
         self.iterations = draw_iterations(self.load, seed, self._spreads(), shape.ahead)
         self.problem = self._problem(machines)
 
+    @property
+    def simulations(self) -> int:
+        """Placements that a search may simulate if nobody says: fewer the more flows there are."""
+        sizes = self.iterations.searched.sizes
+        work = np.count_nonzero(sizes) ** 2 / len(sizes)
+        return int(max(_LEAST_SIMULATIONS, _SIMULATED // max(work, 1.0)))
+
     def try_all(
-        self, placements: Sequence[str], flows: Sequence[str], budget: Budget, progress: Progress
+        self, placements: Sequence[str], flows: Sequence[str], budget: Budget, progress: Progress, threads: int = 1
     ) -> list[Trial]:
         """Every placement under every flow policy; policies that search do so under each."""
-        found = []
-        with progress.step("comparing", len(placements) * len(flows), "plans"):
-            for policy in flows:
-                evaluator = Evaluator(self.problem, policy, self.iterations.searched)
-                for placement in placements:
-                    found.append(self.trial(place(evaluator, placement, budget, self._seed), policy))
-                    progress.advance(1)
+        if budget.simulations is None:
+            budget = replace(budget, simulations=self.simulations)
+        evaluators = self._evaluators(flows)
+        with progress.step("searching", len(flows), "flow policies"):
+            placed = in_threads(
+                [partial(self._place_all, each, placements, budget, progress) for each in evaluators], threads
+            )
+        pairs = [(each, policy) for policy, row in zip(flows, placed, strict=True) for each in row]
+        return self.trials(pairs, progress, threads)
+
+    def trials(self, pairs: Sequence[tuple[Placed, str]], progress: Progress, threads: int = 1) -> list[Trial]:
+        """Placements under flow policies, simulated and measured; equal ones once."""
+        with progress.step("comparing", len(pairs), "plans"):
+            keys = [(flows, placed.machine_of.tobytes()) for placed, flows in pairs]
+            first = {key: number for number, key in reversed(list(enumerate(keys)))}
+
+            def judge(number: int) -> Trial:
+                found = self.trial(*pairs[number])
+                progress.advance(keys.count(keys[number]))
+                return found
+
+            judged = in_threads([partial(judge, number) for number in first.values()], threads)
+            by_key = dict(zip(first, judged, strict=True))
+            return [replace(by_key[key], placed=placed) for key, (placed, _) in zip(keys, pairs, strict=True)]
+
+    def _evaluators(self, flows: Sequence[str]) -> list[Evaluator]:
+        walks = Walks()
+        return [Evaluator(self.problem, policy, self.iterations.searched, walks=walks) for policy in flows]
+
+    def _place_all(
+        self, evaluator: Evaluator, placements: Sequence[str], budget: Budget, progress: Progress
+    ) -> list[Placed]:
+        found = [place(evaluator, placement, budget, self._seed) for placement in placements]
+        progress.advance(1)
         return found
 
     def trial(self, placed: Placed, flows: str) -> Trial:

@@ -13,7 +13,6 @@ from penstock.errors import PenstockError
 from penstock.simulate.building import Item, WorkloadBuilder
 from penstock.simulate.workload import Workload
 
-
 _ROUNDS = 8
 """Steps of a ring that are simulated at most."""
 

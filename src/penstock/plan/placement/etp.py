@@ -44,9 +44,7 @@ def explore(
     if not len(problem.movable):
         return Found(best, 0)
     key = ("etp", seed, budget.steps, budget.seconds, constants)
-    if key not in evaluator.walks:
-        evaluator.walks[key] = _walk(evaluator, best, budget, seed, constants)
-    worthy, steps = evaluator.walks[key]
+    worthy, steps = evaluator.walks.get(key, lambda: _walk(evaluator, best, budget, seed, constants))
     if budget.simulations is not None:
         worthy = sorted(worthy, key=lambda each: each[0])[: budget.simulations]
     deadline = Spending(budget, STEPS)

@@ -4,7 +4,8 @@ All policies of a comparison share one evaluator: they see the same iterations u
 has simulated no other simulates again.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,21 @@ _ITEMS_AT_ONCE = 20_000_000
 """Items on critical paths that take some tenths of a second."""
 
 
+class Walks:
+    """What was found without a flow policy, worked out once for all who ask, on whatever thread."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, Any] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What is kept under a key; made where nothing is yet."""
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = make()
+            return self._found[key]
+
+
 class Evaluator:
     """Judges placements of one problem under one flow policy over the iterations of `amounts` (the means, if None)."""
 
@@ -31,7 +47,7 @@ class Evaluator:
         flows: str | RatePolicy,
         amounts: Amounts | None = None,
         known: Sequence[Array] = (),
-        walks: dict[Any, Any] | None = None,
+        walks: Walks | None = None,
     ) -> None:
         """`known` are feasible placements, machines of tasks: a search starts from them too, and never ends behind.
 
@@ -40,7 +56,7 @@ class Evaluator:
         self.problem = problem
         self.starts = [problem.units_at(each) for each in known]
         drawn = amounts or draw_amounts(problem.workload, ITERATIONS)
-        self.walks: dict[Any, Any] = {} if walks is None else walks
+        self.walks = Walks() if walks is None else walks
         self.seconds, self.sizes = drawn
         self.tables = tables_of(problem, self.sizes.mean(axis=0))
         self.waits = waits_of(problem)

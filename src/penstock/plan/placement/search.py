@@ -109,7 +109,7 @@ def _run_chains(tables: Tables, starts: list[Array], best: Best, spending: Spend
         handed_in: list[tuple[float, int, Array]] = []
         for chain, walk in enumerate(walks):
             if not spending.goes_on:
-                return
+                break
             key = key_of(seed, f"search/{chain}")
             first = number * stretch
             if (scored := anneal(tables, walk, key, first, first + stretch, cooling, proposal, found)) < np.inf:
