@@ -5,12 +5,14 @@ import signal
 import sys
 from typing import Any
 
+from penstock.cli.interrupts import InterruptWatch
+
 INTERRUPTED = 130
 
 
 def main() -> None:
     """Run a command. Bad input is one sentence and exit code 2; Ctrl-C is one sentence and 130."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    InterruptWatch(_give_up).start()
     # Before torch loads: its threads shall sleep while they wait for each other. By default they spin, and a core that
     # samples the next batch, or that another program needs, makes all of them spin for it.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -24,9 +26,7 @@ def main() -> None:
         code = run()
     except KeyboardInterrupt as interrupt:
         code = INTERRUPTED
-        sentence = str(interrupt) or "Interrupted: nothing was written."
-        text = f'{{"error": "{sentence}"}}' if "--json" in sys.argv else f"Error: {sentence}"
-        print(text, file=sys.stderr, flush=True)
+        _say(str(interrupt) or "Interrupted: nothing was written.")
     if code == INTERRUPTED:
         # A native partitioner may still be running in its thread; do not wait for it.
         sys.stdout.flush()
@@ -34,9 +34,15 @@ def main() -> None:
     sys.exit(code)
 
 
-def _interrupt(number: int, frame: Any) -> None:
-    """A polite kill cleans up like Ctrl-C."""
-    raise KeyboardInterrupt
+def _give_up() -> None:
+    """End the process without the main thread, which is in a kernel that does not come back."""
+    _say("Interrupted in the middle of a computation.")
+    os._exit(INTERRUPTED)
+
+
+def _say(sentence: str) -> None:
+    text = f'{{"error": "{sentence}"}}' if "--json" in sys.argv else f"Error: {sentence}"
+    print(text, file=sys.stderr, flush=True)
 
 
 def _heard_in_a_callback(trouble: Any) -> None:

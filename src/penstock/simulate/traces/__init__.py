@@ -2,11 +2,12 @@
 
 `trace` is the public benchmark's shuffles in memory, `text` its file, `making` draws traces like it; `coflows` is what
 is simulated, `simulation` does it, `outcome` says what came of it and `bound` what no policy can beat. `policies` is
-the table: `fair`, and in an order `fifo`, `sebf` and `sincronia` (by `bssi`). `ordered` holds the events of these
-three, `progress`, `lines` and `filling` what kernels share. `conversion` makes a workload of the general engine.
+the table: `fair` and `coflowsim-fair` (by `equal_shares`), and in an order `fifo`, `coflowsim-fifo`, `sebf` and
+`sincronia` (by `bssi`). `ordered` holds the events of these four, `progress`, `lines` and `filling` what kernels share.
+`conversion` makes a workload of the general engine.
 """
 
-from penstock.simulate.traces.bound import bottlenecks, mean_cct_bound
+from penstock.simulate.traces.bound import bottlenecks, makespan_bound, mean_cct_bound
 from penstock.simulate.traces.coflows import Coflows, PortRates, coflows_from, join_flows
 from penstock.simulate.traces.conversion import workload_of
 from penstock.simulate.traces.making import made_trace
@@ -28,6 +29,7 @@ __all__ = [
     "coflows_from",
     "join_flows",
     "made_trace",
+    "makespan_bound",
     "mean_cct_bound",
     "read_trace",
     "simulate_trace",

@@ -1,4 +1,4 @@
-"""What no policy can beat: a coflow alone on the switch, and the sum over coflows that arrive together."""
+"""What no policy can beat: a coflow alone on the switch, the busiest port, and coflows that arrive together."""
 
 import numpy as np
 
@@ -15,6 +15,24 @@ def bottlenecks(coflows: Coflows, rate_bytes_s: float | PortRates) -> Array:
     out = np.zeros(coflows.count)
     np.maximum.at(out, np.repeat(np.arange(coflows.count), np.diff(lines.first)), seconds)
     return out
+
+
+def makespan_bound(coflows: Coflows, rate_bytes_s: float | PortRates) -> float:
+    """Seconds from the first arrival below which no policy completes all coflows.
+
+    For every side of a port and every arrival: what arrives from then on cannot be through before it has crossed that
+    side, one byte after the other.
+    """
+    rates, lines = rates_of(rate_bytes_s, coflows.ports), lines_of(coflows)
+    arrivals = np.repeat(coflows.arrivals, np.diff(lines.first))
+    # By side, and on each from the last arrival to the first.
+    order = np.lexsort((-arrivals, lines.sides))
+    seconds = (line_bytes(lines, coflows.sizes) / rates[lines.sides])[order]
+    summed = np.cumsum(seconds)
+    begins = np.flatnonzero(np.diff(lines.sides[order], prepend=-1))
+    before = np.repeat(summed[begins] - seconds[begins], np.diff(np.append(begins, len(order))))
+    through = arrivals[order] + (summed - before)
+    return float(max(through.max(initial=0.0), coflows.arrivals.max()) - coflows.arrivals.min())
 
 
 def mean_cct_bound(coflows: Coflows, rate_bytes_s: float | PortRates) -> float:

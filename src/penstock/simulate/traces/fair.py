@@ -1,4 +1,7 @@
-"""`fair`: coflows are not known; all flows share the sides of ports max-min fairly.
+"""`fair` and `coflowsim-fair`: coflows are not known; all flows share the sides of ports as equals.
+
+`fair` is max-min: what a flow cannot use of one side because the other holds it back goes to others.
+`coflowsim-fair` leaves it unused (`equal_shares`).
 
 Flows between the same two ports have one rate. So every pair of ports keeps a clock of the bytes that each of its flows
 was sent, and a flow ends when the clock reaches its mark: an event costs time by pairs, not by flows.
@@ -10,7 +13,9 @@ import numpy as np
 from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.interruption import call_interruptibly
 from penstock.simulate.traces.coflows import Coflows
+from penstock.simulate.traces.equal_shares import share_equally
 from penstock.simulate.traces.filling import fill
 from penstock.simulate.traces.kernels import copy_to, nested
 from penstock.simulate.traces.lines import Lines, lines_of
@@ -51,7 +56,9 @@ def pairs_of(coflows: Coflows) -> Pairs:
     return Pairs(which.astype(np.int64), lines_of(together), coflows.first, coflows.sizes)
 
 
-def run_fair(arrivals: Array, queue: Array, pairs: Pairs, capacities: Array, room: int) -> tuple[Array, Array, Array]:
+def run_fair(
+    arrivals: Array, queue: Array, pairs: Pairs, capacities: Array, room: int, redistribute: bool
+) -> tuple[Array, Array, Array]:
     """When every coflow is complete (seconds), how many events and changes there were, and the changes."""
     many, flows = pairs.lines.flow_sides.shape[1], len(pairs.sizes)
     clocks = Clocks(
@@ -66,7 +73,11 @@ def run_fair(arrivals: Array, queue: Array, pairs: Pairs, capacities: Array, roo
     numbers, changes = np.zeros(2, np.int64), np.zeros(room, CHANGE)
     owners = np.repeat(np.arange(len(arrivals)), np.diff(pairs.first))
     completions, waits = arrivals.copy(), np.diff(pairs.first)
-    _run(arrivals, queue, owners, pairs, clocks, capacities, waits, completions, numbers, changes)
+    call_interruptibly(
+        lambda: _run(
+            arrivals, queue, owners, pairs, clocks, capacities, waits, completions, numbers, changes, redistribute
+        )
+    )
     return completions, numbers, changes
 
 
@@ -82,6 +93,7 @@ def _run(
     completions: Array,
     numbers: Array,
     changes: Array,
+    redistribute: bool,
 ) -> None:
     """Find when every coflow is complete; `waits` counts the flows that each still has."""
     busy, count, came = np.empty(clocks.present.shape[0], np.int64), 0, 0
@@ -100,8 +112,11 @@ def _run(
                     busy[count] = pair
                     count += 1
                 _enter(clocks, pair, flow, pairs.sizes[flow])
-        copy_to(spare, capacities)
-        fill(pairs.lines, 0, clocks.present, capacities, spare, crossing, clocks.speed)
+        if redistribute:
+            copy_to(spare, capacities)
+            fill(pairs.lines, 0, clocks.present, capacities, spare, crossing, clocks.speed)
+        else:
+            share_equally(pairs.lines.flow_sides, clocks.present, busy[:count], capacities, crossing, clocks.speed)
         end = np.inf
         for k in range(count):
             end = min(end, (clocks.lowest[busy[k]] - clocks.sent[busy[k]]) / clocks.speed[busy[k]])

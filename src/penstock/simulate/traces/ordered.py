@@ -13,10 +13,10 @@ from penstock.simulate.traces.fifo import share_evenly
 from penstock.simulate.traces.kernels import copy_to, nested
 from penstock.simulate.traces.lines import Lines
 from penstock.simulate.traces.progress import EVENTS, SAME, Progress, advance, end_flows, foresee, moment, rest
-from penstock.simulate.traces.sebf import hand_on, share_by_bottleneck
+from penstock.simulate.traces.sebf import hand_on, share_ending_together
 from penstock.simulate.traces.sincronia import match, order_by_bssi
 
-FIFO, SEBF, SINCRONIA = range(3)
+FIFO, SEBF, SINCRONIA, FIFO_MADD = range(4)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -51,9 +51,9 @@ def run_ordered(
                 present[count], stale[coflow], progress.since[coflow] = coflow, True, now
                 count += 1
         here = present[:count]
-        if policy == SEBF:
+        if policy == SEBF or policy == FIFO_MADD:
             if departed or came > arrived:
-                share_by_bottleneck(progress, lines, capacities, here, arrivals, now)
+                share_ending_together(policy == FIFO_MADD, progress, lines, capacities, here, arrivals, now)
             else:
                 hand_on(progress, lines, capacities, here, freed, stale, now)
             for coflow in here:

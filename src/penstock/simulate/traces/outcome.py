@@ -17,6 +17,7 @@ class TraceOutcome:
     arrivals: Array  # float64 [C]: seconds
     completions: Array  # float64 [C]: seconds
     bounds: Array  # float64 [C]: seconds that the coflow's busiest side of a port needs for it alone
+    makespan_bound_s: float  # seconds from the first arrival below which no policy completes all coflows
     ingress_use: Array  # float64 [ports]: share of its rate that was used from the first arrival to the last completion
     egress_use: Array  # float64 [ports]
     events: int  # moments at which coflows arrived or flows ended
@@ -48,6 +49,18 @@ class TraceOutcome:
         """Mean of completion time over the coflow's bound, of coflows with bytes; 1 where there are none."""
         sent = self.bounds > 0
         return float((self.ccts[sent] / self.bounds[sent]).mean()) if sent.any() else 1.0
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every coflow, in the order of the trace: its name, arrival, completion and bound in seconds."""
+        columns = {
+            "coflow": self.names,
+            "arrival_s": self.arrivals,
+            "completion_s": self.completions,
+            "cct_s": self.ccts,
+            "alone_s": self.bounds,
+        }
+        values = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in values]
 
     def summary(self) -> dict[str, Any]:
         """The numbers for a table or JSON."""

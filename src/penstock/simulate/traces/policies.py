@@ -8,10 +8,11 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.interruption import call_interruptibly
 from penstock.simulate.traces.coflows import Coflows
 from penstock.simulate.traces.fair import pairs_of, run_fair
 from penstock.simulate.traces.lines import lines_of
-from penstock.simulate.traces.ordered import FIFO, SEBF, SINCRONIA, run_ordered
+from penstock.simulate.traces.ordered import FIFO, FIFO_MADD, SEBF, SINCRONIA, run_ordered
 from penstock.simulate.traces.progress import progress_of
 
 # Coflows, rates of all sides (bytes/s), room for changes -> completions (seconds), numbers and changes.
@@ -34,15 +35,18 @@ def trace_policy_named(name: str) -> TracePolicy:
     return TRACE_POLICIES[name]
 
 
-def _fair(coflows: Coflows, capacities: Array, room: int) -> tuple[Array, Array, Array]:
-    return run_fair(coflows.arrivals, _queue(coflows), pairs_of(coflows), capacities, room)
+def _fair(redistribute: bool, coflows: Coflows, capacities: Array, room: int) -> tuple[Array, Array, Array]:
+    return run_fair(coflows.arrivals, _queue(coflows), pairs_of(coflows), capacities, room, redistribute)
 
 
 def _ordered(policy: int, coflows: Coflows, capacities: Array, room: int) -> tuple[Array, Array, Array]:
     lines = lines_of(coflows)
     progress = progress_of(coflows, lines, len(capacities), room)
     completions = coflows.arrivals.copy()
-    run_ordered(policy, coflows.arrivals, _queue(coflows), lines, capacities, progress, completions)
+    queue = _queue(coflows)
+    call_interruptibly(
+        lambda: run_ordered(policy, coflows.arrivals, queue, lines, capacities, progress, completions)
+    )
     return completions, progress.numbers, progress.changes
 
 
@@ -53,9 +57,11 @@ def _queue(coflows: Coflows) -> Array:
 TRACE_POLICIES = {
     policy.name: policy
     for policy in (
-        TracePolicy("fair", "max-min over all flows", _fair),
-        TracePolicy("fifo", "coflows by arrival, max-min inside", partial(_ordered, FIFO)),
+        TracePolicy("fair", "max-min over all flows", partial(_fair, True)),
+        TracePolicy("fifo", "coflows strictly by arrival, max-min inside", partial(_ordered, FIFO)),
         TracePolicy("sebf", "Varys: smallest bottleneck first, MADD, backfilling", partial(_ordered, SEBF)),
         TracePolicy("sincronia", "BSSI order, whole ports in turn", partial(_ordered, SINCRONIA)),
+        TracePolicy("coflowsim-fair", "equal shares at each port, none redistributed", partial(_fair, False)),
+        TracePolicy("coflowsim-fifo", "coflows by arrival, MADD, backfilling", partial(_ordered, FIFO_MADD)),
     )
 }

@@ -1,4 +1,5 @@
 """`sebf`: Varys. Coflows by their effective bottleneck, the seconds that what is left would take alone; shortest first.
+`coflowsim-fifo` is the same by arrival, as CoflowSim's FIFO is.
 
 In that order each coflow gets just the rates with which all its flows end together, with its bottleneck, on what is
 left of the sides (MADD); one that meets a full side gets none. What then is left goes to flows in the same order, as
@@ -16,15 +17,21 @@ from penstock.simulate.traces.progress import Progress, advance, foresee, rest, 
 
 
 @nested
-def share_by_bottleneck(
-    progress: Progress, lines: Lines, capacities: Array, present: Array, arrivals: Array, now: float
+def share_ending_together(
+    by_arrival: bool,
+    progress: Progress,
+    lines: Lines,
+    capacities: Array,
+    present: Array,
+    arrivals: Array,
+    now: float,
 ) -> None:
-    """Order the present coflows and set all rates anew."""
+    """Order the present coflows, by bottleneck or by arrival, and set all rates anew."""
     for coflow in present:
         advance(progress, coflow, now)
         weigh(progress, lines, coflow)
         progress.bottleneck[coflow] = _bottleneck(lines, progress.load, capacities, coflow)
-    sort_by(progress.bottleneck, present, arrivals)
+    sort_by(arrivals if by_arrival else progress.bottleneck, present, arrivals)
     copy_to(progress.spare, capacities)
     for coflow in present:
         _end_together(progress, lines, capacities, coflow)

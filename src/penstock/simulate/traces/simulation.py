@@ -4,7 +4,7 @@ from time import perf_counter
 
 import numpy as np
 
-from penstock.simulate.traces.bound import bottlenecks
+from penstock.simulate.traces.bound import bottlenecks, makespan_bound
 from penstock.simulate.traces.coflows import Coflows, PortRates, rates_of
 from penstock.simulate.traces.outcome import TraceOutcome
 from penstock.simulate.traces.policies import trace_policy_named
@@ -39,6 +39,7 @@ def simulate_trace(
         arrivals=coflows.arrivals,
         completions=completions,
         bounds=bottlenecks(coflows, rate_bytes_s),
+        makespan_bound_s=makespan_bound(coflows, rate_bytes_s),
         ingress_use=use[: coflows.ports],
         egress_use=use[coflows.ports :],
         events=int(numbers[0]),
