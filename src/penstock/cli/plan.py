@@ -74,6 +74,7 @@ def _fields(plan: Plan) -> dict[str, Any]:
         "bottleneck": plan.bottleneck,
         "changes": [each.model_dump() for each in plan.changes],
         "search": plan.search.model_dump(),
+        "scaled_from": plan.scaled_from,
     }
 
 

@@ -9,6 +9,7 @@ from time import perf_counter
 from penstock.cluster.document import LOOPBACK, ClusterDocument, Machine
 from penstock.cluster.gpus import chosen_for_plan
 from penstock.cluster.profiling import profile_job, set_up
+from penstock.cluster.scaled import fit_profile
 from penstock.cost.profile import Profile, read_profile
 from penstock.errors import PenstockError, nearest
 from penstock.graph.blocks import default_threads
@@ -28,6 +29,8 @@ _BYTES = 1e9 / 8
 """In a gigabit."""
 _PROFILED = 50
 """Iterations measured where there is no profile."""
+_TASKS_HERE = 16
+"""Stores and workers that are started on this host to be measured, at most."""
 _FEWER = 5
 """What a search for a change is given: so many times fewer steps than the plan's own."""
 
@@ -95,6 +98,7 @@ def plan_run(
             reads_in_turns=run.iterations.turns,
             threads=threads,
         ),
+        scaled_from=None if profile.scaled_from is None else profile.scaled_from.model_dump(),
         notes=list(progress.notes),
     )
 
@@ -131,22 +135,21 @@ def shape_of(cluster: ClusterDocument, job: Job) -> Shape:
 
 def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Progress) -> Profile:
     if path is None:
-        progress.note(f"No profile is given: {_PROFILED} iterations are measured now (keep one: penstock profile).")
-        return profile_job(job, cluster, _PROFILED, progress)
+        small = _small(cluster)
+        where = "" if small is cluster else f" with {len(small.machines)} parts and {small.workers} workers"
+        progress.note(
+            f"No profile is given: {_PROFILED} iterations are measured now{where} (keep one: penstock profile)."
+        )
+        return fit_profile(profile_job(job, small, _PROFILED, progress), job, cluster, progress)
     profile = read_profile(path)
     profile.check_job(job.model_dump(mode="json"), str(path))
-    if profile.workers != cluster.workers:
-        raise PenstockError(
-            f"{path} is of {profile.workers} workers and the cluster has {cluster.workers}: measure again with"
-            " `penstock profile JOB --cluster` for this cluster."
-        )
     for name, value in set_up(cluster).items():
         if profile.cluster.get(name) != value:
             raise PenstockError(
                 f"{path} was measured with {name} {profile.cluster.get(name)!r} and the cluster has {value!r}: measure"
                 " again with `penstock profile JOB --cluster` for this cluster."
             )
-    return profile
+    return fit_profile(profile, job, cluster, progress)
 
 
 def _note_cores(cluster: ClusterDocument, tasks: list[PlannedTask], progress: Progress) -> None:
@@ -161,6 +164,14 @@ def _note_cores(cluster: ClusterDocument, tasks: list[PlannedTask], progress: Pr
             f"{which} this host, which has {host} cores, and the tasks there are planned with {planned:g}: they will"
             " share cores and take longer than predicted. Say each machine's `cores` in a cluster file."
         )
+
+
+def _small(cluster: ClusterDocument) -> ClusterDocument:
+    """The cluster, or two machines of it with a worker each where this host could hardly run all of its tasks."""
+    if len(cluster.machines) + cluster.workers <= _TASKS_HERE:
+        return cluster
+    machines = [machine.model_copy(update={"workers": 1}) for machine in cluster.machines[:2]]
+    return cluster.model_copy(update={"machines": machines, "partition": None})
 
 
 def _racks(cluster: ClusterDocument) -> list[str]:

@@ -99,6 +99,9 @@ class Plan(StrictDocument):
     compared: list[Compared]
     changes: list[Change] = Field(default=[], description="what could be bought, and what it would bring")
     search: Effort
+    scaled_from: dict[str, int] | None = Field(
+        default=None, description="parts and workers that the profile was measured with, if it was scaled from there"
+    )
     notes: list[str] = Field(default=[], description="what to know of the prediction")
 
     def machine_of(self) -> dict[str, str]:

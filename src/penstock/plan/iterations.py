@@ -48,8 +48,8 @@ def draw_iterations(load: Workload, seed: int, spreads: dict[str, Spread], ahead
     large = load.flows > _MANY
     period = _SHORT if large else _LONG
     turns = _turns_of(load, period) if large else 1
-    drawn = _balanced(draw_amounts(load, period, seed, spreads), load)
-    one = _in_turns(drawn, load, turns) if turns > 1 else drawn
+    drawn = draw_amounts(load, period, seed, spreads)
+    one = _balanced(_in_turns(drawn, load, turns) if turns > 1 else drawn, load)
     # A third of the run fills the pipeline, the end runs it dry, and whole periods are left between.
     count = -(-(period + ahead + 1) * 3 // 2) if large else _PERIODS * period
     return Iterations(one, _repeated(one, count), turns)
@@ -91,9 +91,10 @@ def _in_turns(amounts: Amounts, load: Workload, turns: int) -> Amounts:
         ranked = far[np.argsort(-load.flow_bytes[far], kind="stable")]
         idle = (np.arange(len(ranked))[None, :] + number + iterations[:, None]) % turns != 0
         sizes[:, ranked] = np.where(idle, 0.0, turns * sizes[:, ranked])
+        # A store takes as much longer over a request as there is more in it.
         served = serving[load.sources[ranked]]
         senders = load.sources[ranked[served]]
-        seconds[:, senders] = np.where(idle[:, served], 0.0, seconds[:, senders])
+        seconds[:, senders] = np.where(idle[:, served], 0.0, turns * seconds[:, senders])
     return Amounts(seconds, sizes)
 
 
