@@ -1,8 +1,8 @@
 """How far off is a profile that was scaled from a smaller one?
 
-A job is measured with 1, 2, 4 and 8 parts and as many workers, all on this host. Every measured profile is scaled to the
-other sizes, and each predicted amount is held beside the one measured there: bytes that a worker reads, the largest share
-of them that comes from one part, and processor seconds by kind of task. Errors are shares of what was measured.
+A job is measured with 1, 2, 4 and 8 parts and as many workers, all on this host. Every measured profile is scaled to
+the other sizes, and each predicted amount is held beside the one measured there: bytes that a worker reads, the largest
+share of them that comes from one part, and processor seconds by kind of task. Errors are shares of what was measured.
 Run: python benchmarks/scaled_profiles.py [--graph synthetic-arxiv] [--sizes 1,2,4,8] [--iterations 20] [--out FILE]
 """
 

@@ -27,11 +27,21 @@ def test_bytes_and_seconds_follow_the_work() -> None:
     seconds = {kind: cost.seconds.mean for kind, cost in scaled.tasks.items()}
     assert seconds["sampler"] == pytest.approx(0.002 * 0.25)
     assert seconds["gather"] == pytest.approx(0.001 * 0.4)
-    assert seconds["worker"] == pytest.approx(0.01 * 0.325)
-    assert seconds["store"] == pytest.approx(0.004 * 0.325 / 4)
+    assert seconds["worker"] == pytest.approx(0.01 * 0.28)
+    assert seconds["store"] == pytest.approx(0.004 * 0.28 / 4)
     assert seconds["server"] == pytest.approx(0.001 * 4)
     assert scaled.gradients == profile.gradients and scaled.batches == profile.batches
     type(scaled).model_validate(scaled.model_dump())
+
+
+def test_what_does_not_grow_with_a_batch_is_kept() -> None:
+    """Two measurements make a line: 4 ms and 6 ms for the whole batch."""
+    smaller = {"batch_size": 8, "iterations": 5, "seconds": {"sampler": 0.002, "gather": 0.001, "worker": 0.0055}}
+    profile = profile_of(1, 1, smaller={**smaller, "seconds": {**smaller["seconds"], "store": 0.0}})
+    scaled = scaled_profile(profile, work(1, 1, 400, 400), work(2, 2, 200, 200), work(1, 1, 100, 100))
+    assert scaled.tasks["worker"].seconds.mean == pytest.approx(0.004 + 0.006 / 2)
+    assert scaled.tasks["sampler"].seconds.mean == pytest.approx(0.002)
+    assert scaled.tasks["gather"].seconds.mean == pytest.approx(0.001)
 
 
 def test_a_part_takes_less_memory_than_the_whole() -> None:

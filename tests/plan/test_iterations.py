@@ -65,12 +65,17 @@ def test_searches_keep_to_their_simulations() -> None:
     run = Comparison(profile_of(4, 8), Shape([f"store-m{k}" for k in range(4)]), machines_of_rates(1e7, 2e7, 3e7, 4e7))
     for placement in ("etp", "search"):
         free, few = (
-            run.try_all([placement], ["maxmin"], Budget(3000, simulations=most), SILENT)[0].placed
-            for most in (None, 2)
+            run.try_all([placement], ["maxmin"], Budget(3000, simulations=most), SILENT)[0].placed for most in (None, 2)
         )
         # Those that a search starts from are four constructions, or the one of etp.
         assert few.simulated <= 2 + 4 < free.simulated
         assert few.steps == free.steps or placement == "search"
-    assert run.simulations > 100 > 10 > Comparison(
-        profile_of(40, 40), Shape([f"store-m{k}" for k in range(40)]), machines_of_rates(*[1e9] * 40)
-    ).simulations >= 4
+    assert (
+        run.simulations
+        > 100
+        > 10
+        > Comparison(
+            profile_of(40, 40), Shape([f"store-m{k}" for k in range(40)]), machines_of_rates(*[1e9] * 40)
+        ).simulations
+        >= 4
+    )

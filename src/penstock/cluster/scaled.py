@@ -6,7 +6,7 @@ import numpy as np
 
 from penstock.cluster.document import ClusterDocument
 from penstock.cost.profile import Profile
-from penstock.cost.scaling import scaled_profile
+from penstock.cost.scaling import SCALED_SAMPLERS, scaled_profile
 from penstock.cost.work import Work, count_work
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -21,8 +21,6 @@ from penstock.train.samplers import make_drawing
 
 _BATCHES = 10
 """Batches that are drawn to count what they read."""
-_SCALED = ("neighbour", "labor")
-"""Samplers whose batches are drawn worker by worker, from the seeds of each."""
 
 
 def fit_profile(profile: Profile, job: Job, cluster: ClusterDocument, progress: Progress) -> Profile:
@@ -33,19 +31,24 @@ def fit_profile(profile: Profile, job: Job, cluster: ClusterDocument, progress: 
     with progress.step("counting what batches read"):
         graph = open_data(job)
         _check_scalable(job, graph)
-        measured = _work(job, graph, _cut(graph, profile.parts, cluster.method), profile.parts, profile.workers)
+        part_of = _cut(graph, profile.parts, cluster.method)
+        measured = _work(job, graph, part_of, profile.parts, profile.workers)
+        smaller = None
+        if profile.smaller is not None:
+            small = job.model_copy(update={"batch_size": profile.smaller.batch_size})
+            smaller = _work(small, graph, part_of, profile.parts, profile.workers)
         wanted = _work(job, graph, _parts_of(graph, cluster), parts, workers)
     progress.note(
         f"The profile was measured with {_counted(profile.parts, 'part')} and {_counted(profile.workers, 'worker')}:"
         f" it is scaled to {_counted(parts, 'part')} and {_counted(workers, 'worker')}, by what batches of this graph"
         " read. Measure at this size to be sure."
     )
-    return scaled_profile(profile, measured, wanted, graph.nbytes)
+    return scaled_profile(profile, measured, wanted, smaller, graph.nbytes)
 
 
 def _check_scalable(job: Job, graph: Graph) -> None:
     why = None
-    if job.sampler not in _SCALED:
+    if job.sampler not in SCALED_SAMPLERS:
         why = f"batches of sampler {job.sampler} are drawn as a whole"
     elif job.time is not None:
         why = "its batches are drawn by time"

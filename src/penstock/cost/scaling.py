@@ -2,10 +2,12 @@
 
 Bytes follow what batches read: features and learnable rows follow the vertices, neighbour lists and blocks the rows and
 edges drawn, each at the measured bytes for one of them. Processor seconds follow the same work: sampling the rows and
-edges, gathering the vertices, a step both of them, a store what one worker reads from one part, a server the workers
-that it serves. What does not grow with the work (calls, the optimiser's step) cannot be told from one measurement, so
-the seconds of much smaller batches come out too low; benchmarks/scaled_profiles.py shows by how much.
+edges, gathering the vertices, a step both of them, a store what one worker reads from one part. What does not grow with
+the work (calls, the optimiser's step) is told by a second measurement with smaller batches: seconds are a straight line
+through both. A profile without one is scaled in proportion. A server's seconds follow the workers that it serves.
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -18,15 +20,26 @@ _LEAST_SHARE = 0.2
 """Of the measured memory, that a store keeps however small its part is: the interpreter and its libraries."""
 
 
-def scaled_profile(profile: Profile, at: Work, wanted: Work, graph_bytes: int = 0) -> Profile:
-    """The profile for the parts and workers of `wanted`; `at` is the work where it was measured."""
-    vertices = wanted.vertices.sum() / wanted.workers / max(at.vertices.sum() / at.workers, 1e-300)
-    entries = wanted.entries.sum() / wanted.workers / max(at.entries.sum() / at.workers, 1e-300)
-    both = (vertices + entries) / 2
-    served = both * profile.parts / wanted.parts
-    factors = {"sampler": entries, "gather": vertices, "worker": both, "store": served}
-    factors["server"] = wanted.workers / profile.workers
-    tasks = {kind: _scaled_task(cost, factors[kind]) for kind, cost in profile.tasks.items()}
+SCALED_SAMPLERS = ("neighbour", "labor")
+"""Samplers whose batches are drawn worker by worker, from the seeds of each: what they read at other sizes is known."""
+
+
+def scaled_profile(
+    profile: Profile, at: Work, wanted: Work, smaller: Work | None = None, graph_bytes: int = 0
+) -> Profile:
+    """The profile for the parts and workers of `wanted`.
+
+    `at` is the work where it was measured, and `smaller` that of its measurement with smaller batches.
+    """
+    here, there = _loads(at), _loads(wanted)
+    small = None if smaller is None else _loads(smaller)
+    tasks = dict(profile.tasks)
+    for kind, cost in profile.tasks.items():
+        if kind == "server":
+            tasks[kind] = _with_seconds(cost, cost.seconds.mean * wanted.workers / profile.workers)
+        else:
+            less = None if small is None or profile.smaller is None else (small[kind], profile.smaller.seconds[kind])
+            tasks[kind] = _with_seconds(cost, _on_line((here[kind], cost.seconds.mean), less, there[kind]))
     tasks["store"] = _with_part(tasks["store"], graph_bytes / _GB, profile.parts, wanted.parts)
     blocks = sum(profile.blocks) / profile.workers * wanted.entries.sum(axis=0)
     return profile.model_copy(
@@ -39,8 +52,26 @@ def scaled_profile(profile: Profile, at: Work, wanted: Work, graph_bytes: int = 
             "embeddings": _spread_over(profile.embeddings, at.vertices, wanted.vertices) if profile.embeddings else [],
             "blocks": (blocks / max(at.entries.sum() / at.workers, 1e-300)).tolist(),
             "scaled_from": Measured(parts=profile.parts, workers=profile.workers),
+            "smaller": None,
         }
     )
+
+
+def _loads(work: Work) -> Mapping[str, float]:
+    """What the seconds of each kind of task follow, for one worker's batch."""
+    vertices, entries = (float(each.sum()) / work.workers for each in (work.vertices, work.entries))
+    both = vertices + entries
+    return {"sampler": entries, "gather": vertices, "worker": both, "store": both / work.parts}
+
+
+def _on_line(here: tuple[float, float], less: tuple[float, float] | None, load: float) -> float:
+    """Seconds at a load, on the line through two measurements; neither its slope nor its start is below 0."""
+    most, seconds = here
+    if less is None or less[0] >= most:
+        return seconds * load / max(most, 1e-300)
+    slope = (seconds - less[1]) / (most - less[0])
+    slope = min(max(slope, 0.0), seconds / most)
+    return seconds + slope * (load - most)
 
 
 def _spread_over(measured: list[list[float]], at: Array, wanted: Array) -> list[list[float]]:
@@ -50,9 +81,8 @@ def _spread_over(measured: list[list[float]], at: Array, wanted: Array) -> list[
     return found
 
 
-def _scaled_task(cost: TaskCost, factor: float) -> TaskCost:
-    seconds = cost.seconds.model_copy(update={"mean": cost.seconds.mean * float(factor)})
-    return cost.model_copy(update={"seconds": seconds})
+def _with_seconds(cost: TaskCost, mean: float) -> TaskCost:
+    return cost.model_copy(update={"seconds": cost.seconds.model_copy(update={"mean": mean})})
 
 
 def _with_part(store: TaskCost, graph_gb: float, before: int, after: int) -> TaskCost:
