@@ -44,9 +44,9 @@ def test_a_plan_for_machines_and_people(monkeypatch, capsys, files):
     assert code == 0
     found = json.loads(out)
     assert {"path", "predicted", "compared", "bottleneck", "search"} <= set(found)
-    assert set(found["predicted"]) == {"iteration_s", "epoch_s", "lower_bound_s"}
+    assert set(found["predicted"]) == {"iteration_s", "epoch_s", "lower_bound_s", "placement_bound_s"}
     assert {"placement", "flows", "iteration_s", "epoch_s", "gap"} <= set(found["compared"][0])
-    assert set(found["search"]) == {"steps", "seconds", "simulated"}
+    assert {"steps", "seconds", "simulated", "simulations", "judged_iterations"} <= set(found["search"])
     best = min(found["compared"], key=lambda row: row["iteration_s"])
     assert best["iteration_s"] == found["predicted"]["iteration_s"]
     code, out, _ = planned(monkeypatch, capsys, files, "--force")
@@ -120,6 +120,65 @@ def test_a_plan_of_other_tasks_is_refused(monkeypatch, capsys, files):
             lay_out(cluster, 2, {**where, **wrong})
     with pytest.raises(PenstockError, match="The plan puts worker-0 on 'no machine'"):
         lay_out(cluster, 2, {name: each for name, each in where.items() if name != "worker-0"})
+
+
+def test_workers_go_where_gpus_are(monkeypatch, capsys, files):
+    """Whatever the cluster file says of workers: where they go is the plan's to decide."""
+    document = yaml.safe_load((files / "cluster.yaml").read_text())
+    document["machines"][1].update(gpus=3, cores=16)
+    (files / "cluster.yaml").write_text(yaml.safe_dump(document))
+    code, _, _ = planned(monkeypatch, capsys, files, "--device", "cuda")
+    assert code == 0
+    tasks = json.loads((files / "plan.json").read_text())["tasks"]
+    assert {task["machine"] for task in tasks if task["kind"] == "worker"} == {"fast"}
+    assert {task["gpus"] for task in tasks if task["kind"] == "worker"} == {1.0}
+    document["machines"][1]["gpus"] = 2
+    (files / "cluster.yaml").write_text(yaml.safe_dump(document))
+    code, _, err = planned(monkeypatch, capsys, files, "--device", "cuda", "--force")
+    assert code == 2 and "3 workers and 2 GPUs" in " ".join(err.split())
+    (files / "cluster.yaml").write_text(yaml.safe_dump({**document, "share_gpus": True}))
+    assert planned(monkeypatch, capsys, files, "--device", "cuda", "--force")[0] == 0
+
+
+def test_more_cores_than_this_host_has_are_said(monkeypatch, capsys, files):
+    monkeypatch.setenv("PENSTOCK_THREADS", "2")
+    code, out, _ = planned(monkeypatch, capsys, files, "--json")
+    assert code == 0 and not any("this host" in note for note in json.loads(out)["notes"])
+    document = yaml.safe_load((files / "cluster.yaml").read_text())
+    for machine in document["machines"]:
+        del machine["cores"]
+    (files / "cluster.yaml").write_text(yaml.safe_dump(document))
+    code, out, _ = planned(monkeypatch, capsys, files, "--json", "--force")
+    said = [note for note in json.loads(out)["notes"] if "this host, which has 2 cores" in note]
+    assert code == 0 and len(said) == 1 and "planned with 5" in said[0]
+    assert said[0] in json.loads((files / "plan.json").read_text())["notes"]
+    monkeypatch.setenv("PENSTOCK_THREADS", "64")
+    code, out, _ = planned(monkeypatch, capsys, files, "--json", "--force")
+    assert not any("this host" in note for note in json.loads(out)["notes"])
+
+
+def test_a_profile_of_another_size_is_scaled_and_that_is_said(monkeypatch, capsys, files):
+    code, out, _ = planned(monkeypatch, capsys, files, "--json")
+    assert code == 0 and json.loads(out)["scaled_from"] is None
+    document = yaml.safe_load((files / "cluster.yaml").read_text())
+    document["machines"] += [{"name": f"more{n}", "workers": 1, "cores": 8, "nic_gbps": 1} for n in range(2)]
+    (files / "cluster.yaml").write_text(yaml.safe_dump(document))
+    code, out, _ = planned(monkeypatch, capsys, files, "--json", "--force")
+    found = json.loads(out)
+    assert code == 0 and found["scaled_from"] == {"parts": 2, "workers": 3}
+    assert any("scaled to 4 parts and 5 workers" in note for note in found["notes"])
+    plan = json.loads((files / "plan.json").read_text())
+    assert sum(task["kind"] == "worker" for task in plan["tasks"]) == 5
+    assert plan["scaled_from"] == {"parts": 2, "workers": 3}
+
+
+def test_what_cannot_be_scaled_is_refused(monkeypatch, capsys, files):
+    job = make_job({"graph": "synthetic-arxiv", "hidden": 8, "sampler": "ladies"})
+    profile = profile_of(1, 1, job=deciding(job.model_dump(mode="json")), cluster=SET_UP)
+    write_profile(profile, files / "profile.json")
+    code, _, err = planned(monkeypatch, capsys, files, "--sampler", "ladies")
+    assert code == 2 and "sampler ladies are drawn as a whole: measure with" in " ".join(err.split())
+    assert not (files / "plan.json").exists()
 
 
 def test_racks_keep_their_names(monkeypatch, capsys, files):

@@ -29,6 +29,9 @@ def plan_command(
     flows: Annotated[str, typer.Option(help="oes, maxmin, fifo, iteration-first, …; the best that can run.")] = "",
     budget: Annotated[float, typer.Option(min=0, help="Seconds to search at most; 0: by steps alone.")] = 0.0,
     steps: Annotated[int, typer.Option(min=1, help="Steps of a search.")] = 10_000,
+    simulations: Annotated[
+        int, typer.Option(min=0, help="Placements that a search may simulate; 0: by the size of the cluster.")
+    ] = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="The plan to write.")] = Path("plan.json"),
     timeline: Annotated[
         list[Path] | None, typer.Option(help="Write the plan's run as a page (.html) or a trace (.json); repeatable.")
@@ -62,7 +65,7 @@ def plan_command(
             from penstock.cluster.planning import plan_run
             from penstock.plan.document import write_plan
             from penstock.plan.placement import Budget
-        how = placement or None, flows or None, Budget(steps, budget or None), plan_seed
+        how = placement or None, flows or None, Budget(steps, budget or None, simulations or None), plan_seed
         if sweep:
             rows = plan_sweep(chosen, read_cluster(cluster), profile, sweep, *how, progress)
         else:
@@ -85,11 +88,14 @@ def _fields(plan: "Plan") -> dict[str, Any]:
     return {
         "placement": plan.placement,
         "flows": plan.flows,
-        "predicted": plan.predicted.model_dump(include={"iteration_s", "epoch_s", "lower_bound_s"}),
+        "predicted": plan.predicted.model_dump(
+            include={"iteration_s", "epoch_s", "lower_bound_s", "placement_bound_s"}
+        ),
         "compared": [each.model_dump() for each in plan.compared],
         "bottleneck": plan.bottleneck,
         "changes": [each.model_dump() for each in plan.changes],
         "search": plan.search.model_dump(),
+        "scaled_from": plan.scaled_from,
     }
 
 
@@ -117,10 +123,27 @@ def _print(plan: "Plan", out: Path) -> None:
         sums = [sum(getattr(task, name) for task in here) for name in ("cores", "memory_gb", "gpus")]
         where.add_row(machine, " ".join(task.id for task in here), *(f"{each:.3g}" for each in sums))
     console.print(where)
-    search = plan.search
+    search, predicted = plan.search, plan.predicted
+    if predicted.lower_bound_s:
+        above = predicted.iteration_s / predicted.lower_bound_s - 1
+        print(
+            f"No placement takes less than {predicted.lower_bound_s * 1e3:.4g} ms for each iteration; this plan takes"
+            f" {predicted.iteration_s * 1e3:.4g} ms, {above:.0%} more."
+        )
     print(f"{plan.bottleneck}")
     for change in plan.changes:
         print(f"  {change.what}: {change.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-change.gain)})")
-    looked = f"{counted(search.steps, 'steps')}, {counted(search.simulated, 'placements')} simulated"
-    print(f"{looked}, {search.seconds:.1f} s")
+    print(
+        f"{counted(search.steps, 'steps')}, {counted(search.simulated, 'placements')} simulated (at most {search.simulations:,} for each"
+        f" search, beside those that it starts from), {search.seconds:.1f} s on {counted(search.threads, 'threads')}"
+    )
+    print(
+        f"Searches simulated {search.searched_iterations} iterations of each placement, the comparison"
+        f" {search.judged_iterations}."
+    )
+    if search.reads_in_turns > 1:
+        print(
+            f"In a simulated iteration a batch reads from one in {search.reads_in_turns} of the far parts,"
+            f" {search.reads_in_turns} times as much from each."
+        )
     print(f"Plan: {out} (carry it out with: penstock train --plan {out})")

@@ -33,6 +33,29 @@ def chosen_for_all(device: str, cluster: ClusterDocument, layout: Layout | None 
     return "cuda", None
 
 
+def chosen_for_plan(device: str, cluster: ClusterDocument) -> tuple[str, float]:
+    """`cpu` or `cuda` for all workers of a plan, and the GPUs that each of them needs.
+
+    Where workers go is the plan's to decide: what counts is how many GPUs all machines have together.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        return chosen_for_all(device, cluster)[0], 0.0
+    gpus, workers = sum(machine.gpus for machine in cluster.machines), cluster.workers
+    if device == "cpu" or (device == "auto" and gpus < workers):
+        return "cpu", 0.0
+    if not gpus:
+        raise PenstockError(
+            "Device cuda cannot be planned for: no machine of the cluster has a GPU. Say how many each has (`gpus`), or"
+            " set device to cpu."
+        )
+    if gpus < workers and not cluster.share_gpus:
+        raise PenstockError(
+            f"Device cuda cannot be planned for: the cluster has {workers} workers and {gpus} GPUs. Ask for fewer"
+            " workers, or set `share_gpus: true`."
+        )
+    return "cuda", 1 / max(1, -(-workers // gpus))
+
+
 def own_gpus(cluster: ClusterDocument, layout: Layout) -> bool:
     """Whether no two workers of a run on GPUs share one."""
     return all(workers <= machine.gpus for machine, workers in _seated(cluster, layout))

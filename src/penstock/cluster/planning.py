@@ -1,15 +1,18 @@
 """From a job, a cluster file and a profile to a plan."""
 
 from collections import defaultdict
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from time import perf_counter
 
-from penstock.cluster.document import ClusterDocument, Machine
-from penstock.cluster.gpus import chosen_for_all
+from penstock.cluster.document import LOOPBACK, ClusterDocument, Machine
+from penstock.cluster.gpus import chosen_for_plan
 from penstock.cluster.profiling import profile_job, set_up
+from penstock.cluster.scaled import fit_profile
 from penstock.cost.profile import Profile, read_profile
 from penstock.errors import PenstockError, nearest
+from penstock.graph.blocks import default_threads
 from penstock.plan.bottleneck import bottleneck_of
 from penstock.plan.buying import changes_of
 from penstock.plan.comparing import Comparison, Trial
@@ -26,6 +29,8 @@ _BYTES = 1e9 / 8
 """In a gigabit."""
 _PROFILED = 50
 """Iterations measured where there is no profile."""
+_TASKS_HERE = 16
+"""Stores and workers that are started on this host to be measured, at most."""
 _FEWER = 5
 """What a search for a change is given: so many times fewer steps than the plan's own."""
 
@@ -45,13 +50,16 @@ def plan_run(
         if name is not None and name not in known:
             raise PenstockError(f"No {what} is called {name!r}{nearest(name, known)}")
     # A run takes what its plan was made for: the threads that were measured, and a graph found from anywhere.
-    device = chosen_for_all(job.device, cluster)[0]
+    device, gpus = chosen_for_plan(job.device, cluster)
     fixed = {"threads": job.threads or 1, "device": device, **found_anywhere(job)}
     job = job.model_copy(update=fixed)
     profile = _profile(job, cluster, profile_path, progress)
     began = perf_counter()
-    run = comparison_of(job, cluster, profile, seed)
+    run = comparison_of(job, cluster, profile, seed, gpus)
     machines = run.machines
+    if budget.simulations is None:
+        budget = replace(budget, simulations=run.simulations)
+    threads = default_threads()
     if job.device == "cuda":
         progress.note("Steps were measured on processors: on GPUs they take less, and so may an iteration.")
     if flows is not None and flows not in CARRIED_OUT:
@@ -63,11 +71,13 @@ def plan_run(
         [each for each in CARRIED_OUT if each != "oes"] if flows is None else [flows],
         budget,
         progress,
+        threads,
     )
     best = min(trials, key=lambda trial: trial.iteration_s)
-    fewer = Budget(max(1, (budget.steps or 10_000) // _FEWER), budget.seconds)
-    changes = changes_of(run, best, fewer, seed, progress)
+    fewer = Budget(max(1, (budget.steps or 10_000) // _FEWER), budget.seconds, (budget.simulations or 0) // _FEWER)
+    changes = changes_of(run, best, fewer, seed, progress, threads)
     where = _tasks(run, best)
+    _note_cores(cluster, where, progress)
     return Plan(
         job=job.model_dump(mode="json"),
         cluster=cluster.model_dump(mode="json"),
@@ -82,15 +92,21 @@ def plan_run(
             steps=sum(trial.placed.steps for trial in trials),
             seconds=round(perf_counter() - began, 3),
             simulated=sum(trial.placed.simulated for trial in trials),
+            simulations=budget.simulations or 0,
+            searched_iterations=run.iterations.period,
+            judged_iterations=len(run.iterations.judged.seconds),
+            reads_in_turns=run.iterations.turns,
+            threads=threads,
         ),
         profile=run.profile.model_dump(mode="json"),
         seed=seed,
+        scaled_from=None if profile.scaled_from is None else profile.scaled_from.model_dump(),
+        notes=list(progress.notes),
     )
 
 
-def comparison_of(job: Job, cluster: ClusterDocument, profile: Profile, seed: int) -> Comparison:
-    """The run of a job on a cluster, ready to be simulated in many ways."""
-    gpus = 1.0 if job.device == "cuda" else 0.0
+def comparison_of(job: Job, cluster: ClusterDocument, profile: Profile, seed: int, gpus: float) -> Comparison:
+    """The run of a job on a cluster, ready to be simulated in many ways; `gpus` is what a worker needs of them."""
     return Comparison(profile, shape_of(cluster, job), machines_of(cluster, profile.rate), gpus, seed)
 
 
@@ -126,22 +142,43 @@ def shape_of(cluster: ClusterDocument, job: Job) -> Shape:
 
 def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Progress) -> Profile:
     if path is None:
-        progress.note(f"No profile is given: {_PROFILED} iterations are measured now (keep one: penstock profile).")
-        return profile_job(job, cluster, _PROFILED, progress)
+        small = _small(cluster)
+        where = "" if small is cluster else f" with {len(small.machines)} parts and {small.workers} workers"
+        progress.note(
+            f"No profile is given: {_PROFILED} iterations are measured now{where} (keep one: penstock profile)."
+        )
+        return fit_profile(profile_job(job, small, _PROFILED, progress), job, cluster, progress)
     profile = read_profile(path)
     profile.check_job(job.model_dump(mode="json"), str(path))
-    if profile.workers != cluster.workers:
-        raise PenstockError(
-            f"{path} is of {profile.workers} workers and the cluster has {cluster.workers}: measure again with"
-            " `penstock profile JOB --cluster` for this cluster."
-        )
     for name, value in set_up(cluster).items():
         if profile.cluster.get(name) != value:
             raise PenstockError(
                 f"{path} was measured with {name} {profile.cluster.get(name)!r} and the cluster has {value!r}: measure"
                 " again with `penstock profile JOB --cluster` for this cluster."
             )
-    return profile
+    return fit_profile(profile, job, cluster, progress)
+
+
+def _note_cores(cluster: ClusterDocument, tasks: list[PlannedTask], progress: Progress) -> None:
+    """Say so where the plan gives machines that are all this host more cores than it has."""
+    here = {each.name for each in cluster.machines if each.cores is None and each.address in LOOPBACK}
+    if cluster.launcher != "local" or not here:
+        return
+    planned, host = sum(task.cores for task in tasks if task.machine in here), default_threads()
+    if planned > host:
+        which = f"{len(here)} machines of this plan are" if len(here) > 1 else f"Machine {min(here)} of this plan is"
+        progress.note(
+            f"{which} this host, which has {host} cores, and the tasks there are planned with {planned:g}: they will"
+            " share cores and take longer than predicted. Say each machine's `cores` in a cluster file."
+        )
+
+
+def _small(cluster: ClusterDocument) -> ClusterDocument:
+    """The cluster, or two machines of it with a worker each where this host could hardly run all of its tasks."""
+    if len(cluster.machines) + cluster.workers <= _TASKS_HERE:
+        return cluster
+    machines = [machine.model_copy(update={"workers": 1}) for machine in cluster.machines[:2]]
+    return cluster.model_copy(update={"machines": machines, "partition": None})
 
 
 def _racks(cluster: ClusterDocument) -> list[str]:
@@ -182,7 +219,8 @@ def _predicted(run: Comparison, best: Trial, tasks: list[PlannedTask]) -> Predic
     return Predicted(
         iteration_s=best.iteration_s,
         epoch_s=best.iteration_s * run.profile.batches,
-        lower_bound_s=best.lower_bound_s,
+        lower_bound_s=min(run.lower_bound(), best.lower_bound_s),
+        placement_bound_s=best.lower_bound_s,
         link_bytes={name: float(size) / count for name, size in zip(links, timeline.link_bytes, strict=True)},
         link_utilisation={name: float(use) for name, use in zip(links, timeline.link_use, strict=True)},
         memory_gb=dict(memory),

@@ -12,7 +12,8 @@ from penstock.cluster.document import ClusterDocument, Machine
 from penstock.cluster.launch import make_launcher
 from penstock.cluster.running import cut_for, template_of
 from penstock.cluster.tasks.worker import WARMING
-from penstock.cost.profile import Profile, Spread, TaskCost, deciding
+from penstock.cost.profile import Profile, SmallerBatches, Spread, TaskCost, deciding
+from penstock.cost.scaling import SCALED_SAMPLERS
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.partition import open_partition
@@ -23,6 +24,8 @@ from penstock.train.running import found_anywhere
 from penstock.train.surroundings import polite_interrupt
 
 _SEATS = "workers-of-the-profile"
+_SMALLER = 4
+"""How many times smaller batches are in a second measurement."""
 _MOST = 256
 """Workers on one machine."""
 
@@ -44,7 +47,24 @@ def profile_job(job: Job, cluster: ClusterDocument, iterations: int, progress: P
             controller = _carried_out(measured, bench, folder, iterations, progress)
         finally:
             folder.close()
-    return _profile(job, controller, bench, iterations)
+        smaller = _measure_smaller(measured, bench, iterations, progress)
+    return _profile(job, controller, bench, iterations).model_copy(update={"smaller": smaller})
+
+
+def _measure_smaller(job: Job, bench: ClusterDocument, iterations: int, progress: Progress) -> SmallerBatches | None:
+    """Some iterations with smaller batches, for jobs whose profiles can be scaled."""
+    size = job.batch_size // _SMALLER
+    if job.sampler not in SCALED_SAMPLERS or size < bench.workers:
+        return None
+    fewer = max(1, iterations // 2)
+    small = job.model_copy(update={"batch_size": size, "run": f"{job.run}-smaller"})
+    folder = RunFolder.create(small, "profile", force=False)
+    try:
+        found = _profile(small, _carried_out(small, bench, folder, fewer, progress), bench, fewer)
+    finally:
+        folder.close()
+    seconds: dict[str, float] = {kind: cost.seconds.mean for kind, cost in found.tasks.items()}
+    return SmallerBatches(batch_size=size, iterations=fewer, seconds=seconds)
 
 
 def _bench(cluster: ClusterDocument, partition: str) -> ClusterDocument:

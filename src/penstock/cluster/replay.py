@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from penstock.cluster.document import ClusterDocument
+from penstock.cluster.gpus import chosen_for_plan
 from penstock.cluster.planning import comparison_of
 from penstock.cost.profile import Profile
 from penstock.errors import PenstockError, nearest
@@ -56,7 +57,8 @@ def _comparison(plan: Plan) -> Comparison:
         cluster = ClusterDocument.model_validate(plan.cluster)
     except ValidationError as error:
         raise PenstockError(f"The plan's profile or cluster is not valid: {first_problem(error)}.") from None
-    return comparison_of(make_job(plan.job, "The plan's job"), cluster, profile, plan.seed)
+    job = make_job(plan.job, "The plan's job")
+    return comparison_of(job, cluster, profile, plan.seed, chosen_for_plan(job.device, cluster)[1])
 
 
 def _placed(plan: Plan, run: Comparison) -> Placed:

@@ -77,6 +77,21 @@ class TaskCost(StrictDocument):
     memory_gb: Amount = Field(default=0.0, description="largest resident memory")
 
 
+class Measured(StrictDocument):
+    """The size of a cluster that a profile was measured at."""
+
+    parts: int = Field(ge=1)
+    workers: int = Field(ge=1)
+
+
+class SmallerBatches(StrictDocument):
+    """What the same tasks took with smaller batches: it tells what does not grow with a batch."""
+
+    batch_size: int = Field(ge=1)
+    iterations: int = Field(ge=1, description="measured")
+    seconds: dict[str, Amount] = Field(description="mean processor seconds of each kind of task")
+
+
 class Profile(StrictDocument):
     """One job on so many parts and workers. Bytes are those of one iteration."""
 
@@ -99,6 +114,10 @@ class Profile(StrictDocument):
     )
     cluster: dict[str, Any] = Field(default={}, description="how rows travelled and gradients were summed")
     gradients: Amount = Field(description="bytes of all gradients, and of all weights")
+    smaller: SmallerBatches | None = Field(default=None, description="the same, measured with smaller batches")
+    scaled_from: Measured | None = Field(
+        default=None, description="where the amounts were measured, if these are predicted from there"
+    )
     rate: Amount = Field(default=0.0, description="bytes/s that pulls reached where they were measured")
 
     @model_validator(mode="after")

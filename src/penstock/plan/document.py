@@ -39,8 +39,10 @@ class Predicted(StrictDocument):
     iteration_s: float
     epoch_s: float
     lower_bound_s: float = Field(
-        description="in the long run: the busiest link's bytes, a store's work, or the longest chain without contention"
+        description="no placement and no flow policy takes less in the long run: what links must carry, a store's work,"
+        " or the slowest cycle of tasks"
     )
+    placement_bound_s: float = Field(default=0.0, description="the same for the placement that was chosen")
     link_bytes: dict[str, float]
     link_utilisation: dict[str, float]
     memory_gb: dict[str, float] = Field(description="by machine")
@@ -53,7 +55,7 @@ class Compared(StrictDocument):
     flows: str
     iteration_s: float
     epoch_s: float
-    lower_bound_s: float = Field(description="of this placement, an iteration")
+    lower_bound_s: float = Field(description="of this placement under any flow policy, for each iteration")
     gap: float = Field(description="how far above its lower bound it is, as a share of it")
     slowest_link: str
     slowest_link_bytes: float
@@ -65,6 +67,13 @@ class Effort(StrictDocument):
     steps: int
     seconds: float
     simulated: int
+    simulations: int = Field(default=0, description="how many placements each search was allowed to simulate")
+    searched_iterations: int = Field(default=0, description="simulated for each placement that a search looked at")
+    judged_iterations: int = Field(default=0, description="simulated for each placement that was compared")
+    reads_in_turns: int = Field(
+        default=1, description="iterations over which a batch's reads from all far parts were spread; 1: not at all"
+    )
+    threads: int = 1
 
 
 class Change(StrictDocument):
@@ -94,6 +103,10 @@ class Plan(StrictDocument):
         default=None, description="what an iteration costs: with it `penstock simulate` can replay the plan"
     )
     seed: int = Field(default=0, description="of the amounts that vary between iterations")
+    scaled_from: dict[str, int] | None = Field(
+        default=None, description="parts and workers that the profile was measured with, if it was scaled from there"
+    )
+    notes: list[str] = Field(default=[], description="what to know of the prediction")
 
     def machine_of(self) -> dict[str, str]:
         """The machine of every task, by its name."""

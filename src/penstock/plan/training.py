@@ -13,6 +13,9 @@ from penstock.errors import PenstockError
 from penstock.simulate.building import Item, WorkloadBuilder
 from penstock.simulate.workload import Workload
 
+_ROUNDS = 8
+"""Steps of a ring that are simulated at most."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -40,6 +43,11 @@ class Shape:
     def drawn_ahead(self) -> int:
         """A batch is drawn when the one so many before it has its rows: what the pipeline's queues hold."""
         return self.sample_depth + max(self.samplers, self.sample_threads) + 1
+
+    @property
+    def ahead(self) -> int:
+        """Iterations of the template that a pipeline works ahead of its step."""
+        return -(-(self.drawn_ahead + self.pulled_ahead) // self.unrolled)
 
     @property
     def pulled_ahead(self) -> int:
@@ -179,22 +187,36 @@ class _Template:
                 )  # fmt: skip
 
     def _ring(self, turn: int, computed: list[Item], following: list[Item], lag: int) -> None:
-        """2(n - 1) steps in which every worker sends an n-th to the next."""
-        size = len(computed)
-        last = 2 * (size - 1) - 1
+        """2(n - 1) steps in which every worker sends an n-th to the next, one after the other.
+
+        A ring of many workers is drawn with fewer and larger steps, as many bytes in all. These do not bring word of a
+        late worker all the way around, so all wait for the last one first: with every step, each would wait for it too.
+        """
+        size, building = len(computed), self._building
+        rounds = min(2 * (size - 1), _ROUNDS)
+        sent = self._profile.gradients * 2 * (size - 1) / size / rounds
         hops = [
-            [self._task(f"hop {rank}.{turn}.{hop}", "hop", 0.0, self._workers[rank]) for hop in range(last + 1)]
+            [self._task(f"hop {rank}.{turn}.{hop}", "hop", 0.0, self._workers[rank]) for hop in range(rounds)]
             for rank in range(size)
         ]
+        first = computed if rounds == 2 * (size - 1) else [self._all_computed(turn, computed)] * size
         for rank in range(size):
-            self._building.wait(computed[rank], hops[rank][0])
+            building.wait(first[rank], hops[rank][0])
             right = (rank + 1) % size
-            for hop in range(last + 1):
-                target = hops[right][hop + 1] if hop < last else following[right]
-                self._building.flow(
-                    hops[rank][hop], target, self._profile.gradients / size, "ring",
+            for hop in range(rounds):
+                ends = hop == rounds - 1
+                sending = building.flow(
+                    hops[rank][hop], following[right] if ends else hops[right][hop + 1], sent, "ring",
                     name=f"ring {rank}.{turn}.{hop}", coflow=f"ring {turn}.{hop}",
-                    arrival_lag=lag if hop == last else 0, follows_itself=False,
+                    arrival_lag=lag if ends else 0, follows_itself=False,
                 )  # fmt: skip
-                if hop:
-                    self._building.wait(hops[rank][hop - 1], hops[rank][hop])
+                if not ends:
+                    # A worker sends one step's share after the other.
+                    building.wait(sending, hops[rank][hop + 1])
+
+    def _all_computed(self, turn: int, computed: list[Item]) -> Item:
+        """A task that ends when every worker has computed."""
+        last = self._task(f"computed {turn}", "hop", 0.0, self._workers[0])
+        for each in computed:
+            self._building.wait(each, last)
+        return last

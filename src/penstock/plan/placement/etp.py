@@ -38,17 +38,37 @@ EXPLORING = Exploring()
 def explore(
     problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed: int, constants: Exploring = EXPLORING
 ) -> Found:
-    """The best simulated placement of the walk."""
-    tables, waits = evaluator.tables, evaluator.waits
+    """The best simulated placement of the walk; where simulations are limited, of those with the shortest paths."""
     best = initial_placement(problem, seed)
     lowest = evaluator.makespan(best)
-    spending = Spending(budget, STEPS)
     if not len(problem.movable):
         return Found(best, 0)
-    walk = walk_from(tables, best)
+    key = ("etp", seed, budget.steps, budget.seconds, constants)
+    worthy, steps = evaluator.walks.get(key, lambda: _walk(evaluator, best, budget, seed, constants))
+    if budget.simulations is not None:
+        worthy = sorted(worthy, key=lambda each: each[0])[: budget.simulations]
+    deadline = Spending(budget, STEPS)
+    for _, units in worthy:
+        if (makespan := evaluator.makespan(units)) < lowest:
+            lowest, best = makespan, units
+        if not deadline.goes_on:
+            break
+    return Found(best, steps)
+
+
+def _walk(
+    evaluator: Evaluator, start: Array, budget: Budget, seed: int, constants: Exploring
+) -> tuple[list[tuple[float, Array]], int]:
+    """The placements of a walk that are worth simulating, each once, with their critical paths; and its steps.
+
+    No flow policy decides where it goes: it is walked once for all of them.
+    """
+    tables, waits, spending = evaluator.tables, evaluator.waits, Spending(budget, STEPS)
+    walk = walk_from(tables, start)
     first = critical_path(tables, walk, waits, evaluator.seconds, evaluator.sizes)
-    costs = np.array([first, first, max(first, 1e-300)])
+    costs = np.array([first, first, max(first, 1e-300), first])
     key = key_of(seed, "etp")
+    found: dict[bytes, tuple[float, Array]] = {}
     while spending.goes_on:
         spending.steps, worthy = _explore(
             tables,
@@ -58,13 +78,13 @@ def explore(
             evaluator.sizes,
             key,
             spending.steps,
-            spending.up_to(),
+            min(spending.up_to(), spending.steps + evaluator.patience),
             constants,
             costs,
         )
-        if worthy and (makespan := evaluator.makespan(walk.units)) < lowest:
-            lowest, best = makespan, walk.units.copy()
-    return Found(best, spending.steps)
+        if worthy:
+            found.setdefault(walk.units.tobytes(), (float(costs[3]), walk.units.copy()))
+    return list(found.values()), spending.steps
 
 
 @njit(nogil=True, cache=True)
@@ -82,7 +102,7 @@ def _explore(
 ) -> tuple[int, bool]:
     """Walk until a placement is worth simulating: the step to go on from, and whether there is one.
 
-    `costs`: here, the shortest feasible path so far, the unit.
+    `costs`: here, the shortest feasible path so far, the unit, and the path of what is worth simulating.
     """
     open_machines = np.empty(tables.capacities.shape[0], np.int32)
     for step in range(first, last):
@@ -102,7 +122,7 @@ def _explore(
             continue
         costs[0] = cost
         if beyond == 0 and path < (1 + constants.gamma) * costs[1]:
-            costs[1] = min(costs[1], path)
+            costs[1], costs[3] = min(costs[1], path), path
             return step + 1, True
     return last, False
 

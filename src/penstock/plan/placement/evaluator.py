@@ -4,7 +4,9 @@ All policies of a comparison share one evaluator: they see the same iterations u
 has simulated no other simulates again.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +19,23 @@ from penstock.simulate.rates import RatePolicy
 from penstock.simulate.simulation import Simulator
 
 ITERATIONS = 20
+_ITEMS_AT_ONCE = 20_000_000
+"""Items on critical paths that take some tenths of a second."""
+
+
+class Walks:
+    """What was found without a flow policy, worked out once for all who ask, on whatever thread."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, Any] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What is kept under a key; made where nothing is yet."""
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = make()
+            return self._found[key]
 
 
 class Evaluator:
@@ -28,17 +47,27 @@ class Evaluator:
         flows: str | RatePolicy,
         amounts: Amounts | None = None,
         known: Sequence[Array] = (),
+        walks: Walks | None = None,
     ) -> None:
-        """`known` are feasible placements, machines of tasks: a search starts from them too, and never ends behind."""
+        """`known` are feasible placements, machines of tasks: a search starts from them too, and never ends behind.
+
+        `walks` keeps what a search found without a flow policy, for evaluators of the same problem and amounts.
+        """
         self.problem = problem
         self.starts = [problem.units_at(each) for each in known]
         drawn = amounts or draw_amounts(problem.workload, ITERATIONS)
+        self.walks = Walks() if walks is None else walks
         self.seconds, self.sizes = drawn
         self.tables = tables_of(problem, self.sizes.mean(axis=0))
         self.waits = waits_of(problem)
         self.simulated = 0  # placements, each once
         self._known: dict[bytes, float] = {}
         self._simulator = Simulator(problem.workload, problem.network, drawn, flows, problem.speeds)
+
+    @property
+    def patience(self) -> int:
+        """Critical paths that a kernel may work out before it returns, so that Ctrl-C is heard."""
+        return max(1, _ITEMS_AT_ONCE // (self.seconds.size + self.sizes.size))
 
     @property
     def iterations(self) -> int:

@@ -42,6 +42,7 @@ def search(problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed
     best = Best(evaluator)
     starts = constructions(problem, seed) + evaluator.starts
     starts.sort(key=best.offer)
+    best.simulations = budget.simulations
     if len(problem.movable) and spending.goes_on:
         if problem.machines ** min(len(problem.movable), 64) <= _FEW:
             _search_all(problem, best, spending)
@@ -66,15 +67,19 @@ class Best:
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.makespan = np.inf
+        self.simulations: int | None = None  # how many may be simulated yet, if that is limited
         self.units: Array = np.zeros(0, np.int32)
         self._evaluator = evaluator
 
     def offer(self, units: Array) -> float:
         """Keep a feasible placement if it is better; its makespan, or the bound that already says that it is not."""
         bound = self._evaluator.bound(units)
-        if bound >= self.makespan:
+        if bound >= self.makespan or self.simulations == 0:
             return bound
+        before = self._evaluator.simulated
         makespan = self._evaluator.makespan(units)
+        if self.simulations is not None:
+            self.simulations -= self._evaluator.simulated - before
         if makespan < self.makespan:
             self.makespan, self.units = makespan, units.copy()
         return makespan
@@ -101,14 +106,19 @@ def _run_chains(tables: Tables, starts: list[Array], best: Best, spending: Spend
     proposal = room_for_proposal(tables)
     found = np.empty_like(best.units)
     for number in range(_ROUNDS):
+        handed_in: list[tuple[float, int, Array]] = []
         for chain, walk in enumerate(walks):
             if not spending.goes_on:
-                return
+                break
             key = key_of(seed, f"search/{chain}")
             first = number * stretch
-            if anneal(tables, walk, key, first, first + stretch, cooling, proposal, found) < np.inf:
-                latest[chain] = best.offer(found)
+            if (scored := anneal(tables, walk, key, first, first + stretch, cooling, proposal, found)) < np.inf:
+                handed_in.append((scored, chain, found.copy()))
             spending.steps += stretch
+        # Where simulations are limited every round has its share, and those that score best go first.
+        share = None if best.simulations is None else best.simulations // (_ROUNDS - number)
+        for _, chain, units in sorted(handed_in, key=lambda each: each[:2])[:share]:
+            latest[chain] = best.offer(units)
         if number % _RESTART == _RESTART - 1:
             _restart_weak(tables, walks, latest, best)
 

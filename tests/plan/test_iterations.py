@@ -1,0 +1,81 @@
+"""What is simulated of large clusters: fewer iterations and flows, as many bytes."""
+
+import numpy as np
+
+from penstock.plan.comparing import Comparison
+from penstock.plan.iterations import draw_iterations
+from penstock.plan.placement import Budget
+from penstock.plan.training import Shape, training_workload
+from penstock.progress import SILENT
+from penstock.simulate.amounts import Quantiles
+from plan_profiles import machines_of_rates, profile_of
+
+PARTS = 40
+
+
+def large() -> tuple:
+    load = training_workload(profile_of(PARTS, PARTS), Shape([f"store-m{k}" for k in range(PARTS)]))
+    return load, draw_iterations(load, 0, {"features": Quantiles([0.5, 1.0, 1.5])}, 10)
+
+
+def test_a_large_cluster_reads_the_same_bytes_in_fewer_flows() -> None:
+    load, drawn = large()
+    assert drawn.turns > 1 and drawn.period % drawn.turns == 0
+    np.testing.assert_allclose(drawn.searched.sizes.mean(axis=0), load.flow_bytes, rtol=1e-9)
+    reads = np.array([kind in ("lists", "features") for kind in load.flow_kinds])
+    assert (drawn.searched.sizes[:, reads] > 0).mean() < 1.2 / drawn.turns
+    # No part sends much more in one iteration than in another.
+    features = np.array([kind == "features" for kind in load.flow_kinds])
+    sender = load.beside[load.sources]
+    sent = np.array([np.bincount(sender[features], row[features]) for row in drawn.searched.sizes])
+    assert (sent.max(axis=0) < 1.5 * sent.mean(axis=0)).all()
+
+
+def test_the_part_that_a_worker_reads_most_from_is_read_in_every_iteration() -> None:
+    load, drawn = large()
+    near = np.flatnonzero((np.array(load.flow_kinds) == "features") & (load.flow_bytes > 5e5))
+    assert len(near) == PARTS
+    assert (drawn.searched.sizes[:, near] > 0).all()
+
+
+def test_small_clusters_are_simulated_as_they_are() -> None:
+    load = training_workload(profile_of(3, 3), Shape([f"store-m{k}" for k in range(3)]))
+    drawn = draw_iterations(load, 0, {}, 10)
+    assert drawn.turns == 1 and len(drawn.judged.seconds) > 3 * drawn.period
+
+
+def test_turns_change_the_pace_little() -> None:
+    """The same cluster with and without them, where batches differ as measured ones do."""
+    import penstock.plan.iterations as module
+
+    names = [f"store-m{k}" for k in range(32)]
+    found, sizes = [], np.linspace(0.7, 1.3, 20).tolist()
+    for many in (module._MANY, 10**9):
+        with_many, module._MANY = module._MANY, many
+        try:
+            run = Comparison(profile_of(32, 32, sizes=sizes), Shape(names), machines_of_rates(*[2e8] * 32))
+        finally:
+            module._MANY = with_many
+        trials = run.try_all(["spread"], ["fifo", "iteration-first"], Budget(10), SILENT)
+        found.append([trial.iteration_s for trial in trials])
+    np.testing.assert_allclose(*found, rtol=0.08)
+
+
+def test_searches_keep_to_their_simulations() -> None:
+    run = Comparison(profile_of(4, 8), Shape([f"store-m{k}" for k in range(4)]), machines_of_rates(1e7, 2e7, 3e7, 4e7))
+    for placement in ("etp", "search"):
+        free, few = (
+            run.try_all([placement], ["maxmin"], Budget(3000, simulations=most), SILENT)[0].placed for most in (None, 2)
+        )
+        # Those that a search starts from are four constructions, or the one of etp.
+        assert few.simulated <= 2 + 4 < free.simulated
+        assert few.steps == free.steps or placement == "search"
+    assert (
+        run.simulations
+        > 100
+        > 10
+        > Comparison(
+            profile_of(40, 40), Shape([f"store-m{k}" for k in range(40)]), machines_of_rates(*[1e9] * 40)
+        ).simulations
+        >= 4
+    )
