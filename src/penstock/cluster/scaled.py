@@ -39,8 +39,8 @@ def fit_profile(profile: Profile, job: Job, cluster: ClusterDocument, progress: 
             smaller = _work(small, graph, part_of, profile.parts, profile.workers)
         wanted = _work(job, graph, _parts_of(graph, cluster), parts, workers)
     progress.note(
-        f"The profile was measured with {_counted(profile.parts, 'part')} and {_counted(profile.workers, 'worker')}:"
-        f" it is scaled to {_counted(parts, 'part')} and {_counted(workers, 'worker')}, by what batches of this graph"
+        f"The profile was measured with {counted(profile.parts, 'parts')} and {counted(profile.workers, 'workers')}:"
+        f" it is scaled to {counted(parts, 'parts')} and {counted(workers, 'workers')}, by what batches of this graph"
         " read. Measure at this size to be sure."
     )
     return scaled_profile(profile, measured, wanted, smaller, graph.nbytes)
