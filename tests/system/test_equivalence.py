@@ -200,6 +200,21 @@ def test_dropout_of_typed_graphs_goes_by_vertex(tmp_path, fields, workers):
     assert_same_losses(run.path, tmp_path / "one", ROUNDING)
 
 
+def test_decayed_rows_of_one_hot_input_and_decided_epochs(tmp_path):
+    """All rows move in every step, whoever reads them; the epochs that a job leaves open are one machine's."""
+    graph = typed_graph()
+    del graph.nodes["paper"].fields["x"]
+    saved = graph.save(tmp_path / "graph")
+    fields = {"model": "rgcn", "one_hot": True, "bases": 2, "hidden": 4, "batch_size": 8, "epochs": "auto"}
+    fields |= {"embedding_decay": 0.01, "weight_decay": 0.01, "evaluate_every": 0}
+    one = trained(saved, tmp_path / "one", **{**JOB, **fields})
+    cluster = cluster_file(tmp_path, machines=machines(1, 0), partition=in_parts(saved, 2, tmp_path))
+    run = run_on(cluster, saved.path, tmp_path / "run", **fields)
+    assert_same_losses(run.path, tmp_path / "one", 0)
+    assert run.facts["decided"] == {"epochs": one.result["epochs"]} and run.job().epochs == one.result["epochs"]
+    assert_same_state(newest_checkpoint(run.path)["tables"], newest_checkpoint(one.path)["tables"])
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("wire_type", ["stored", "float16"])
 def test_clipped_rows_and_times_are_one_machines(tmp_path, wire_type):

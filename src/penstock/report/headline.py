@@ -105,7 +105,7 @@ def _banner(run: Run) -> str:
         words = f" {escape(run.message)}" if run.message else ""
         return f'<p class="banner going"><b>Still running when this page was written.</b>{escape(last)}{words}</p>'
     notes = run.result.get("notes")
-    said = [run.message, *(str(each) for each in notes if each)] if isinstance(notes, list) else [run.message]
+    said = [run.message, *(str(each) for each in (notes if isinstance(notes, list) else ()))]
     return "".join(f'<p class="banner">{escape(each)}</p>' for each in said if each)
 
 
