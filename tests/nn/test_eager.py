@@ -44,7 +44,7 @@ def equal(first, second):
         return torch.equal(first, second)
     if isinstance(first, dict):
         return first.keys() == second.keys() and all(equal(first[key], second[key]) for key in first)
-    if isinstance(first, list):
+    if isinstance(first, (list, tuple)):
         return len(first) == len(second) and all(map(equal, first, second))
     return first == second
 
