@@ -1,6 +1,6 @@
 """What is learned, from which graph: the graph opened, the task and its edge type chosen."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field
@@ -56,7 +56,7 @@ def open_data(options: DataOptions) -> Graph:
     if options.graph.endswith(IN_MEMORY):
         name = options.graph.removesuffix(IN_MEMORY)
         raise PenstockError(f"The run's graph {name!r} was only in memory: give it again, or a folder it is in.")
-    chosen = {"split": options.split_number} if options.split_number else {}
+    chosen: dict[str, Any] = {"split": options.split_number} if options.split_number else {}
     return prepared(load(options.graph, **chosen), options)
 
 
