@@ -57,7 +57,8 @@ def test_weights_and_times(tmp_path):
     run = trained(graph, tmp_path / "t", time="t", epochs=6, lr=0.02)
     assert run.test["accuracy"] > 0.4
     featureless = community_graph(features=False, fields={"t": np.arange(200)})
-    featureless.edges["node", "to", "node"].fields["t"] = edges.fields["t"]
+    lists = featureless.edges["node", "to", "node"]
+    lists.fields["t"] = np.arange(lists.count) % 200
     run = trained(featureless, tmp_path / "e", time="t", embedding=8)
     assert not np.array_equal(newest_checkpoint(run.path)["tables"]["node"]["moment0"], 0)
 
