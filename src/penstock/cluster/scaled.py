@@ -14,6 +14,7 @@ from penstock.graph.graph import Graph
 from penstock.partition import Cut, assign, open_partition
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.progress import SILENT, Progress
+from penstock.quantities import counted
 from penstock.sampling import MiniBatch
 from penstock.train.batch_source import make_batch_source
 from penstock.train.data import choose_task, open_data
