@@ -15,13 +15,13 @@ from penstock.cluster.profiling import profile_job
 from penstock.cluster.replay import replay
 from penstock.cost.profile import DECIDING, write_profile
 from penstock.errors import PenstockError
+from penstock.graph.document_sweep import Part, Point, fields_of, parse_sweeps, points_of, said, with_point
 from penstock.graph.documents import first_problem
 from penstock.plan.document import Plan
 from penstock.plan.placement import Budget
 from penstock.progress import Progress
 from penstock.report.gantt import Shown, check_form, write_timeline
 from penstock.simulate import lower_bound
-from penstock.simulate.sweep import Part, Point, fields_of, parse_sweeps, points_of, said, with_point
 from penstock.train.job import Job, make_job
 
 DRAWN = 10

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
-from penstock.simulate.sweep import Point, fields_of, parse_sweeps, points_of, said, with_point
+from penstock.graph.document_sweep import Point, fields_of, parse_sweeps, points_of, said, with_point
 
 if TYPE_CHECKING:
     from penstock.plan.document import Plan

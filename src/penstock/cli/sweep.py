@@ -11,8 +11,8 @@ from rich.table import Column, Table
 
 from penstock.cli.output import print_json
 from penstock.errors import PenstockError
+from penstock.graph.document_sweep import Point, said
 from penstock.quantities import percent
-from penstock.simulate.sweep import Point, said
 
 SweepOption = Annotated[
     list[str] | None,

@@ -3,8 +3,8 @@
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.graph.document_sweep import fields_of, parse_sweeps, points_of, with_point
 from penstock.simulate.document import WorkloadDocument
-from penstock.simulate.sweep import fields_of, parse_sweeps, points_of, with_point
 
 KNOWN = fields_of(WorkloadDocument)
 JOBS = {
