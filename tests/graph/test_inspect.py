@@ -159,7 +159,7 @@ def unscaled():
     ("graph", "sentence"),
     [
         (healthy(RING, count=10), "2 vertices (20.0 %) have no edges at all"),
-        (healthy([*RING, (8, 0)], count=9), "1 'node' vertices (11.1 %) have out- but no in-edges"),
+        (healthy([*RING, (8, 0)], count=9), "1 'node' vertex (11.1 %) has out- but no in-edges"),
         (healthy([*RING, (2, 2), (3, 3)]), "There are 2 self loops in node__to__node"),
         (healthy([*RING, (0, 1), (1, 0)]), "There are 2 parallel edges (11.1 %) in node__to__node"),
         (
@@ -232,7 +232,7 @@ def test_several_types():
     assert found.nodes["paper"].isolated == 2 and found.nodes["term"].isolated == 0
     assert found.degree.max == 1 and found.degree.mean == pytest.approx(2 / 5)
     assert found.warnings == [
-        "2 vertices (40.0 %) have no edges at all: a model sees nothing but their own features.",
+        "2 vertices (40.0 %) have no edges at all: a model sees nothing there but features.",
         "No edges lead to 'paper' vertices, so they receive no messages: add reverse relations.",
         "Vertices of type 'term' have no features (x): models need learned embeddings for them.",
     ]

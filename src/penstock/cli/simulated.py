@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.sweep_fields import Point, fields_of, parse_sweeps, points_of, said, with_point
 from penstock.errors import PenstockError
+from penstock.graph.document_sweep import Point, fields_of, parse_sweeps, points_of, said, with_point
 
 if TYPE_CHECKING:
     from penstock.plan.document import Plan

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from penstock.cli.output import print_json
-from penstock.cli.sweep_fields import Point, said
 from penstock.errors import PenstockError
+from penstock.graph.document_sweep import Point, said
 from penstock.quantities import percent
 
 SweepOption = Annotated[

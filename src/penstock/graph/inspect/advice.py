@@ -32,7 +32,7 @@ def _about_vertices(graph: Graph, found: Inspection) -> Iterator[str]:
     if found.isolated:
         yield (
             f"{_have(found.isolated, 'vertices', graph.num_nodes)} no edges at all:"
-            " a model sees nothing but their own features."
+            " a model sees nothing there but features."
         )
     for name, nodes in found.nodes.items():
         silent = nodes.no_in_edges - nodes.isolated
@@ -41,7 +41,7 @@ def _about_vertices(graph: Graph, found: Inspection) -> Iterator[str]:
         elif silent:
             yield (
                 f"{_have(silent, f'{name!r} vertices', nodes.count)} out- but no in-edges:"
-                " they receive no messages unless you add reverse edges."
+                " no messages arrive there unless you add reverse edges."
             )
     degree = found.degree
     if degree.max >= _HUB_DEGREE and degree.max > _HUB_RATIO * degree.mean:

@@ -4,6 +4,7 @@ import pytest
 
 from penstock.cli.sweep_fields import fields_of, parse_sweeps, points_of, with_point
 from penstock.errors import PenstockError
+from penstock.graph.document_sweep import fields_of, parse_sweeps, points_of, with_point
 from penstock.simulate.document import WorkloadDocument
 
 KNOWN = fields_of(WorkloadDocument)
