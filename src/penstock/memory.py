@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.errors import PenstockError
-
 _MB = 1 << 20
 # glibc's names in malloc.h, and its defaults.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -41,16 +39,6 @@ def available_mb() -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) >> 10
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
-
-
-def require_memory(size: int, what: str, mend: str) -> None:
-    """Refuse to allocate more than there is: a count that a file names wrongly would have the process killed.
-
-    `what` needs `size` bytes; `mend` says what to do about it.
-    """
-    free = available_mb() * _MB
-    if size > free:
-        raise PenstockError(f"{what} need {size / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: {mend}.")
 
 
 def forget_peak() -> None:

@@ -62,14 +62,14 @@ def test_they_are_found_once(workers, tmp_path, monkeypatch):
 
 def test_the_parts_of_a_partition(workers, tmp_path):
     cut(GRAPH, Cut(4), tmp_path / "four")
-    job = SimpleNamespace(partition=str(tmp_path / "four"))
+    job = SimpleNamespace(partition=str(tmp_path / "four"), unchecked=False)
     np.testing.assert_array_equal(clusters_for(workers[0], job), clusters_from(open_partition(tmp_path / "four")))
 
 
 def test_a_partition_of_another_graph_is_refused(workers, tmp_path):
     cut(mesh_graph(5), Cut(2), tmp_path / "other")
     with pytest.raises(PenstockError, match=r"25 cluster numbers .* for 144 vertices"):
-        clusters_for(workers[0], SimpleNamespace(partition=str(tmp_path / "other")))
+        clusters_for(workers[0], SimpleNamespace(partition=str(tmp_path / "other"), unchecked=False))
 
 
 def test_nobody_asks_when_the_run_is_over(workers, monkeypatch):

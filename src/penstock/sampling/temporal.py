@@ -65,7 +65,9 @@ def clock_of(graph: Graph, time: str) -> Clock:
         raise PenstockError(
             f"Field {name!r} of {graph.name!r} cannot tell the time: it must hold one signed number each."
         )
-    require_times(owner, "vertices" if of_nodes else "edges", name)
+    if of_nodes:
+        # An edge without a time is never drawn; a vertex without one could not be a seed either.
+        require_times(nodes, "vertices", name)
     if times.dtype.kind == "u":
         times = times.astype(np.int64)
     nothing = np.empty(0, times.dtype)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from penstock.errors import PenstockError
+from penstock.graph.allocation import require_memory
 from penstock.graph.arrays import Array
 from penstock.graph.csr import build_lists
 from penstock.graph.graph import EdgeSet
-from penstock.memory import require_memory
 
 _VERTEX_BYTES = 16
 """Building lists takes two offsets for every vertex, whether it has edges or not."""

@@ -50,8 +50,8 @@ def require_finite(owner: "NodeSet | EdgeSet", name: str, field: str, use: str, 
         raise PenstockError(f"{found}: {use} must be finite; replace these numbers.")
 
 
-def require_times(owner: "NodeSet | EdgeSet", name: str, field: str) -> None:
-    """Refuse times that are NaN; infinite ones are before or after all others."""
+def require_times(owner: "NodeSet", name: str, field: str) -> None:
+    """Refuse times of vertices that are NaN; infinite ones are before or after all others."""
     values, file = owner.fields[field], f"field.{file_name(field)}"
     if owner.facts.trusted or values.dtype.kind != "f":
         return
