@@ -137,6 +137,37 @@ def test_a_process_without_descriptors_goes_on(meeting: Meeting, monkeypatch: py
     assert failing.failures == 0
 
 
+def test_who_goes_on_sending_does_not_hold_up_the_end_of_its_connection(meeting: Meeting) -> None:
+    """Reading what came before a connection is closed ends, also where more comes than is read."""
+    a, b = meeting("a", "b")
+    b.serve("echo", echo)
+    a.channel("b").call(Message("echo"))
+    (connection,) = b._exchange.listeners[0].connections.values()
+    own, connection.socket = connection.socket, _Endless(connection.socket)  # type: ignore[assignment]
+    b.close()
+    own.close()
+    assert connection.closed
+
+
+class _Endless:
+    """A socket on which there is always something to read."""
+
+    def __init__(self, own: socket.socket) -> None:
+        self._own = own
+
+    def recv(self, size: int) -> bytes:
+        return bytes(size)
+
+    def shutdown(self, how: int) -> None:
+        self._own.shutdown(how)
+
+    def fileno(self) -> int:
+        return self._own.fileno()
+
+    def close(self) -> None:
+        self._own.close()
+
+
 class _Failing:
     """A listening socket that cannot accept three times."""
 

@@ -24,6 +24,9 @@ HANDSHAKE_SECONDS = 10.0
 CONNECT_SECONDS = 3.0
 """In which a caller must have reached somebody."""
 
+_LAST_READS = 64
+"""Reads of what a peer had sent before its connection is closed."""
+
 
 class Owner(Protocol):
     """Who is told what happens on a connection."""
@@ -108,9 +111,10 @@ class Connection:
         self._greeting.close()
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
-            # Closing with unread bytes would take back what was sent.
-            while self.socket.recv(1 << 16):
-                pass
+            # Closing with unread bytes would take back what was sent. Who goes on sending cannot hold this thread up.
+            for _ in range(_LAST_READS if self.peer else 0):
+                if not self.socket.recv(1 << 16):
+                    break
         self.socket.close()
         if self._outbox is not None:
             self._free(self._outbox)

@@ -111,8 +111,14 @@ class Listener:
             except OSError as error:
                 self._make_room(error)
                 return
-            accepted.setblocking(False)
-            connection = self._accept(accepted, self._entrance, self)
+            try:
+                accepted.setblocking(False)
+                connection = self._accept(accepted, self._entrance, self)
+            except OSError as error:
+                # It was ended before it was begun.
+                accepted.close()
+                log.info("A connection was refused: %s.", error)
+                continue
             self._strangers[connection] = None
             if len(self._strangers) > MAX_STRANGERS:
                 self._drop(next(iter(self._strangers)), "too many connections have not proven who they are")
