@@ -19,6 +19,8 @@ from penstock.simulate.rates import RatePolicy
 from penstock.simulate.simulation import Simulator
 
 ITERATIONS = 20
+_ITEMS_ON_PATH, _LEAST_ON_PATH = 40_000, 2
+"""Items of all iterations that one critical path goes through at most, and iterations at least."""
 _ITEMS_AT_ONCE = 20_000_000
 """Items on critical paths that take some tenths of a second."""
 
@@ -57,8 +59,9 @@ class Evaluator:
         self.starts = [problem.units_at(each) for each in known]
         drawn = amounts or draw_amounts(problem.workload, ITERATIONS)
         self.walks = Walks() if walks is None else walks
-        self.seconds, self.sizes = drawn
-        self.tables = tables_of(problem, self.sizes.mean(axis=0))
+        self.iterations = len(drawn.seconds)  # that are simulated
+        self.seconds, self.sizes = _on_paths(drawn)
+        self.tables = tables_of(problem, drawn.sizes.mean(axis=0))
         self.waits = waits_of(problem)
         self.simulated = 0  # placements, each once
         self._known: dict[bytes, float] = {}
@@ -68,11 +71,6 @@ class Evaluator:
     def patience(self) -> int:
         """Critical paths that a kernel may work out before it returns, so that Ctrl-C is heard."""
         return max(1, _ITEMS_AT_ONCE // (self.seconds.size + self.sizes.size))
-
-    @property
-    def iterations(self) -> int:
-        """Iterations that are simulated."""
-        return len(self.seconds)
 
     def critical_path(self, units: Array) -> float:
         """Seconds of the longest path with the weights of eq. 26."""
@@ -96,3 +94,11 @@ class Evaluator:
             self._known[key] = self._simulator.makespan(self.problem.machine_of(units))
             self.simulated += 1
         return self._known[key]
+
+
+def _on_paths(drawn: Amounts) -> Amounts:
+    """The iterations that critical paths go through: all, or of a large workload fewer, with mean amounts."""
+    count = max(_LEAST_ON_PATH, _ITEMS_ON_PATH // (drawn.seconds.shape[1] + drawn.sizes.shape[1]))
+    if count >= len(drawn.seconds):
+        return drawn
+    return Amounts(*(np.repeat(each.mean(axis=0, keepdims=True), count, axis=0) for each in drawn))
