@@ -108,7 +108,9 @@ def test_items_that_differ_are_all_simulated():
 
 
 def test_a_large_timeline_has_the_segments_of_every_flow():
-    load = gnn_workload(GnnJob(stores=40, workers=40, samplers_per_worker=1, servers=1, pull_bytes=80.0, model_bytes=2.0))
+    load = gnn_workload(
+        GnnJob(stores=40, workers=40, samplers_per_worker=1, servers=1, pull_bytes=80.0, model_bytes=2.0)
+    )
     network = star(np.full(40, 5.0), np.full(40, 5.0))
     placement = np.zeros(load.tasks, np.int32)
     for kind in ("store", "worker", "sampler"):

@@ -10,13 +10,15 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from penstock.cli.coflow_table import check_table, write_table
 from penstock.cli.output import JsonOption, print_json
 from penstock.cli.simulate_trace import print_trace, refuse_options, trace_fields
 from penstock.report.gantt import Shown, check_form, path_by_kind, path_sentence, write_timeline
 from penstock.report.words import percent, seconds
 from penstock.simulate import POLICIES, RatePolicy, Timeline, critical_path, lower_bound, policy_named
-from penstock.simulate.coflows import coflow_times
-from penstock.simulate.document import read_workload
+from penstock.simulate.coflows import coflow_rows, coflow_times
+from penstock.simulate.document import WorkloadDocument, read_workload
+from penstock.simulate.llm.document import ExchangeDocument
 from penstock.simulate.pace import bubble_fraction, exposed_seconds, step_seconds
 from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
 from penstock.simulate.rates.families import PRIORITY
@@ -34,7 +36,7 @@ def simulate_command(
         str | None,
         typer.Option(
             help=f"How flows share links: {', '.join(POLICIES)}; of a trace {', '.join(TRACE_POLICIES)}."
-            " If none: hermod for an llm, sebf for a trace, else oes."
+            " If none: slack for an llm, sebf for a trace, else oes."
         ),
     ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Run all fitting policies and print a table.")] = False,
@@ -43,6 +45,9 @@ def simulate_command(
     ] = None,
     timeline: Annotated[
         list[Path] | None, typer.Option(help="Write a page (.html) or a Perfetto trace (.json); may be repeated.")
+    ] = None,
+    out_coflows: Annotated[
+        Path | None, typer.Option(help="Write the completion time of every coflow to this table (.csv).")
     ] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Instead of the file's number.")] = None,
     as_json: JsonOption = False,
@@ -55,15 +60,19 @@ def simulate_command(
     # What can be refused at once is refused before anything is simulated.
     for path in written:
         check_form(path)
+    if out_coflows is not None:
+        check_table(out_coflows)
     document = read_workload(workload)
     if document.trace is not None:
         refuse_options(iterations=iterations, queues=queues, timeline=timeline)
         fields = trace_fields(document.trace, workload.parent, policy, compare)
-        print_json(fields) if as_json else print_trace(fields)
+        if out_coflows is not None:
+            write_table(fields["coflow_times"], out_coflows)
+        print_json(fields) if as_json else print_trace(fields, out_coflows)
         return
     if policy is not None:
         policy_named(policy)
-    policy = policy or ("oes" if document.llm is None else "hermod")
+    policy = policy or ("oes" if document.llm is None else "slack")
     fitting = FLOW_POLICIES | _FOR_ANY if document.llm is None else COFLOW_POLICIES
     scenario = build_scenario(document, iterations)
     found = scenario.simulate(policy, segments=bool(written), queues=queues)
@@ -72,7 +81,9 @@ def simulate_command(
     compared = _compared(scenario, bound, fitting, queues, by) if compare else []
     for path in written:
         write_timeline(Shown(workload.stem, policy, found, scenario.placement, bound), path)
-    steps = _steps(found, scenario)
+    if out_coflows is not None:
+        write_table(coflow_rows(found), out_coflows)
+    steps = _steps(found, scenario) | _against_fair_exchange(document, iterations, policy, queues)
     if as_json:
         print_json(_fields(found, policy, bound) | steps | ({"compared": compared} if compare else {}))
         return
@@ -80,7 +91,7 @@ def simulate_command(
     _print_steps(steps)
     if compare:
         _print_table(compared, policy)
-    for path in written:
+    for path in [*written, *([] if out_coflows is None else [out_coflows])]:
         print(f"Written to {path}")
 
 
@@ -119,6 +130,18 @@ def _steps(found: Timeline, scenario: Scenario) -> dict[str, Any]:
     }
 
 
+def _against_fair_exchange(
+    document: WorkloadDocument, iterations: int | None, policy: str, queues: int | None
+) -> dict[str, Any]:
+    """What a step would take if all-to-alls were sent all at once, where they are sent as matchings."""
+    if document.llm is None or document.llm.all_to_all.schedule == "fair":
+        return {"fair_all_to_all_step_s": None}
+    fields = document.llm.all_to_all.model_dump(exclude={"schedule", "detail"})
+    fair = document.llm.model_copy(update={"all_to_all": ExchangeDocument(schedule="fair", **fields)})
+    found = build_scenario(document.model_copy(update={"llm": fair}), iterations).simulate(policy, queues=queues)
+    return {"fair_all_to_all_step_s": step_seconds(found.case, found.ends)}
+
+
 def _gap(makespan: float, bound: float) -> float:
     """How much longer than the bound, as a share of it; rounding below it is none."""
     return max(0.0, makespan / bound - 1) if bound else 0.0
@@ -155,6 +178,11 @@ def _print_steps(steps: dict[str, Any]) -> None:
     print(f"A step takes {seconds(steps['step_s'])}; {exposed}")
     if steps["bubble_fraction"] is not None:
         print(f"Devices compute {percent(1 / (1 + steps['bubble_fraction']))} of the time")
+    fair = steps["fair_all_to_all_step_s"]
+    if fair is not None and steps["step_s"] > fair:
+        longer = percent(steps["step_s"] / fair - 1)
+        print(f"Note: these matchings make a step {longer} longer than `schedule: fair` would ({seconds(fair)}):"
+              " their phases' overhead costs more than they save")  # fmt: skip
     coflows = steps["coflows"]
     if coflows["count"]:
         mean, late = seconds(coflows["mean_cct_s"]), seconds(coflows["p95_cct_s"])

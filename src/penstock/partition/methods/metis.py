@@ -6,9 +6,9 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.interruption import call_interruptibly
 from penstock.partition.adjacency import Adjacency, undirected
 from penstock.partition.metis_library import metis_library
-from penstock.interruption import call_interruptibly
 from penstock.partition.problem import Problem
 from penstock.partition.refine.repair import repaired
 

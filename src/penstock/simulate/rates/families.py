@@ -75,9 +75,7 @@ def let_in(
     """A flow, and those it stands for, starts; the serial of the group whose speed it has."""
     if family == PROPORTIONAL:
         enter(groups, flows, path, instance, size, copies, now)
-        shift_load(
-            links, paths, path_links, link_crossings, places, path_copies, dirty, numbers, path, weight, copies
-        )
+        shift_load(links, paths, path_links, link_crossings, places, path_copies, dirty, numbers, path, weight, copies)
         return path
     if family == PRIORITY:
         group = group_of_rank(groups, paths, numbers, path, rank, now)

@@ -44,9 +44,7 @@ def _ordered(policy: int, coflows: Coflows, capacities: Array, room: int) -> tup
     progress = progress_of(coflows, lines, len(capacities), room)
     completions = coflows.arrivals.copy()
     queue = _queue(coflows)
-    call_interruptibly(
-        lambda: run_ordered(policy, coflows.arrivals, queue, lines, capacities, progress, completions)
-    )
+    call_interruptibly(lambda: run_ordered(policy, coflows.arrivals, queue, lines, capacities, progress, completions))
     return completions, progress.numbers, progress.changes
 
 
@@ -62,6 +60,8 @@ TRACE_POLICIES = {
         TracePolicy("sebf", "Varys: smallest bottleneck first, MADD, backfilling", partial(_ordered, SEBF)),
         TracePolicy("sincronia", "BSSI order, whole ports in turn", partial(_ordered, SINCRONIA)),
         TracePolicy("coflowsim-fair", "equal shares at each port, none redistributed", partial(_fair, False)),
-        TracePolicy("coflowsim-fifo", "coflows by arrival, MADD, backfilling", partial(_ordered, FIFO_MADD)),
+        TracePolicy(
+            "coflowsim-fifo", "coflows by arrival, MADD, equal shares, backfilling", partial(_ordered, FIFO_MADD)
+        ),
     )
 }
