@@ -2,7 +2,6 @@
 
 import pytest
 
-from penstock.cli.sweep_fields import fields_of, parse_sweeps, points_of, with_point
 from penstock.errors import PenstockError
 from penstock.graph.document_sweep import fields_of, parse_sweeps, points_of, with_point
 from penstock.simulate.document import WorkloadDocument

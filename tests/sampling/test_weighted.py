@@ -65,9 +65,7 @@ def test_equal_weights_stand_for_equal_shares():
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
 def test_bad_weights_get_a_sentence(bad):
     graph, *_ = stars(2, weights=[1, bad, 1], leaves=3)
-    with pytest.raises(
-        PenstockError, match=r"node__to__node has 2 weights .* at edge 1: weights must be finite"
-    ):
+    with pytest.raises(PenstockError, match=r"node__to__node has 2 weights .* at edge 1: weights must be finite"):
         NeighbourSampler(graph, [1], weight="w")
 
 

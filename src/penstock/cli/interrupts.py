@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM end a command within a second, also inside a kernel that does not come back to Python.
 
 A signal raises KeyboardInterrupt in the main thread as soon as that runs Python again, and the command cleans up. While
-the main thread is in a kernel it cannot: then a thread that reads the signals from a pipe ends the process. Commands with
-handlers of their own, such as training, which finishes its step first, are left alone.
+the main thread is in a kernel it cannot: then a thread that reads the signals from a pipe ends the process. Commands
+with handlers of their own, such as training, which finishes its step first, are left alone.
 """
 
 import os

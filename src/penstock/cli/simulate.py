@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.coflow_table import check_table, write_table
 from penstock.cli.output import JsonOption, print_json
 from penstock.cli.sweep import (
     SIMULATED_COLUMNS,
@@ -20,7 +21,7 @@ from penstock.cli.sweep import (
 _POLICY_HELP = (
     "How flows share links: oes, maxmin, fifo, mrtf, omcoflow, iteration-first, critical-path; of coflows fair,"
     " ep-over-dp, dp-first, pp-first, ep-first, bytescheduler, hermod, slack; of a trace fair, fifo, coflowsim-fair,"
-    " coflowsim-fifo, sebf, sincronia. If none: hermod for an llm, sebf for a trace, else oes."
+    " coflowsim-fifo, sebf, sincronia. If none: slack for an llm, sebf for a trace, else oes."
 )
 
 
@@ -38,6 +39,9 @@ def simulate_command(
     ] = None,
     timeline: Annotated[
         list[Path] | None, typer.Option(help="Write a page (.html) or a Perfetto trace (.json); may be repeated.")
+    ] = None,
+    out_coflows: Annotated[
+        Path | None, typer.Option(help="Write the completion time of every coflow to this table (.csv).")
     ] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Instead of the file's number.")] = None,
     sweep: SweepOption = None,
@@ -60,21 +64,24 @@ def simulate_command(
         simulation_fields,
     )
     from penstock.cli.simulate_trace import print_trace, refuse_options, trace_fields
-    from penstock.cli.simulated import TraceSubject, steps_of, subject_of, swept_simulations
+    from penstock.cli.simulated import TraceSubject, fair_exchange_step, steps_of, subject_of, swept_simulations
     from penstock.report.gantt import Shown, check_form, write_timeline
     from penstock.report.words import seconds
     from penstock.simulate import lower_bound, policy_named
+    from penstock.simulate.coflows import coflow_rows
     from penstock.simulate.traces import TRACE_POLICIES
 
     written = timeline or []
     # What can be refused at once is refused before anything is simulated.
     for path in written:
         check_form(path)
+    if out_coflows is not None:
+        check_table(out_coflows)
     if policy is not None and policy not in TRACE_POLICIES:
         policy_named(policy)
     check_chart(chart, sweep)
     if sweep:
-        refuse_with_sweep(compare=compare, timeline=timeline)
+        refuse_with_sweep(compare=compare, timeline=timeline, out_coflows=out_coflows)
         rows = computed_rows(swept_simulations(workload, sweep, policy, iterations, queues))
         show_sweep(rows, SIMULATED_COLUMNS, workload.stem, as_json, chart)
         return
@@ -82,7 +89,9 @@ def simulate_command(
     if isinstance(subject, TraceSubject):
         refuse_options(iterations=iterations, queues=queues, timeline=timeline)
         fields = trace_fields(subject.document, subject.folder, subject.policy, compare)
-        print_json(fields) if as_json else print_trace(fields)
+        if out_coflows is not None:
+            write_table(fields["coflow_times"], out_coflows)
+        print_json(fields) if as_json else print_trace(fields, out_coflows)
         return
     scenario, policy = subject.scenario, subject.policy
     found = scenario.simulate(policy, segments=bool(written), queues=queues)
@@ -90,7 +99,10 @@ def simulate_command(
     compared = compared_policies(scenario, bound, subject.fitting, queues, subject.by) if compare else []
     for path in written:
         write_timeline(Shown(workload.stem, policy, found, scenario.placement, bound, scenario.language_model), path)
-    steps = steps_of(found, scenario) | subject.fields
+    if out_coflows is not None:
+        write_table(coflow_rows(found), out_coflows)
+    fair = {"fair_all_to_all_step_s": fair_exchange_step(subject, queues)}
+    steps = steps_of(found, scenario) | fair | subject.fields
     if as_json:
         print_json(simulation_fields(found, policy, bound) | steps | ({"compared": compared} if compare else {}))
         return
@@ -100,5 +112,5 @@ def simulate_command(
     print_steps(steps)
     if compare:
         print_policies(compared, policy)
-    for path in written:
+    for path in [*written, *([] if out_coflows is None else [out_coflows])]:
         print(f"Written to {path}")

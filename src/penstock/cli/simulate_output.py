@@ -78,6 +78,13 @@ def print_steps(steps: dict[str, Any]) -> None:
     print(f"A step takes {seconds(steps['step_s'])}; {exposed}")
     if steps["bubble_fraction"] is not None:
         print(f"Devices compute {percent(1 / (1 + steps['bubble_fraction']))} of the time")
+    fair = steps["fair_all_to_all_step_s"]
+    if fair is not None and steps["step_s"] > fair:
+        longer = percent(steps["step_s"] / fair - 1)
+        print(
+            f"Note: these matchings make a step {longer} longer than `schedule: fair` would ({seconds(fair)}):"
+            " their phases' overhead costs more than they save"
+        )
     coflows = steps["coflows"]
     if coflows["count"]:
         print(coflow_sentence(coflows))

@@ -35,8 +35,8 @@ def refuse_options(**given: Any) -> None:
             raise PenstockError(f"A trace of coflows takes no --{name}: leave it out.")
 
 
-def print_trace(fields: dict[str, Any]) -> None:
-    """The same for people."""
+def print_trace(fields: dict[str, Any], written: Path | None = None) -> None:
+    """The same for people; `written` is the table of coflows, where one was asked for."""
     coflows = fields["coflows"]
     print(f"{fields['policy']}: {coflow_sentence(coflows)}")
     print(f"All are through after {seconds(fields['makespan_s'])}; no schedule takes less than "
@@ -51,6 +51,8 @@ def print_trace(fields: dict[str, Any]) -> None:
         Console().print(table)
     busiest = max(fields["links"], key=lambda name: fields["links"][name]["utilisation"])
     print(f"Busiest port: {busiest} {percent(fields['links'][busiest]['utilisation'])}")
+    if written is not None:
+        print(f"Written to {written}")
 
 
 def coflow_sentence(coflows: dict[str, Any]) -> str:
@@ -61,12 +63,11 @@ def coflow_sentence(coflows: dict[str, Any]) -> str:
 
 
 def _fields(found: TraceOutcome) -> dict[str, Any]:
-    first = float(found.arrivals.min())
     sides = (("in", found.ingress_use), ("out", found.egress_use))
     return {
         "policy": found.policy,
         "makespan_s": found.makespan_s,
-        "lower_bound_s": float((found.arrivals + found.bounds).max()) - first,
+        "lower_bound_s": found.makespan_bound_s,
         "events": found.events,
         "seconds": found.seconds,
         "links": {
@@ -80,6 +81,7 @@ def _fields(found: TraceOutcome) -> dict[str, Any]:
         "exposed_communication_s": None,
         "coflows": found.summary()["coflows"],
         "mean_slowdown": found.mean_slowdown,
+        "coflow_times": found.rows(),
     }
 
 

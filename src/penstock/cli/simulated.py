@@ -32,6 +32,8 @@ class Subject:
     fitting: "Mapping[str, RatePolicy]"
     by: str = "makespan_s"
     """What policies are compared by."""
+    fair_scenario: "Callable[[], Scenario] | None" = None
+    """Of a language model whose all-to-alls are sent as matchings: the same with all of their flows at once."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Further fields of the answer: of a plan, what an iteration takes in the long run and what it predicted."""
 
@@ -102,6 +104,16 @@ def steps_of(found: "Timeline", scenario: "Scenario") -> dict[str, Any]:
     }
 
 
+def fair_exchange_step(subject: Subject, queues: int | None) -> float | None:
+    """What a step would take if all-to-alls were sent all at once, where they are sent as matchings."""
+    from penstock.simulate.pace import step_seconds
+
+    if subject.fair_scenario is None:
+        return None
+    found = subject.fair_scenario().simulate(subject.policy, queues=queues)
+    return step_seconds(found.case, found.ends)
+
+
 def gap_of(makespan: float, bound: float) -> float:
     """How much longer than the bound, as a share of it; rounding below it is none."""
     return max(0.0, makespan / bound - 1) if bound else 0.0
@@ -163,9 +175,22 @@ def _of_workload(
     if document.trace is not None:
         return TraceSubject(document.trace, folder, policy)
     if document.llm is not None:
-        return Subject(build_scenario(document, iterations), _known(policy, "hermod"), COFLOW_POLICIES, "step_s")
+        fair = _with_fair_exchange(document, iterations)
+        scenario = build_scenario(document, iterations)
+        return Subject(scenario, _known(policy, "slack"), COFLOW_POLICIES, "step_s", fair)
     fitting = {**FLOW_POLICIES, **{name: COFLOW_POLICIES[name] for name in _FOR_ANY}}
     return Subject(build_scenario(document, iterations), _known(policy, "oes"), fitting)
+
+
+def _with_fair_exchange(document: "WorkloadDocument", iterations: int | None) -> "Callable[[], Scenario] | None":
+    from penstock.simulate.llm.document import ExchangeDocument
+    from penstock.simulate.scenario import build_scenario
+
+    if document.llm is None or document.llm.all_to_all.schedule == "fair":
+        return None
+    kept = document.llm.all_to_all.model_dump(exclude={"schedule", "detail"})
+    fair = document.llm.model_copy(update={"all_to_all": ExchangeDocument(schedule="fair", **kept)})
+    return partial(build_scenario, document.model_copy(update={"llm": fair}), iterations)
 
 
 def _known(policy: str | None, default: str) -> str:

@@ -24,7 +24,7 @@ def sorted_items(items: int, before: Array, after: Array, lags: Array) -> Array:
 
 
 def cycle_among(done: Array, items: int, before: Array, after: Array, lags: Array) -> list[int]:
-    """Items that wait for each other in a circle with lag 0, each before the next; `done` are all that can be sorted."""
+    """Items that wait for each other in a circle with lag 0, each before the next; `done` could be sorted."""
     stuck = np.ones(items, bool)
     stuck[done] = False
     inside = (lags == 0) & stuck[before] & stuck[after]

@@ -1,8 +1,9 @@
 """Workloads whose parts behave alike, simulated with one of each: the same times, for a fraction of the work.
 
 Items (tasks and flows), paths and links are coloured. Items of one colour bring the same amounts and terms in every
-iteration, wait for as many items of every colour, and cross paths of one colour; paths of one colour carry as many flows
-of every colour and cross links of one colour; links of one colour have one capacity and as many paths of every colour.
+iteration, wait for as many items of every colour, and cross paths of one colour; paths of one colour carry as many
+flows of every colour and cross links of one colour; links of one colour have one capacity and as many paths of every
+colour.
 By induction over time, items of one colour start and end together under every way of sharing that treats equals
 equally. One of each colour is then enough, with a count of how many like it share a link (Routes' copies).
 
@@ -182,9 +183,8 @@ def _routes(
     keys, copies = np.unique(keys + link_classes[whole.path_links[seen]], return_counts=True)
     of_path, path_links = np.divmod(keys, len(link_chosen))
     paths = np.empty(len(path_chosen), PATH)
-    paths["first"], paths["last"] = (
-        np.searchsorted(of_path, np.arange(len(paths)), side) for side in ("left", "right")
-    )
+    numbers = np.arange(len(paths))
+    paths["first"], paths["last"] = np.searchsorted(of_path, numbers), np.searchsorted(of_path, numbers, "right")
     flow_path = np.append(path_classes, np.int32(-1))[whole.flow_path[chosen[chosen >= tasks] - tasks]]
     stands = np.zeros(len(whole.paths) + 1, bool)  # the last is for flows within a machine: never
     stands[path_chosen] = True
@@ -213,11 +213,11 @@ def _quotient(case: Case, terms: Terms, classes: Array, chosen: Array, routes: R
         case.microbatches[flows],
         case.layers[flows],
     )
-    columns = (
+    weight, size, rank = (
         np.ascontiguousarray(each[:, flows]) if each.shape[1] > 1 else each
         for each in (terms.weight, terms.size, terms.rank)
     )
-    return Quotient(few, Terms(*columns, terms.ceiling), classes, whole.tasks)
+    return Quotient(few, Terms(weight, size, rank, terms.ceiling), classes, whole.tasks)
 
 
 def _edges(case: Case, classes: Array, chosen: Array) -> tuple[Array, Array, Array]:

@@ -157,7 +157,6 @@ def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
         "epoch_seconds": standing.epoch_seconds,
         "seeds_per_second": round(standing.rate, 1),
         "train_loss": standing.train_loss if math.isfinite(standing.train_loss) else None,
-        "steps": standing.step,
         "batches": loop.schedule.batches,
         "steps_planned": loop.schedule.batches * loop.session.job.epochs,
         "loss_so_far": standing.loss_sum / standing.examples if standing.examples else None,

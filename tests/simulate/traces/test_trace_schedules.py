@@ -12,8 +12,10 @@ from penstock.simulate.traces import (
     TRACE_POLICIES,
     Coflows,
     bottlenecks,
+    coflows_from,
     join_flows,
     made_trace,
+    makespan_bound,
     mean_cct_bound,
     simulate_trace,
     workload_of,
@@ -39,6 +41,9 @@ def test_bytes_are_conserved_and_ports_never_exceeded(policy, case):
     assert sent == pytest.approx(coflows.sizes, rel=1e-9)
     assert (outcome.ccts >= bottlenecks(coflows, rate) * (1 - 1e-9)).all()
     _check_times(coflows, outcome.completions, moments, rates)
+    assert outcome.makespan_s >= outcome.makespan_bound_s * (1 - 1e-9)
+    if policy == "coflowsim-fair":
+        return
     # Work conserving: no flow that lives waits between two sides with something left.
     free = sides < capacities * (1 - 1e-6)
     for flow in range(coflows.flows):
@@ -72,6 +77,43 @@ def test_fair_is_the_engine_s_maxmin(case):
     assert simulate_trace(coflows, "fair", rate).completions == pytest.approx(ends, rel=1e-9)
 
 
+@settings(deadline=None, max_examples=40)
+@given(case=switch_cases())
+def test_coflowsim_s_fair_is_the_engine_s_equal_shares(case):
+    coflows, rate = case
+    load, network, placement = workload_of(coflows, rate)
+    timeline = simulate(load, network, placement, 1, "oes")
+    owners = np.repeat(np.arange(coflows.count), np.diff(coflows.first))
+    ends = coflows.arrivals.copy()
+    np.maximum.at(ends, owners, timeline.ends[0, load.tasks :])
+    assert simulate_trace(coflows, "coflowsim-fair", rate).completions == pytest.approx(ends, rel=1e-9)
+
+
+def test_coflowsim_s_variants_in_closed_form():
+    # The first coflow holds port 0 in, so both others are passed over; their flows into port 1 share it as equals.
+    coflows = coflows_from(
+        3, [(0.0, {(0, 0): 8.0}), (0.0, {(0, 1): 4.0, (1, 1): 4.0}), (0.0, {(0, 2): 4.0, (1, 2): 4.0})]
+    )
+    fifo = simulate_trace(coflows, "coflowsim-fifo", 1.0, changes=True)
+    first = {int(change["flow"]): float(change["rate"]) for change in fifo.changes if change["when"] == 0}
+    assert first == pytest.approx({0: 1.0, 1: 0.0, 2: 0.5, 3: 0.0, 4: 0.5})
+    assert fifo.completions.tolist() == pytest.approx([8.0, 12.0, 16.0])
+    coflows = coflows_from(3, [(0.0, {(0, 0): 8.0}), (0.0, {(0, 1): 4.0, (1, 2): 4.0}), (0.0, {(1, 1): 4.0})])
+    # Two flows enter at port 0, two at port 1, two leave at port 1: equal shares until the first end.
+    fair = simulate_trace(coflows, "coflowsim-fair", 1.0)
+    assert fair.completions.tolist() == pytest.approx([12.0, 8.0, 8.0])
+
+
+def test_the_makespan_bound_counts_what_arrives_late():
+    # 3 s of work at port 0 in arrive at 10 s, from two coflows: neither alone needs more than 2 s.
+    coflows = coflows_from(
+        3, [(0.0, {(1, 1): 1.0}), (10.0, {(0, 0): 2.0}), (10.0, {(0, 1): 1.0}), (12.0, {(2, 2): 0.5})]
+    )
+    assert makespan_bound(coflows, 1.0) == pytest.approx(13.0)
+    assert (coflows.arrivals + bottlenecks(coflows, 1.0)).max() == pytest.approx(12.5)
+    assert simulate_trace(coflows, "sebf", 1.0).makespan_s == pytest.approx(13.0)
+
+
 def test_fair_is_the_engine_s_maxmin_on_a_made_trace():
     trace = made_trace(8, 25, 20.0, seed=3)
     load, network, placement = workload_of(trace, 1e8)
@@ -89,6 +131,7 @@ def test_orders_that_look_at_sizes_beat_arrival(seed, seconds):
     means = {policy: simulate_trace(trace, policy, 125e6).mean_cct_s for policy in TRACE_POLICIES}
     assert means["sebf"] <= means["fifo"] and means["sincronia"] <= means["fifo"]
     assert all(mean >= mean_cct_bound(trace.coflows, 125e6) * (1 - 1e-9) for mean in means.values())
+    assert means["fair"] <= means["coflowsim-fair"]
 
 
 @settings(deadline=None, max_examples=150)

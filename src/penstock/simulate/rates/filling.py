@@ -106,7 +106,7 @@ def take_all(links: Array, paths: Array, path_links: Array, path_copies: Array, 
 @inner
 def _closed(paths: Array, path_links: Array, closed: Array, path: int) -> bool:
     """Whether an earlier rank filled a link of a path."""
-    for at in range(paths[path].first, paths[path].last):
+    for at in range(paths[path].first, paths[path].last):  # noqa: SIM110 (a kernel has no any())
         if closed[path_links[at]] != OPEN:
             return True
     return False

@@ -2,9 +2,9 @@
 
 Ours. A coflow's tail is the longest chain from its start to the end of the last step; the longer, the sooner its turn.
 Tails depend on how long flows take, and that on the order: so the order is found in rounds, each from the times that
-the best order so far gave in the simulator. The rounds start from the model's factors (`hermod`) and from times without
-contention, and the order with the shortest step wins: an order worse than either start is never taken. What comes out
-is an order of coflows, to be set before training starts, as the factors are.
+the best order so far gave in the simulator. The rounds start from the model's factors (`hermod`), from no order at all
+(`fair`) and from times without contention, and the order with the shortest step wins: an order worse than one of these
+is never taken. What comes out is an order of coflows, to be set before training starts, as the factors are.
 """
 
 import numpy as np
@@ -24,7 +24,11 @@ _SAME = 1e-9  # relative: tails closer than this are one rank
 
 def slack_orders(case: Case) -> list[Array]:
     """int64 [iterations, flows] each: the orders tried, the best first."""
-    ranks = [model_ranks(case), _by_tails(case, durations_alone(case.routes, case.amounts, case.slowness))]
+    ranks = [
+        model_ranks(case),
+        np.zeros(case.amounts.sizes.shape, np.int64),
+        _by_tails(case, durations_alone(case.routes, case.amounts, case.slowness)),
+    ]
     tried = [_tried(case, each) for each in ranks]
     for _ in range(_ROUNDS):
         best = min(range(len(tried)), key=lambda k: tried[k][0])

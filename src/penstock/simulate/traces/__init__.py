@@ -3,8 +3,8 @@
 `trace` is the public benchmark's shuffles in memory, `text` its file, `making` draws traces like it; `coflows` is what
 is simulated, `simulation` does it, `outcome` says what came of it and `bound` what no policy can beat. `policies` is
 the table: `fair` and `coflowsim-fair` (by `equal_shares`), and in an order `fifo`, `coflowsim-fifo`, `sebf` and
-`sincronia` (by `bssi`). `ordered` holds the events of these four, `progress`, `lines` and `filling` what kernels share.
-`conversion` makes a workload of the general engine.
+`sincronia` (by `bssi`). `ordered` holds the events of these four, `passed_over` a step of the second; `progress`,
+`lines` and `filling` are what kernels share. `conversion` makes a workload of the general engine.
 """
 
 from penstock.simulate.traces.bound import bottlenecks, makespan_bound, mean_cct_bound

@@ -51,7 +51,7 @@ def run_ordered(
                 present[count], stale[coflow], progress.since[coflow] = coflow, True, now
                 count += 1
         here = present[:count]
-        if policy == SEBF or policy == FIFO_MADD:
+        if policy in (SEBF, FIFO_MADD):
             if departed or came > arrived:
                 share_ending_together(policy == FIFO_MADD, progress, lines, capacities, here, arrivals, now)
             else:

@@ -60,6 +60,8 @@ TRACE_POLICIES = {
         TracePolicy("sebf", "Varys: smallest bottleneck first, MADD, backfilling", partial(_ordered, SEBF)),
         TracePolicy("sincronia", "BSSI order, whole ports in turn", partial(_ordered, SINCRONIA)),
         TracePolicy("coflowsim-fair", "equal shares at each port, none redistributed", partial(_fair, False)),
-        TracePolicy("coflowsim-fifo", "coflows by arrival, MADD, backfilling", partial(_ordered, FIFO_MADD)),
+        TracePolicy(
+            "coflowsim-fifo", "coflows by arrival, MADD, equal shares, backfilling", partial(_ordered, FIFO_MADD)
+        ),
     )
 }

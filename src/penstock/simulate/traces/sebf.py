@@ -1,5 +1,6 @@
 """`sebf`: Varys. Coflows by their effective bottleneck, the seconds that what is left would take alone; shortest first.
-`coflowsim-fifo` is the same by arrival, as CoflowSim's FIFO is.
+`coflowsim-fifo` is the same by arrival, as CoflowSim's FIFO is, and coflows that got none share what is left as equals
+before it is filled up (`passed_over`).
 
 In that order each coflow gets just the rates with which all its flows end together, with its bottleneck, on what is
 left of the sides (MADD); one that meets a full side gets none. What then is left goes to flows in the same order, as
@@ -13,6 +14,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.simulate.traces.kernels import copy_to, nested
 from penstock.simulate.traces.lines import Lines
+from penstock.simulate.traces.passed_over import share_among_passed_over
 from penstock.simulate.traces.progress import Progress, advance, foresee, rest, sort_by, weigh
 
 
@@ -35,6 +37,8 @@ def share_ending_together(
     copy_to(progress.spare, capacities)
     for coflow in present:
         _end_together(progress, lines, capacities, coflow)
+    if by_arrival:
+        share_among_passed_over(progress, lines.flow_sides, capacities, present)
     for coflow in present:
         for line in range(lines.first[coflow], lines.first[coflow + 1]):
             if lines.sides[line] < capacities.shape[0] // 2:
