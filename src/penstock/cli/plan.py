@@ -135,7 +135,8 @@ def _print(plan: "Plan", out: Path) -> None:
         print(f"  {change.what}: {change.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-change.gain)})")
     print(
         f"{counted(search.steps, 'steps')}, {counted(search.simulated, 'placements')} simulated"
-        f" (at most {search.simulations:,} for each search, beside those that it starts from), {search.seconds:.1f} s on {counted(search.threads, 'threads')}"
+        f" (at most {search.simulations:,} for each search, beside those that it starts from),"
+        f" {search.seconds:.1f} s on {counted(search.threads, 'threads')}"
     )
     print(
         f"Searches simulated {search.searched_iterations} iterations of each placement, the comparison"
