@@ -84,7 +84,9 @@ GREETINGS = [
 ]
 
 
-@pytest.mark.parametrize("greeting", GREETINGS)
+@pytest.mark.parametrize(
+    "greeting", GREETINGS, ids=["http", "noise", "ones", "protocol", "no-token", "no-token-asking"]
+)
 def test_garbage_over_tcp_harms_nobody(meeting: Meeting, security: str, greeting: bytes) -> None:
     a, b = meeting("a", "b", security=security)
     b.serve("echo", echo)
