@@ -172,7 +172,7 @@ BAD = {
     "placed on none": (gnn(machines={"worker": []}), "worker has an empty list"),
     "rule": (gnn(placement="random"), "gnn.job.placement cannot be 'random' (use one of round-robin, together)"),
     "shares": (gnn(near_stores=[[1, 1]]), "near_stores has shape (1, 2)"),
-    "too many flows": (gnn(stores=4000, workers=4000), "more than 1,000,000 flows an iteration"),
+    "too many flows": (gnn(stores=4000, workers=4000), "more than 5,000,000 flows an iteration"),
     "resources": (
         {**gnn(resources={"worker": {"gpus": 1}}), "machines": [PAIR[0] | {"resources": {"gpus": 1}}, PAIR[1]]},
         "a lacks 1 gpus: its tasks hold 2 and it has 1",

@@ -8,6 +8,7 @@ from plain_simulator import simulate_plainly
 from small_jobs import random_case
 
 from penstock.simulate import POLICIES, GnnJob, PeakToMean, Simulator, draw_amounts, gnn_workload, racks, star
+from penstock.simulate.document import GnnDocument
 from penstock.simulate.execution import Executor
 from penstock.simulate.rates import FLOW_POLICIES
 from penstock.simulate.rates.families import PRIORITY, PROPORTIONAL
@@ -122,3 +123,23 @@ def test_a_large_timeline_has_the_segments_of_every_flow():
         if timeline.case.routes.flow_path[flow] >= 0:
             sent = sum((each.end - each.start) * each.rate for each in timeline.segments(flow, 2))
             assert sent == pytest.approx(load.flow_bytes[flow], rel=1e-6)
+
+
+def test_a_ring_of_a_thousand_workers_is_accepted():
+    job = GnnDocument(stores=8, workers=1000, servers=0, model_bytes=1e6)
+    assert job.workers == 1000
+    with pytest.raises(ValueError, match="flows an iteration"):
+        GnnDocument(stores=8, workers=4096, servers=0)
+
+
+def test_a_large_ring_takes_its_steps():
+    size = 200
+    job = GnnJob(stores=1, workers=size, samplers_per_worker=1, servers=0, worker_seconds=0.5, model_bytes=4.0 * size)
+    load = gnn_workload(job)
+    placement = np.zeros(load.tasks, np.int32)
+    placement[load.tasks_of("worker")] = np.arange(size)
+    placement[load.tasks_of("sampler")] = np.arange(size)
+    timeline = Simulator(load, star(np.full(size, 2.0), np.full(size, 2.0)), 2, "oes").timeline(placement)
+    # 2(n - 1) steps of 4 bytes at 2 bytes a second, in each of two iterations.
+    assert timeline.makespan == pytest.approx(2 * (0.5 + 2 * (size - 1) * 2.0))
+    assert timeline.events == 2 * (size + size * 2 * (size - 1))
