@@ -62,7 +62,7 @@ def partition(count=6):
 
 
 def table(folder, damaged=None):
-    return own_embedding(folder, partition(), 0, "author", 3, "adam", 0.1, 1, damaged)
+    return own_embedding(folder, partition(), 0, "author", 3, "adam", 0.1, 1, damaged=damaged)
 
 
 def cut_off(folder):

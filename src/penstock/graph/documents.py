@@ -32,6 +32,8 @@ class StrictDocument(BaseModel):
     @classmethod
     def _only_known_keys(cls, raw: Any) -> Any:
         """Refuse an unknown key before all else, as a misspelt key would also be reported as missing."""
+        if cls.model_config.get("extra") != "forbid":
+            return raw
         if isinstance(raw, dict) and not raw.keys() <= (known := _keys_of(cls)).keys():
             key = next(key for key in raw if key not in known)
             raise ValueError(f"unknown key {key!r} ({_meant(str(key), known)})")

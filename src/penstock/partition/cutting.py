@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, ArrayWriter
+from penstock.graph.arrays import Array, ArrayWriter, release_pages
 from penstock.graph.atomic import check_target, new_folder
 from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
@@ -123,6 +123,9 @@ def write_partition(assigned: Assigned, how: Cut, trainer: Array, folder: Path, 
         shares = trainer_balance(problem, assigned.assignment, trainer, how.trainers)
         document = _document(assigned, how, maps, shares)
         write_new(temporary / DOCUMENT, json.dumps(document.model_dump(), indent=1) + "\n")
+    for _, array in graph.arrays():
+        # Pages of the whole graph would count beside those of the parts that are read now.
+        release_pages(array)
     return _checked(open_partition(folder), problem.progress)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, release_pages
 from penstock.graph.blocks import map_blocks
 from penstock.graph.schema import EdgeType, edge_key
 
@@ -42,5 +42,6 @@ def _first_row(indptr: Array, indices: Array) -> int:
             return -1
         return int(np.searchsorted(indptr, first + int(falls.argmax()), "right")) - 1
 
-    found = map_blocks(search, len(indptr) - 1, _ROWS)
-    return next((row for row in found if row >= 0), -1)
+    found = next((row for row in map_blocks(search, len(indptr) - 1, _ROWS) if row >= 0), -1)
+    release_pages(indices)
+    return found
