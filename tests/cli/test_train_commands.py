@@ -78,7 +78,7 @@ def test_what_train_answers(graph, tmp_path, answered):
     assert found["peak_rss_mb"] > 50
     assert found["state"] == "finished"
     assert found["report"] == str(tmp_path / "run" / "report.html")
-    assert found["notes"] == []
+    assert len(found["notes"]) == 1 and "took 21 steps (3 epochs of 7 batches), too few to learn" in found["notes"][0]
     again = answered("train", "--resume", tmp_path / "run")
     assert {name: again[name] for name in ("epochs", "train_loss", "val", "test", "seconds", "epoch_seconds")} == {
         name: found[name] for name in ("epochs", "train_loss", "val", "test", "seconds", "epoch_seconds")

@@ -106,7 +106,7 @@ def test_flags_are_refused_like_fields(graph, tmp_path, refused, monkeypatch, ca
     run = ["--graph", graph, "--run", tmp_path / "run", *FEW]
     assert "epochs" in refused("train", *run, "--epochs", "0")
     assert "model" in refused("train", *run, "--model", "sagee")
-    for flags, said in ((["--epochs", "x"], "'--epochs'"), (["--epocs", "3"], "--epocs")):
+    for flags, said in ((["--epochs", "x"], "epochs: 'x' is neither auto nor"), (["--epocs", "3"], "--epocs")):
         code, out, err = command(monkeypatch, capsys, "train", *run, *flags)
         assert (code, out) == (2, "")
         assert err.startswith("Error: ")

@@ -131,9 +131,12 @@ def split_commas(value: object) -> object:
 def _count_or_auto(value: object, check: ValidatorFunctionWrapHandler) -> int:
     if value == AUTO:
         return 0
-    number = int(check(value))
+    try:
+        number = int(check(value))
+    except ValidationError:
+        raise ValueError(f"{value!r} is neither {AUTO} nor a whole number") from None
     if number < 1:
-        raise ValueError(f"must be at least 1, or {AUTO}")
+        raise ValueError(f"must be {AUTO}, or greater than or equal to 1")
     return number
 
 
