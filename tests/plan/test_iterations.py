@@ -1,6 +1,7 @@
 """What is simulated of large clusters: fewer iterations and flows, as many bytes."""
 
 import numpy as np
+import pytest
 
 from penstock.plan.comparing import Comparison
 from penstock.plan.iterations import draw_iterations
@@ -21,7 +22,8 @@ def large() -> tuple:
 def test_a_large_cluster_reads_the_same_bytes_in_fewer_flows() -> None:
     load, drawn = large()
     assert drawn.turns > 1 and drawn.period % drawn.turns == 0
-    np.testing.assert_allclose(drawn.searched.sizes.mean(axis=0), load.flow_bytes, rtol=1e-9)
+    for amounts in (drawn.searched, drawn.judged):
+        np.testing.assert_allclose(amounts.sizes.mean(axis=0), load.flow_bytes, rtol=1e-9)
     reads = np.array([kind in ("lists", "features") for kind in load.flow_kinds])
     assert (drawn.searched.sizes[:, reads] > 0).mean() < 1.2 / drawn.turns
     # No part sends much more in one iteration than in another.
@@ -59,6 +61,18 @@ def test_turns_change_the_pace_little() -> None:
         trials = run.try_all(["spread"], ["fifo", "iteration-first"], Budget(10), SILENT)
         found.append([trial.iteration_s for trial in trials])
     np.testing.assert_allclose(*found, rtol=0.08)
+
+
+def test_turns_do_not_move_the_bound() -> None:
+    """What links must carry follows from the means alone."""
+    names, sizes = [f"store-m{k}" for k in range(32)], np.linspace(0.7, 1.3, 20).tolist()
+    run = Comparison(profile_of(32, 32, sizes=sizes), Shape(names), machines_of_rates(*[5e7] * 32))
+    assert run.iterations.turns > 1
+    (trial,) = run.try_all(["spread"], ["fifo"], Budget(10), SILENT)
+    crossing = trial.placed.machine_of[run.load.sources] != trial.placed.machine_of[run.load.targets]
+    machines = trial.placed.machine_of[run.load.targets][crossing]
+    busiest = np.bincount(machines, run.load.flow_bytes[crossing]).max() / 5e7
+    assert trial.lower_bound_s == pytest.approx(busiest, rel=1e-9)
 
 
 def test_searches_keep_to_their_simulations() -> None:

@@ -55,3 +55,24 @@ def test_it_belongs_to_the_job_that_was_measured(measured) -> None:
     _, job, profile = measured
     profile.check_job(job.model_dump(mode="json"), "profile.json")
     assert profile.job["fanouts"] == [4, 3]
+
+
+def test_smaller_batches_are_measured_too(measured) -> None:
+    """So that a profile of another size knows what does not grow with a batch."""
+    _, job, profile = measured
+    assert profile.smaller.batch_size == job.batch_size // 4
+    assert set(profile.smaller.seconds) == set(profile.tasks)
+    assert all(seconds > 0 for seconds in profile.smaller.seconds.values())
+
+
+def test_scaled_bytes_are_those_that_a_larger_cluster_reads(measured) -> None:
+    """Measured with two parts and two workers, predicted for two parts and four workers."""
+    from penstock.cluster.scaled import fit_profile
+
+    graph, job, profile = measured
+    cluster = read_cluster("2x2")
+    scaled = fit_profile(profile, job, cluster, SILENT)
+    assert (scaled.parts, scaled.workers) == (2, 4)
+    each, before = (np.array(found.features).sum(axis=0).mean() for found in (scaled, profile))
+    # Half of the seeds read less than all, and more than half of it, as neighbours are shared.
+    assert 0.5 * before < each < before

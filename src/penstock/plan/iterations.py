@@ -50,9 +50,10 @@ def draw_iterations(load: Workload, seed: int, spreads: dict[str, Spread], ahead
     turns = _turns_of(load, period) if large else 1
     drawn = draw_amounts(load, period, seed, spreads)
     one = _balanced(_in_turns(drawn, load, turns) if turns > 1 else drawn, load)
-    # A third of the run fills the pipeline, the end runs it dry, and whole periods are left between.
-    count = -(-(period + ahead + 1) * 3 // 2) if large else _PERIODS * period
-    return Iterations(one, _repeated(one, count), turns)
+    # A third of the run fills the pipeline, the end runs it dry, and at least one period is left between. Whole periods
+    # are judged, so that links carry their means there too.
+    periods = -(-(period + ahead + 1) * 3 // (2 * period)) if large else _PERIODS
+    return Iterations(one, _repeated(one, periods * period), turns)
 
 
 def _balanced(drawn: Amounts, load: Workload) -> Amounts:
