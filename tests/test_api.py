@@ -79,7 +79,7 @@ def test_mistakes_are_penstock_errors(tmp_path):
         ({"epoch": 3}, "did you mean 'epochs'"),
         ({"epochs": "x"}, "epochs"),
         ({"model": "sgae"}, "model"),
-        ({"fanouts": [3, 3], "layers": 3}, "3 layers"),
+        ({"fanouts": [3, 3], "layers": 3}, "layers is 3"),
     ):
         with pytest.raises(ps.PenstockError, match=said):
             ps.train(graph, run=str(tmp_path / "run"), **{**FEW, **given})

@@ -202,7 +202,7 @@ def test_models_and_samplers_of_one_type_only(tmp_path, refused):
     typed_graph().save(tmp_path / "graph")
     run = ["--graph", tmp_path / "graph", "--run", tmp_path / "run", *FEW]
     assert "one node type" in refused("train", *run, "--model", "gcn")
-    assert "one node and edge type" in refused("train", *run, "--sampler", "labor", "--model", "rgcn")
+    assert "several node or edge types" in refused("train", *run, "--sampler", "labor", "--model", "rgcn")
     assert not (tmp_path / "run").exists()
 
 

@@ -87,8 +87,8 @@ def test_the_other_commands_refuse(folder, refused, answered, tmp_path):
         ["partition", folder, "--parts", "2", "--compare"],
         ["bench", "sampling", "--graph", folder, "--batches", "1"],
         ["evaluate", tmp_path / "run"],
-        ["predict", tmp_path / "run", "--out", out],
-        ["embed", tmp_path / "run", "--out", out],
+        ["predict", tmp_path / "run", "--out", out.with_suffix(".csv")],
+        ["embed", tmp_path / "run", "--out", out.with_suffix(".csv")],
         ["profile", "--graph", folder, "--cluster", "2x1", "--out", out, *FEW],
         ["data", "inspect", folder],
     ):

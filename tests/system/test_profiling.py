@@ -30,7 +30,7 @@ def measured(tmp_path_factory):
 
 
 def test_every_kind_of_task_and_flow_is_measured(measured) -> None:
-    graph, job, profile = measured
+    _, job, profile = measured
     assert (profile.parts, profile.workers, profile.iterations) == (2, 2, 6)
     assert set(profile.tasks) == {"store", "sampler", "gather", "worker", "server"}
     for kind, cost in profile.tasks.items():
@@ -69,7 +69,7 @@ def test_scaled_bytes_are_those_that_a_larger_cluster_reads(measured) -> None:
     """Measured with two parts and two workers, predicted for two parts and four workers."""
     from penstock.cluster.scaled import fit_profile
 
-    graph, job, profile = measured
+    _, job, profile = measured
     cluster = read_cluster("2x2")
     scaled = fit_profile(profile, job, cluster, SILENT)
     assert (scaled.parts, scaled.workers) == (2, 4)

@@ -51,6 +51,8 @@ def failing(method, after):
 def test_an_exception_in_a_stage(stage, owner, name, graph, tmp_path, monkeypatch):
     run = tmp_path / "run"
     trained(graph, tmp_path / "before")
+    # What earlier tests have left open is closed when it is collected.
+    gc.collect()
     files = open_files()
     monkeypatch.setattr(owner, name, failing(getattr(owner, name), 4))
     with pytest.raises(PenstockError) as failure:

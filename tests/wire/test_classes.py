@@ -69,11 +69,11 @@ def test_addresses_that_are_none(meeting: Meeting, address: str) -> None:
     [
         ({"dscp": 1, "dscp_classes": [2]}, "give one of them"),
         ({"dscp_classes": [2, 2]}, "the same"),
-        ({"dscp_classes": [64]}, "at most 63"),
+        ({"dscp_classes": [64]}, "63"),
         ({"dscp_classes": list(range(9))}, "at most 8 items"),
-        ({"send_buffer_bytes": 1}, "at least 4096"),
-        ({"send_buffer_bytes": 1 << 31}, "at most"),
-        ({"heartbeat": 1e12}, "at most"),
+        ({"send_buffer_bytes": 1}, "4096"),
+        ({"send_buffer_bytes": 1 << 31}, "2147483647"),
+        ({"heartbeat": 1e12}, "1000000"),
     ],
 )
 def test_options_that_cannot_be(fields: dict[str, object], said: str) -> None:

@@ -178,7 +178,9 @@ def resume_cluster_run(
             _finish_cutting(job, cluster, folder, progress)
         if epochs is not None:
             job = make_job({**job.model_dump(), "epochs": epochs})
-            _train_longer(folder, epochs, progress)
+            if not job.epochs:
+                raise PenstockError("epochs is auto: give the number of epochs until which the run goes on.")
+            _train_longer(folder, job.epochs, progress)
             write_job(job, path / JOB)
         elif folder.facts["state"] in ("finished", "stopped-early"):
             progress.note("The run had ended: there is nothing left to train.")

@@ -83,8 +83,8 @@ def resume_run(
             checkpoint = take_newest(folder.checkpoints, progress)
             standing = take_state(session, checkpoint.state, checkpoint.file)
             if epochs is not None:
-                change_epochs(standing, epochs)
-                write_job(job, folder.path / JOB)
+                change_epochs(standing, session.job.epochs)
+                write_job(job.model_copy(update={"epochs": session.job.epochs}), folder.path / JOB)
             if epochs is None and standing.done and folder.facts["state"] in ("finished", "stopped-early"):
                 progress.note("The run had ended: there is nothing left to train.")
                 return folder

@@ -35,7 +35,7 @@ def test_import_as_json(bench: Workbench) -> None:
 
 def test_import_for_people(bench: Workbench) -> None:
     said = _run("import", _spec(bench, dangling="drop"), "--out", bench.out)
-    assert "user: 2 vertices" in said and "1 edges of user__follows__user" in said and str(bench.out) in said
+    assert "user: 2 vertices" in said and "1 edge of user__follows__user" in said and str(bench.out) in said
 
 
 def test_bad_input_is_a_penstock_error(bench: Workbench) -> None:

@@ -140,7 +140,7 @@ def test_requests_that_are_refused(posts):
     body = {"sampler": "train", "key": [1, 2, 3], "seeds": {"node": 4}, "excluded": None}
     for change, arrays, message in [
         ({"sampler": "trian"}, (SEEDS,), "did you mean 'train'"),
-        ({"key": [1, 2]}, (SEEDS,), "key: "),
+        ({"key": [1, 2]}, (SEEDS,), "key must"),
         ({"key": [1, 2, "3"]}, (SEEDS,), "key.2: "),
         ({"seeds": {"node": -4}}, (SEEDS,), "seeds.node: "),
         ({"seeds": {"item": 4}}, (SEEDS,), "of a graph of one type"),
