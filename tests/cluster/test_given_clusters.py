@@ -25,7 +25,7 @@ def workers(tmp_path):
     partition = cut(GRAPH, Cut(3, 1, "random", tolerance=2.0), tmp_path / "cut")
     owned = {part: OwnedPart.of(partition, part) for part in range(3)}
     post, members = wired(template_for(2, tmp_path), {}, [0, 1])
-    reader, kinds = RelationReader(partition, owned, None), list(GRAPH.edges)
+    reader = RelationReader(partition, owned, None)
     yield [
         SimpleNamespace(
             member=member, partition=partition, owned=owned, lists=None, reader=reader, edge_types=list(GRAPH.edges)

@@ -30,7 +30,7 @@ def measured(tmp_path_factory):
 
 
 def test_every_kind_of_task_and_flow_is_measured(measured) -> None:
-    _, job, profile = measured
+    graph, job, profile = measured
     assert (profile.parts, profile.workers, profile.iterations) == (2, 2, 6)
     assert set(profile.tasks) == {"store", "sampler", "gather", "worker", "server"}
     for kind, cost in profile.tasks.items():
