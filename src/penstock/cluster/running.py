@@ -28,7 +28,7 @@ from penstock.train.checkpoints import newest
 from penstock.train.data import open_data, prepared
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.run_folder import CLUSTER, JOB, PARTS, PLAN, RunFolder
-from penstock.train.running import change_epochs, found_anywhere
+from penstock.train.running import change_epochs, found_anywhere, with_more_epochs
 from penstock.train.standing import checked_standing
 from penstock.train.state_file import read_state, write_state
 from penstock.train.surroundings import polite_interrupt
@@ -139,7 +139,7 @@ def _cut(graph: Graph, cluster: ClusterDocument, folder: RunFolder, progress: Pr
     cluster.partition = str((folder.path / PARTS).resolve())
 
 
-def resume_cluster_run(path: Path, epochs: int | None = None, progress: Progress = SILENT) -> RunFolder:
+def resume_cluster_run(path: Path, epochs: int | str | None = None, progress: Progress = SILENT) -> RunFolder:
     """Go on from a run's newest checkpoint, on the cluster it was trained on."""
     cluster = cluster_of(path)
     _take_part(cluster)
@@ -147,8 +147,8 @@ def resume_cluster_run(path: Path, epochs: int | None = None, progress: Progress
     try:
         job = folder.job()
         if epochs is not None:
-            job = make_job({**job.model_dump(), "epochs": epochs})
-            _train_longer(newest(folder.checkpoints), epochs)
+            job = with_more_epochs(job, epochs)
+            _train_longer(newest(folder.checkpoints), job.epochs)
             write_job(job, path / JOB)
         elif folder.facts["state"] in ("finished", "stopped-early"):
             progress.note("The run had ended: there is nothing left to train.")

@@ -67,7 +67,7 @@ def resume_run(
     path: Path,
     graph: Graph | None = None,
     module: torch.nn.Module | None = None,
-    epochs: int | None = None,
+    epochs: int | str | None = None,
     progress: Progress = SILENT,
 ) -> RunFolder:
     """Go on from a run's newest checkpoint; the weights at its end are those of a run that was never interrupted."""
@@ -75,7 +75,8 @@ def resume_run(
     try:
         job = folder.job()
         if epochs is not None:
-            job = make_job({**job.model_dump(), "epochs": epochs})
+            job = with_more_epochs(job, epochs)
+            epochs = job.epochs
         with own_settings(job):
             session = make_session(job, graph, module, progress=progress)
             session.folder = folder.path
@@ -204,6 +205,14 @@ def _check_same_graph(session: Session, folder: RunFolder) -> None:
     same = isinstance(known, dict) and known.get("nodes") == nodes and known.get("edges") == edges
     if not same or folder.facts.get("labels") != session.label_facts():
         raise PenstockError(f"The graph is not the one that {folder.path} was trained on: name that one.")
+
+
+def with_more_epochs(job: Job, epochs: int | str) -> Job:
+    """A run's job with another number of epochs, as a flag or a field says it."""
+    job = make_job({**job.model_dump(), "epochs": epochs}, "The command")
+    if not job.epochs:
+        raise PenstockError("A run that goes on trains up to a number of epochs: give --epochs a number, not auto.")
+    return job
 
 
 def change_epochs(standing: Standing, epochs: int) -> None:
