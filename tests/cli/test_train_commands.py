@@ -85,7 +85,8 @@ def test_what_train_answers(graph, tmp_path, answered):
     }
     longer = answered("train", "--resume", tmp_path / "run", "--epochs", "4")
     assert longer["epochs"] == 4
-    assert longer["notes"] == ["Going on from step-000000000021.ckpt: epoch 4, batch 1."]
+    assert longer["notes"][0] == "Going on from step-000000000021.ckpt: epoch 4, batch 1."
+    assert len(longer["notes"]) == 2 and "took 28 steps" in longer["notes"][1]
 
 
 def test_a_job_file_and_flags_that_replace_its_fields(graph, tmp_path, answered):

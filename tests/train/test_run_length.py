@@ -46,8 +46,10 @@ def test_decided_epochs_are_said_and_written_down(tmp_path):
     assert facts_of(run.path)["decided"] == {"epochs": 22}
     assert yaml.safe_load((run.path / "job.yaml").read_text())["epochs"] == 22
     assert said.notes == ["An epoch has 7 batches: training for 22 epochs (154 steps; epochs: auto)."]
-    again = train(resume=run.path, epochs=23)
+    again = train(resume=run.path, epochs="23")
     assert again.result["epochs"] == 23
+    with pytest.raises(PenstockError, match="a number, not auto"):
+        train(resume=run.path, epochs="auto")
 
 
 def test_a_number_of_epochs_is_kept(tmp_path):

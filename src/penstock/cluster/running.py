@@ -31,7 +31,7 @@ from penstock.train.checkpoints import take_newest
 from penstock.train.data import open_data, prepared
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.run_folder import CLUSTER, JOB, PARTS, PLAN, RunFolder
-from penstock.train.running import change_epochs, found_anywhere
+from penstock.train.running import change_epochs, found_anywhere, with_more_epochs
 from penstock.train.state_file import write_state
 from penstock.train.surroundings import polite_interrupt
 from penstock.train.trusted_code import check_code
@@ -162,7 +162,7 @@ def _cut(graph: Graph, cluster: ClusterDocument, folder: RunFolder, progress: Pr
 
 def resume_cluster_run(
     path: Path,
-    epochs: int | None = None,
+    epochs: int | str | None = None,
     progress: Progress = SILENT,
     trust_module: bool = False,
     named: str | None = None,
@@ -177,9 +177,7 @@ def resume_cluster_run(
         if cluster.partition is None:
             _finish_cutting(job, cluster, folder, progress)
         if epochs is not None:
-            job = make_job({**job.model_dump(), "epochs": epochs})
-            if not job.epochs:
-                raise PenstockError("epochs is auto: give the number of epochs until which the run goes on.")
+            job = with_more_epochs(job, epochs)
             _train_longer(folder, job.epochs, progress)
             write_job(job, path / JOB)
         elif folder.facts["state"] in ("finished", "stopped-early"):

@@ -60,7 +60,7 @@ def resume_run(
     path: Path,
     graph: Graph | None = None,
     module: torch.nn.Module | None = None,
-    epochs: int | None = None,
+    epochs: int | str | None = None,
     progress: Progress = SILENT,
     trust_module: bool = False,
     named: str | None = None,
@@ -74,7 +74,8 @@ def resume_run(
         job = folder.job()
         check_code(job, path, trust_module or module is not None, named)
         if epochs is not None:
-            job = make_job({**job.model_dump(), "epochs": epochs})
+            job = with_more_epochs(job, epochs)
+            epochs = job.epochs
         with own_settings(job):
             session = make_session(job, graph, module, progress=progress)
             session.folder = folder.path
@@ -83,8 +84,8 @@ def resume_run(
             checkpoint = take_newest(folder.checkpoints, progress)
             standing = take_state(session, checkpoint.state, checkpoint.file)
             if epochs is not None:
-                change_epochs(standing, session.job.epochs)
-                write_job(job.model_copy(update={"epochs": session.job.epochs}), folder.path / JOB)
+                change_epochs(standing, job.epochs)
+                write_job(job, folder.path / JOB)
             if epochs is None and standing.done and folder.facts["state"] in ("finished", "stopped-early"):
                 progress.note("The run had ended: there is nothing left to train.")
                 return folder
@@ -204,6 +205,14 @@ def _check_same_graph(session: Session, folder: RunFolder) -> None:
     same = isinstance(known, dict) and known.get("nodes") == nodes and known.get("edges") == edges
     if not same or folder.facts.get("labels") != session.label_facts():
         raise PenstockError(f"The graph is not the one that {folder.path} was trained on: name that one.")
+
+
+def with_more_epochs(job: Job, epochs: int | str) -> Job:
+    """A run's job with another number of epochs, as a flag or a field says it."""
+    job = make_job({**job.model_dump(), "epochs": epochs}, "The command")
+    if not job.epochs:
+        raise PenstockError("A run that goes on trains up to a number of epochs: give --epochs a number, not auto.")
+    return job
 
 
 def change_epochs(standing: Standing, epochs: int) -> None:
