@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 from plain_simulator import simulate_plainly
 from small_jobs import random_case
 
-from penstock.simulate import POLICIES, GnnJob, PeakToMean, Simulator, draw_amounts, gnn_workload, racks, star
+from penstock.simulate import (
+    POLICIES,
+    GnnJob,
+    PeakToMean,
+    Simulator,
+    draw_amounts,
+    gnn_workload,
+    lower_bound,
+    racks,
+    star,
+)
 from penstock.simulate.document import GnnDocument
 from penstock.simulate.execution import Executor
 from penstock.simulate.rates import FLOW_POLICIES
@@ -70,6 +80,8 @@ def test_times_are_those_of_all_items(seed, policy):
         np.testing.assert_allclose(few.record.ends, every.record.ends, rtol=1e-9, atol=1e-9)
         assert few.makespan == pytest.approx(every.makespan, rel=1e-9)
         assert few.events == every.events
+        placed = Simulator(*case[:2], case[3], policy).case(case[2])
+        assert lower_bound(placed, many=0) == pytest.approx(lower_bound(placed, many=NEVER), rel=1e-9)
 
 
 @pytest.mark.parametrize("policy", ALIKE)

@@ -12,12 +12,19 @@ from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.simulate.levels import durations_alone, durations_crowded, heads, tails
-from penstock.simulate.rates.policy import Case
+from penstock.simulate.rates.policy import Case, terms_of
 from penstock.simulate.routes import carried_by
+from penstock.simulate.symmetry import MANY, quotient_of
 
 
-def lower_bound(case: Case) -> float:
-    """Seconds that every schedule of the placed workload takes at least."""
+def lower_bound(case: Case, many: int = MANY) -> float:
+    """Seconds that every schedule of the placed workload takes at least.
+
+    From `many` items in all iterations on, one of each that behave alike is looked at.
+    """
+    if case.amounts.seconds.size + case.amounts.sizes.size >= many:
+        quotient = quotient_of(case, terms_of(case))
+        case = case if quotient is None else quotient.case
     durations = durations_alone(case.routes, case.amounts, case.slowness)
     before = heads(case.shape, case.order, durations)
     rest = tails(case.shape, case.order, durations)
@@ -25,8 +32,8 @@ def lower_bound(case: Case) -> float:
     routes, tasks = case.routes, case.shape.tasks
     after = rest - durations
     crowded = _link_bound(
-        routes.flow_path, routes.paths, routes.path_links, routes.links["capacity"].copy(), case.amounts.sizes,
-        before[:, tasks:], after[:, tasks:],
+        routes.flow_path, routes.flow_copies, routes.paths, routes.path_links, routes.path_copies,
+        routes.links["capacity"].copy(), case.amounts.sizes, before[:, tasks:], after[:, tasks:],
     )  # fmt: skip
     return max(longest, float(crowded))
 
@@ -48,7 +55,15 @@ def largest_degree(case: Case) -> int:
 
 @njit(nogil=True, cache=True)
 def _link_bound(
-    flow_path: Array, paths: Array, path_links: Array, capacities: Array, sizes: Array, before: Array, after: Array
+    flow_path: Array,
+    flow_copies: Array,
+    paths: Array,
+    path_links: Array,
+    path_copies: Array,
+    capacities: Array,
+    sizes: Array,
+    before: Array,
+    after: Array,
 ) -> float:
     """The best over all links of the sets {iterations up to n} and {iterations from n}."""
     iterations, links, best = sizes.shape[0], capacities.shape[0], 0.0
@@ -64,7 +79,7 @@ def _link_bound(
                     link = path_links[at]
                     head[link] = min(head[link], before[n, flow])
                     tail[link] = min(tail[link], after[n, flow])
-                    work[link] += sizes[n, flow] / capacities[link]
+                    work[link] += sizes[n, flow] / capacities[link] * (flow_copies[flow] * path_copies[at])
             for link in range(links):
                 if work[link] > 0:
                     best = max(best, head[link] + work[link] + tail[link])

@@ -8,11 +8,10 @@ from penstock.simulate.engine import open_run, run
 from penstock.simulate.rates.families import PRIORITY, PROPORTIONAL
 from penstock.simulate.rates.policy import Case
 from penstock.simulate.state import CHANGES, DONE, TIMED, Record, Scratch, Terms, record_for, scratch_for
-from penstock.simulate.symmetry import quotient_of
+from penstock.simulate.symmetry import MANY, quotient_of
 
 _LEAST_MOMENTS = 64
 _PATIENCE_S = 0.1  # a kernel hears no signal: it is left about so often
-_MANY = 20_000  # items of all iterations: fewer are not searched for symmetries
 _NEVER = 1 << 62
 _EQUALS = (PROPORTIONAL, PRIORITY)  # ways of sharing in which equal flows get equal rates
 
@@ -28,7 +27,7 @@ class Execution(NamedTuple):
 class Executor:
     """Runs cases of one workload and length after each other, in memory that is used again."""
 
-    def __init__(self, many: int = _MANY) -> None:
+    def __init__(self, many: int = MANY) -> None:
         """Cases of at least `many` items in all iterations are simulated with one of each that behave alike."""
         self._many = many
         self._scratch: Scratch | None = None

@@ -24,6 +24,8 @@ from penstock.simulate.rates.policy import Case
 from penstock.simulate.routes import crossed_routes
 from penstock.simulate.state import PATH, Record, Routes, Terms, shape_from
 
+MANY = 20_000
+"""Items of all iterations from which on it is worth while to look for symmetries."""
 _MOST_SWEEPS = 100
 
 
