@@ -2,6 +2,7 @@
 
 from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import Schedule
+from penstock.quantities import counted
 from penstock.train.job import Job
 from penstock.train.standing import Standing
 from penstock.train.tasks import Task
@@ -39,7 +40,7 @@ def epochs_note(epochs: int, batches: int) -> str | None:
     if epochs <= EPOCHS:
         return None
     return (
-        f"An epoch has {_counted(batches, 'batch', 'batches')}: training for {epochs} epochs"
+        f"An epoch has {counted(batches, 'batches')}: training for {epochs} epochs"
         f" ({epochs * batches} steps; epochs: auto)."
     )
 
@@ -52,12 +53,8 @@ def few_steps_note(job: Job, standing: Standing, batches: int) -> str | None:
     improving = standing.best_epoch >= 0 and standing.best_epoch == standing.epoch
     if standing.step >= (STEPS if improving else _FEW) or standing.epoch < job.epochs:
         return None
-    steps, epochs = _counted(standing.step, "step", "steps"), _counted(standing.epoch, "epoch", "epochs")
+    steps, epochs = counted(standing.step, "steps"), counted(standing.epoch, "epochs")
     return (
-        f"The run took {steps} ({epochs} of {_counted(batches, 'batch', 'batches')}), too few to learn much:"
+        f"The run took {steps} ({epochs} of {counted(batches, 'batches')}), too few to learn much:"
         f" set epochs to {-(-STEPS // max(1, batches))} or so, or lower batch_size."
     )
-
-
-def _counted(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

@@ -27,6 +27,9 @@ CONNECT_SECONDS = 3.0
 _LAST_READS = 64
 """Reads of what a peer had sent before its connection is closed."""
 
+_UNREAD = 64
+"""Pieces of 64 KiB that are read, and dropped, of a connection that is being closed."""
+
 
 class Owner(Protocol):
     """Who is told what happens on a connection."""
