@@ -76,7 +76,7 @@ def test_a_trace_is_left(tmp_path, number):
 def test_a_kernel_that_never_comes_back_is_ended(number):
     script = textwrap.dedent(
         """
-        import sys
+        import sys, threading, time
         import numpy as np
         from numba import njit
         from penstock.cli import _give_up
@@ -89,8 +89,16 @@ def test_a_kernel_that_never_comes_back_is_ended(number):
 
         forever(np.zeros(8), 1)
         InterruptWatch(_give_up).start()
-        print("started", file=sys.stderr, flush=True)
-        forever(np.zeros(8), 1 << 62)
+        values = np.ones(8)
+
+        def tell():
+            # The kernel runs once it has changed the values: a signal before would still be heard in Python.
+            while (values == 1).all():
+                time.sleep(0.01)
+            print("started", file=sys.stderr, flush=True)
+
+        threading.Thread(target=tell, daemon=True).start()
+        forever(values, 1 << 62)
         """
     )
     code, said = interrupted(script, number)

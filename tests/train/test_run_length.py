@@ -79,7 +79,7 @@ def test_the_command_takes_auto_and_lists_notes(tmp_path):
     answer = json.loads(done.stdout)
     assert answer["epochs"] == 22 and any("epochs: auto" in note for note in answer["notes"])
     refused = subprocess.run([*command, "0"], capture_output=True, text=True, check=False)
-    assert refused.returncode == 2 and "epochs: must be auto, or greater than or equal to 1" in refused.stderr
+    assert refused.returncode == 2 and "epochs: must be auto, or at least 1" in refused.stderr
 
 
 @pytest.mark.parametrize("epochs", [0, -1, "0", "some", 1.5, None])

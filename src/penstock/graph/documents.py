@@ -134,9 +134,9 @@ def _count_or_auto(value: object, check: ValidatorFunctionWrapHandler) -> int:
     try:
         number = int(check(value))
     except ValidationError:
-        raise ValueError(f"{value!r} is neither {AUTO} nor an integer") from None
+        raise ValueError(f"{value!r} is neither {AUTO} nor a whole number") from None
     if number < 1:
-        raise ValueError(f"must be {AUTO}, or greater than or equal to 1")
+        raise ValueError(f"must be {AUTO}, or at least 1")
     return number
 
 

@@ -141,8 +141,8 @@ def test_requests_that_are_refused(posts):
     for change, arrays, message in [
         ({"sampler": "trian"}, (SEEDS,), "did you mean 'train'"),
         ({"key": [1, 2]}, (SEEDS,), "key must"),
-        ({"key": [1, 2, "3"]}, (SEEDS,), "key.2: "),
-        ({"seeds": {"node": -4}}, (SEEDS,), "seeds.node: "),
+        ({"key": [1, 2, "3"]}, (SEEDS,), "key.2. must"),
+        ({"seeds": {"node": -4}}, (SEEDS,), "seeds.node must"),
         ({"seeds": {"item": 4}}, (SEEDS,), "of a graph of one type"),
         ({}, (), "other seeds than it says"),
         ({}, (SEEDS[:3],), "other seeds than it says"),
