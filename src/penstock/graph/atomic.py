@@ -97,6 +97,11 @@ def _replace(temporary: Path, target: Path, force: bool) -> None:
         # Renaming onto a folder that someone filled a moment ago fails, as it should.
         temporary.rename(target)
         return
+    replace_folder(temporary, target)
+
+
+def replace_folder(temporary: Path, target: Path) -> None:
+    """Put a folder in the place of another, which is removed afterwards and put back if that fails."""
     aside = target.parent / f".{target.name}.replaced-{token_hex(4)}"
     target.rename(aside)
     try:

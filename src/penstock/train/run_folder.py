@@ -13,7 +13,7 @@ from secrets import token_hex
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.graph.atomic import check_target, write_whole
+from penstock.graph.atomic import check_target, replace_folder, write_whole
 from penstock.graph.documents import read_yaml
 from penstock.graph.output_files import make_private_folder, open_bytes, open_lock, open_text, refuse_links, writing
 from penstock.store.files import take_blocks
@@ -208,14 +208,7 @@ def _take_place(temporary: Path, target: Path, force: bool) -> None:
     old = RunFolder(target)
     old._hold()
     try:
-        aside = target.with_name(f".{target.name}.replaced-{token_hex(4)}")
-        target.rename(aside)
-        try:
-            temporary.rename(target)
-        except BaseException:
-            aside.rename(target)
-            raise
-        shutil.rmtree(aside, ignore_errors=True)
+        replace_folder(temporary, target)
     finally:
         old.close()
 
