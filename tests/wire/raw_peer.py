@@ -10,7 +10,7 @@ from penstock.graph.arrays import Array
 from penstock.wire import Credentials
 from penstock.wire.message import LIMITS
 from penstock.wire.transport import SECURITIES, Workers
-from penstock.wire.transport.handshake import Greeting, Session, greet_caller, greet_server
+from penstock.wire.transport.handshake import Handshake, Session, client_handshake, server_handshake
 from penstock.wire.transport.inbox import Inbox
 from penstock.wire.transport.outbox import Outbox
 from penstock.wire.transport.tcp import split_address
@@ -19,11 +19,11 @@ from penstock.wire.transport.tcp import split_address
 class RawPeer:
     """A connection, from either side, after its handshake; waits where a post would not."""
 
-    def __init__(self, own: socket.socket, greeting: Greeting, security: str) -> None:
+    def __init__(self, own: socket.socket, handshake: Handshake, security: str) -> None:
         self.socket = own
         own.settimeout(20)
         try:
-            session = _greet(own, greeting)
+            session = _greet(own, handshake)
         except BaseException:
             own.close()
             raise
@@ -39,13 +39,13 @@ class RawPeer:
     def call(cls, credentials: Credentials, peer: str, address: str, security: str = "aes") -> Self:
         """Connect to a post."""
         own = socket.create_connection(split_address(address))
-        return cls(own, greet_server(credentials, peer, security), security)
+        return cls(own, client_handshake(credentials, peer, security), security)
 
     @classmethod
     def accept(cls, listener: socket.socket, credentials: Credentials, security: str = "aes") -> Self:
         """Be connected to by a post."""
         listener.settimeout(20)
-        return cls(listener.accept()[0], greet_caller(credentials, security), security)
+        return cls(listener.accept()[0], server_handshake(credentials, security), security)
 
     def send(self, frames: Sequence[bytes | Array]) -> None:
         """Send a message, whatever it holds."""
@@ -74,8 +74,8 @@ class RawPeer:
         self.socket.close()
 
 
-def _greet(own: socket.socket, greeting: Greeting) -> Session:
-    said, wanted = next(greeting)
+def _greet(own: socket.socket, handshake: Handshake) -> Session:
+    said, wanted = next(handshake)
     while True:
         own.sendall(said)
         got = b""
@@ -85,7 +85,7 @@ def _greet(own: socket.socket, greeting: Greeting) -> Session:
                 raise ConnectionError("refused")
             got += some
         try:
-            said, wanted = greeting.send(got)
+            said, wanted = handshake.send(got)
         except StopIteration as done:
             session: Session = done.value
             own.sendall(session.proof)

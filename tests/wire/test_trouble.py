@@ -85,14 +85,14 @@ GREETINGS = [
 
 
 @pytest.mark.parametrize(
-    "greeting", GREETINGS, ids=["http", "noise", "ones", "protocol", "no-token", "no-token-asking"]
+    "handshake", GREETINGS, ids=["http", "noise", "ones", "protocol", "no-token", "no-token-asking"]
 )
-def test_garbage_over_tcp_harms_nobody(meeting: Meeting, security: str, greeting: bytes) -> None:
+def test_garbage_over_tcp_harms_nobody(meeting: Meeting, security: str, handshake: bytes) -> None:
     a, b = meeting("a", "b", security=security)
     b.serve("echo", echo)
     host, port = b.address.removeprefix("tcp://").split(":")
     with socket.create_connection((host, int(port))) as raw, suppress(OSError):
-        raw.sendall(greeting)
+        raw.sendall(handshake)
         raw.shutdown(socket.SHUT_WR)
         raw.settimeout(20)
         while raw.recv(1 << 12):

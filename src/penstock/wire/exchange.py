@@ -12,7 +12,7 @@ from penstock.wire.message import LIMITS, Malformed, decode, frame_bytes
 from penstock.wire.options import WireOptions
 from penstock.wire.serving import Serving
 from penstock.wire.transport import SECURITIES, Connection, Listener, Owner, Workers
-from penstock.wire.transport.handshake import Greeting, greet_caller, greet_server
+from penstock.wire.transport.handshake import Handshake, client_handshake, server_handshake
 from penstock.wire.transport.inbox import Frames
 from penstock.wire.transport.tcp import set_options
 
@@ -51,7 +51,7 @@ class Exchange:
         # Signs of life must be given, and missed, in time.
         self._tick, self._idle = (min(each, options.heartbeat / 8) for each in (_TICK, _IDLE))
         self.listeners = [
-            Listener(self.loop, each, entrance, self._accepted, self) for entrance, each in enumerate(sockets)
+            Listener(self.loop, each, port_index, self._accepted, self) for port_index, each in enumerate(sockets)
         ]
 
     @property
@@ -71,7 +71,7 @@ class Exchange:
 
     def calling(self, own: socket.socket, peer: str, owner: Owner) -> Connection:
         """The connection of a socket that is being connected to a peer."""
-        return self._connection(own, greet_server(self._credentials, peer, self._options.security), owner, True)
+        return self._connection(own, client_handshake(self._credentials, peer, self._options.security), owner, True)
 
     def connected(self, link: Link) -> None:
         """See `Answers`: what waits can be sent."""
@@ -87,23 +87,23 @@ class Exchange:
         except Malformed:
             self.malformed += 1
 
-    def asked(self, entrance: int, connection: Connection, frames: Frames) -> None:
+    def asked(self, port_index: int, connection: Connection, frames: Frames) -> None:
         """See `Requests`."""
         try:
-            self._request(entrance, connection, frames)
+            self._request(port_index, connection, frames)
         except Malformed:
             self.malformed += 1
         self._mind_inbox()
 
-    def _accepted(self, own: socket.socket, entrance: int, owner: Owner) -> Connection:
+    def _accepted(self, own: socket.socket, port_index: int, owner: Owner) -> Connection:
         # Answers leave with the mark of the port that they were asked at.
-        set_options(own, self._options.marks[entrance], self._options.send_buffer_bytes)
-        return self._connection(own, greet_caller(self._credentials, self._options.security), owner, False)
+        set_options(own, self._options.marks[port_index], self._options.send_buffer_bytes)
+        return self._connection(own, server_handshake(self._credentials, self._options.security), owner, False)
 
-    def _connection(self, own: socket.socket, greeting: Greeting, owner: Owner, connecting: bool) -> Connection:
+    def _connection(self, own: socket.socket, handshake: Handshake, owner: Owner, connecting: bool) -> Connection:
         security, heartbeat = SECURITIES[self._options.security], self._options.heartbeat
         return Connection(
-            self.loop, own, greeting, owner, security, self._workers, LIMITS, heartbeat, connecting=connecting
+            self.loop, own, handshake, owner, security, self._workers, LIMITS, heartbeat, connecting=connecting
         )
 
     def _turn(self) -> float | None:
@@ -146,7 +146,7 @@ class Exchange:
             else:
                 self._give(link.connection, out)
             return
-        connection = self.listeners[out.route.entrance].connections.get(out.route.identity)
+        connection = self.listeners[out.route.port_index].connections.get(out.route.identity)
         if connection is None:
             # Who asked is gone.
             out.frames.clear()
@@ -171,8 +171,8 @@ class Exchange:
         self._egress.left(out, time.monotonic())
         out.left()
 
-    def _request(self, entrance: int, connection: Connection, frames: Frames) -> None:
-        route = Route(entrance, self.listeners[entrance].number_of(connection))
+    def _request(self, port_index: int, connection: Connection, frames: Frames) -> None:
+        route = Route(port_index, self.listeners[port_index].number_of(connection))
         # The name that was proven by the handshake; what a message says of its sender is worth nothing.
         sender = connection.peer
         received = decode(frames)

@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 class Route(NamedTuple):
     """A connection of a peer that asks."""
 
-    entrance: int
+    port_index: int
     """At which of this process's sockets it came in."""
     identity: int
     """The connection's number there."""

@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.wire.loop import Loop
 from penstock.wire.message import Limits, Malformed
 from penstock.wire.transport.ciphers import ForgedError
-from penstock.wire.transport.handshake import Greeting, HandshakeError, Session
+from penstock.wire.transport.handshake import Handshake, HandshakeError, Session
 from penstock.wire.transport.inbox import Frames, Inbox
 from penstock.wire.transport.outbox import Outbox
 from penstock.wire.transport.securities import Security
@@ -27,6 +27,7 @@ CONNECT_SECONDS = 3.0
 _LAST_READS = 64
 """Reads of what a peer had sent before its connection is closed."""
 
+_UNKNOWN = "an unauthenticated connection"
 _UNREAD = 64
 """Pieces of 64 KiB that are read, and dropped, of a connection that is being closed."""
 
@@ -51,7 +52,7 @@ class Connection:
         self,
         loop: Loop,
         own: socket.socket,
-        greeting: Greeting,
+        handshake: Handshake,
         owner: Owner,
         security: Security,
         workers: Workers,
@@ -63,7 +64,7 @@ class Connection:
         self.socket, self.peer, self.open, self.closed = own, "", False, False
         self.reached = not connecting
         """Whether somebody accepted the connection."""
-        self._loop, self._greeting, self._owner = loop, greeting, owner
+        self._loop, self._handshake, self._owner = loop, handshake, owner
         self._security, self._workers, self._limits, self._heartbeat = security, workers, limits, heartbeat
         self._wanted, self._got = 0, bytearray()
         self._inbox: Inbox | None = None
@@ -74,7 +75,7 @@ class Connection:
     def start(self) -> None:
         """Begin the handshake, as soon as there is somebody at the other end."""
         if self.reached:
-            self._guarded(self._greet)
+            self._guarded(self._start_handshake)
         else:
             self._loop.watch(self.socket, None, lambda: self._guarded(self._connected))
 
@@ -111,7 +112,7 @@ class Connection:
             return
         self.closed, self.open = True, False
         self._loop.unwatch(self.socket)
-        self._greeting.close()
+        self._handshake.close()
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
             # Closing with unread bytes would take back what was sent. Who goes on sending cannot hold this thread up.
@@ -136,14 +137,14 @@ class Connection:
         if error:
             raise OSError(error, "nobody answers there")
         self.reached, self._began = True, time.monotonic()
-        self._greet()
+        self._start_handshake()
 
-    def _greet(self) -> None:
-        self._loop.watch(self.socket, lambda: self._guarded(self._read_greeting), None)
-        said, self._wanted = next(self._greeting)
+    def _start_handshake(self) -> None:
+        self._loop.watch(self.socket, lambda: self._guarded(self._read_handshake), None)
+        said, self._wanted = next(self._handshake)
         self._say(said)
 
-    def _read_greeting(self) -> None:
+    def _read_handshake(self) -> None:
         """Take exactly the bytes that the handshake waits for: no more are read before it is done."""
         try:
             some = self.socket.recv(self._wanted - len(self._got))
@@ -156,7 +157,7 @@ class Connection:
             return
         got, self._got = bytes(self._got), bytearray()
         try:
-            said, self._wanted = self._greeting.send(got)
+            said, self._wanted = self._handshake.send(got)
             self._say(said)
         except StopIteration as done:
             self._begin(done.value)
@@ -234,10 +235,14 @@ class Connection:
         except (OSError, HandshakeError) as error:
             self._end(str(error))
         except (Malformed, ForgedError) as error:
-            log.warning("What %s sent is no message (%s): its connection is closed.", self.peer or "a stranger", error)
+            log.warning(
+                "What %s sent is no message (%s): its connection is closed.",
+                self.peer or _UNKNOWN,
+                error,
+            )
             self._end(str(error))
         except Exception as error:
-            log.exception("A connection to %s failed and is closed.", self.peer or "a stranger")
+            log.exception("A connection to %s failed and is closed.", self.peer or _UNKNOWN)
             self._end(f"{type(error).__name__}: {error}")
 
     def _end(self, reason: str) -> None:

@@ -10,7 +10,7 @@ The keys of both MACs, and of the connection, come from three X25519 exchanges (
 ephemeral and the server's long-term key; the server's ephemeral and the caller's long-term key), the run's token and
 everything that was said. So each side proves that it holds the secret of the public key by which the run knows it, a
 recording of one handshake is worth nothing in another, and somebody who learns the long-term keys later cannot read
-what was recorded before. The MAC of the hello costs a stranger's connection a hash before it costs us an exchange.
+what was recorded before. The MAC of the hello costs an unknown caller a hash before it costs us an exchange.
 """
 
 import hashlib
@@ -56,11 +56,11 @@ class Session(NamedTuple):
     """What is still to be sent before anything else."""
 
 
-Greeting = Generator[tuple[bytes, int], bytes, Session]
+Handshake = Generator[tuple[bytes, int], bytes, Session]
 """Yields what to send and how many bytes to wait for, is sent those, and returns the session."""
 
 
-def greet_server(credentials: Credentials, peer: str, security: str) -> Greeting:
+def client_handshake(credentials: Credentials, peer: str, security: str) -> Handshake:
     """The handshake of the side that connects."""
     handshake = ClientHandshake(credentials, peer, security)
     reply = yield handshake.hello, REPLY_BYTES
@@ -68,7 +68,7 @@ def greet_server(credentials: Credentials, peer: str, security: str) -> Greeting
     return Session(peer, keys.to_server, keys.to_caller, proof)
 
 
-def greet_caller(credentials: Credentials, security: str) -> Greeting:
+def server_handshake(credentials: Credentials, security: str) -> Handshake:
     """The handshake of the side that was connected to."""
     hello = yield b"", HELLO_BYTES
     handshake = ServerHandshake(credentials, security, hello)

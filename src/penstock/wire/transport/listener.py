@@ -1,4 +1,4 @@
-"""Accepts connections, and bounds how many there may be: of strangers, and of each peer."""
+"""Accepts connections, and bounds how many there may be: unauthenticated ones, and those of each peer."""
 
 import logging
 import socket
@@ -12,7 +12,7 @@ from penstock.wire.transport.inbox import Frames
 
 log = logging.getLogger("penstock.wire")
 
-MAX_STRANGERS = 256
+MAX_UNAUTHENTICATED = 256
 """Connections that have not proven who they are: of more, the oldest is ended. A peer needs milliseconds."""
 MAX_PER_PEER = 512
 """Connections of one peer: of more, the oldest is ended. Each of its flows has one."""
@@ -20,30 +20,30 @@ _AT_ONCE = 64
 """Connections accepted before others have their turn."""
 
 Accept = Callable[[socket.socket, int, Owner], Connection]
-"""Makes the connection of a socket that was accepted at an entrance."""
+"""Makes the connection of a socket that was accepted at an port_index."""
 
 
 class Requests(Protocol):
     """Who is told what peers ask."""
 
-    def asked(self, entrance: int, connection: Connection, frames: Frames) -> None:
+    def asked(self, port_index: int, connection: Connection, frames: Frames) -> None:
         """A request has come. May raise Malformed."""
 
 
 class Listener:
     """One port. Belongs to the loop's thread."""
 
-    def __init__(self, loop: Loop, own: socket.socket, entrance: int, accept: Accept, requests: Requests) -> None:
-        """`entrance`: which of the process's ports it is."""
+    def __init__(self, loop: Loop, own: socket.socket, port_index: int, accept: Accept, requests: Requests) -> None:
+        """`port_index`: which of the process's ports it is."""
         self.socket, self.refused = own, 0
         self.connections: dict[int, Connection] = {}
         """Those of peers, by their number."""
-        self._loop, self._entrance, self._accept, self._requests = loop, entrance, accept, requests
-        self._strangers: dict[Connection, None] = {}
+        self._loop, self._port_index, self._accept, self._requests = loop, port_index, accept, requests
+        self._unauthenticated: dict[Connection, None] = {}
         self._numbers: dict[Connection, int] = {}
         self._of_peer: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
         self._last, self._paused = 0, False
-        loop.watch(own, self._let_in, None)
+        loop.watch(own, self._accept_connections, None)
 
     def number_of(self, connection: Connection) -> int:
         """By which a connection is known in `connections`."""
@@ -57,23 +57,23 @@ class Listener:
 
     def tick(self, now: float) -> None:
         """Keep connections to their time."""
-        for connection in [*self._strangers, *self._numbers]:
+        for connection in [*self._unauthenticated, *self._numbers]:
             connection.tick(now)
-        self._loop.watch(self.socket, self._let_in, None)
+        self._loop.watch(self.socket, self._accept_connections, None)
 
     def close(self) -> None:
         """End all of them."""
         self._loop.unwatch(self.socket)
         self.socket.close()
-        for connection in [*self._strangers, *self._numbers]:
+        for connection in [*self._unauthenticated, *self._numbers]:
             connection.close()
-        self._strangers.clear()
+        self._unauthenticated.clear()
         self._numbers.clear()
         self.connections.clear()
 
     def opened(self, connection: Connection) -> None:
-        """A stranger has proven to be a peer."""
-        self._strangers.pop(connection, None)
+        """A connection has been authenticated."""
+        self._unauthenticated.pop(connection, None)
         self._last += 1
         self._numbers[connection] = self._last
         self.connections[self._last] = connection
@@ -85,12 +85,12 @@ class Listener:
 
     def received(self, connection: Connection, frames: Frames) -> None:
         """See `Owner`."""
-        self._requests.asked(self._entrance, connection, frames)
+        self._requests.asked(self._port_index, connection, frames)
 
     def lost(self, connection: Connection, reason: str) -> None:
         """See `Owner`."""
-        if connection in self._strangers:
-            del self._strangers[connection]
+        if connection in self._unauthenticated:
+            del self._unauthenticated[connection]
             self.refused += 1
             log.info("A connection was refused: %s.", reason)
         number = self._numbers.pop(connection, None)
@@ -102,7 +102,7 @@ class Listener:
         connection.close()
         self.lost(connection, reason)
 
-    def _let_in(self) -> None:
+    def _accept_connections(self) -> None:
         for _ in range(_AT_ONCE):
             try:
                 accepted, _ = self.socket.accept()
@@ -113,22 +113,24 @@ class Listener:
                 return
             try:
                 accepted.setblocking(False)
-                connection = self._accept(accepted, self._entrance, self)
+                connection = self._accept(accepted, self._port_index, self)
             except OSError as error:
                 # It was ended before it was begun.
                 accepted.close()
                 log.info("A connection was refused: %s.", error)
                 continue
-            self._strangers[connection] = None
-            if len(self._strangers) > MAX_STRANGERS:
-                self._drop(next(iter(self._strangers)), "too many connections have not proven who they are")
+            self._unauthenticated[connection] = None
+            if len(self._unauthenticated) > MAX_UNAUTHENTICATED:
+                self._drop(next(iter(self._unauthenticated)), "too many connections have not proven who they are")
             connection.start()
 
     def _make_room(self, error: OSError) -> None:
-        """The process has no descriptor left, most likely: a stranger's is taken; without any, nobody is let in until
-        the next tick."""
+        """Most likely the process has no file descriptor left: drop an unauthenticated connection to free one.
+
+        Where there is none, no connection is accepted until the next tick.
+        """
         log.warning("A connection could not be accepted (%s).", error)
-        if self._strangers:
-            self._drop(next(iter(self._strangers)), "the process has too many open files")
+        if self._unauthenticated:
+            self._drop(next(iter(self._unauthenticated)), "the process has too many open files")
         else:
             self._loop.unwatch(self.socket)

@@ -39,18 +39,18 @@ def peak_mb(process: int) -> float:
 
 
 def announcements() -> list[bytes]:
-    """What announces a gibibyte: to a server of today, and of one with ZeroMQ (its greeting, then a long command)."""
-    greeting = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00CURVE".ljust(22, b"\0") + bytes(34)
+    """What announces a gibibyte: to a server of today, and of one with ZeroMQ (its handshake, then a long command)."""
+    handshake = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00CURVE".ljust(22, b"\0") + bytes(34)
     return [
         b"PENSTOCK/4" + LENGTH.pack(GIB),
         LENGTH.pack(GIB),
         ClientHandshake(make_credentials(["a", "b"])["a"], "b", "aes").hello + LENGTH.pack(GIB - 1),
-        greeting + b"\x06" + struct.pack(">Q", GIB - 1),
+        handshake + b"\x06" + struct.pack(">Q", GIB - 1),
     ]
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
-def test_strangers_that_announce_gibibytes_cost_no_memory(security: str) -> None:
+def test_unauthenticated_connections_that_announce_gibibytes_cost_no_memory(security: str) -> None:
     """Each of 24 connections announces 1 GiB and sends as much of it as anybody takes, up to 64 MiB."""
     run = make_credentials(["a", "b"])
     command = [sys.executable, "-c", SERVER, security]
@@ -81,11 +81,11 @@ def _flood(address: str, announced: bytes, size: int) -> None:
             stranger.sendall(block)
 
 
-def test_strangers_are_few_and_peers_are_served(
+def test_unauthenticated_connections_are_few_and_peers_are_served(
     meeting: Meeting, security: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 40 connections that say nothing, 8 are kept: the oldest are ended, and a peer that comes then is let in."""
-    monkeypatch.setattr("penstock.wire.transport.listener.MAX_STRANGERS", 8)
+    monkeypatch.setattr("penstock.wire.transport.listener.MAX_UNAUTHENTICATED", 8)
     a, b = meeting("a", "b", security=security)
     b.serve("echo", echo)
     listener = b._exchange.listeners[0]
@@ -96,10 +96,10 @@ def test_strangers_are_few_and_peers_are_served(
         until(lambda: b.refused == 32)
         for stranger in strangers[:32]:
             assert stranger.recv(1) == b""
-        assert len(listener._strangers) == 8
+        assert len(listener._unauthenticated) == 8
         assert a.channel("b").call(Message("echo", arrays=(np.zeros(50_000),))).kind == "back"
         assert a.channel("b", "another").call(Message("echo")).kind == "back"
-    until(lambda: len(listener._strangers) == 0)
+    until(lambda: len(listener._unauthenticated) == 0)
     assert len(listener.connections) == 2
 
 
@@ -129,7 +129,7 @@ def test_a_process_without_descriptors_goes_on(meeting: Meeting, monkeypatch: py
     b.serve("echo", echo)
     listener = b._exchange.listeners[0]
     with socket.create_connection(split_address(b.address), timeout=20) as stranger:
-        until(lambda: len(listener._strangers) == 1)
+        until(lambda: len(listener._unauthenticated) == 1)
         failing = _Failing(listener.socket)
         listener.socket = failing  # type: ignore[assignment]
         assert a.channel("b").call(Message("echo")).kind == "back"
