@@ -18,12 +18,12 @@ KERNEL = """
 import sys
 {before}
 import penstock
-from numba import config
 import numpy as np
 from penstock.graph.csr import transpose_lists
 indptr, indices = transpose_lists(np.array([0, 1, 2]), np.array([1, 1], np.int32), 2)
 assert indptr.tolist() == [0, 0, 2], indptr
-print(config.CACHE_DIR or "none")
+from penstock.kernel_cache import kernel_folder
+print(kernel_folder() or "none")
 """
 
 
@@ -78,9 +78,9 @@ def test_the_copy_cannot_be_written(locked, tmp_path):
 def test_a_private_folder_is_chosen(locked, tmp_path, before):
     """Kernels are kept under the temporary folder, for this user alone, whoever imports Numba first."""
     chosen = tmp_path / f"penstock-{os.geteuid()}"
-    assert run(locked, tmp_path, "-c", KERNEL.format(before=before)) == str(chosen / "numba")
-    assert list((chosen / "numba").rglob("*.nbc"))
-    assert {chosen.stat().st_mode & 0o777, (chosen / "numba").stat().st_mode & 0o777} == {0o700}
+    assert run(locked, tmp_path, "-c", KERNEL.format(before=before)) == str(chosen / "kernels")
+    assert list((chosen / "kernels").rglob("*.nbc"))
+    assert {chosen.stat().st_mode & 0o777, (chosen / "kernels").stat().st_mode & 0o777} == {0o700}
 
 
 def test_triton_gets_a_folder_too(locked, tmp_path):
@@ -110,16 +110,17 @@ def test_a_folder_of_the_users_is_kept(locked, tmp_path):
     own = tmp_path / "mine"
     assert run(locked, tmp_path, "-c", KERNEL.format(before=""), NUMBA_CACHE_DIR=str(own)) == str(own)
     locked_folder = str(locked / "home" / "cache")
-    chosen = str(tmp_path / f"penstock-{os.geteuid()}" / "numba")
+    chosen = str(tmp_path / f"penstock-{os.geteuid()}" / "kernels")
     assert run(locked, tmp_path, "-c", KERNEL.format(before=""), NUMBA_CACHE_DIR=locked_folder) == chosen
 
 
-def test_a_writable_home_is_left_to_numba(locked, tmp_path):
-    """Numba's own user-wide folder serves where there is one."""
+def test_a_writable_home_holds_the_kernels(locked, tmp_path):
+    """In the user's cache folder, not beside the sources."""
     home = tmp_path / "home"
     home.mkdir()
-    assert run(locked, tmp_path, "-c", KERNEL.format(before=""), HOME=str(home)) == "none"
-    assert list((home / ".cache" / "numba").rglob("*.nbc"))
+    chosen = home / ".cache" / "penstock" / "kernels"
+    assert run(locked, tmp_path, "-c", KERNEL.format(before=""), HOME=str(home)) == str(chosen)
+    assert list(chosen.rglob("*.nbc"))
 
 
 def test_commands_and_tasks_start(locked, tmp_path):

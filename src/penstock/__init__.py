@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
-from penstock.kernel_cache import choose_kernel_cache
+from penstock.kernel_cache import choose_triton_cache
 from penstock.lazy import lazy_names
 from penstock.version import __version__
 
@@ -35,8 +35,8 @@ __all__ = [
     "train",
 ]
 
-# Before any module with kernels is imported, whoever imports it: a command, a task of a cluster, or a program.
-choose_kernel_cache()
+# Before Triton is imported, whoever imports it: a command, a task of a cluster, or a program.
+choose_triton_cache()
 
 # Looked up on first use, so that `import penstock` (and the command line's start) does not wait for Numba.
 # `train` is a package too, and calling it trains.

@@ -1,11 +1,11 @@
-"""Where compiled kernels are kept: chosen before Numba or Triton is imported, so that no unwritable folder stops them.
+"""Where compiled kernels are kept: a folder that can be written, so that no unwritable one stops a command.
 
-Numba keeps compiled kernels beside the sources, or in the user's cache folder, and raises an error where it can write
-to neither: in many containers and for many service accounts. Triton knows the home folder only. Where those fail, a
-private folder under the system's temporary folder is used, and where there is none either, kernels are compiled anew by
-every process.
+The user's cache folder holds what Numba compiles (see `penstock.kernels`), the home folder what Triton does. In many
+containers and for many service accounts neither can be written. There a private folder under the system's temporary
+folder is used, and where there is none either, kernels are compiled anew by every process.
 """
 
+import functools
 import os
 import stat
 import sys
@@ -15,18 +15,25 @@ from pathlib import Path
 _NUMBA, _TRITON = "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR"
 
 
-def choose_kernel_cache() -> None:
-    """Set NUMBA_CACHE_DIR and TRITON_CACHE_DIR for this process and its children, where the usual folders fail."""
-    if not _numba_can_write():
-        folder = private_folder("numba")
-        if folder is None:
-            _compile_without_cache()
-        else:
-            os.environ[_NUMBA] = str(folder)
-            if "numba" in sys.modules:
-                # Numba has read its environment already.
-                sys.modules["numba"].config.CACHE_DIR = str(folder)
-    if not _triton_can_write() and (folder := private_folder("triton")) is not None:
+@functools.cache
+def kernel_folder() -> Path | None:
+    """The folder for kernels that Numba compiled, or None where none can be written.
+
+    It is what NUMBA_CACHE_DIR says, where that can be written.
+    """
+    asked = os.environ.get(_NUMBA)
+    for folder in ([Path(asked)] if asked else []) + [_user_cache() / "penstock" / "kernels"]:
+        if _can_hold(folder):
+            return folder.absolute()
+    return private_folder("kernels")
+
+
+def choose_triton_cache() -> None:
+    """Set TRITON_CACHE_DIR for this process and its children, where the usual folder cannot be written."""
+    asked = os.environ.get(_TRITON)
+    home = os.environ.get("TRITON_HOME")
+    usual = Path(asked) if asked else (Path(home) if home else home_folder()) / ".triton" / "cache"
+    if not _can_hold(usual) and (folder := private_folder("triton")) is not None:
         os.environ[_TRITON] = str(folder)
 
 
@@ -56,29 +63,8 @@ def home_folder() -> Path:
     return Path(os.path.expanduser("~"))  # noqa: PTH111
 
 
-def _numba_can_write() -> bool:
-    """Whether one of the places that Numba tries by itself can hold what it compiles."""
-    asked = os.environ.get(_NUMBA)
-    if asked and _can_hold(Path(asked)):
-        return True
-    return _beside_sources() or _can_hold(_user_cache() / "numba")
-
-
-def _beside_sources() -> bool:
-    """Whether each package of Penstock has a `__pycache__` that can be written, or could have one."""
-    root = Path(__file__).parent
-    packages = [root, *(Path(found) for found, _, files in os.walk(root) if "__init__.py" in files)]
-    return all(_can_hold(package / "__pycache__") for package in packages)
-
-
-def _triton_can_write() -> bool:
-    asked = os.environ.get(_TRITON)
-    home = os.environ.get("TRITON_HOME")
-    return _can_hold(Path(asked) if asked else (Path(home) if home else home_folder()) / ".triton" / "cache")
-
-
 def _user_cache() -> Path:
-    """As Numba finds it."""
+    """The folder for caches of this user, as the operating system has it."""
     if sys.platform == "darwin":
         return home_folder() / "Library" / "Caches"
     asked = os.environ.get("XDG_CACHE_HOME")
@@ -92,13 +78,3 @@ def _can_hold(folder: Path) -> bool:
         folder = folder.parent
     effective = os.access in os.supports_effective_ids
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK, effective_ids=effective)
-
-
-def _compile_without_cache() -> None:
-    """Let `cache=True` mean nothing, as there is no folder at all. Only here is Numba imported for it at once."""
-    from numba.core.dispatcher import Dispatcher
-
-    def leave_uncached(self: Dispatcher) -> None:
-        """In place of `Dispatcher.enable_caching`."""
-
-    Dispatcher.enable_caching = leave_uncached  # type: ignore[method-assign]

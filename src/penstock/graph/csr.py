@@ -1,9 +1,9 @@
 """From edges in any order to in-neighbour lists, by two counting sorts: no comparison sort, stable, linear time."""
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 
 
 def index_dtype(num_sources: int) -> np.dtype[np.signedinteger]:

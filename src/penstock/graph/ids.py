@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 
 if TYPE_CHECKING:
     # Graphs without strings are opened without Arrow.

@@ -7,9 +7,8 @@ negative for all the compiler knows, and loops over such do not become vector in
 
 import math
 
-from numba import njit
-
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 
 _FAST = {"contract", "reassoc", "nsz"}
 

@@ -6,10 +6,10 @@ more loads under way and touches the result's row a quarter as often. Arrays of 
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import mix
+from penstock.kernels import njit
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 

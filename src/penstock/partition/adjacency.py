@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.csr import transpose_lists
+from penstock.kernels import njit
 
 
 class Adjacency(NamedTuple):

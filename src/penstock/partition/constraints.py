@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import SPLITS
+from penstock.kernels import njit
 from penstock.partition.whole import Whole
 
 KNOWN = ("vertices", "edges", *SPLITS, "types")

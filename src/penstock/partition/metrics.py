@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.partition.constraints import Constraints
 from penstock.partition.whole import Whole
 

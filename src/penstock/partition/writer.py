@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
 from penstock.graph.blocks import map_blocks
@@ -19,6 +18,7 @@ from penstock.graph.folder import (
 from penstock.graph.graph import EdgeSet, Graph, NodeSet
 from penstock.graph.ids import take_ids
 from penstock.graph.schema import EdgeType, file_name
+from penstock.kernels import njit
 from penstock.partition.relabel import Relabelling
 from penstock.progress import Progress
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of, mix
+from penstock.kernels import njit
 from penstock.sampling.key import BatchKey
 
 

@@ -8,10 +8,10 @@ after all have drawn freely (`redraw_excluded`).
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import mix
+from penstock.kernels import njit
 from penstock.sampling.exclusion import NOTHING, Exclusion, drop_excluded, find_excluded
 from penstock.sampling.kernels import choose
 from penstock.sampling.weighted import choose_weighted

@@ -7,10 +7,10 @@ empty, tells nearly all rows that nothing of theirs is excluded; only the others
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 
 _SPARSE = 16
 """Flags a destination: one in so many rows searches in vain."""

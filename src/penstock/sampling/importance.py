@@ -5,10 +5,10 @@ edges u -> v, d_v being the length of v's list. One pass over the lists finds it
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import unit_draws
+from penstock.kernels import njit
 from penstock.sampling.homogeneous import Homogeneous
 
 

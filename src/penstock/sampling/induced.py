@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.sampling.block import Block
 from penstock.sampling.homogeneous import Homogeneous, Reader
 from penstock.sampling.relabel import PerThread

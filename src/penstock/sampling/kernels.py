@@ -9,10 +9,10 @@ than the work; hence the plain loops.)
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import mix
+from penstock.kernels import njit
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _S32 = np.uint64(32)

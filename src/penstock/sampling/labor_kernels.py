@@ -1,10 +1,10 @@
 """Kernel of LABOR-0: one hop of one batch a call, without the interpreter's lock."""
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, unit
+from penstock.kernels import njit
 
 
 @njit(nogil=True, cache=True)

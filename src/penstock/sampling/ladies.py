@@ -6,10 +6,10 @@ taken with weight 1, and the layer is exact.
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, unit
+from penstock.kernels import njit
 from penstock.sampling.homogeneous import Reading
 from penstock.sampling.layerwise import LayerwiseSampler
 from penstock.sampling.registry import SamplerEntry

@@ -12,11 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.kernels import njit
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.homogeneous import Homogeneous, Reader, Reading, homogeneous
 from penstock.sampling.key import BatchKey

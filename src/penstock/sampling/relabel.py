@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.hashing import mix
+from penstock.kernels import njit
 
 DIRECT_LIMIT = 1 << 28
 """Vertices up to which "auto" addresses directly: a gigabyte a thread."""

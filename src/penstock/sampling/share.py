@@ -1,9 +1,9 @@
 """What some of a batch's seeds need of it, where workers share a batch that was drawn as a whole."""
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.relabel import DirectRows, Rows
 

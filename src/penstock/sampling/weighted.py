@@ -10,12 +10,12 @@ over the drawn is exactly unbiased for the sum over the list, and its variance i
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet
 from penstock.graph.hashing import mix, unit
+from penstock.kernels import njit
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, key_of, unit
+from penstock.kernels import njit
 from penstock.simulate.workload import Workload
 
 

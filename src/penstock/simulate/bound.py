@@ -8,9 +8,9 @@ up to n, for every n.
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.simulate.levels import durations_alone, durations_crowded, heads, tails
 from penstock.simulate.rates.policy import Case, terms_of
 from penstock.simulate.routes import carried_by

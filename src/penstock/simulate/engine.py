@@ -6,9 +6,9 @@ Rates change only when something starts or ends, so nothing happens in between a
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.simulate.heaps import least_leaf, leaves_for, pop_task, push_task
 from penstock.simulate.inner import borrowed, inner
 from penstock.simulate.rates.families import PRIORITY, PROPORTIONAL, SAME, let_in, let_out, open_groups, share_links

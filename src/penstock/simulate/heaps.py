@@ -5,9 +5,9 @@ allocation and joining costs one comparison.
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.simulate.inner import inner
 
 NONE = -1

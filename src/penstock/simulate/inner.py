@@ -7,11 +7,11 @@ source, which would count references again) hands nothing over. Together they ma
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from numba import njit
 from numba.core import cgutils as _untyped
 from numba.extending import intrinsic
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 
 _structures: Any = _untyped
 

@@ -1,9 +1,9 @@
 """Longest chains of what waits for what: before each item (its head) and from its start to the end (its tail)."""
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.simulate.amounts import Amounts
 from penstock.simulate.routes import carried_by
 from penstock.simulate.state import Routes, Shape

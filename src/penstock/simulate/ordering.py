@@ -1,9 +1,9 @@
 """Dependencies of one iteration: what follows an item, an order that keeps them all, or the cycle that forbids one."""
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 
 
 def successors(items: int, before: Array, after: Array, lags: Array) -> tuple[Array, Array, Array]:

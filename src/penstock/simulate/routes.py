@@ -1,9 +1,9 @@
 """The paths that the flows of a placed workload take."""
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.simulate.network import Network
 from penstock.simulate.state import LINK, PATH, Routes
 from penstock.simulate.workload import Workload

@@ -14,10 +14,10 @@ have 64 bits; among millions of items two that differ are taken for one with a p
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, key_of
+from penstock.kernels import njit
 from penstock.simulate.amounts import Amounts
 from penstock.simulate.ordering import sorted_items
 from penstock.simulate.rates.policy import Case

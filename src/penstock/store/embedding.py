@@ -10,11 +10,11 @@ from functools import cache
 from typing import Literal
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, key_of, unit
+from penstock.kernels import njit
 from penstock.store.rows import gather_rows
 
 Optimiser = Literal["adam", "adagrad"]

@@ -3,10 +3,10 @@
 import math
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.store.prefetch import LINE_BYTES, prefetch
 
 Span = tuple[int, int]

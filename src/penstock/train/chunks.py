@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet, Graph
+from penstock.kernels import njit
 
 _PIECES = 8
 """Chunks grow by pieces that fill this part of the room if all their sources are different."""

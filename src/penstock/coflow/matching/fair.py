@@ -5,10 +5,10 @@ ends. That is the network's best behaviour; incast, which loses packets, is not 
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.coflow.matching.phase import Phase
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 
 _ROUNDING = 1e-12
 """Of a flow's bytes: what is left of it when it ends with another."""

@@ -11,11 +11,11 @@ phases. With no twentieth this one would take the bound too.
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.coflow.matching.phase import Phase, matching
 from penstock.coflow.matching.widest import NONE, widen
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 
 _PARTS = 20
 """A phase may last one part longer than wastes nothing."""

@@ -6,9 +6,9 @@ perfect matching is left above it. So the floor ends at the largest possible sma
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 
 NONE = -1
 

@@ -7,11 +7,11 @@ nothing about communities, as in real data.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.generate.recipe import Recipe
 from penstock.graph.hashing import draw, key_of, mix, unit, unit_draws
+from penstock.kernels import njit
 
 _ROUNDS = 2
 _STEP = np.uint64(0x9E3779B97F4A7C15)

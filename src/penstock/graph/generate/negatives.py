@@ -1,10 +1,10 @@
 """Pairs that are no edges, to rank held-out edges against."""
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw, key_of
+from penstock.kernels import njit
 
 _TRIES = 1000
 """Draws a pair before giving up: a graph so dense has too few pairs without an edge."""

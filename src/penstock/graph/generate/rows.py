@@ -3,13 +3,13 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import map_blocks
 from penstock.graph.generate.layout import Layout, Numbering, community_at, scramble, vertex_communities
 from penstock.graph.generate.recipe import EdgeRecipe
 from penstock.graph.hashing import draw, key_of, mix, unit
+from penstock.kernels import njit
 
 _BLOCK = 1 << 16
 _TOP_UPS = 3

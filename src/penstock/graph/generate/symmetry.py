@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import map_blocks, run_blocks
 from penstock.graph.hashing import draw, mix, unit
+from penstock.kernels import njit
 
 _BLOCK = 1 << 15
 

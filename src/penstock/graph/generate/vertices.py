@@ -3,12 +3,12 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.generate.layout import Layout, permuted, vertex_communities
 from penstock.graph.generate.recipe import Recipe
 from penstock.graph.hashing import below, draw, key_of, mix, unit
+from penstock.kernels import njit
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _LOW = np.uint64(0xFFFF)

@@ -5,10 +5,10 @@ scale.
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array, release_pages
 from penstock.graph.blocks import map_blocks
+from penstock.kernels import njit
 from penstock.progress import Progress
 
 _BLOCK_BYTES = 8 << 20

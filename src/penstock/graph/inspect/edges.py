@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import map_blocks, ranges
 from penstock.graph.graph import EdgeSet, NodeSet
+from penstock.kernels import njit
 from penstock.progress import Progress
 
 _BLOCK_ROWS = 1 << 16

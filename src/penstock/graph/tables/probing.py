@@ -5,10 +5,10 @@ only save comparisons: an id is found when its bytes are equal, never because it
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import mix
+from penstock.kernels import njit
 
 _ONE, _EIGHT, _S32, _S40 = np.uint64(1), np.uint64(8), np.uint64(32), np.uint64(40)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

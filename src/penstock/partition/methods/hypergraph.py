@@ -13,11 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array, write_array
 from penstock.graph.csr import transpose_lists
+from penstock.kernels import njit
 from penstock.partition.problem import Problem
 from penstock.partition.refine.repair import repaired
 from penstock.partition.refine.volume import less_volume

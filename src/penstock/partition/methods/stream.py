@@ -5,10 +5,10 @@ in-neighbours are, less a price that rises with the part's load (Fennel, with th
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
+from penstock.kernels import njit
 from penstock.partition.problem import Problem
 
 _BLOCK = 1 << 18

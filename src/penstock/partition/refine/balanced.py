@@ -7,9 +7,9 @@ moves on the way, so moves are logged and undone back to the best state seen, wh
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.partition.problem import Problem
 from penstock.partition.refine.exchange import (
     Exchange,

@@ -7,10 +7,10 @@ elsewhere, so the count reaching 0 or leaving it is all that a move can change.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.partition.problem import Problem
 
 _LARGEST_TABLE = 8 << 30

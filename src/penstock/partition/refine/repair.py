@@ -5,9 +5,9 @@ needs room among the vertices too); that is cleared in its turn, and since the s
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.partition.problem import Problem
 from penstock.partition.refine.exchange import Exchange, exchange_of, move, table_fits, volume_changes
 

@@ -1,10 +1,10 @@
 """Less communication in total: greedy moves that lower the volume and keep every constraint."""
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of, unit_draws
+from penstock.kernels import njit
 from penstock.partition.problem import Problem
 from penstock.partition.refine.exchange import (
     Exchange,

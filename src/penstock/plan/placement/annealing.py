@@ -8,10 +8,10 @@ limit are kept.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, unit
+from penstock.kernels import njit
 from penstock.plan.placement.proposals import DRAWS, Proposal, propose, take_back
 from penstock.plan.placement.tables import Tables, Walk, over_use
 

@@ -8,9 +8,9 @@ run under `oes` takes longer (Theorem 3).
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.plan.placement.problem import PlacementProblem
 from penstock.plan.placement.tables import Tables, Walk
 

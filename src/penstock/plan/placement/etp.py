@@ -9,10 +9,10 @@ the best simulated one wins.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw, key_of, unit
+from penstock.kernels import njit
 from penstock.plan.placement.criticalpath import Waits, critical_path
 from penstock.plan.placement.evaluator import Evaluator
 from penstock.plan.placement.ifs import initial_placement

@@ -5,9 +5,9 @@ take less; samplers without room beside their worker choose in the same way.
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.plan.placement.annealing import score
 from penstock.plan.placement.problem import PlacementProblem
 from penstock.plan.placement.remaining import Remaining

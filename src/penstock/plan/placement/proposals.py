@@ -6,11 +6,11 @@ A proposal is a short list of (unit, machine it came from); it is carried out at
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw
 from penstock.graph.hashing import unit as unit_interval
+from penstock.kernels import njit
 from penstock.plan.placement.tables import Tables, Walk, move
 
 DRAWS = 8  # random numbers that one proposal may use

@@ -1,10 +1,10 @@
 """How full every link was over time, from the rates of all flows."""
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.simulate import Timeline
 
 

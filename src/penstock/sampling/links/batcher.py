@@ -1,13 +1,13 @@
 """From edge positions to a batch: ends, negatives, vertices, and what must not be sampled."""
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import mix
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.kernels import njit
 from penstock.sampling.key import BatchKey
 from penstock.sampling.links.batch import EdgeBatch, Exclude
 from penstock.sampling.links.known import End, KnownEdges, checked_pairs, known_edges, lower_bound

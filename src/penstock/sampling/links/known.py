@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import pair_array
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.kernels import njit
 from penstock.sampling.links.reverse import Reverse, checked_reverse, chosen_edge_type
 
 End = Literal["source", "destination"]

@@ -5,9 +5,9 @@ walked once, and its vertices are looked up among the sorted ones of the other s
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.sampling.links.known import End, KnownEdges, lower_bound
 from penstock.sampling.links.negatives import Positives
 

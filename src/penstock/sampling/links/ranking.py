@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import NotFinite, PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
 from penstock.graph.hashing import key_of
+from penstock.kernels import njit
 from penstock.sampling.links.known import End, KnownEdges, checked_pairs
 from penstock.sampling.links.negatives import Positives
 from penstock.sampling.links.uniform import Uniform

@@ -6,13 +6,12 @@ hold them out together.
 
 from typing import Literal
 
-from numba import njit
-
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet, Graph
 from penstock.graph.integrity import check_graph, check_order
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.kernels import njit
 
 Reverse = Literal["auto", "none", "same"] | EdgeType
 """`same`: the relation itself, as in symmetric graphs; an edge type: that one; `auto`: looked for in the lists."""

@@ -6,13 +6,13 @@ The hash belongs to the pair, so that what must go together does: parallel edges
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import SPLITS, EdgeSet, Graph
 from penstock.graph.hashing import key_of, mix
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.kernels import njit
 from penstock.sampling.links.known import is_edge
 from penstock.sampling.links.reverse import Reverse, checked_reverse, chosen_edge_type
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw, mix
+from penstock.kernels import njit
 from penstock.sampling.links.known import End, KnownEdges, is_edge
 from penstock.sampling.links.negatives import Corrupt, Drawn, Positives, check_policy
 

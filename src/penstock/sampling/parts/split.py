@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.sampling.lists import Drawn
 
 

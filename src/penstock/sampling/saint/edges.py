@@ -4,10 +4,10 @@ A destination is drawn by the mass of its list, then an edge of the list: eight 
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, unit
+from penstock.kernels import njit
 from penstock.sampling.homogeneous import Homogeneous, Reader
 from penstock.sampling.importance import Distribution
 from penstock.sampling.induced import Induced

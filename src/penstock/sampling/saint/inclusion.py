@@ -8,10 +8,10 @@ p_v = 1 - (1 - m_v)^size, and both are with chance p_u + p_v - (1 - (1 - m_u - m
 from math import expm1, log1p
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.graph.csr import transpose_lists
+from penstock.kernels import njit
 from penstock.sampling.induced import Induced
 
 

@@ -6,11 +6,11 @@ where it is counted.
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, unit
+from penstock.kernels import njit
 from penstock.sampling.homogeneous import Homogeneous, Reader
 from penstock.sampling.induced import Induced
 from penstock.sampling.key import BatchKey

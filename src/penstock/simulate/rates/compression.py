@@ -7,10 +7,10 @@ before training starts, as a mark in packets has to be.
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.simulate.rates.policy import Case
 
 _WORD = 64

@@ -7,9 +7,9 @@ different times: G is that of the whole coflow, known when its first flow starts
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.simulate.rates.families import PROPORTIONAL
 from penstock.simulate.rates.policy import Case, RatePolicy
 from penstock.simulate.state import Terms

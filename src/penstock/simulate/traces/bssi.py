@@ -7,9 +7,9 @@ from below; completing coflows in this order, each as if on its worst side alone
 """
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.simulate.traces.kernels import nested
 from penstock.simulate.traces.lines import Lines
 

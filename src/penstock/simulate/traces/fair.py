@@ -10,10 +10,10 @@ was sent, and a flow ends when the clock reaches its mark: an event costs time b
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
 from penstock.interruption import call_interruptibly
+from penstock.kernels import njit
 from penstock.simulate.traces.coflows import Coflows
 from penstock.simulate.traces.equal_shares import share_equally
 from penstock.simulate.traces.filling import fill

@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING, TypeVar
 
-from numba import njit
-
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 
 if TYPE_CHECKING:
     Kernel = TypeVar("Kernel")

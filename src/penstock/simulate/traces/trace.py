@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.simulate.traces.coflows import MOST_FLOWS, Coflows, join_flows
 
 MEGABYTE = 1e6  # bytes

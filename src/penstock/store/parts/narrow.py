@@ -1,9 +1,9 @@
 """Kernels that narrow rows while they gather them, and widen them while they put them in their places."""
 
 import numpy as np
-from numba import njit
 
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 
 
 def _float32_of_every_half() -> Array:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.output_files import open_lock
+from penstock.kernels import njit
 from penstock.store.embedding import MOMENTS, Optimiser, catch_up, check_optimiser, draw_rows, learn_rows
 from penstock.store.files import rows_in_file
 from penstock.store.parts.journal import Journal, UnreadableRecord, write_journal

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.kernels import njit
 from penstock.partition.book import Book
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -1,0 +1,86 @@
+"""Compiled kernels are kept by their sources: shared by checkouts, compiled anew when an imported source changes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+TRANSPOSE = """
+import numpy as np
+from penstock.graph.csr import transpose_lists
+transpose_lists(np.array([0, 1, 2]), np.array([1, 1], np.int32), 2)
+from penstock.graph import csr
+hits = sum(sum(kernel.stats.cache_hits.values()) for kernel in vars(csr).values() if hasattr(kernel, "stats"))
+misses = sum(sum(kernel.stats.cache_misses.values()) for kernel in vars(csr).values() if hasattr(kernel, "stats"))
+print(hits, misses)
+"""
+
+
+def copy_of_sources(place):
+    shutil.copytree(Path(penstock.__file__).parent, place / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
+    return place
+
+
+def hits_and_misses(sources, cache):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA")}
+    environment |= {"PYTHONPATH": str(sources), "NUMBA_CACHE_DIR": str(cache)}
+    program = [sys.executable, "-c", TRANSPOSE]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, env=environment, cwd=cache.parent)
+    return tuple(map(int, done.stdout.split()))
+
+
+def test_checkouts_with_equal_sources_share_kernels(tmp_path):
+    cache = tmp_path / "cache"
+    first, second = copy_of_sources(tmp_path / "first"), copy_of_sources(tmp_path / "second")
+    hits, misses = hits_and_misses(first, cache)
+    assert hits == 0 and misses > 0
+    assert hits_and_misses(second, cache) == (misses, 0)
+    # A source that no kernel imports changes nothing for them, and one that they import makes them anew.
+    with (second / "penstock" / "api.py").open("a") as file:
+        file.write("\n# A remark.\n")
+    assert hits_and_misses(second, cache) == (misses, 0)
+    with (second / "penstock" / "graph" / "csr.py").open("a") as file:
+        file.write("\n# A remark.\n")
+    assert hits_and_misses(second, cache) == (0, misses)
+    assert hits_and_misses(first, cache) == (misses, 0)
+
+
+def test_a_key_follows_imports(tmp_path, monkeypatch):
+    """A module's key changes with what it imports, through other modules and through names that are modules."""
+    from penstock import kernels
+
+    def keys():
+        for cached in (kernels.source_key, kernels._imports, kernels._file_of, kernels._text):
+            cached.cache_clear()
+        return {name: kernels.source_key(tmp_path / f"{name}.py") for name in ("a", "b", "c", "d")}
+
+    monkeypatch.setattr(kernels, "_PACKAGE", tmp_path)
+    (tmp_path / "a.py").write_text("from penstock.b import (\n    LIMIT,\n)\n")
+    (tmp_path / "b.py").write_text("def late():\n    from penstock import c\nLIMIT = 3\n")
+    (tmp_path / "c.py").write_text("import penstock.a\n")
+    (tmp_path / "d.py").write_text("")
+    before = keys()
+    (tmp_path / "c.py").write_text("import penstock.a\nSTEP = 2\n")
+    after = keys()
+    assert {name for name in before if before[name] != after[name]} == {"a", "b", "c"}
+    for cached in (kernels.source_key, kernels._imports, kernels._file_of, kernels._text):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize("age, kept", [(10, True), (40 * 24 * 3600, False)])
+def test_old_kernels_are_removed(tmp_path, monkeypatch, age, kept):
+    """Kernels of sources that nobody has used for a month go when new ones come."""
+    from penstock import kernels
+    from penstock.graph import csr
+
+    other = tmp_path / "graph.csr" / ("0" * 32)
+    other.mkdir(parents=True)
+    used = other.stat().st_mtime - age
+    os.utime(other, (used, used))
+    kernels.SourceKeyedLocator(Path(csr.__file__), 1, tmp_path).ensure_cache_path()
+    assert other.exists() == kept
