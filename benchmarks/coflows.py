@@ -14,7 +14,16 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.simulate.coflows import coflow_times
-from penstock.simulate.llm import Exchange, LlmJob, Parallelism, Reduction, Servers, Step, build_step, preset
+from penstock.simulate.llm import (
+    ExpertExchange,
+    GradientReduction,
+    LlmJob,
+    LlmStep,
+    Parallelism,
+    Servers,
+    build_step,
+    preset,
+)
 from penstock.simulate.pace import bubble_fraction, step_seconds
 from penstock.simulate.rates import COFLOW_POLICIES
 from penstock.simulate.simulation import Simulator, with_queues
@@ -31,10 +40,10 @@ def job_of(model: str, expert: int, given: argparse.Namespace, gpus: int = 1024,
     """A model on so many GPUs, servers of eight with one NIC each."""
     parallel = Parallelism(8, 8, gpus // 64, expert, given.microbatches, given.size)
     servers = Servers(gpus // 8, nics=1, nic_gbps=gbps)
-    return LlmJob(preset(model), parallel, servers, exchange=Exchange("fair", detail="ports"))
+    return LlmJob(preset(model), parallel, servers, exchange=ExpertExchange("fair", detail="ports"))
 
 
-def measured(step: Step, policy: str, queues: int | None = None) -> dict[str, Any]:
+def measured(step: LlmStep, policy: str, queues: int | None = None) -> dict[str, Any]:
     """A step under an order."""
     began = time.perf_counter()
     simulator = Simulator(step.load, step.network, STEPS, policy)
@@ -95,7 +104,7 @@ def grid(given: argparse.Namespace) -> list[dict[str, Any]]:
         for microbatches in (2, 8, 32):
             for gbps in (25.0, 100.0, 400.0):
                 chosen = argparse.Namespace(microbatches=microbatches, size=given.size)
-                job = replace(job_of(model, expert, chosen, gbps=gbps), reduction=Reduction(gradient_bytes=4))
+                job = replace(job_of(model, expert, chosen, gbps=gbps), reduction=GradientReduction(gradient_bytes=4))
                 said = {"study": "grid", "model": model, "microbatches": microbatches, "gbps": gbps}
                 rows += compared(job, COMPARED, **said)
     return rows
@@ -118,7 +127,7 @@ def matchings(given: argparse.Namespace) -> list[dict[str, Any]]:
     for skew in (0.0, 0.5, 1.0):
         for schedule in ("fair", "matched", "bvn"):
             job = job_of("mixtral-8x7b", 8, given)
-            step = build_step(replace(job, exchange=Exchange(schedule, skew=skew, detail="ports")))
+            step = build_step(replace(job, exchange=ExpertExchange(schedule, skew=skew, detail="ports")))
             rows.append({"study": "matchings", "skew": skew, "schedule": schedule} | measured(step, "hermod"))
         fair = rows[-3]["step_s"]
         rows[-3:] = [row | {"speedup": fair / row["step_s"]} for row in rows[-3:]]

@@ -24,7 +24,6 @@ from unittest.mock import patch
 import psutil
 
 from hosts import Host, HostLauncher, check_allowed, hosts
-from penstock.cluster import running
 from penstock.cluster.document import ClusterDocument
 from penstock.cluster.planning import plan_run
 from penstock.cluster.profiling import profile_job
@@ -91,9 +90,9 @@ def _carried_out(plan: Plan, run: Path, machines: dict[str, Host]) -> dict[str, 
     before, began = psutil.cpu_times(), time.perf_counter()
     with (
         first.entered(),
-        patch.object(running, "make_launcher", lambda cluster, folder: HostLauncher(folder, machines)),
+        patch.object(run, "make_launcher", lambda cluster, folder: HostLauncher(folder, machines)),
     ):
-        result = running.start_planned_run(plan, {"run": str(run)}).facts["result"]
+        result = run.start_planned_run(plan, {"run": str(run)}).facts["result"]
     after, seconds = psutil.cpu_times(), time.perf_counter() - began
     busy = sum(getattr(after, name) - getattr(before, name) for name in ("user", "system", "softirq"))
     epochs = result["epoch_seconds"][SKIPPED:]

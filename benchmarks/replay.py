@@ -35,7 +35,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.simulate.amounts import Amounts
 from penstock.simulate.coflows import coflow_times
-from penstock.simulate.llm import Compute, LlmJob, Model, Parallelism, Servers, Step, build_step
+from penstock.simulate.llm import Compute, LlmJob, LlmStep, Model, Parallelism, Servers, build_step
 from penstock.simulate.pace import step_seconds
 from penstock.simulate.simulation import Simulator, simulate, with_queues
 from penstock.simulate.timeline import Timeline
@@ -65,7 +65,7 @@ JOBS: dict[str, tuple[Model, Parallelism, Compute]] = {
 class Expected:
     """A job's step under a policy, as the simulator sees it."""
 
-    step: Step
+    step: LlmStep
     timeline: Timeline
     silent: Timeline
     queues: Array  # int64 [iterations, flows]

@@ -26,7 +26,7 @@ from penstock.graph.arrays import Array
 from penstock.partition import Book
 from penstock.store import LocalStore
 from penstock.store.parts import PartedStore, StoreService
-from penstock.wire import Channel, Credentials, Post, WireOptions, keep_freed_memory, make_credentials
+from penstock.wire import Channel, Credentials, Endpoint, WireOptions, keep_freed_memory, make_credentials
 from products_graph import show
 
 WIDTHS = (64, 100)
@@ -92,7 +92,7 @@ def open_ways(
     pool = stack.enter_context(ThreadPoolExecutor(at_once))
     stores = {"local": PartedStore(book, {0: LocalStore({"node/x": table})}, no_channel)}
     for way in ("token", "aes", "curve"):
-        post = stack.enter_context(Post(me, options=WireOptions.model_validate({"security": way})))
+        post = stack.enter_context(Endpoint(me, options=WireOptions.model_validate({"security": way})))
         post.meet("store", addresses[way])
         stores[way] = PartedStore(book, {}, lambda part, post=post: post.channel("store"))  # type: ignore[misc]
 
@@ -128,7 +128,7 @@ def serve(pipe: Connection, credentials: str, width: int) -> None:
     keep_freed_memory()
     own, posts, table = Credentials.from_json(credentials), {}, filled(width)
     for way in ("token", "aes", "curve"):
-        posts[way] = Post(own, options=WireOptions.model_validate({"security": way}))
+        posts[way] = Endpoint(own, options=WireOptions.model_validate({"security": way}))
         StoreService(posts[way], {0: Graph({"node": NodeSet(TABLE_ROWS, {"x": table})}, {})})
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.05)

@@ -39,7 +39,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hosts import Host, HostLauncher, check_allowed, hosts
-from penstock.cluster import running
+from penstock.cluster import run
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, cut
@@ -147,7 +147,7 @@ def run_rung(
     file.write_text(yaml.safe_dump(_cluster(machines, parts, options)))
     before = [host.carried() for host in bed]
     with bed[0].entered(), _started_on(machines):
-        result = running.start_cluster_run(make_job(fields), str(file)).facts["result"]
+        result = run.start_cluster_run(make_job(fields), str(file)).facts["result"]
     links = [
         {"rate_mbit": host.rate_mbit, "sent_bytes": now[0] - then[0], "received_bytes": now[1] - then[1]}
         for host, now, then in zip(bed, [host.carried() for host in bed], before, strict=True)
@@ -180,7 +180,7 @@ def _cluster(machines: dict[str, Host], parts: Path, options: argparse.Namespace
 @contextmanager
 def _started_on(machines: dict[str, Host]) -> Iterator[None]:
     """Runs start their tasks on these hosts."""
-    with patch.object(running, "make_launcher", lambda cluster, run: HostLauncher(run, machines)):
+    with patch.object(run, "make_launcher", lambda cluster, run: HostLauncher(run, machines)):
         yield
 
 

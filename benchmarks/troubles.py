@@ -22,7 +22,7 @@ import yaml
 
 from clusters import ClusterRun, cluster_file
 from hosts import Host, HostLauncher, hosts
-from penstock.cluster import running as starting
+from penstock.cluster import run as starting
 from penstock.errors import PenstockError
 from penstock.progress import Progress
 from penstock.train.job import make_job

@@ -28,7 +28,7 @@ try:
 except ImportError:
     zmq = None  # type: ignore[assignment]
 
-from penstock.wire import Channel, Credentials, Message, Post, WireOptions, keep_freed_memory, make_credentials
+from penstock.wire import Channel, Credentials, Endpoint, Message, WireOptions, keep_freed_memory, make_credentials
 
 PART = 1 << 20
 BUFFERS = 16
@@ -119,7 +119,7 @@ def over_zmq(address: tuple[str, bytes], mib: int) -> float:
 
 def over_wire(credentials: Credentials, way: str, address: str, mib: int) -> tuple[float, float]:
     """(GB/s, microseconds of an empty call)."""
-    with Post(credentials, options=WireOptions.model_validate({"security": way})) as post:
+    with Endpoint(credentials, options=WireOptions.model_validate({"security": way})) as post:
         post.meet("server", address)
         channel = post.channel("server")
         empty_call(channel)
@@ -149,7 +149,7 @@ def serve(pipe: Connection, credentials: str) -> None:
 
     own, posts = Credentials.from_json(credentials), {}
     for way in WIRE:
-        posts[way] = Post(own, options=WireOptions.model_validate({"security": way}))
+        posts[way] = Endpoint(own, options=WireOptions.model_validate({"security": way}))
         posts[way].serve("parts", parts)
         posts[way].serve("empty", lambda message, sender: Message("empty"))
     bare = {} if zmq is None else serve_zmq(buffers)

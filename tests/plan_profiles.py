@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from penstock.cost.profile import Profile, Spread, TaskCost
+from penstock.cost.profile import CostSpread, Profile, TaskCost
 from penstock.plan.machines import Machines
 
 
@@ -18,7 +18,9 @@ def profile_of(parts: int, workers: int, **changes: Any) -> Profile:
         "batches": 20,
         "parts": parts,
         "workers": workers,
-        "tasks": {kind: TaskCost(seconds=Spread(mean=each), cores=1, memory_gb=1) for kind, each in seconds.items()},
+        "tasks": {
+            kind: TaskCost(seconds=CostSpread(mean=each), cores=1, memory_gb=1) for kind, each in seconds.items()
+        },
         "lists": [[size / 100 for size in row] for row in rows],
         "features": rows,
         "blocks": [1e4] * workers,

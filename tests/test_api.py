@@ -6,7 +6,7 @@ import torch
 
 import penstock as ps
 from penstock.progress import Progress
-from penstock.train.running import start_run
+from penstock.train.run import start_run
 from training_graphs import SMALL, assert_same_state, community_graph, newest_checkpoint, typed_graph
 
 FEW = {**SMALL, "epochs": 2}

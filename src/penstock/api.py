@@ -12,8 +12,8 @@ from penstock.progress import SILENT, Progress
 from penstock.report import write_report
 from penstock.train.data import IN_MEMORY
 from penstock.train.job import Job, job_defaults, make_job
+from penstock.train.run import resume_run, start_run
 from penstock.train.run_folder import CLUSTER, RunFolder
-from penstock.train.running import resume_run, start_run
 
 _RESUMED = {"epochs", "module"}
 """Fields that may be given with `resume`: more epochs, and the run's own module by its name."""
@@ -100,7 +100,7 @@ def train(
     """
     module = model if isinstance(model, torch.nn.Module) else None
     if resume is not None and (Path(resume) / CLUSTER).exists():
-        from penstock.cluster.running import resume_cluster_run
+        from penstock.cluster.run import resume_cluster_run
 
         if set(fields) - _RESUMED or job is not None or cluster is not None or graph is not None:
             raise PenstockError("A resumed run keeps its job, its graph and its cluster: only epochs may be changed.")
@@ -124,7 +124,7 @@ def train(
     chosen = make_job({**(job.model_dump() if job else {}), **fields})
     if cluster is not None:
         # Whoever trains on one machine does not wait for the wire to be imported.
-        from penstock.cluster.running import start_cluster_run
+        from penstock.cluster.run import start_cluster_run
 
         if module is not None:
             raise PenstockError(
@@ -138,7 +138,7 @@ def train(
 def _planned(
     plan: Path, others: list[Any], fields: dict[str, Any], force: bool, progress: Progress, trust_module: bool
 ) -> Run:
-    from penstock.cluster.running import start_planned_run
+    from penstock.cluster.run import start_planned_run
 
     if any(each is not None for each in others):
         raise PenstockError("A plan holds its graph, its model and its cluster: give the plan alone.")

@@ -10,8 +10,8 @@ import pytest
 from boxed_hosts import boxed, hosts_or_skip
 from penstock.errors import PenstockError
 from penstock.simulate.amounts import draw_amounts
-from penstock.simulate.building import WorkloadBuilder
 from penstock.simulate.pace import step_seconds
+from penstock.simulate.workload_builder import WorkloadBuilder
 from replay import expect, main
 from replay_bed import MOST_QUEUES, give_classes, parts_of, replay
 

@@ -125,12 +125,14 @@ def test_dead_task_is_started_again_and_all_hear_of_it():
 
     def waits_for_it(member, actor):
         member.announce()
-        while member.post is not None and not seen(member):
+        while member.endpoint is not None and not seen(member):
             actor.killed.wait(0.01)
         return wins(member, actor)
 
     def seen(member):
-        return "store-a" in member.ask("here", address=member.post.address, ready=True, incarnation=0).body and again
+        return (
+            "store-a" in member.ask("here", address=member.endpoint.address, ready=True, incarnation=0).body and again
+        )
 
     again: list[int] = []
 
@@ -159,13 +161,13 @@ def test_silent_task_counts_as_dead():
     def silent(member, actor):
         if member.setup.incarnation:
             return lives(member, actor)
-        member.ask("here", address=member.post.address, ready=False, incarnation=0)
+        member.ask("here", address=member.endpoint.address, ready=False, incarnation=0)
         actor.killed.wait(LIMIT)
         return 0
 
     def patient(member, actor):
         member.announce()
-        while "store-a" not in member.ask("here", address=member.post.address, ready=True, incarnation=0).body:
+        while "store-a" not in member.ask("here", address=member.endpoint.address, ready=True, incarnation=0).body:
             actor.killed.wait(0.01)
         return wins(member, actor)
 

@@ -24,7 +24,7 @@ def workers(tmp_path):
     """Two workers' views of a cut graph, all of which is here."""
     partition = cut(GRAPH, Cut(3, 1, "random", tolerance=2.0), tmp_path / "cut")
     owned = {part: OwnedPart.of(partition, part) for part in range(3)}
-    post, members = wired(template_for(2, tmp_path), {}, [0, 1])
+    endpoint, members = wired(template_for(2, tmp_path), {}, [0, 1])
     reader = RelationReader(partition, owned, None)
     yield [
         SimpleNamespace(
@@ -34,7 +34,7 @@ def workers(tmp_path):
     ]
     for member in members:
         member.close()
-    post.close()
+    endpoint.close()
 
 
 def test_all_have_those_of_one_machine(workers, monkeypatch):
@@ -76,7 +76,7 @@ def test_a_partition_of_another_graph_is_refused(workers, tmp_path):
 
 def test_nobody_asks_when_the_run_is_over(workers, monkeypatch):
     workers[1].member.stopped.set()
-    monkeypatch.setattr(workers[1].member.post.channel("worker-0", "state"), "call", _lost)
+    monkeypatch.setattr(workers[1].member.endpoint.channel("worker-0", "state"), "call", _lost)
     with pytest.raises(PenstockError, match="controller ended the run"):
         clusters_for(workers[1], JOB)
 

@@ -9,20 +9,20 @@ import torch
 from test_team import at_once
 from wired import team_of, template_for, wired
 
-from penstock.cluster.meeting import Meeting
-from penstock.cluster.worker.mail import WireGroup
+from penstock.cluster.rendezvous import Rendezvous
+from penstock.cluster.worker.wire_collective import WireGroup
 from penstock.errors import PenstockError
-from penstock.train.together import RegroupError
+from penstock.train.worker_group import RegroupError
 from penstock.wire import Message
 
 
 @pytest.fixture
 def three():
     """A meeting and three workers who have met, with their mailboxes."""
-    meeting = Meeting(3)
-    post, members = wired(template_for(3), meeting.handlers(), (0, 1, 2))
+    meeting = Rendezvous(3)
+    endpoint, members = wired(template_for(3), meeting.handlers(), (0, 1, 2))
     with ExitStack() as stack:
-        stack.enter_context(post)
+        stack.enter_context(endpoint)
         for member in members:
             stack.enter_context(member)
         teams = [team_of(member) for member in members]
@@ -38,7 +38,7 @@ def groups_of(three, generation=None):
 
 def sent(three, sender, receiver, generation, number, *arrays):
     """A letter that a worker sends by itself."""
-    channel = three.members[sender].post.channel(f"worker-{receiver}", "letters")
+    channel = three.members[sender].endpoint.channel(f"worker-{receiver}", "letters")
     return channel.call(Message("numbers", {"generation": generation, "number": number}, arrays), 5.0)
 
 
@@ -54,7 +54,7 @@ def test_sums_in_the_order_of_ranks(three):
 @pytest.mark.parametrize("count", [1, 2, 7, 1000])
 def test_long_rows_are_summed_in_shares_to_the_same_bits(three, count, monkeypatch):
     """Every worker sums a share; each number is added up in the order of ranks, as where all is sent to everybody."""
-    monkeypatch.setattr("penstock.cluster.worker.mail._SHARED", 1)
+    monkeypatch.setattr("penstock.cluster.worker.wire_collective._SHARED", 1)
     generator = torch.Generator().manual_seed(count)
     given = [torch.randn(count, generator=generator) * 10.0**rank for rank in range(3)]
     expected = (given[0] + given[1]) + given[2]
@@ -69,7 +69,7 @@ def test_shares_are_what_is_sent(three, monkeypatch):
     """Of n numbers a worker sends two thirds in each of two exchanges, not all of them to each of the others."""
     groups, numbers = groups_of(three), [torch.ones(1 << 16) for _ in range(3)]
     at_once(*(lambda pair=pair: pair[0].sum(pair[1]) for pair in zip(groups, numbers, strict=True)))
-    sums = [f for f in three.members[0].post.flows() if f.name.startswith("worker-0>") and f.name.endswith("/sums")]
+    sums = [f for f in three.members[0].endpoint.flows() if f.name.startswith("worker-0>") and f.name.endswith("/sums")]
     assert sum(flow.sent_bytes for flow in sums) < 1.05 * 4 / 3 * numbers[0].nbytes
 
 

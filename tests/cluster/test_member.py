@@ -18,8 +18,8 @@ def refusing():
         heard.append(message.body["message"])
         return Message("heard")
 
-    post, (member,) = wired(template_for(1), {"failed": failed}, (0,))
-    with post:
+    endpoint, (member,) = wired(template_for(1), {"failed": failed}, (0,))
+    with endpoint:
         yield member, heard
 
 
@@ -51,15 +51,15 @@ def test_a_task_that_had_been_well_is_tried_again(refusing):
 
 def test_tasks_that_start_slowly_are_waited_for():
     """Asked before they are there they would count as lost, and whoever asks would be started again for nothing."""
-    post, (member,) = wired(template_for(1), {}, (0,))
-    with post:
+    endpoint, (member,) = wired(template_for(1), {}, (0,))
+    with endpoint:
         waiting = threading.Thread(target=member.await_tasks, args=("store", "sampler"))
         waiting.start()
         waiting.join(0.2)
         assert waiting.is_alive()
-        post.meet("worker-0", member.post.address)
-        tell = Message("tell", {"addresses": {"store-a": post.address}})
-        post.channel("worker-0", "orders").call(tell, 60.0)
+        endpoint.meet("worker-0", member.endpoint.address)
+        tell = Message("tell", {"addresses": {"store-a": endpoint.address}})
+        endpoint.channel("worker-0", "orders").call(tell, 60.0)
         waiting.join(60)
         assert not waiting.is_alive()
         member.await_tasks("store")
@@ -79,8 +79,8 @@ def test_a_damaged_file_of_a_task(incarnation):
         heard.append((message.kind, message.body.get("text") or message.body.get("message")))
         return Message("heard")
 
-    post, (member,) = wired(template_for(1, "/runs/one"), {"failed": hear, "progress": hear}, (0,))
-    with post:
+    endpoint, (member,) = wired(template_for(1, "/runs/one"), {"failed": hear, "progress": hear}, (0,))
+    with endpoint:
         member.setup = member.setup.model_copy(update={"incarnation": incarnation})
         if incarnation:
             with pytest.raises(PenstockError, match="worker-0 cannot go on without it"):

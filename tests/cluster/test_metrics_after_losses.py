@@ -18,7 +18,7 @@ from penstock.cluster.rounds import Round
 from penstock.cluster.tasks import worker
 from penstock.cluster.tasks.worker import Worker
 from penstock.cluster.worker.records import LastRecords, mend_metrics
-from penstock.cluster.worker.together import progress_of
+from penstock.cluster.worker.worker_group import progress_of
 from penstock.pipeline.schedule import Position
 from penstock.progress import SILENT
 from penstock.train import loop
@@ -27,9 +27,9 @@ from penstock.train.loop import Loop
 from penstock.train.metrics import METRICS
 from penstock.train.records import NoRecords
 from penstock.train.run_folder import RunFolder
-from penstock.train.standing import Standing
 from penstock.train.steps import Step
-from penstock.train.together import RegroupError
+from penstock.train.train_state import TrainState
+from penstock.train.worker_group import RegroupError
 from penstock.wire import PeerLost
 from training_graphs import lines_of
 
@@ -80,9 +80,9 @@ class Acting(Worker):
 
     def __init__(self, rank, folder, saved, formed):
         self._first, self._folder, self._saved_states = rank == 0, folder, saved
-        self._standing, self._from_file = Standing(), True
+        self._train_state, self._from_file = TrainState(), True
         if self._first and "state" in saved:
-            self._standing = Standing(**saved["state"]["standing"])
+            self._train_state = TrainState(**saved["state"]["standing"])
         self._remembered = LastRecords()
         self._records = Written(folder, saved) if self._first else self._remembered
         self._setup = SimpleNamespace(cluster=SimpleNamespace(reduce="all-reduce"))
@@ -96,12 +96,12 @@ class Acting(Worker):
             optimiser=SimpleNamespace(param_groups=[{"lr": 0.1}]),
             schedule=None,
             decided={},
-            together=None,
+            worker_group=None,
             inference=lambda: None,
             evaluate=lambda splits: self._evaluate(None, splits),
             is_finite=lambda: True,
             weights=dict,
-            state=lambda standing, tables=True: {"standing": asdict(standing)},
+            state=lambda train_state, tables=True: {"standing": asdict(train_state)},
         )
 
     @property
@@ -109,8 +109,8 @@ class Acting(Worker):
         return SimpleNamespace(step=0, settle=lambda: None, stay=lambda: None, stand=lambda generation: None)
 
     def _evaluate(self, inference, splits):
-        self._pass((self._standing.step, 1))
-        return {"val": {"accuracy": 1 / self._standing.step}}
+        self._pass((self._train_state.step, 1))
+        return {"val": {"accuracy": 1 / self._train_state.step}}
 
     def _pass(self, point):
         if self.fails(POINTS.index(point)):
@@ -124,7 +124,7 @@ class Acting(Worker):
 
     def act(self):
         """Train until the round breaks off, or the run is over."""
-        Loop(self._session, self._folder, self._standing, SILENT, self._records).run(lambda: False)
+        Loop(self._session, self._folder, self._train_state, SILENT, self._records).run(lambda: False)
 
 
 class Steps:
@@ -186,7 +186,7 @@ class Play:
     def _meet(self, hurt):
         self._hurt = hurt
         while True:
-            progress = [progress_of(acting._standing) for acting in self._workers]
+            progress = [progress_of(acting._train_state) for acting in self._workers]
             source = max(range(WORLD), key=lambda rank: (progress[rank], -rank))
             self._round = Round(self._round.generation + 1, source, progress[source])
             try:
@@ -236,7 +236,7 @@ def test_every_line_is_written_once(folders, breaks):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "state_of", play.state_of)
         patch.setattr(worker, "mend_metrics", play.mend)
-        patch.setattr(worker, "take_state", lambda session, state, name: Standing(**state["standing"]))
+        patch.setattr(worker, "take_state", lambda session, state, name: TrainState(**state["standing"]))
         patch.setattr(worker, "AllReduce", lambda *given: None)
         patch.setattr(loop, "steps_of", Steps)
         for each in sorted(breaks, key=lambda each: each.point):
@@ -258,10 +258,12 @@ def test_an_epoch_ends_once_though_its_model_could_not_be_kept_at_first(folders,
     for _ in range(2):
         with pytest.raises(PeerLost):
             alone.act()
-        standing = alone._standing
-        assert standing.ending and not standing.epoch_seconds and standing.best_epoch < 0 and "best" not in saved
+        train_state = alone._train_state
+        assert (
+            train_state.ending and not train_state.epoch_seconds and train_state.best_epoch < 0 and "best" not in saved
+        )
     alone._session.weights = dict
     alone.act()
     assert_all_lines(folder)
-    assert len(alone._standing.epoch_seconds) == EPOCHS
-    assert saved["best"] == alone._standing.best_epoch == 1 and alone._standing.without_gain == EPOCHS - 1
+    assert len(alone._train_state.epoch_seconds) == EPOCHS
+    assert saved["best"] == alone._train_state.best_epoch == 1 and alone._train_state.without_gain == EPOCHS - 1

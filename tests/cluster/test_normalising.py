@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cluster.worker.normalising import shared_batch, summing
-from penstock.cluster.worker.together import Team
+from penstock.cluster.worker.batch_norm import shared_batch, summing
+from penstock.cluster.worker.worker_group import ClusterWorkerGroup
 from penstock.nn import GraphSAGE, build_model, model_options
 from penstock.nn.drop import dropping
 from penstock.nn.norm import normalising
@@ -202,7 +202,7 @@ def test_running_figures_of_a_module_of_ones_own_are_the_mean_of_all_workers():
     def triple(numbers):
         numbers.mul_(3)
 
-    team = object.__new__(Team)
+    team = object.__new__(ClusterWorkerGroup)
     team.world, team.reduction = 2, SimpleNamespace(group=SimpleNamespace(device=CPU, sum=triple))
     for model, expected in ((torch.nn.BatchNorm1d(2), 1.5), (GraphSAGE(3, 2, hidden=2, layers=2, norm="batch"), 1.0)):
         learned = torch.nn.ModuleDict({"model": model})

@@ -10,12 +10,12 @@ from test_team import at_once
 from torch import distributed
 from wired import team_of, template_for, wired
 
-from penstock.cluster.meeting import Meeting
-from penstock.cluster.worker import groups, reducing, reductions
+from penstock.cluster.rendezvous import Rendezvous
+from penstock.cluster.worker import all_reduce, groups, reductions
 from penstock.cluster.worker.flat import Flat
-from penstock.cluster.worker.mail import WireGroup
+from penstock.cluster.worker.wire_collective import WireGroup
 from penstock.errors import PenstockError
-from penstock.train.together import RegroupError
+from penstock.train.worker_group import RegroupError
 
 CPU = torch.device("cpu")
 
@@ -35,10 +35,10 @@ def session_of(seed=0, compute_type="float32", device=CPU):
 @pytest.fixture
 def two():
     """A meeting and two workers' members who have met."""
-    meeting = Meeting(2)
-    post, members = wired(template_for(2), meeting.handlers(), (0, 1))
+    meeting = Rendezvous(2)
+    endpoint, members = wired(template_for(2), meeting.handlers(), (0, 1))
     with ExitStack() as stack:
-        stack.enter_context(post)
+        stack.enter_context(endpoint)
         for member in members:
             stack.enter_context(member)
         teams = [team_of(member) for member in members]
@@ -77,8 +77,8 @@ def test_two_workers_make_the_same_step(two, reduction):
     expected = [p - 0.5 * (1 + (0 if p.grad is None else p.grad)) for p in session_of(0).learned.parameters()]
 
     def train(rank):
-        summed = reducing.AllReduce(two.members[rank], sessions[rank], two.generation, two.mailboxes[rank])
-        assert isinstance(summed.group, {"torch": groups.HostGroup, "wire": WireGroup}[reduction])
+        summed = all_reduce.AllReduce(two.members[rank], sessions[rank], two.generation, two.mailboxes[rank])
+        assert isinstance(summed.group, {"torch": groups.HostCollectiveGroup, "wire": WireGroup}[reduction])
         try:
             return summed.step(sessions[rank], 0.25 * (rank + 1), rank == 1)
         finally:
@@ -95,7 +95,7 @@ def test_rows_of_different_lengths_are_gathered(two):
     given = [torch.arange(3), torch.tensor([1 << 60])]
 
     def gather(rank):
-        group = groups.HostGroup(two.members[rank], two.generation)
+        group = groups.HostCollectiveGroup(two.members[rank], two.generation)
         try:
             found, none = group.gather(given[rank]), group.gather(torch.empty(0))
             total = torch.ones(2, dtype=torch.float64)
@@ -110,7 +110,7 @@ def test_rows_of_different_lengths_are_gathered(two):
 
 
 def test_gpus_gather_as_hosts_do(two, nccl):
-    group = groups.DeviceGroup(two.members[0], two.generation, CPU)
+    group = groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     nccl.made[0].later.set()
     assert [each.tolist() for each in group.gather(torch.arange(3))] == [[0, 1, 2], [0, 1, 2]]
     two.meeting.lose(1)
@@ -132,12 +132,12 @@ def test_a_step_that_overflows_is_left_out(two, monkeypatch):
         def sum(self, numbers):
             numbers[3] += float("inf")
 
-    monkeypatch.setattr(reductions, "HostGroup", Summed)
+    monkeypatch.setattr(reductions, "HostCollectiveGroup", Summed)
     for kind, moves in (("float16", False), ("float32", True)):
         session = session_of(compute_type=kind)
         before = [p.detach().clone() for p in session.learned.parameters()]
         session.inputs.device = torch.device("cuda")
-        reduction = reducing.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
+        reduction = all_reduce.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
         assert reduction.step(session, 0.5, False) == (0.5, False)
         moved = [not torch.equal(p, old) for p, old in zip(session.learned.parameters(), before, strict=True)]
         assert any(moved) == moves
@@ -201,7 +201,7 @@ def nccl(monkeypatch):
 
 
 def test_a_sum_that_hangs_is_called_off_when_a_worker_is_lost(two, nccl):
-    group = groups.DeviceGroup(two.members[0], two.generation, CPU)
+    group = groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     two.meeting.lose(1)
     with pytest.raises(RegroupError):
         group.sum(torch.ones(3))
@@ -209,7 +209,7 @@ def test_a_sum_that_hangs_is_called_off_when_a_worker_is_lost(two, nccl):
 
 
 def test_a_sum_that_hangs_is_called_off_when_the_run_ends(two, nccl):
-    group = groups.DeviceGroup(two.members[0], two.generation, CPU)
+    group = groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     two.members[0].stopped.set()
     with pytest.raises(RegroupError):
         group.sum(torch.ones(3))
@@ -217,7 +217,7 @@ def test_a_sum_that_hangs_is_called_off_when_the_run_ends(two, nccl):
 
 
 def test_a_sum_that_fails_means_meeting_again(two, nccl):
-    group = groups.DeviceGroup(two.members[0], two.generation, CPU)
+    group = groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     nccl.made[0].error = "remote process exited"
     nccl.made[0].later.set()
     with pytest.raises(RegroupError, match="remote process"):
@@ -231,7 +231,7 @@ def test_joining_that_hangs_is_left_behind(two, nccl, monkeypatch):
     monkeypatch.setattr(nccl, "prepare", lambda self: None)
     two.meeting.lose(1)
     with pytest.raises(RegroupError):
-        groups.DeviceGroup(two.members[0], two.generation, CPU)
+        groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     (thread,) = [each for each in threading.enumerate() if each.name == "nccl-joins"]
     nccl.made[0].joined.set()
     thread.join(10)
@@ -246,7 +246,7 @@ def test_nccl_that_cannot_start_is_one_sentence(two, nccl, monkeypatch, kind):
     monkeypatch.setattr(nccl, "prepare", fail)
     two.members[0].setup.cluster.failure.patience = 2.0
     with pytest.raises(PenstockError, match=r"Duplicate GPU detected.*NCCL_DEBUG") as caught:
-        groups.DeviceGroup(two.members[0], two.generation, CPU)
+        groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     assert "\n" not in str(caught.value)
 
 
@@ -257,16 +257,16 @@ def test_nccl_that_failed_as_a_worker_was_lost(two, nccl, monkeypatch):
 
     monkeypatch.setattr(nccl, "prepare", fail)
     with pytest.raises(RegroupError, match="connection closed"):
-        groups.DeviceGroup(two.members[0], two.generation, CPU)
+        groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
 
 
 def test_gpus_of_their_own_are_summed_by_nccl_and_shared_ones_by_hosts(two, nccl, monkeypatch):
     chosen = []
-    monkeypatch.setattr(reductions, "DeviceGroup", lambda *given: chosen.append("nccl"))
-    monkeypatch.setattr(reductions, "HostGroup", lambda *given: chosen.append("gloo"))
+    monkeypatch.setattr(reductions, "DeviceCollectiveGroup", lambda *given: chosen.append("nccl"))
+    monkeypatch.setattr(reductions, "HostCollectiveGroup", lambda *given: chosen.append("gloo"))
     session = session_of(device=torch.device("cuda"))
     for count in (2, 1):
         two.members[0].setup.cluster.machines[0].gpus = count
-        reducing.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
-    reducing.AllReduce(two.members[0], session_of(), two.generation, two.mailboxes[0])
+        all_reduce.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
+    all_reduce.AllReduce(two.members[0], session_of(), two.generation, two.mailboxes[0])
     assert chosen == ["nccl", "gloo", "gloo"]

@@ -79,9 +79,9 @@ def test_servers_begin_with_what_fits(shapes: Any, names: Any, dtypes: list[str]
 )
 def test_the_controller_refuses_what_it_could_not_use(kind: str, body: dict[str, Any]) -> None:
     forms = {
-        "here": reports.Here,
+        "here": reports.Registered,
         "beat": reports.Beat,
-        "progress": reports.Step,
+        "progress": reports.StepReport,
         "result": reports.Result,
         "failed": reports.Failed,
     }

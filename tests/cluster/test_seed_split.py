@@ -25,18 +25,18 @@ def test_shares_are_the_batch(speeds, seed, items, count):
     vertices, new, batch = drawn(seed, items, count)
     shares = [speed / sum(speeds) for speed in speeds]
     given = [SeedSplit(vertices, new, shares, rank).share(batch) for rank in range(len(shares))]
-    together = np.concatenate([each.seeds for each in given])
-    assert sorted(together) == sorted(batch.seeds)
+    worker_group = np.concatenate([each.seeds for each in given])
+    assert sorted(worker_group) == sorted(batch.seeds)
     assert {each.whole for each in given} == {len(batch.seeds)}
     for share, each in zip(shares, given, strict=True):
         assert abs(len(each.seeds) - share * len(batch.seeds)) <= 1
         assert each.key == batch.key and each.last == batch.last
     if len(shares) > 1:
         # In the order of parts: a worker's seeds are a range of new numbers.
-        places = new[np.searchsorted(vertices, together)]
+        places = new[np.searchsorted(vertices, worker_group)]
         assert (np.diff(places) > 0).all()
     else:
-        assert np.array_equal(together, batch.seeds)
+        assert np.array_equal(worker_group, batch.seeds)
 
 
 @given(st.integers(1, 8), st.integers(0, 1 << 20), st.integers(1, 60), st.integers(1, 60))

@@ -9,16 +9,16 @@ import pytest
 import torch
 from wired import team_of, template_for, wired
 
-from penstock.cluster.meeting import Meeting
-from penstock.cluster.worker.board import WireBoard
-from penstock.cluster.worker.exchange import Exchange
+from penstock.cluster.rendezvous import Rendezvous
+from penstock.cluster.worker.exchange import RowExchange
+from penstock.cluster.worker.forwarded_progress import ForwardedProgress
 from penstock.cluster.worker.inputs import PartedInputs
+from penstock.cluster.worker.rendezvous_store import RendezvousStore
 from penstock.cluster.worker.states import serve_state, state_of
-from penstock.cluster.worker.telling import ToldProgress
-from penstock.cluster.worker.together import progress_of
+from penstock.cluster.worker.worker_group import progress_of
 from penstock.errors import PenstockError
-from penstock.train.standing import Standing
-from penstock.train.together import RegroupError
+from penstock.train.train_state import TrainState
+from penstock.train.worker_group import RegroupError
 from penstock.wire import Message
 from training_graphs import assert_same_state
 
@@ -26,18 +26,18 @@ from training_graphs import assert_same_state
 @pytest.fixture
 def two():
     """A meeting, the controller's post, and two workers' members; and what they tell."""
-    meeting, told = Meeting(2), []
+    meeting, told = Rendezvous(2), []
 
     def hear(message, sender):
         told.append((sender, message.body))
         return Message("heard")
 
-    post, members = wired(template_for(2), {**meeting.handlers(), "progress": hear}, (0, 1))
+    endpoint, members = wired(template_for(2), {**meeting.handlers(), "progress": hear}, (0, 1))
     with ExitStack() as stack:
-        stack.enter_context(post)
+        stack.enter_context(endpoint)
         for member in members:
             stack.enter_context(member)
-        yield SimpleNamespace(meeting=meeting, post=post, members=members, told=told)
+        yield SimpleNamespace(meeting=meeting, endpoint=endpoint, members=members, told=told)
 
 
 def teams_of(two):
@@ -84,7 +84,7 @@ def test_who_waits_hears_that_the_run_is_over(two):
 def test_board_over_the_wire(two):
     first, second = teams_of(two)
     at_once(lambda: first.meet(0), lambda: second.meet(0))
-    near, far = (WireBoard(member, 1, 5.0) for member in two.members)
+    near, far = (RendezvousStore(member, 1, 5.0) for member in two.members)
     assert not near.check(["k"])
     assert at_once(lambda: near.get("k"), lambda: far.set("k", b"\x00value"))[0] == b"\x00value"
     near.multi_set(["a", "b"], [b"1", b"2"])
@@ -110,15 +110,15 @@ def test_a_step_agrees_on_loss_and_stop(two):
     inputs.step = 4
     session = SimpleNamespace(inputs=inputs, learned=torch.nn.ModuleDict())
     assert not team.stopping()
-    assert team.agree(session, 1.25) == 2.5 and fake.given == (1.25, False) and team.stopping()
+    assert team.reduce_and_step(session, 1.25) == 2.5 and fake.given == (1.25, False) and team.stopping()
     two.members[0].asked.set()
-    team.agree(session, 1.0)
+    team.reduce_and_step(session, 1.0)
     assert fake.given == (1.0, True) and inputs.step == 6
 
 
 def kept(two, *parts):
     """Both workers' exchanges, each with its part of "a"."""
-    exchanges = [Exchange(member) for member in two.members]
+    exchanges = [RowExchange(member) for member in two.members]
     for exchange, part in zip(exchanges, parts, strict=True):
         exchange.keep("a", part)
     return exchanges
@@ -165,7 +165,7 @@ def test_parts_of_a_broken_round_are_forgotten_when_workers_meet(two):
 
 
 def test_progress_is_told_in_order_and_many_advances_as_one(two):
-    progress = ToldProgress(two.members[0])
+    progress = ForwardedProgress(two.members[0])
     with progress.step("training", 100, "batches"):
         for _ in range(100):
             progress.advance(1)
@@ -179,9 +179,9 @@ def test_progress_is_told_in_order_and_many_advances_as_one(two):
 
 
 def test_progress_that_nobody_hears_is_no_failure(two):
-    two.post.close()
+    two.endpoint.close()
     two.members[0].setup.cluster.failure.patience = 0.2
-    ToldProgress(two.members[0]).status("alone")
+    ForwardedProgress(two.members[0]).status("alone")
 
 
 def test_state_over_the_wire(two, monkeypatch):
@@ -198,5 +198,5 @@ def test_state_over_the_wire(two, monkeypatch):
 
 
 def test_progress_counts_the_end_of_an_epoch():
-    ended, ending = Standing(step=8), Standing(step=8, ending=True)
-    assert progress_of(Standing(step=7)) < progress_of(ending) < progress_of(ended) < progress_of(Standing(step=9))
+    ended, ending = TrainState(step=8), TrainState(step=8, ending=True)
+    assert progress_of(TrainState(step=7)) < progress_of(ending) < progress_of(ended) < progress_of(TrainState(step=9))

@@ -8,8 +8,8 @@ from penstock.cluster.tasks import worker
 from penstock.cluster.tasks.worker import Worker
 from penstock.errors import PenstockError
 from penstock.pipeline.flow import StageError
-from penstock.train.standing import Standing
-from penstock.train.together import RegroupError
+from penstock.train.train_state import TrainState
+from penstock.train.worker_group import RegroupError
 from penstock.wire import PeerLost, RemoteError
 
 PATIENCE, START_PATIENCE = 10.0, 100.0
@@ -25,7 +25,7 @@ class Acting(Worker):
         failure = SimpleNamespace(patience=PATIENCE, start_patience=START_PATIENCE)
         self._setup = SimpleNamespace(cluster=SimpleNamespace(failure=failure))
         self._team = SimpleNamespace(generation=0, reduction=None)
-        self._standing, self._stuck = Standing(), None
+        self._train_state, self._stuck = TrainState(), None
         self.now, self.rounds, self._script = 0.0, 0, script
 
     def _catch_up(self):
@@ -94,7 +94,7 @@ def test_no_step_is_tried_for_ever(act, error):
 
 def test_the_time_begins_anew_when_a_step_is_done_or_a_loss_is_known(act):
     def steps(acting):
-        acting._standing.step += 1
+        acting._train_state.step += 1
         return RegroupError("left") if acting.rounds < 60 else None
 
     def losses(acting):

@@ -6,9 +6,9 @@ from penstock.cluster.document import ClusterDocument, FailureOptions, Machine
 from penstock.cluster.layout import CONTROLLER, lay_out
 from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member
-from penstock.cluster.worker.exchange import Exchange
-from penstock.cluster.worker.together import Team
-from penstock.wire import Credentials, Post, make_credentials
+from penstock.cluster.worker.exchange import RowExchange
+from penstock.cluster.worker.worker_group import ClusterWorkerGroup
+from penstock.wire import Credentials, Endpoint, make_credentials
 
 
 def template_for(workers=2, folder="/nowhere", patience=5.0, **fields):
@@ -35,20 +35,20 @@ def wired(template, handlers, ranks):
     """A controller's post with some handlers, and members for workers of these ranks."""
     workers = {task.rank: task for task in template.layout.of_kind("worker")}
     keys: dict[str, Credentials] = make_credentials([CONTROLLER, *(task.id for task in template.layout.tasks)])
-    post = Post(keys[CONTROLLER], "127.0.0.1", template.cluster.wire, handler_threads=4)
+    endpoint = Endpoint(keys[CONTROLLER], "127.0.0.1", template.cluster.wire, handler_threads=4)
     for kind, handler in handlers.items():
-        post.serve(kind, handler)
+        endpoint.serve(kind, handler)
     members = []
     for rank in ranks:
-        told = {"task": workers[rank], "credentials": keys[workers[rank].id].to_json(), "controller": post.address}
+        told = {"task": workers[rank], "credentials": keys[workers[rank].id].to_json(), "controller": endpoint.address}
         members.append(Member(template.model_copy(update=told)))
     for member in members:
         for other in members:
             if other is not member:
-                member.post.meet(other.setup.task.id, other.post.address)
-    return post, members
+                member.endpoint.meet(other.setup.task.id, other.endpoint.address)
+    return endpoint, members
 
 
 def team_of(member):
     """A worker's view of the others, without a graph."""
-    return Team(member, SimpleNamespace(exchange=Exchange(member)), None)
+    return ClusterWorkerGroup(member, SimpleNamespace(exchange=RowExchange(member)), None)

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cost.profile import DECIDING, Profile, Spread, TaskCost, deciding, read_profile, write_profile
+from penstock.cost.profile import DECIDING, CostSpread, Profile, TaskCost, deciding, read_profile, write_profile
 from penstock.errors import PenstockError
 from penstock.sampling.options import SamplerOptions
 
 
 def profile(**changes) -> Profile:
-    cost = TaskCost(seconds=Spread(mean=0.01))
+    cost = TaskCost(seconds=CostSpread(mean=0.01))
     fields = {
         "job": {"graph": "g", "fanouts": [4, 3]},
         "iterations": 5,
@@ -31,7 +31,7 @@ def profile(**changes) -> Profile:
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200))
 def test_a_spread_keeps_the_mean(values: list[float]) -> None:
-    spread = Spread.of(values)
+    spread = CostSpread.of(values)
     assert spread.mean == pytest.approx(np.mean(values))
     assert np.mean(spread.shape) == pytest.approx(1, abs=1e-5)
     assert spread.shape == sorted(spread.shape)
@@ -39,7 +39,7 @@ def test_a_spread_keeps_the_mean(values: list[float]) -> None:
 
 def test_a_spread_keeps_the_shape() -> None:
     values = np.random.default_rng(0).exponential(3.0, 20_000)
-    shape = np.array(Spread.of(values).shape) * values.mean()
+    shape = np.array(CostSpread.of(values).shape) * values.mean()
     expected = np.quantile(values, (np.arange(20) + 0.5) / 20)
     np.testing.assert_allclose(shape, expected, rtol=0.05)
 

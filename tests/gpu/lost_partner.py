@@ -17,9 +17,9 @@ sys.path += [str(TESTS), str(TESTS / "cluster")]
 from test_team import at_once  # noqa: E402
 from wired import team_of, template_for, wired  # noqa: E402
 
-from penstock.cluster.meeting import Meeting  # noqa: E402
-from penstock.cluster.worker.groups import DeviceGroup  # noqa: E402
-from penstock.train.together import RegroupError  # noqa: E402
+from penstock.cluster.rendezvous import Rendezvous  # noqa: E402
+from penstock.cluster.worker.groups import DeviceCollectiveGroup  # noqa: E402
+from penstock.train.worker_group import RegroupError  # noqa: E402
 
 DEVICE = torch.device("cuda")
 SOON = 2.0
@@ -29,13 +29,13 @@ SOON = 2.0
 def main() -> None:
     """Sums work before, and in a group that is made afterwards."""
     sum_alone()
-    meeting = Meeting(2)
+    meeting = Rendezvous(2)
     _, members = wired(template_for(2, patience=60.0), meeting.handlers(), (0, 1))
     teams = [team_of(member) for member in members]
     at_once(*(lambda team=team: team.meet(0) for team in teams))
     threading.Timer(SOON, lambda: meeting.lose(1)).start()
     try:
-        DeviceGroup(members[0], teams[0].generation, DEVICE)
+        DeviceCollectiveGroup(members[0], teams[0].generation, DEVICE)
         print("joining came about", flush=True)
     except RegroupError:
         print("joining called off", flush=True)
@@ -44,9 +44,9 @@ def main() -> None:
 
 def sum_alone() -> None:
     """A group of one."""
-    _, (member,) = wired(template_for(1), Meeting(1).handlers(), (0,))
+    _, (member,) = wired(template_for(1), Rendezvous(1).handlers(), (0,))
     numbers = torch.arange(3.0, device=DEVICE)
-    group = DeviceGroup(member, team_of(member).meet(0).generation, DEVICE)
+    group = DeviceCollectiveGroup(member, team_of(member).meet(0).generation, DEVICE)
     group.sum(numbers)
     group.close()
     print("summed", numbers.tolist(), flush=True)

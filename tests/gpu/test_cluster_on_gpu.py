@@ -25,7 +25,7 @@ from cluster_runs import (
     result_of,
     run_on,
 )
-from penstock.cluster import running
+from penstock.cluster import run
 from penstock.errors import PenstockError
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
 
@@ -65,8 +65,8 @@ class OneGpuForAll:
 @contextmanager
 def one_gpu_for_all() -> Iterator[None]:
     """Runs meanwhile have as many GPUs as they ask for, all of them the same."""
-    original = running.make_launcher
-    with patch.object(running, "make_launcher", lambda *given: OneGpuForAll(original(*given))):
+    original = run.make_launcher
+    with patch.object(run, "make_launcher", lambda *given: OneGpuForAll(original(*given))):
         yield
 
 

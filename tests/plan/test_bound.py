@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from penstock.plan.bound import cluster_bound, slowest_cycle
-from penstock.plan.comparing import Comparison
+from penstock.plan.comparison import Comparison
 from penstock.plan.document import CARRIED_OUT
 from penstock.plan.iterations import draw_iterations
 from penstock.plan.machines import Machines
-from penstock.plan.placement import Placed, PlacementProblem
-from penstock.plan.training import Shape, training_workload
+from penstock.plan.placement import PlacedUnits, PlacementProblem
+from penstock.plan.training_workload import TrainingShape, training_workload
 from penstock.simulate.amounts import Quantiles
 from penstock.simulate.simulation import Simulator
 from plan_profiles import machines_of_rates, profile_of
@@ -37,16 +37,16 @@ def random_run(seed: int) -> Comparison:
     rates = tuple(random.uniform(2e7, 4e8, parts).tolist())
     limits = {"cores": (16.0,) * parts, "memory_gb": (float("inf"),) * parts, "gpus": (0.0,) * parts}
     machines = Machines(names, limits, rates, ("",) * parts, tuple(random.uniform(0.5, 2, parts).tolist()))
-    return Comparison(profile, Shape([f"store-{name}" for name in names], **shape), machines, seed=seed)
+    return Comparison(profile, TrainingShape([f"store-{name}" for name in names], **shape), machines, seed=seed)
 
 
-def every_placement(problem: PlacementProblem) -> list[Placed]:
+def every_placement(problem: PlacementProblem) -> list[PlacedUnits]:
     found = []
     for machines in product(range(problem.machines), repeat=len(problem.movable)):
         units = problem.home.copy()
         units[problem.movable] = machines
         if not problem.over_use(units).any():
-            found.append(Placed("all", problem.machine_of(units), 0.0, 0, 0, 0.0))
+            found.append(PlacedUnits("all", problem.machine_of(units), 0.0, 0, 0, 0.0))
     return found
 
 
@@ -84,13 +84,15 @@ def test_a_longer_run_does_not_go_below_either(seed: int) -> None:
 def test_the_bound_is_reached_where_one_link_or_one_task_decides() -> None:
     names = ["store-m0", "store-m1"]
     for changes, flows in (({"features": (1e3, 1e3)}, "maxmin"), ({"features": (4e7, 4e7)}, "iteration-first")):
-        run = Comparison(profile_of(2, 2, blocks=[0.0] * 2, **changes), Shape(names), machines_of_rates(1e9, 1e9))
+        run = Comparison(
+            profile_of(2, 2, blocks=[0.0] * 2, **changes), TrainingShape(names), machines_of_rates(1e9, 1e9)
+        )
         best = min(run.trial(each, flows).iteration_s for each in every_placement(run.problem))
         assert best <= run.lower_bound() * 1.06
 
 
 def test_amounts_have_exactly_their_means() -> None:
-    load = training_workload(profile_of(3, 3), Shape([f"store-m{k}" for k in range(3)]))
+    load = training_workload(profile_of(3, 3), TrainingShape([f"store-m{k}" for k in range(3)]))
     skewed = Quantiles(np.random.default_rng(0).lognormal(0, 1, 20))
     drawn = draw_iterations(load, 3, dict.fromkeys(("lists", "features", "step"), skewed), 10)
     for amounts in (drawn.searched, drawn.judged):
@@ -100,7 +102,7 @@ def test_amounts_have_exactly_their_means() -> None:
 
 
 def test_the_slowest_cycle_is_that_of_the_slowest_stage() -> None:
-    load = training_workload(profile_of(1, 1, seconds={"gather": 0.05}), Shape(["store-m0"]))
+    load = training_workload(profile_of(1, 1, seconds={"gather": 0.05}), TrainingShape(["store-m0"]))
     case = Simulator(load, machines_of_rates(1e9).network(), 1).case(np.zeros(load.tasks, np.int32))
     assert slowest_cycle(case) == pytest.approx(0.05)
 
@@ -110,7 +112,7 @@ def test_racks_bound_what_leaves_them() -> None:
     rates = machines_of_rates(1e9, 1e9)
     profile = profile_of(2, 2, features=(5e6, 5e6), blocks=[0.0] * 2)
     runs = [
-        Comparison(profile, Shape(["store-m0", "store-m1"]), Machines(
+        Comparison(profile, TrainingShape(["store-m0", "store-m1"]), Machines(
             rates.names, {**rates.capacities, "cores": (5, 5)}, rates.rates, racks, rates.speeds, 8.0
         ))
         for racks in (("", ""), ("a", "b"))

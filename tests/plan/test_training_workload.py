@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.pipeline.flow import Flow, Stage
-from penstock.plan.comparing import pace
-from penstock.plan.training import Shape, training_workload
+from penstock.plan.comparison import pace
+from penstock.plan.training_workload import TrainingShape, training_workload
 from penstock.simulate.simulation import simulate
 from plan_profiles import machines_of_rates, profile_of
 
@@ -18,11 +18,11 @@ def stores(count: int) -> list[str]:
     return [f"store-m{number}" for number in range(count)]
 
 
-def paced(profile, shape: Shape, placement: dict[str, int], *rates: float) -> float:
+def paced(profile, shape: TrainingShape, placement: dict[str, int], *rates: float) -> float:
     return pace(timed(profile, shape, placement, *rates), shape) / shape.unrolled
 
 
-def timed(profile, shape: Shape, placement: dict[str, int], *rates: float, iterations: int = 48):
+def timed(profile, shape: TrainingShape, placement: dict[str, int], *rates: float, iterations: int = 48):
     load = training_workload(profile, shape)
     where = np.array([placement.get(name, 0) for name in load.task_names], np.int32)
     network = machines_of_rates(*rates).network()
@@ -32,13 +32,13 @@ def timed(profile, shape: Shape, placement: dict[str, int], *rates: float, itera
 @pytest.mark.parametrize("slowest", ["sampler", "gather", "worker"])
 def test_on_one_machine_the_slowest_stage_sets_the_pace(slowest: str) -> None:
     profile = profile_of(1, 1, seconds={slowest: 0.05})
-    assert paced(profile, Shape(stores(1)), {}, 1e9) == pytest.approx(0.05)
+    assert paced(profile, TrainingShape(stores(1)), {}, 1e9) == pytest.approx(0.05)
 
 
 def test_samplers_share_the_drawing() -> None:
     """Three of them draw three batches at once; the template holds three iterations."""
     profile = profile_of(1, 1, seconds={"sampler": 0.06})
-    shape = Shape(stores(1), samplers=3, sample_depth=4)
+    shape = TrainingShape(stores(1), samplers=3, sample_depth=4)
     assert paced(profile, shape, {}, 1e9) == pytest.approx(0.02)
 
 
@@ -46,14 +46,14 @@ def test_a_slow_link_sets_the_pace() -> None:
     """One worker far from the only part: all it reads crosses one link."""
     profile = profile_of(2, 1, features=(4e5, 0.0), blocks=[0.0])
     where = {"store-m1": 1, "worker-0": 1}
-    assert paced(profile, Shape(stores(2)), where, 1e6, 1e6) == pytest.approx((4e5 + 4e3) / 1e6, rel=5e-3)
-    assert timed(profile, Shape(stores(2)), where, 1e6, 1e6).link_use[0] > 0.9
+    assert paced(profile, TrainingShape(stores(2)), where, 1e6, 1e6) == pytest.approx((4e5 + 4e3) / 1e6, rel=5e-3)
+    assert timed(profile, TrainingShape(stores(2)), where, 1e6, 1e6).link_use[0] > 0.9
 
 
 def test_reading_ahead_is_bounded() -> None:
     """However fast the links, a batch is drawn only a few steps before it is computed."""
     profile = profile_of(1, 1, seconds={"worker": 1.0, "sampler": 0.001})
-    shape = Shape(stores(1))
+    shape = TrainingShape(stores(1))
     load = training_workload(profile, shape)
     timeline = timed(profile, shape, {}, 1e9)
     draw, step = (load.task_names.index(name) for name in ("draw 0.0", "step 0.0"))
@@ -68,7 +68,7 @@ def test_a_ring_moves_what_it_must(workers: int) -> None:
     free = {"sampler": 0.0, "gather": 0.0, "worker": 0.0}
     profile = profile_of(workers, workers, seconds=free, features=(0.0, 0.0), blocks=[0.0] * workers, gradients=6e5)
     names = {f"worker-{rank}": rank for rank in range(workers)} | {f"store-m{rank}": rank for rank in range(workers)}
-    seconds = paced(profile, Shape(stores(workers)), names, *[1e6] * workers)
+    seconds = paced(profile, TrainingShape(stores(workers)), names, *[1e6] * workers)
     assert seconds == pytest.approx(2 * (workers - 1) / workers * 0.6)
 
 
@@ -77,7 +77,7 @@ def test_servers_are_where_all_gradients_go() -> None:
     profile = profile_of(3, 3, seconds=free, features=(0.0, 0.0), blocks=[0.0] * 3, gradients=3e5)
     names = {f"worker-{rank}": rank for rank in range(3)} | {f"store-m{rank}": rank for rank in range(3)}
     # Two workers' gradients into the server's machine, then the weights out of it.
-    assert paced(profile, Shape(stores(3), servers=1), names, 1e6, 1e6, 1e6) == pytest.approx(2 * 2 * 0.3)
+    assert paced(profile, TrainingShape(stores(3), servers=1), names, 1e6, 1e6, 1e6) == pytest.approx(2 * 2 * 0.3)
 
 
 def test_learned_rows_go_there_and_back_in_every_step() -> None:
@@ -86,13 +86,13 @@ def test_learned_rows_go_there_and_back_in_every_step() -> None:
     profile = profile_of(2, 2, seconds=free, features=(0.0, 0.0), blocks=[0.0] * 2, gradients=0.0, embeddings=rows)
     names = {"store-m1": 1, "worker-0": 0, "worker-1": 1}
     # One worker is beside the rows; the other's gradients come over the link, then the rows go back over it.
-    assert paced(profile, Shape(stores(2)), names, 1e6, 1e6) == pytest.approx(2 * 0.3)
+    assert paced(profile, TrainingShape(stores(2)), names, 1e6, 1e6) == pytest.approx(2 * 0.3)
 
 
 @pytest.mark.parametrize(("samplers", "threads"), [(0, 1), (0, 2), (2, 2)])
 def test_works_ahead_as_far_as_the_pipeline_does(samplers: int, threads: int) -> None:
     """The last batch that is sampled, and the last that is gathered, while the first is computed."""
-    shape = Shape(stores(1), samplers, sample_depth=3, sample_threads=threads)
+    shape = TrainingShape(stores(1), samplers, sample_depth=3, sample_threads=threads)
     counts = {"sample": -1, "gather": -1}
     lock = threading.Lock()
 
@@ -122,4 +122,4 @@ def test_works_ahead_as_far_as_the_pipeline_does(samplers: int, threads: int) ->
 
 def test_a_profile_of_other_parts_is_refused() -> None:
     with pytest.raises(PenstockError, match="profile is of 2 parts and the cluster has 3 machines"):
-        training_workload(profile_of(2, 2), Shape(stores(3)))
+        training_workload(profile_of(2, 2), TrainingShape(stores(3)))

@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.report.gantt import Shown, bars, path_by_kind, path_sentence, write_timeline
 from penstock.report.gantt.bars import lay_out
 from penstock.report.gantt.link_use import link_use_over_time
-from penstock.simulate import POLICIES, Step, critical_path, lower_bound
+from penstock.simulate import POLICIES, CriticalStep, critical_path, lower_bound
 from penstock.simulate.document import WorkloadDocument, read_workload
 from penstock.simulate.scenario import build_scenario
 
@@ -122,8 +122,8 @@ def test_links_need_rates(training):
 
 
 def test_the_path_in_words():
-    steps = [Step("s", "sampler", 0, 0, 6, 0, ""), Step("p", "pull", 0, 6, 9, 1.5, "m0 out")]
-    steps += [Step("q", "pull", 1, 9, 9.5, 0.3, "m1 in"), Step("w", "worker", 1, 9.5, 10, 0, "")]
+    steps = [CriticalStep("s", "sampler", 0, 0, 6, 0, ""), CriticalStep("p", "pull", 0, 6, 9, 1.5, "m0 out")]
+    steps += [CriticalStep("q", "pull", 1, 9, 9.5, 0.3, "m1 in"), CriticalStep("w", "worker", 1, 9.5, 10, 0, "")]
     shares = path_by_kind(steps)
     assert [(each.kind, each.steps, each.seconds) for each in shares] == [
         ("sampler", 1, 6), ("pull", 2, 3.5), ("worker", 1, 0.5),

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.report.cluster import cluster_cards
-from penstock.report.run_folder import Run
+from penstock.report.run_folder import RunRecord
 
 TASKS = [
     {"id": "store-m0", "kind": "store", "machine": "m0", "restarts": 0, "peak_rss_mb": 100.0},
@@ -20,7 +20,7 @@ PREDICTED = {
 
 def cards_of(result: dict) -> list[str]:
     """Of a run that is known by its result alone."""
-    run = object.__new__(Run)
+    run = object.__new__(RunRecord)
     run.result = result
     return cluster_cards(run)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
-from penstock.cluster.running import resume_cluster_run
+from penstock.cluster.run import resume_cluster_run
 from penstock.errors import PenstockError
 from training_graphs import assert_same_state, community_graph, lists_of, newest_checkpoint, trained, typed_graph
 

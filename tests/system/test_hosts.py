@@ -13,7 +13,7 @@ import pytest
 
 from boxed_hosts import boxed, hosts_or_skip
 from cluster_runs import cluster_file, in_parts, result_of, run_on
-from penstock.cluster import running
+from penstock.cluster import run
 from training_graphs import community_graph
 
 MEGABYTE = 1_000_000
@@ -94,7 +94,7 @@ def test_a_run_over_hosts_of_different_rates(tmp_path):
             return boxed.HostLauncher(run, machines)
 
         before = [host.carried()[1] for host in bed]
-        with patch.object(running, "make_launcher", on_hosts), bed[0].entered():
+        with patch.object(run, "make_launcher", on_hosts), bed[0].entered():
             run_on(cluster, graph.path, tmp_path / "run", epochs=2, evaluate_every=-1)
         received = [host.carried()[1] - then for host, then in zip(bed, before, strict=True)]
     result = result_of(tmp_path / "run")

@@ -16,10 +16,10 @@ from training_graphs import PENSTOCK, community_graph, facts_of, typed_graph
 
 KILLED = """
 import os, signal
-from penstock.cluster.running import start_cluster_run
-from penstock.partition import cutting
+from penstock.cluster.run import start_cluster_run
+from penstock.partition import assignment
 from penstock.train.job import make_job
-cutting.trainer_balance = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+assignment.trainer_balance = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
 start_cluster_run(make_job({job!r}), "1x1")
 """
 

@@ -20,7 +20,7 @@ from cluster_runs import (
     result_of,
     run_on,
 )
-from penstock.cluster.running import resume_cluster_run
+from penstock.cluster.run import resume_cluster_run
 from training_graphs import (
     PENSTOCK,
     assert_same_state,

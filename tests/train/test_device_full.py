@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from penstock.errors import PenstockError
-from penstock.pipeline.carrying import HostCarrier
 from penstock.pipeline.flow import StageError
+from penstock.pipeline.host_carrier import HostCarrier
 from penstock.train.device_full import DeviceFull, device_memory
 from penstock.train.inference import Inference
 from penstock.train.session import Session

@@ -10,7 +10,7 @@ from penstock.pipeline.schedule import Position, Schedule
 from penstock.train.job import make_job
 from penstock.train.session import make_session
 from penstock.train.steps import steps_of
-from penstock.train.together import RegroupError
+from penstock.train.worker_group import RegroupError
 from training_graphs import SMALL, community_graph
 
 
@@ -27,7 +27,7 @@ class Alone:
         """As one that trains alone."""
         return normalising(None)
 
-    def agree(self, session, loss):
+    def reduce_and_step(self, session, loss):
         """A step."""
         if self.fails:
             raise RegroupError("a worker was lost")
@@ -39,7 +39,7 @@ class Alone:
 def session():
     """A model whose norms have running figures."""
     made = make_session(make_job({**SMALL, "norm": "batch", "graph": "none"}), community_graph())
-    made.together = Alone()
+    made.worker_group = Alone()
     return made
 
 
@@ -57,12 +57,12 @@ def figures(session):
 
 def test_running_figures_move_once_however_often_a_step_is_tried(session):
     before = figures(session)
-    session.together.fails = True
+    session.worker_group.fails = True
     for _ in range(2):
         with pytest.raises(RegroupError):
             first_step(session)
         assert all(torch.equal(value, before[name]) for name, value in figures(session).items())
-    session.together.fails = False
+    session.worker_group.fails = False
     (done,) = first_step(session)
     assert done.loss > 0
     moved = figures(session)

@@ -80,10 +80,10 @@ def test_who_resumes_may_name_the_module_again(received):
 
 
 def test_a_plan_asks_first(place, monkeypatch):
-    from penstock.cluster import running
+    from penstock.cluster import run
 
     job = {"module": str(place / "code" / "mine.py:Net"), "graph": str(place / "graph")}
-    monkeypatch.setattr(running, "read_plan", lambda path: SimpleNamespace(job=job))
+    monkeypatch.setattr(run, "read_plan", lambda path: SimpleNamespace(job=job))
     with pytest.raises(PenstockError, match=r"plan\.json names code that would be run"):
         train(plan=place / "plan.json")
 

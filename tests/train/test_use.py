@@ -113,8 +113,8 @@ def test_edges_with_labels_are_split_each_once_and_with_their_reverses():
     assert find_reverse(graph, ("node", "to", "node")) == "same"
     task = make_session(make_job({"fanouts": [2], "hidden": 8}), graph).task
     splits = {name: task.items_of(name) for name in ("train", "val", "test")}
-    together = np.concatenate(list(splits.values()))
-    np.testing.assert_array_equal(np.sort(together), np.flatnonzero(edges.fields["y"] >= 0))
+    worker_group = np.concatenate(list(splits.values()))
+    np.testing.assert_array_equal(np.sort(worker_group), np.flatnonzero(edges.fields["y"] >= 0))
     assert min(len(some) for some in splits.values()) > 100
     ends = edges.edge_index()
     pairs = {name: {frozenset(pair) for pair in ends[:, some].T.tolist()} for name, some in splits.items()}

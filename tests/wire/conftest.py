@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from meetings import Meeting
 
-from penstock.wire import Post, WireOptions, make_credentials
+from penstock.wire import Endpoint, WireOptions, make_credentials
 
 
 @pytest.fixture(params=["aes", "curve", "token"])
@@ -20,11 +20,11 @@ def meeting() -> Iterator[Meeting]:
     """Posts by name that know each other's addresses."""
     with ExitStack() as stack:
 
-        def make(*names: str, handler_threads: int = 2, **options: Any) -> list[Post]:
+        def make(*names: str, handler_threads: int = 2, **options: Any) -> list[Endpoint]:
             chosen = WireOptions(**{"call_timeout": 20.0, **options})
             credentials = make_credentials(names)
             posts = [
-                stack.enter_context(Post(credentials[name], options=chosen, handler_threads=handler_threads))
+                stack.enter_context(Endpoint(credentials[name], options=chosen, handler_threads=handler_threads))
                 for name in names
             ]
             for one in posts:

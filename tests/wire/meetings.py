@@ -8,9 +8,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from penstock.wire import Message, Post
+from penstock.wire import Endpoint, Message
 
-Meeting = Callable[..., list[Post]]
+Meeting = Callable[..., list[Endpoint]]
 
 
 def echo(message: Message, sender: str) -> Message:
@@ -29,8 +29,8 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 class Cable:
     """A TCP link to a post: forwards bytes both ways, can be cut, and can swallow what comes."""
 
-    def __init__(self, post: Post) -> None:
-        host, port = post.address.removeprefix("tcp://").split(":")
+    def __init__(self, endpoint: Endpoint) -> None:
+        host, port = endpoint.address.removeprefix("tcp://").split(":")
         self._target, self._listener = (host, int(port)), socket.create_server(("127.0.0.1", 0))
         self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self.connections = 0

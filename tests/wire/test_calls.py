@@ -10,7 +10,7 @@ from meetings import Meeting, echo, until
 
 from penstock.errors import PenstockError
 from penstock.turn import own_turn, taking_turn
-from penstock.wire import Message, Post, RemoteError, own_meter
+from penstock.wire import Endpoint, Message, RemoteError, own_meter
 
 
 def test_a_call_is_answered(meeting: Meeting, security: str) -> None:
@@ -26,8 +26,8 @@ def test_a_call_is_answered(meeting: Meeting, security: str) -> None:
 
 def test_both_ways_and_to_oneself(meeting: Meeting) -> None:
     a, b = meeting("a", "b")
-    for post in (a, b):
-        post.serve("echo", echo)
+    for endpoint in (a, b):
+        endpoint.serve("echo", echo)
     assert a.channel("b").call(Message("echo")).body["sender"] == "a"
     assert b.channel("a").call(Message("echo")).body["sender"] == "b"
     assert a.channel("a").call(Message("echo")).body["sender"] == "a"
@@ -66,7 +66,7 @@ def test_a_channel_may_be_faster_than_its_link(meeting: Meeting, monkeypatch: py
 
 def test_requests_beyond_what_can_be_held_wait_outside(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     """While too many bytes of requests wait for a thread, no more are read; all are answered in the end."""
-    monkeypatch.setattr("penstock.wire.serving._INBOX_BYTES", 100_000)
+    monkeypatch.setattr("penstock.wire.request_server._INBOX_BYTES", 100_000)
     a, b = meeting("a", "b", handler_threads=1)
     go, begun = threading.Event(), threading.Semaphore(0)
 
@@ -170,11 +170,11 @@ def test_a_channel_is_one_connection_of_a_name(meeting: Meeting) -> None:
         a.channel("b", "urgent")
     urgent.call(Message("echo", arrays=(np.zeros(1000),)))
     a.channel("b").call(Message("echo"))
-    for post in (a, b):
-        by_name = {count.name: count for count in post.flows()}
+    for endpoint in (a, b):
+        by_name = {count.name: count for count in endpoint.flows()}
         assert by_name.keys() == {"a>b", "a>b/urgent"}
         assert by_name["a>b/urgent"].priority == -1
-    there, here = ({count.name: count for count in post.flows()}["a>b/urgent"] for post in (a, b))
+    there, here = ({count.name: count for count in endpoint.flows()}["a>b/urgent"] for endpoint in (a, b))
     assert 8000 < there.sent_bytes == here.received_bytes < 8200
     assert 8000 < there.received_bytes == here.sent_bytes < 8200
 
@@ -285,7 +285,7 @@ def test_listens_on_its_interface_alone(meeting: Meeting) -> None:
     (a,) = meeting("a")
     assert a.address.startswith("tcp://127.0.0.1:")
     with pytest.raises(PenstockError, match=r"a cannot listen on '203\.0\.113\.1'"):
-        Post(a._credentials, "203.0.113.1")
+        Endpoint(a._credentials, "203.0.113.1")
 
 
 def has_ipv6() -> bool:
@@ -300,9 +300,9 @@ def has_ipv6() -> bool:
 @pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")
 def test_over_ipv6(meeting: Meeting) -> None:
     (a,) = meeting("a")
-    with Post(a._credentials, "::1") as post:
-        post.serve("echo", echo)
-        a.meet("a", post.address)
+    with Endpoint(a._credentials, "::1") as endpoint:
+        endpoint.serve("echo", echo)
+        a.meet("a", endpoint.address)
         assert a.channel("a").call(Message("echo")).kind == "back"
 
 

@@ -8,9 +8,9 @@ from meetings import Meeting, echo, until
 from pydantic import ValidationError
 
 from penstock.errors import PenstockError
-from penstock.wire import Message, Post, WireOptions, make_credentials, make_keys
+from penstock.wire import Endpoint, Message, WireOptions, make_credentials, make_keys
 from penstock.wire.addresses import endpoint
-from penstock.wire.answer import Asked
+from penstock.wire.answer import ReceivedRequest
 
 MARKS = [46, 34, 10]
 
@@ -39,9 +39,9 @@ def test_flows_go_in_at_the_door_of_their_class(meeting: Meeting, security: str)
 def test_strangers_are_refused_at_every_door(meeting: Meeting, security: str) -> None:
     _, b = meeting("a", "b", dscp_classes=MARKS, security=security)
     stranger = replace(b._credentials, name="a", keys=make_keys(), token=make_credentials(["a"])["a"].token)
-    with Post(stranger, options=b._options) as post:
-        post.meet("b", b.address)
-        channels = [post.channel("b", f"f{n}", n) for n in range(len(MARKS))]
+    with Endpoint(stranger, options=b._options) as endpoint:
+        endpoint.meet("b", b.address)
+        channels = [endpoint.channel("b", f"f{n}", n) for n in range(len(MARKS))]
         calls = [channel.start(Message("echo")) for channel in channels]
         until(lambda: all("refuses this task" in channel.state for channel in channels))
     for call in calls:
@@ -97,17 +97,17 @@ def test_a_post_that_cannot_be_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -
     options = WireOptions(dscp_classes=MARKS)
     monkeypatch.setattr(options, "dscp_classes", [46, 1 << 40])
     with pytest.raises((OverflowError, TypeError, PenstockError)):
-        Post(make_credentials(["a"])["a"], options=options)
+        Endpoint(make_credentials(["a"])["a"], options=options)
 
 
 def test_a_peer_that_comes_back_elsewhere_is_found_at_every_door(meeting: Meeting) -> None:
     a, b = meeting("a", "b", dscp_classes=MARKS, egress="coflow")
-    unanswered: list[Asked] = []
+    unanswered: list[ReceivedRequest] = []
     b._serving.request = unanswered.append  # type: ignore[method-assign]
     calls = [a.channel("b", f"f{n}", n).start(Message("echo", {"f": f"f{n}"})) for n in range(len(MARKS))]
     until(lambda: len(unanswered) >= len(MARKS))
     b.close()
-    with Post(b._credentials, options=b._options) as again:
+    with Endpoint(b._credentials, options=b._options) as again:
         again.serve("echo", echo)
         assert again.address != b.address
         a.meet("b", again.address)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from meetings import echo, until
 
-from penstock.wire import Message, PeerLost, Post, WireOptions, make_credentials
+from penstock.wire import Endpoint, Message, PeerLost, WireOptions, make_credentials
 
 DESCRIPTORS = Path("/proc/self/fd")
 
@@ -18,7 +18,7 @@ def used(security: str) -> None:
     """Posts that talk, one of them to a peer that is not there, and are closed."""
     run = make_credentials(["a", "b", "c"])
     options = WireOptions.model_validate({"security": security})
-    with Post(run["a"], options=options) as a, Post(run["b"], options=options) as b:
+    with Endpoint(run["a"], options=options) as a, Endpoint(run["b"], options=options) as b:
         b.serve("echo", echo)
         a.meet("b", b.address)
         for flow in ("", "x", "y"):
@@ -39,9 +39,9 @@ def test_nothing_is_left(security: str) -> None:
 
 
 def test_closing_twice_is_closing(security: str) -> None:
-    post = Post(make_credentials(["a"])["a"], options=WireOptions.model_validate({"security": security}))
-    post.close()
-    post.close()
+    endpoint = Endpoint(make_credentials(["a"])["a"], options=WireOptions.model_validate({"security": security}))
+    endpoint.close()
+    endpoint.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("wire-a")]
 
 

@@ -18,7 +18,7 @@ from meetings import Cable, Meeting, echo, until
 from raw_peer import RawPeer
 
 from penstock.errors import PenstockError
-from penstock.wire import Credentials, Message, PeerLost, Post, WireOptions, make_credentials, make_keys
+from penstock.wire import Credentials, Endpoint, Message, PeerLost, WireOptions, make_credentials, make_keys
 from penstock.wire.message import VERSION, encode
 
 
@@ -30,10 +30,10 @@ def test_a_key_that_nobody_knows_is_refused(meeting: Meeting) -> None:
     _, b = meeting("a", "b")
     keys = make_keys()
     stranger = replace(b._credentials, name="a", keys=keys)
-    with Post(stranger, options=impatient()) as post:
-        post.meet("b", b.address)
+    with Endpoint(stranger, options=impatient()) as endpoint:
+        endpoint.meet("b", b.address)
         with pytest.raises(PeerLost, match=r"b did not answer 'echo' within 0\.6 s: .* refuses this task"):
-            post.channel("b").call(Message("echo"))
+            endpoint.channel("b").call(Message("echo"))
     assert b.refused >= 1
     assert b.flows() == []
 
@@ -41,10 +41,10 @@ def test_a_key_that_nobody_knows_is_refused(meeting: Meeting) -> None:
 def test_a_server_with_another_key_is_not_believed(meeting: Meeting) -> None:
     _, b = meeting("a", "b")
     b.serve("echo", echo)
-    with Post(make_credentials(["a", "b"])["a"], options=impatient()) as post:
-        post.meet("b", b.address)
+    with Endpoint(make_credentials(["a", "b"])["a"], options=impatient()) as endpoint:
+        endpoint.meet("b", b.address)
         with pytest.raises(PeerLost, match="b did not answer"):
-            post.channel("b").call(Message("echo"))
+            endpoint.channel("b").call(Message("echo"))
     assert b.flows() == []
 
 
@@ -52,10 +52,10 @@ def test_the_token_of_another_run_is_refused(meeting: Meeting) -> None:
     a, b = meeting("a", "b", security="token")
     b.serve("echo", echo)
     stranger = replace(a._credentials, token=make_credentials(["a"])["a"].token)
-    with Post(stranger, options=impatient(security="token")) as post:
-        post.meet("b", b.address)
+    with Endpoint(stranger, options=impatient(security="token")) as endpoint:
+        endpoint.meet("b", b.address)
         with pytest.raises(PeerLost, match="refuses this task"):
-            post.channel("b").call(Message("echo"))
+            endpoint.channel("b").call(Message("echo"))
     assert b.refused >= 1
     assert b.flows() == []
     assert a.channel("b").call(Message("echo")).kind == "back"
@@ -137,7 +137,7 @@ def test_nonsense_of_a_known_peer_harms_nobody(meeting: Meeting, security: str) 
 def test_nonsense_of_a_server_ends_in_its_time() -> None:
     run = make_credentials(["a", "b"])
     listener = socket.create_server(("127.0.0.1", 0))
-    with Post(run["a"], options=impatient(call_timeout=3.0)) as a, listener:
+    with Endpoint(run["a"], options=impatient(call_timeout=3.0)) as a, listener:
         a.meet("b", f"tcp://127.0.0.1:{listener.getsockname()[1]}")
         pending = a.channel("b").start(Message("echo"))
         with RawPeer.accept(listener, run["b"]) as raw:
@@ -165,7 +165,7 @@ def free_address() -> str:
 @pytest.mark.parametrize("met", [False, True])
 def test_a_peer_that_is_not_there_is_lost_in_time(met: bool) -> None:
     told = threading.Semaphore(0)
-    with Post(make_credentials(["a", "b"])["a"]) as a:
+    with Endpoint(make_credentials(["a", "b"])["a"]) as a:
         if met:
             a.meet("b", free_address())
         began = time.monotonic()
@@ -179,7 +179,7 @@ def test_a_peer_that_is_not_there_is_lost_in_time(met: bool) -> None:
 
 def test_a_call_waits_for_a_peer_to_be_met() -> None:
     run = make_credentials(["a", "b"])
-    with Post(run["a"]) as a, Post(run["b"]) as b:
+    with Endpoint(run["a"]) as a, Endpoint(run["b"]) as b:
         b.serve("echo", echo)
         pending = a.channel("b").start(Message("echo"), timeout=20)
         a.meet("b", b.address)
@@ -196,13 +196,13 @@ def test_a_peer_restarted_elsewhere_answers_the_same_call(security: str) -> None
         assert go.wait(20)
         return Message("too late")
 
-    with Post(run["a"], options=options) as a:
-        with Post(run["b"], options=options) as b:
+    with Endpoint(run["a"], options=options) as a:
+        with Endpoint(run["b"], options=options) as b:
             b.serve("rows", stuck)
             a.meet("b", b.address)
             pending = a.channel("b").start(Message("rows", arrays=(np.arange(50_000),)), timeout=20)
             assert asked.wait(20)
-            with Post(run["b"], options=options) as again:
+            with Endpoint(run["b"], options=options) as again:
                 again.serve("rows", echo)
                 a.meet("b", again.address)
                 answer = pending.result()
@@ -245,7 +245,7 @@ def server(credentials: Credentials, way: str) -> Iterator[tuple[subprocess.Pope
 def test_a_killed_process_is_replaced_in_the_middle_of_an_answer() -> None:
     run = make_credentials(["a", "b"])
     with (
-        Post(run["a"]) as a,
+        Endpoint(run["a"]) as a,
         server(run["b"], "stops") as (first, there),
         server(run["b"], "goes on") as (_, elsewhere),
     ):
@@ -304,7 +304,7 @@ def test_a_caller_that_is_gone_stops_the_stream(meeting: Meeting) -> None:
             ended.set()
 
     b.serve("endless", endless)
-    with Post(b._credentials) as caller:
+    with Endpoint(b._credentials) as caller:
         caller.meet("b", b.address)
         assert next(caller.channel("b").start(Message("endless")).parts()).kind == "part"
     assert ended.wait(20)
@@ -344,7 +344,7 @@ def test_answers_on_their_way_leave_before_the_end(meeting: Meeting, security: s
 def test_a_handler_that_never_ends_does_not_hold_up_closing(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("penstock.wire.serving._PATIENCE", 0.05)
+    monkeypatch.setattr("penstock.wire.request_server._PATIENCE", 0.05)
     a, b = meeting("a", "b", handler_threads=1)
     begun, go = threading.Event(), threading.Event()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from meetings import Cable, Meeting, echo, until
 
-from penstock.wire import Message, Post
+from penstock.wire import Endpoint, Message
 from penstock.wire.transport.layout import RECORD_BYTES
 
 
@@ -66,14 +66,14 @@ def test_closing_ends_the_threads(meeting: Meeting) -> None:
     a, b = meeting("a", "b", io_threads=3)
     b.serve("echo", echo)
     a.channel("b").call(Message("echo", arrays=(np.zeros(RECORD_BYTES),)))
-    for post in (a, b):
-        post.close()
+    for endpoint in (a, b):
+        endpoint.close()
     assert not [thread for thread in threading.enumerate() if "seals" in thread.name]
 
 
 def test_a_post_has_threads_by_its_cores(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     for cores, expected in ((1, 0), (2, 0), (4, 1), (16, 4), (96, 4)):
         monkeypatch.setattr("os.sched_getaffinity", lambda pid, cores=cores: set(range(cores)), raising=False)
-        (post,) = meeting("a")
-        assert isinstance(post, Post)
-        assert len(post._workers._threads) == expected
+        (endpoint,) = meeting("a")
+        assert isinstance(endpoint, Endpoint)
+        assert len(endpoint._workers._threads) == expected

@@ -33,7 +33,7 @@ def sampling_command(
 
     Example: penstock bench sampling --graph data/arxiv
     """
-    from penstock.cost.sampling import measure_sampling, seed_batches
+    from penstock.cost.sampling_rate import measure_sampling, seed_batches
     from penstock.graph.blocks import default_threads
 
     opened = _opened(graph, unchecked)
@@ -60,8 +60,8 @@ def training_command(
 
     Example: penstock bench training --graph data/arxiv --hidden 64
     """
-    from penstock.cost.sampling import seed_batches
-    from penstock.cost.training import loaded, measure_epoch, measure_steps, sage_step
+    from penstock.cost.sampling_rate import seed_batches
+    from penstock.cost.step_time import loaded, measure_epoch, measure_steps, sage_step
 
     opened, numbers = _opened(graph, unchecked), _numbers(fanouts)
     chosen = seed_batches(opened, batch_size, batches)

@@ -15,7 +15,7 @@ from penstock.quantities import counted
 
 if TYPE_CHECKING:
     from penstock.cluster.document import Machine
-    from penstock.cluster.shaping import Classes, Standing
+    from penstock.cluster.shaping import Classes, InterfaceQueue
 
 net = typer.Typer(no_args_is_help=True, help="Give flows of a run their shares of a network interface (Linux, root).")
 
@@ -46,13 +46,13 @@ def show_command(
 
     if cluster is None and (machine is not None or groups is not None or router):
         raise PenstockError("--machine, --router and --groups belong to a cluster: name its file with --cluster.")
-    standing = look(device)
+    queue = look(device)
     planned = None if cluster is None else _planned(device, cluster, machine, router, groups)[1]
     if as_json:
         classes = [] if planned is None else _class_fields(planned)
-        print_json({"device": device, **_standing_fields(standing), "planned": classes})
+        print_json({"device": device, **_queue_fields(queue), "planned": classes})
         return
-    _print_standing(device, standing)
+    _print_queue(device, queue)
     if planned is not None:
         _print_planned(planned)
 
@@ -74,9 +74,9 @@ def apply_command(
     """
     from penstock.cluster.shaping import carry_out, clear_commands, set_commands
 
-    standing = _standing(device, force)
+    queue = _own_queue(device, force)
     chosen, planned = _planned(device, cluster, machine, router, groups)
-    commands = [*(clear_commands(device) if standing.made else []), *set_commands(planned, device)]
+    commands = [*(clear_commands(device) if queue.made else []), *set_commands(planned, device)]
     if yes:
         carry_out(device, commands)
     lines = [shlex.join(command) for command in commands]
@@ -101,28 +101,28 @@ def clear_command(
     """
     from penstock.cluster.shaping import carry_out, clear_commands
 
-    standing = _standing(device, force)
-    commands = clear_commands(device) if standing.made else []
+    queue = _own_queue(device, force)
+    commands = clear_commands(device) if queue.made else []
     if yes:
         carry_out(device, commands)
     lines = [shlex.join(command) for command in commands]
     if as_json:
         cleared = yes and bool(commands)
-        print_json({"device": device, **_standing_fields(standing), "commands": lines, "cleared": cleared})
+        print_json({"device": device, **_queue_fields(queue), "commands": lines, "cleared": cleared})
     elif commands:
         _print_commands(lines, yes)
     else:
-        print(f"{device} has nothing of penstock's ({standing.kind} {standing.handle}).")
+        print(f"{device} has nothing of penstock's ({queue.kind} {queue.handle}).")
 
 
-def _standing(device: str, force: bool) -> "Standing":
+def _own_queue(device: str, force: bool) -> "InterfaceQueue":
     """What an interface has, if that may be removed."""
     from penstock.cluster.shaping import look, refuse_foreign
 
-    standing = look(device)
+    queue = look(device)
     if not force:
-        refuse_foreign(standing, device)
-    return standing
+        refuse_foreign(queue, device)
+    return queue
 
 
 def _planned(
@@ -159,21 +159,21 @@ def _class_fields(planned: "Classes") -> list[dict[str, Any]]:
     ]
 
 
-def _standing_fields(standing: "Standing") -> dict[str, Any]:
+def _queue_fields(queue: "InterfaceQueue") -> dict[str, Any]:
     return {
-        "kind": standing.kind,
-        "handle": standing.handle,
-        "ours": standing.ours,
-        "classes": [asdict(each) for each in standing.classes],
+        "kind": queue.kind,
+        "handle": queue.handle,
+        "ours": queue.ours,
+        "classes": [asdict(each) for each in queue.classes],
     }
 
 
-def _print_standing(device: str, standing: "Standing") -> None:
-    whose = "set by penstock" if standing.ours else "set by someone else" if standing.foreign else "the kernel's own"
-    print(f"{device}: {standing.kind} {standing.handle}, {whose}")
-    if standing.classes:
+def _print_queue(device: str, queue: "InterfaceQueue") -> None:
+    whose = "set by penstock" if queue.ours else "set by someone else" if queue.foreign else "the kernel's own"
+    print(f"{device}: {queue.kind} {queue.handle}, {whose}")
+    if queue.classes:
         table = Table("class", "rate", "ceiling", "sent bytes", "packets", "waited", "dropped", box=None)
-        for each in standing.classes:
+        for each in queue.classes:
             counts = (short(count) for count in (each.bytes, each.packets, each.overlimits, each.dropped))
             table.add_row(each.number, each.rate, each.ceiling, *counts)
         Console().print(table)

@@ -72,7 +72,7 @@ def short(count: float) -> str:
     return f"{count:.3g}G"
 
 
-class Measured:
+class MeasuredCommand:
     """Wall seconds and peak memory of a command."""
 
     def __init__(self) -> None:
@@ -85,9 +85,9 @@ class Measured:
 
 
 @contextmanager
-def measured() -> Iterator[Measured]:
+def measured() -> Iterator[MeasuredCommand]:
     """Time a block and read the peak resident memory, this process's or a child's, at its end."""
-    result = Measured()
+    result = MeasuredCommand()
     forget_peak()
     start = time.perf_counter()
     yield result

@@ -10,7 +10,7 @@ from rich.table import Table
 from penstock.cli.output import (
     ForceOption,
     JsonOption,
-    Measured,
+    MeasuredCommand,
     SeedOption,
     ThreadsOption,
     UncheckedOption,
@@ -111,7 +111,7 @@ def _compare(graph: str, base: "Cut", methods: str, threads: int | None, uncheck
 def _named_cut(base: "Cut", name: str) -> "Cut":
     from dataclasses import replace
 
-    from penstock.partition.cutting import REFINEMENTS
+    from penstock.partition.assignment import REFINEMENTS
     from penstock.partition.methods import method_named
 
     method, _, refine = name.partition("+")
@@ -134,7 +134,7 @@ def _load(graph: str, unchecked: bool) -> "Graph":
     return load(graph, unchecked=unchecked)
 
 
-def _fields(how: "Cut", metrics: "Metrics", cost: Measured) -> dict[str, Any]:
+def _fields(how: "Cut", metrics: "Metrics", cost: MeasuredCommand) -> dict[str, Any]:
     """The JSON interface of a cut."""
     return {
         "method": how.method,

@@ -8,17 +8,17 @@ from typing import Any, NoReturn
 
 from penstock.cluster.launch import Handle, Launcher
 from penstock.cluster.layout import CONTROLLER, Layout, TaskSpec
-from penstock.cluster.meeting import Meeting
-from penstock.cluster.reports import Beat, Failed, Here, Result, Step
+from penstock.cluster.rendezvous import Rendezvous
+from penstock.cluster.reports import Beat, Failed, Registered, Result, StepReport
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.progress import Progress
 from penstock.store.parts.requests import Request, checked
-from penstock.wire import Credentials, Message, Post, coflow_figures, make_credentials, read_tallies
+from penstock.wire import Credentials, Endpoint, Message, coflow_figures, make_credentials, read_tallies
 
 _LOOK = 0.02
 """Seconds between two looks at the tasks."""
-_QUEUED: dict[str, type[Request] | None] = {"progress": Step, "facts": None, "result": Result, "failed": Failed}
+_QUEUED: dict[str, type[Request] | None] = {"progress": StepReport, "facts": None, "result": Result, "failed": Failed}
 """What waits for the controller's own thread, by what it must look like."""
 _LEAVING = 10.0
 """Seconds that tasks have to end once the run is over."""
@@ -101,7 +101,7 @@ class Controller:
         self.recoveries: list[dict[str, Any]] = []
         self._heard: queue.SimpleQueue[tuple[str, Message]] = queue.SimpleQueue()
         self._credentials = make_credentials([CONTROLLER, *self.tasks])
-        self._meeting = Meeting(self._layout.world)
+        self._meeting = Rendezvous(self._layout.world)
         self.facts: dict[str, Any] = {}
         self._result: dict[str, Any] | None = None
         self._asked = False
@@ -110,8 +110,8 @@ class Controller:
     def run(self, stop: Callable[[], bool], started: Callable[[dict[str, Any]], None]) -> Outcome:
         """Start everything and see it through. `started` hears the first worker's facts of the run."""
         own: Credentials = self._credentials[CONTROLLER]
-        with Post(own, self._interface(), self._template.cluster.wire, handler_threads=4) as post:
-            self._post = post
+        with Endpoint(own, self._interface(), self._template.cluster.wire, handler_threads=4) as endpoint:
+            self._endpoint = endpoint
             self._serve()
             try:
                 for task in self.tasks.values():
@@ -150,12 +150,12 @@ class Controller:
     def _serve(self) -> None:
         """Answers that need no thought are given by the wire's threads; the rest waits for the controller's own."""
         for kind, handler in self._meeting.handlers().items():
-            self._post.serve(kind, handler)
-        self._post.serve("here", self._here)
-        self._post.serve("beat", self._beat)
-        self._post.serve("observed", self._observed)
+            self._endpoint.serve(kind, handler)
+        self._endpoint.serve("here", self._here)
+        self._endpoint.serve("beat", self._beat)
+        self._endpoint.serve("observed", self._observed)
         for kind in _QUEUED:
-            self._post.serve(kind, self._queue)
+            self._endpoint.serve(kind, self._queue)
 
     def _queue(self, message: Message, sender: str) -> Message:
         form = _QUEUED[message.kind]
@@ -166,7 +166,7 @@ class Controller:
         return Message("heard")
 
     def _here(self, message: Message, sender: str) -> Message:
-        task, told = self.tasks[sender], checked(message, Here)
+        task, told = self.tasks[sender], checked(message, Registered)
         if told.incarnation == task.incarnation:
             task.address, task.heard, task.ready = told.address, time.monotonic(), told.ready
             self._heard.put((sender, message))
@@ -230,7 +230,7 @@ class Controller:
                 "task": task.spec,
                 "incarnation": task.incarnation,
                 "credentials": self._credentials[task.spec.id].to_json(),
-                "controller": self._post.address,
+                "controller": self._endpoint.address,
                 "addresses": self._addresses(),
             }
         )
@@ -295,8 +295,8 @@ class Controller:
         """To whoever is there; nobody waits for those who are not."""
         for task in self.tasks.values():
             if task.address:
-                channel = self._post.channel(task.spec.id, "orders")
-                self._post.meet(task.spec.id, task.address)
+                channel = self._endpoint.channel(task.spec.id, "orders")
+                self._endpoint.meet(task.spec.id, task.address)
                 channel.start(Message("tell", body), self._failure.patience)
 
     def _dismiss(self) -> None:

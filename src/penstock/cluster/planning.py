@@ -14,16 +14,16 @@ from penstock.cost.profile import Profile, read_profile
 from penstock.errors import PenstockError, nearest
 from penstock.graph.blocks import default_threads
 from penstock.plan.bottleneck import bottleneck_of
-from penstock.plan.buying import changes_of
-from penstock.plan.comparing import Comparison, Trial
+from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedTask, Predicted
 from penstock.plan.machines import Machines
 from penstock.plan.placement import PLACEMENTS, Budget
-from penstock.plan.training import Shape
+from penstock.plan.training_workload import TrainingShape
+from penstock.plan.upgrades import changes_of
 from penstock.progress import Progress
 from penstock.simulate.rates import POLICIES
 from penstock.train.job import Job
-from penstock.train.running import found_anywhere
+from penstock.train.run import found_anywhere
 
 _BYTES = 1e9 / 8
 """In a gigabit."""
@@ -126,9 +126,9 @@ def machines_of(cluster: ClusterDocument, measured_rate: float) -> Machines:
     )
 
 
-def shape_of(cluster: ClusterDocument, job: Job) -> Shape:
+def shape_of(cluster: ClusterDocument, job: Job) -> TrainingShape:
     """How a run on a cluster is set up."""
-    return Shape(
+    return TrainingShape(
         stores=[f"store-{machine.name}" for machine in cluster.machines],
         samplers=cluster.samplers,
         servers=cluster.servers if cluster.reduce == "servers" else 0,

@@ -10,17 +10,17 @@ import numpy as np
 from penstock.cluster.controller import Controller, Task
 from penstock.cluster.document import ClusterDocument, Machine
 from penstock.cluster.launch import make_launcher
-from penstock.cluster.running import cut_for, template_of
+from penstock.cluster.run import cut_for, template_of
 from penstock.cluster.tasks.worker import WARMING
-from penstock.cost.profile import Profile, SmallerBatches, Spread, TaskCost, deciding
-from penstock.cost.scaling import SCALED_SAMPLERS
+from penstock.cost.profile import CostSpread, Profile, SmallerBatches, TaskCost, deciding
+from penstock.cost.scaled_profile import SCALED_SAMPLERS
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.partition import open_partition
 from penstock.progress import Progress
 from penstock.train.job import Job
+from penstock.train.run import found_anywhere
 from penstock.train.run_folder import RunFolder
-from penstock.train.running import found_anywhere
 from penstock.train.surroundings import polite_interrupt
 
 _SEATS = "workers-of-the-profile"
@@ -138,9 +138,9 @@ def _profile(job: Job, controller: Controller, bench: ClusterDocument, iteration
     found = [task.observed for task in workers]
     served = found[0]["served"]
     costs = {
-        "sampler": TaskCost(seconds=_together(found, "sample"), memory_gb=_memory(workers)),
-        "gather": TaskCost(seconds=_together(found, "gather", "transfer")),
-        "worker": TaskCost(seconds=_together(found, "compute"), cores=2, memory_gb=_memory(workers)),
+        "sampler": TaskCost(seconds=_worker_group(found, "sample"), memory_gb=_memory(workers)),
+        "gather": TaskCost(seconds=_worker_group(found, "gather", "transfer")),
+        "worker": TaskCost(seconds=_worker_group(found, "compute"), cores=2, memory_gb=_memory(workers)),
         "store": TaskCost(seconds=_served(stores, served, len(workers) * iterations), memory_gb=_memory(stores)),
     }
     if servers:
@@ -158,7 +158,7 @@ def _profile(job: Job, controller: Controller, bench: ClusterDocument, iteration
         lists=_matrix(found, "lists", names),
         features=_matrix(found, "features", names),
         blocks=[float(np.mean(each["blocks"])) for each in found],
-        sizes=Spread.of(sizes).shape,
+        sizes=CostSpread.of(sizes).shape,
         embeddings=_matrix(found, "embeddings", names),
         gradients=float(found[0]["weights"]),
         cluster=set_up(bench),
@@ -172,14 +172,14 @@ def set_up(cluster: ClusterDocument) -> dict[str, Any]:
     return {"wire_type": cluster.wire_type, "reduce": cluster.reduce, "servers": servers}
 
 
-def _together(found: Iterable[dict[str, Any]], *stages: str) -> Spread:
+def _worker_group(found: Iterable[dict[str, Any]], *stages: str) -> CostSpread:
     """Seconds an iteration of some stages, of all workers."""
-    return Spread.of(np.concatenate([np.sum([each["seconds"][stage] for stage in stages], 0) for each in found]))
+    return CostSpread.of(np.concatenate([np.sum([each["seconds"][stage] for stage in stages], 0) for each in found]))
 
 
-def _served(tasks: list[Task], seconds: dict[str, float], iterations: int) -> Spread:
+def _served(tasks: list[Task], seconds: dict[str, float], iterations: int) -> CostSpread:
     """Seconds a task and iteration; a server or store does not know which iteration it works for."""
-    return Spread(mean=max(0.0, sum(seconds[task.spec.id] for task in tasks)) / len(tasks) / iterations)
+    return CostSpread(mean=max(0.0, sum(seconds[task.spec.id] for task in tasks)) / len(tasks) / iterations)
 
 
 def _memory(tasks: list[Task]) -> float:

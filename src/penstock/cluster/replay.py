@@ -11,9 +11,9 @@ from penstock.cluster.planning import comparison_of
 from penstock.cost.profile import Profile
 from penstock.errors import PenstockError, nearest
 from penstock.graph.documents import first_problem
-from penstock.plan.comparing import Comparison
+from penstock.plan.comparison import Comparison
 from penstock.plan.document import Plan
-from penstock.plan.placement import Placed
+from penstock.plan.placement import PlacedUnits
 from penstock.simulate.amounts import Amounts
 from penstock.simulate.rates import POLICIES
 from penstock.simulate.scenario import Scenario
@@ -61,7 +61,7 @@ def _comparison(plan: Plan) -> Comparison:
     return comparison_of(job, cluster, profile, plan.seed, chosen_for_plan(job.device, cluster)[1])
 
 
-def _placed(plan: Plan, run: Comparison) -> Placed:
+def _placed(plan: Plan, run: Comparison) -> PlacedUnits:
     """Where the plan says that tasks run, checked against the tasks and machines of its run."""
     numbers = {name: number for number, name in enumerate(run.machines.names)}
     planned = plan.machine_of()
@@ -74,4 +74,4 @@ def _placed(plan: Plan, run: Comparison) -> Placed:
         if planned[own] not in numbers:
             raise PenstockError(f"The plan places {own} on {planned[own]!r}{nearest(planned[own], numbers)}")
         places[task] = numbers[planned[own]]
-    return Placed(plan.placement, places, 0.0, 0, 0, 0.0)
+    return PlacedUnits(plan.placement, places, 0.0, 0, 0, 0.0)

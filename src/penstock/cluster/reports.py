@@ -13,7 +13,7 @@ Name = Annotated[str, Field(max_length=512)]
 Incarnation = Annotated[int, Field(ge=0)]
 
 
-class Here(Request):
+class Registered(Request):
     """A task has started and listens at an address."""
 
     address: Annotated[str, Field(pattern=f"^{ADDRESS.pattern}$")]
@@ -32,7 +32,7 @@ class Beat(Request):
     flows: dict[Name, Annotated[list[Amount], Field(min_length=2, max_length=2)]] | None = None
 
 
-class Step(Request):
+class StepReport(Request):
     """Progress of the first worker, for whoever watches the run."""
 
     what: Literal["start", "advance", "finish", "status", "note"]

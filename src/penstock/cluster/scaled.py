@@ -6,8 +6,8 @@ import numpy as np
 
 from penstock.cluster.document import ClusterDocument
 from penstock.cost.profile import Profile
-from penstock.cost.scaling import SCALED_SAMPLERS, scaled_profile
-from penstock.cost.work import Work, count_work
+from penstock.cost.scaled_profile import SCALED_SAMPLERS, scaled_profile
+from penstock.cost.work import TaskWork, count_work
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
@@ -64,7 +64,7 @@ def _check_scalable(job: Job, graph: Graph) -> None:
         )
 
 
-def _work(job: Job, graph: Graph, part_of: Array, parts: int, workers: int) -> Work:
+def _work(job: Job, graph: Graph, part_of: Array, parts: int, workers: int) -> TaskWork:
     (nodes,) = graph.nodes.values()
     source = make_batch_source(job, graph, np.asarray(nodes.splits["train"]))
     (name,) = graph.node_types

@@ -3,7 +3,7 @@
 `sampling` and `training` give the rows that `penstock bench` and the benchmarks show.
 """
 
-from penstock.cost.sampling import SamplingRow, measure_sampling
-from penstock.cost.training import TrainingRow, measure_epoch, measure_steps
+from penstock.cost.sampling_rate import SamplingRow, measure_sampling
+from penstock.cost.step_time import TrainingRow, measure_epoch, measure_steps
 
 __all__ = ["SamplingRow", "TrainingRow", "measure_epoch", "measure_sampling", "measure_steps"]

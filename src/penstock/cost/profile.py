@@ -48,7 +48,7 @@ DECIDING = (
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Spread(StrictDocument):
+class CostSpread(StrictDocument):
     """An amount that differs from iteration to iteration."""
 
     mean: Amount
@@ -57,7 +57,7 @@ class Spread(StrictDocument):
     )
 
     @classmethod
-    def of(cls, values: Sequence[float] | Array) -> "Spread":
+    def of(cls, values: Sequence[float] | Array) -> "CostSpread":
         """What was measured."""
         found = np.asarray(values, np.float64)
         mean = float(found.mean()) if len(found) else 0.0
@@ -72,12 +72,12 @@ class Spread(StrictDocument):
 class TaskCost(StrictDocument):
     """One task of a kind."""
 
-    seconds: Spread = Field(description="processor seconds an iteration, on the machine that was measured")
+    seconds: CostSpread = Field(description="processor seconds an iteration, on the machine that was measured")
     cores: Amount = Field(default=1.0, description="cores that it keeps busy at most")
     memory_gb: Amount = Field(default=0.0, description="largest resident memory")
 
 
-class Measured(StrictDocument):
+class MeasuredSetup(StrictDocument):
     """The size of a cluster that a profile was measured at."""
 
     parts: int = Field(ge=1)
@@ -115,7 +115,7 @@ class Profile(StrictDocument):
     cluster: dict[str, Any] = Field(default={}, description="how rows travelled and gradients were summed")
     gradients: Amount = Field(description="bytes of all gradients, and of all weights")
     smaller: SmallerBatches | None = Field(default=None, description="the same, measured with smaller batches")
-    scaled_from: Measured | None = Field(
+    scaled_from: MeasuredSetup | None = Field(
         default=None, description="where the amounts were measured, if these are predicted from there"
     )
     rate: Amount = Field(default=0.0, description="bytes/s that pulls reached where they were measured")

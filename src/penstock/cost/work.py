@@ -15,7 +15,7 @@ Draw = Callable[[Array, Planned], MiniBatch]
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class TaskWork:
     """Means over some iterations."""
 
     vertices: Array
@@ -34,7 +34,7 @@ class Work:
         return int(self.vertices.shape[1])
 
 
-def count_work(draw: Draw, batches: Iterable[Planned], part_of: Array, parts: int, workers: int) -> Work:
+def count_work(draw: Draw, batches: Iterable[Planned], part_of: Array, parts: int, workers: int) -> TaskWork:
     """Draw every worker's share of some batches, and count what it reads from each part.
 
     `part_of` is the part of every vertex. Seeds are shared as in a run: ordered by part, in equal ranges.
@@ -52,7 +52,7 @@ def count_work(draw: Draw, batches: Iterable[Planned], part_of: Array, parts: in
             for block in batch.blocks:
                 drawn = 1.0 + np.diff(block.indptr)
                 entries[:, rank] += np.bincount(owner[: block.num_dst], weights=drawn, minlength=parts)
-    return Work(vertices / max(count, 1), entries / max(count, 1))
+    return TaskWork(vertices / max(count, 1), entries / max(count, 1))
 
 
 def _shares(seeds: Array, part_of: Array, workers: int) -> list[Array]:

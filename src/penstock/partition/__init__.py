@@ -3,8 +3,8 @@
 `methods` decide, `refine` improves, `metrics` judges, `writer` carries out, `book` answers questions afterwards.
 """
 
+from penstock.partition.assignment import Assigned, Cut, assign, cut
 from penstock.partition.book import Book
-from penstock.partition.cutting import Assigned, Cut, assign, cut
 from penstock.partition.folder import Partition, open_partition
 from penstock.partition.metrics import Metrics, measure
 from penstock.partition.stitch import stitch

@@ -8,7 +8,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import SPLITS
 from penstock.kernels import njit
-from penstock.partition.whole import Whole
+from penstock.partition.whole import WholeAdjacency
 
 KNOWN = ("vertices", "edges", *SPLITS, "types")
 
@@ -33,12 +33,12 @@ class Constraints:
         return {name: float(load.max() / mean) for name, load, mean in zip(self.names, loads, means, strict=True)}
 
 
-def default_names(whole: Whole) -> list[str]:
+def default_names(whole: WholeAdjacency) -> list[str]:
     """Vertices and edges, and train vertices where there are any."""
     return ["vertices", "edges", *(["train"] if _split_mask(whole, "train").any() else [])]
 
 
-def constraints_of(whole: Whole, names: list[str]) -> Constraints:
+def constraints_of(whole: WholeAdjacency, names: list[str]) -> Constraints:
     """The weights of the named constraints; `types` stands for one constraint per node type."""
     found: dict[str, Array] = {}
     for name in names:
@@ -46,7 +46,7 @@ def constraints_of(whole: Whole, names: list[str]) -> Constraints:
     return Constraints(list(found), np.stack(list(found.values())))
 
 
-def _weights(whole: Whole, name: str) -> dict[str, Array]:
+def _weights(whole: WholeAdjacency, name: str) -> dict[str, Array]:
     if name == "vertices":
         return {name: np.ones(whole.count, np.int32)}
     if name == "edges":
@@ -63,7 +63,7 @@ def _weights(whole: Whole, name: str) -> dict[str, Array]:
     raise PenstockError(f"--balance does not know {name!r}: use any of {', '.join(KNOWN)}.")
 
 
-def _split_mask(whole: Whole, name: str) -> Array:
+def _split_mask(whole: WholeAdjacency, name: str) -> Array:
     mask = np.zeros(whole.count, np.bool_)
     for kind, nodes in whole.graph.nodes.items():
         if name in nodes.splits:
@@ -71,7 +71,7 @@ def _split_mask(whole: Whole, name: str) -> Array:
     return mask
 
 
-def _type_mask(whole: Whole, kind: str) -> Array:
+def _type_mask(whole: WholeAdjacency, kind: str) -> Array:
     mask = np.zeros(whole.count, np.int32)
     mask[whole.offsets[kind] : whole.offsets[kind] + whole.graph.nodes[kind].count] = 1
     return mask

@@ -11,7 +11,7 @@ from penstock.partition.methods.metis import part_adjacency
 from penstock.partition.metis_library import metis_library
 from penstock.partition.problem import Problem
 from penstock.partition.refine.repair import repaired
-from penstock.partition.whole import Whole
+from penstock.partition.whole import WholeAdjacency
 
 
 def assign_trainers(problem: Problem, assignment: Array, trainers: int) -> Array:
@@ -35,7 +35,7 @@ def assign_trainers(problem: Problem, assignment: Array, trainers: int) -> Array
     return labels
 
 
-def trainer_constraints(whole: Whole) -> Constraints:
+def trainer_constraints(whole: WholeAdjacency) -> Constraints:
     """What trainers should share equally: vertices, and the train vertices that set their work."""
     return constraints_of(whole, [name for name in default_names(whole) if name != "edges"])
 
@@ -60,7 +60,7 @@ def _least_cut(problem: Problem, assignment: Array, wanted: Constraints, trainer
             weights = np.ascontiguousarray(wanted.weights[:, members])
             found = part_adjacency(inside, weights, trainers, problem.tolerance, problem.seed)
             share = Problem(
-                Whole(problem.whole.graph, {}, inside.indptr, inside.indices),
+                WholeAdjacency(problem.whole.graph, {}, inside.indptr, inside.indices),
                 trainers,
                 Constraints(wanted.names, weights),
                 problem.tolerance,

@@ -7,7 +7,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.partition.constraints import Constraints
-from penstock.partition.whole import Whole
+from penstock.partition.whole import WholeAdjacency
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Metrics:
         return asdict(self) | {"max_send": self.max_send, "max_recv": self.max_recv}
 
 
-def measure(whole: Whole, assignment: Array, parts: int, constraints: Constraints) -> Metrics:
+def measure(whole: WholeAdjacency, assignment: Array, parts: int, constraints: Constraints) -> Metrics:
     """All metrics in one pass over the edges and one over the vertices."""
     readers = np.zeros((whole.count, (parts + 63) // 64), np.uint64)
     cut = _mark_readers(whole.indptr, whole.indices, assignment, readers)

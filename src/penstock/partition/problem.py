@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.partition.constraints import Constraints
-from penstock.partition.whole import Whole
+from penstock.partition.whole import WholeAdjacency
 from penstock.progress import SILENT, Progress
 
 
@@ -15,7 +15,7 @@ from penstock.progress import SILENT, Progress
 class Problem:
     """Assign every vertex of `whole` to one of `parts` parts."""
 
-    whole: Whole
+    whole: WholeAdjacency
     parts: int
     constraints: Constraints
     tolerance: float = 1.05

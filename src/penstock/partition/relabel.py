@@ -6,7 +6,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
-from penstock.partition.whole import Whole
+from penstock.partition.whole import WholeAdjacency
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,9 @@ class Relabelling:
     """parts * trainers + 1 first new IDs."""
 
 
-def relabel(whole: Whole, assignment: Array, trainer: Array, parts: int, trainers: int) -> dict[str, Relabelling]:
+def relabel(
+    whole: WholeAdjacency, assignment: Array, trainer: Array, parts: int, trainers: int
+) -> dict[str, Relabelling]:
     """The maps of every node type. Small keys sort by radix, in one or two passes."""
     groups = parts * trainers
     dtype = np.min_scalar_type(groups)

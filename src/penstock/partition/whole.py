@@ -13,7 +13,7 @@ from penstock.kernels import njit
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeAdjacency:
     """In-neighbour lists over all vertices, type after type.
 
     With one node and one edge type these are the graph's own mapped arrays; otherwise a merged copy of the topology.
@@ -34,7 +34,7 @@ class Whole:
         return {name: values[start : start + self.graph.nodes[name].count] for name, start in self.offsets.items()}
 
 
-def whole_of(graph: Graph) -> Whole:
+def whole_of(graph: Graph) -> WholeAdjacency:
     """All vertices of a graph, numbered type after type."""
     if graph.is_part:
         raise PenstockError(f"Graph {graph.name!r} is a part of a cut graph: partition the whole graph instead.")
@@ -46,8 +46,8 @@ def whole_of(graph: Graph) -> Whole:
     for edge_type in graph.edges:
         check_order(graph, edge_type)
     if graph.is_homogeneous and graph.edges:
-        return Whole(graph, offsets, graph.indptr, graph.indices)
-    return Whole(graph, offsets, *_merged_lists(graph, offsets, total))
+        return WholeAdjacency(graph, offsets, graph.indptr, graph.indices)
+    return WholeAdjacency(graph, offsets, *_merged_lists(graph, offsets, total))
 
 
 def _merged_lists(graph: Graph, offsets: dict[str, int], total: int) -> tuple[Array, Array]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from penstock.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.pipeline.carrying import HostCarrier
     from penstock.pipeline.flow import Flow, Stage, StageError
-    from penstock.pipeline.loading import Loader
+    from penstock.pipeline.host_carrier import HostCarrier
+    from penstock.pipeline.loader import Loader
     from penstock.pipeline.options import PipelineOptions
     from penstock.pipeline.schedule import Planned, Position, Schedule
 
@@ -32,13 +32,13 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "penstock.pipeline.carrying": ("HostCarrier",),
+        "penstock.pipeline.host_carrier": ("HostCarrier",),
         "penstock.pipeline.flow": (
             "Flow",
             "Stage",
             "StageError",
         ),
-        "penstock.pipeline.loading": ("Loader",),
+        "penstock.pipeline.loader": ("Loader",),
         "penstock.pipeline.options": ("PipelineOptions",),
         "penstock.pipeline.schedule": (
             "Planned",

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.pipeline.buffers import BufferPool
-from penstock.pipeline.carrying import Scale, gather_fields
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.host_carrier import Scale, gather_fields
+from penstock.pipeline.loader import Batch
 from penstock.sampling.block import TypedBlock
 from penstock.sampling.device.block import DeviceBlock, on_device
 from penstock.sampling.device.neighbours import on_stream, side_stream

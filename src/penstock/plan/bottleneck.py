@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from penstock.quantities import percent
-from penstock.simulate.critical import Step, critical_path
+from penstock.simulate.critical import CriticalStep, critical_path
 from penstock.simulate.timeline import Timeline
 
 _WORK = {
@@ -39,7 +39,7 @@ class _Owners:
         self._tasks = {name: number for number, name in enumerate(load.task_names)}
         self._flows = {name: number for number, name in enumerate(load.flow_names)}
 
-    def of(self, step: Step) -> tuple[str, str, str]:
+    def of(self, step: CriticalStep) -> tuple[str, str, str]:
         """(who, spends or waits, on or for what) in a step."""
         if step.name in self._tasks:
             task = int(self._load.beside[self._tasks[step.name]])

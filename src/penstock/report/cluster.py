@@ -5,7 +5,7 @@ from typing import Any
 
 from penstock.quantities import counted, signed_percent
 from penstock.report.markup import card, cut, pairs, table
-from penstock.report.run_folder import Run
+from penstock.report.run_folder import RunRecord
 from penstock.report.values import mapping, number, whole
 from penstock.report.words import mebibytes, seconds
 
@@ -14,13 +14,13 @@ _MOST_TASKS = 64
 _LONGEST = 60
 
 
-def cluster_cards(run: Run) -> list[str]:
+def cluster_cards(run: RunRecord) -> list[str]:
     """None for a run on one machine."""
     tasks = [mapping(task) for task in _list(run.result.get("tasks"))]
     return [_plan_card(run), _tasks_card(run, tasks), _traffic_card(run)] if tasks else []
 
 
-def _plan_card(run: Run) -> str:
+def _plan_card(run: RunRecord) -> str:
     """What a plan had said beside what happened; nothing for a run without one."""
     said = mapping(run.result.get("predicted"))
     foretold = number(said.get("epoch_s"))
@@ -40,7 +40,7 @@ def _plan_card(run: Run) -> str:
     return card("Plan", pairs(rows), escape(about))
 
 
-def _tasks_card(run: Run, tasks: list[dict[str, Any]]) -> str:
+def _tasks_card(run: RunRecord, tasks: list[dict[str, Any]]) -> str:
     rows = [
         [
             _text(task.get("id")),
@@ -58,7 +58,7 @@ def _tasks_card(run: Run, tasks: list[dict[str, Any]]) -> str:
     return card("Tasks", body, escape(about), foot=escape(foot))
 
 
-def _traffic_card(run: Run) -> str:
+def _traffic_card(run: RunRecord) -> str:
     received, least = number(run.result.get("bytes_received")), number(run.result.get("bytes_minimum"))
     rows = []
     if received is not None:
@@ -77,7 +77,7 @@ def _traffic_card(run: Run) -> str:
     return card("Traffic", body) if rows or shown else ""
 
 
-def _coflows(run: Run) -> str:
+def _coflows(run: RunRecord) -> str:
     """What belonged together, and how long it took from its first request to its last answer."""
     found = [mapping(each) for each in _list(run.result.get("coflows"))]
     shown = [

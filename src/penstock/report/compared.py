@@ -14,7 +14,7 @@ _UNDERSTOOD = "a plan, a run folder, or what `penstock train`, `plan` or `simula
 
 
 @dataclass(frozen=True)
-class Subject:
+class ComparedDocument:
     """One of the things that are compared; `quantities` are in seconds, bytes, MiB, shares or counts, by name."""
 
     name: str
@@ -33,25 +33,25 @@ class Difference:
     """None where the first value is 0."""
 
 
-def read_subject(path: Path) -> Subject:
+def read_subject(path: Path) -> ComparedDocument:
     """The plan, run or simulation at a path."""
     if path.is_dir():
         if not (path / "run.json").is_file():
             raise PenstockError(f"{path} is a folder without run.json: name {_UNDERSTOOD}.")
-        return Subject(str(path), "run", _of_run(mapping(_read(path / "run.json").get("result"))))
+        return ComparedDocument(str(path), "run", _of_run(mapping(_read(path / "run.json").get("result"))))
     document = _read(path)
     if document.get("format") == "penstock-run":
-        return Subject(str(path), "run", _of_run(mapping(document.get("result"))))
+        return ComparedDocument(str(path), "run", _of_run(mapping(document.get("result"))))
     if document.get("format") == "penstock-plan" or {"predicted", "compared", "placement"} <= set(document):
-        return Subject(str(path), "plan", _of_plan(document))
+        return ComparedDocument(str(path), "plan", _of_plan(document))
     if "makespan_s" in document:
-        return Subject(str(path), "simulation", _of_simulation(document))
+        return ComparedDocument(str(path), "simulation", _of_simulation(document))
     if "epoch_seconds" in document:
-        return Subject(str(path), "run", _of_run(document))
+        return ComparedDocument(str(path), "run", _of_run(document))
     raise PenstockError(f"{path} is nothing that can be compared: name {_UNDERSTOOD}.")
 
 
-def compare(subjects: list[Subject]) -> list[Difference]:
+def compare(subjects: list[ComparedDocument]) -> list[Difference]:
     """Every quantity that all subjects have, in the order of the first."""
     first, *others = subjects
     shared = [name for name in first.quantities if all(name in other.quantities for other in others)]

@@ -8,14 +8,14 @@ from statistics import median
 from penstock.report.axes import Axis, epoch_axis, exact, fitted, logarithmic, spans_decades, time_unit
 from penstock.report.charts import Point, Series, column_chart, line_chart
 from penstock.report.markup import card
-from penstock.report.run_folder import Run
+from penstock.report.run_folder import RunRecord
 from penstock.report.words import mebibytes, seconds
 
 _MOST_COLUMNS = 60
 _FEW_EPOCHS = 5
 
 
-def loss_card(run: Run) -> str:
+def loss_card(run: RunRecord) -> str:
     """The training loss by epoch, with the losses between epochs faint behind it."""
     points: list[Point] = [
         (float(each.epoch), each.loss) for each in run.log.epochs if each.diverged or each.loss is not None
@@ -38,7 +38,7 @@ def loss_card(run: Run) -> str:
     return card("Loss", drawn, about, foot=foot)
 
 
-def epoch_seconds_card(run: Run) -> str:
+def epoch_seconds_card(run: RunRecord) -> str:
     """How long each epoch took: columns while they can be told apart, a curve beyond."""
     points: list[Point] = [(float(each.epoch), each.seconds) for each in run.log.epochs if each.seconds is not None]
     values = [value for _, value in points if value is not None]
@@ -59,7 +59,7 @@ def epoch_seconds_card(run: Run) -> str:
     return card("Time for each epoch", drawn, unit, foot=escape(_epoch_times(values)))
 
 
-def memory_card(run: Run) -> str:
+def memory_card(run: RunRecord) -> str:
     """Resident memory over time, from the trace or, without one, from the epochs."""
     samples = run.trace.memory
     by_epoch = [(each.time, each.rss_mb) for each in run.log.epochs if each.time is not None and each.rss_mb]
@@ -87,7 +87,7 @@ def _epoch_times(values: list[float]) -> str:
     return f"The median epoch took {seconds(median(values))}, the longest {seconds(max(values))}."
 
 
-def _room(run: Run) -> str:
+def _room(run: RunRecord) -> str:
     machine = run.machine.get("memory_mb")
     peak = f"Peak {mebibytes(run.peak_rss_mb)}" if run.peak_rss_mb else ""
     if peak and isinstance(machine, int | float) and machine > 0:
@@ -102,7 +102,7 @@ def _texts(points: list[Point], words: Callable[[float], str]) -> dict[float, st
     return {at: words(value) for at, value in points if value is not None}
 
 
-def _steps_in_epochs(run: Run) -> list[Point]:
+def _steps_in_epochs(run: RunRecord) -> list[Point]:
     """Losses within epochs at the fraction of the epoch where they were met."""
     ends = [(each.step, each.epoch) for each in run.log.epochs if each.step is not None]
     if not ends or ends != sorted(ends):
@@ -119,6 +119,6 @@ def _steps_in_epochs(run: Run) -> list[Point]:
     return places
 
 
-def _divergence(run: Run) -> str:
+def _divergence(run: RunRecord) -> str:
     first = next((each.epoch for each in run.log.epochs if each.diverged), None)
     return "" if first is None else f'<b class="bad">The loss was not a finite number at epoch {first:,}.</b>'

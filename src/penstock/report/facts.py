@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.quantities import counted, signed_percent
 from penstock.report.markup import card, cut, pairs, table
-from penstock.report.run_folder import Run, graph_name
+from penstock.report.run_folder import RunRecord, graph_name
 from penstock.report.values import mapping, number, numbers, whole
 from penstock.report.words import mebibytes, seconds
 
@@ -17,7 +17,7 @@ _MOST_NOTES = 100
 _LONGEST = 400
 
 
-def settings_card(run: Run, defaults: Mapping[str, Any] | None) -> str:
+def settings_card(run: RunRecord, defaults: Mapping[str, Any] | None) -> str:
     """The job: first what was chosen, then what was left as it is."""
     if not run.job:
         return ""
@@ -33,7 +33,7 @@ def settings_card(run: Run, defaults: Mapping[str, Any] | None) -> str:
     return card("Settings", body, "chosen for this run", wide=True)
 
 
-def graph_card(run: Run) -> str:
+def graph_card(run: RunRecord) -> str:
     """Node and edge types, feature widths, classes and size."""
     nodes, edges = numbers(run.graph.get("nodes")), numbers(run.graph.get("edges"))
     widths, count = mapping(run.graph.get("features")), whole(run.graph.get("classes"))
@@ -52,7 +52,7 @@ def graph_card(run: Run) -> str:
     return card("Graph", body, escape(graph_name(run)), foot=escape(" · ".join(facts)))
 
 
-def machine_card(run: Run) -> str:
+def machine_card(run: RunRecord) -> str:
     """Processor, cores, memory and versions."""
     if not run.machine:
         return ""
@@ -64,7 +64,7 @@ def machine_card(run: Run) -> str:
     return card("Machine", pairs(rows))
 
 
-def device_card(run: Run) -> str:
+def device_card(run: RunRecord) -> str:
     """What lay where while a GPU trained, how fast it was, and its memory beside what was foretold."""
     peak, foretold = number(run.result.get("device_peak_mb")), number(run.result.get("device_predicted_mb"))
     if peak is None:
@@ -85,7 +85,7 @@ def device_card(run: Run) -> str:
     return card("Device", pairs(rows), escape(_text(run.result.get("device"))), foot=escape(cut(said, 3 * _LONGEST)))
 
 
-def notes_card(run: Run) -> str:
+def notes_card(run: RunRecord) -> str:
     """What the run and its readers had to say."""
     said = [(time, text) for time, text in run.log.notes if text]
     left = len(said) - _MOST_NOTES

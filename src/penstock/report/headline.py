@@ -5,7 +5,7 @@ from typing import Any
 
 from penstock.quantities import counted, singular
 from penstock.report.markup import cut, stage_look
-from penstock.report.run_folder import Run, graph_name
+from penstock.report.run_folder import RunRecord, graph_name
 from penstock.report.shell import THEME_BUTTON
 from penstock.report.values import number, numbers, whole
 from penstock.report.words import (
@@ -31,7 +31,7 @@ _UNFINISHED = ("running", "interrupted")
 _SILENT = 30.0
 
 
-def headline(run: Run) -> str:
+def headline(run: RunRecord) -> str:
     """Title, state, the large figure, a row of smaller ones, and which stage limits the run."""
     word, look = _STATES.get(run.state, (run.state, "warn"))
     started = f"<span>{escape(moment(run.started))}</span>" if run.started else ""
@@ -44,13 +44,13 @@ def headline(run: Run) -> str:
     )
 
 
-def run_title(run: Run) -> str:
+def run_title(run: RunRecord) -> str:
     """`sage on synthetic-arxiv`, or as much of it as the run says."""
     model, graph = run.model, graph_name(run)
     return cut(f"{model} on {graph}" if model and graph else model or graph or run.name, 80)
 
 
-def _subtitle(run: Run) -> list[str]:
+def _subtitle(run: RunRecord) -> list[str]:
     parts = [cut(run.task.replace("_", " ").replace("-", " ").capitalize(), 60)] if run.task else []
     fanouts, hidden = run.job.get("fanouts"), whole(run.job.get("hidden"))
     # Unless a job says otherwise there is a layer a fan-out.
@@ -66,7 +66,7 @@ def _subtitle(run: Run) -> list[str]:
     return parts
 
 
-def _figure(run: Run) -> str:
+def _figure(run: RunRecord) -> str:
     """The test metric; while there is none the best validation, and before that the loss."""
     for kind, values in (("test", numbers(run.result.get("test"))), ("validation", _validation(run))):
         name = run.metric if run.metric in values else next(iter(values), None)
@@ -85,11 +85,11 @@ def _large(value: str, name: str) -> str:
     return f'<p class="figure"><b>{escape(figure)}{unit}</b><span>{escape(name)}</span></p>'
 
 
-def _validation(run: Run) -> dict[str, float]:
+def _validation(run: RunRecord) -> dict[str, float]:
     return numbers(run.result.get("val")) or (run.best.val if run.best else {})
 
 
-def _banner(run: Run) -> str:
+def _banner(run: RunRecord) -> str:
     """What went wrong, or that it is not over yet."""
     if run.state == "failed":
         words = run.message or "The run failed and left no message."
@@ -109,7 +109,7 @@ def _banner(run: Run) -> str:
     return "".join(f'<p class="banner">{escape(each)}</p>' for each in said if each)
 
 
-def _small_figures(run: Run) -> str:
+def _small_figures(run: RunRecord) -> str:
     best, shown = run.best, _validation(run)
     epochs = whole(run.result.get("epochs")) or len(run.log.epochs)
     figures: list[tuple[str, str]] = []
@@ -134,7 +134,7 @@ def _small_figures(run: Run) -> str:
     return f'<dl class="figures">{items}</dl>' if items else ""
 
 
-def _limit(run: Run) -> str:
+def _limit(run: RunRecord) -> str:
     limiting = run.limiting
     if limiting is None:
         return ""

@@ -9,7 +9,7 @@ from penstock.report.cluster import cluster_cards
 from penstock.report.curves import epoch_seconds_card, loss_card, memory_card
 from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card
 from penstock.report.headline import headline, run_title
-from penstock.report.run_folder import Run, read_run
+from penstock.report.run_folder import RunRecord, read_run
 from penstock.report.shell import page_text
 from penstock.report.stages import stages_card, timeline_card
 from penstock.report.validation import validation_card
@@ -23,7 +23,7 @@ def write_report(run: Path, defaults: Mapping[str, Any] | None = None) -> Path:
     return target
 
 
-def render(run: Run, defaults: Mapping[str, Any] | None = None) -> str:
+def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
     """The page as text."""
     cards = [
         loss_card(run),

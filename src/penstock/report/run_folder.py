@@ -48,7 +48,7 @@ class Stage:
 
 
 @dataclass
-class Run:
+class RunRecord:
     """What a run folder says. Mappings are empty and values None where it says nothing."""
 
     name: str
@@ -113,7 +113,7 @@ class Run:
         return named[0] if named else max(stages, key=lambda each: each.share, default=None)
 
 
-def graph_name(run: Run) -> str:
+def graph_name(run: RunRecord) -> str:
     """The graph's name; one that only names the library it came from is replaced by where it was."""
     name = str(run.graph.get("name") or "")
     if name not in _LIBRARIES:
@@ -122,7 +122,7 @@ def graph_name(run: Run) -> str:
     return _LIBRARIES[name] if where.endswith(IN_MEMORY) else Path(where).name
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RunRecord:
     """The run in `folder`, which must hold a readable `run.json`; everything else may be missing."""
     folder = Path(folder)
     document = _document(folder)
@@ -133,7 +133,7 @@ def read_run(folder: Path) -> Run:
         problems.append(f"{counted(log.unreadable, 'lines')} of metrics.jsonl could not be read.")
     state, metric = str(document.get("state") or "unknown"), mapping(document.get("metric"))
     name = metric.get("name") or next((key for each in log.epochs for key in each.val), "")
-    return Run(
+    return RunRecord(
         name=folder.resolve().name,
         state=state,
         message=str(document.get("message") or ""),

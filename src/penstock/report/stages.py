@@ -5,12 +5,12 @@ from html import escape
 from penstock.quantities import counted, percent
 from penstock.report.axes import time_unit
 from penstock.report.markup import card, key, stage_look
-from penstock.report.run_folder import STAGES, Run, Stage
+from penstock.report.run_folder import STAGES, RunRecord, Stage
 from penstock.report.timeline import numbering, steady_window, timeline_chart
 from penstock.report.words import advice, seconds
 
 
-def stages_card(run: Run) -> str:
+def stages_card(run: RunRecord) -> str:
     """A bar a stage: solid while it worked, pale while it waited."""
     stages, limiting = run.stages, run.limiting
     if not stages or limiting is None:
@@ -21,7 +21,7 @@ def stages_card(run: Run) -> str:
     )
 
 
-def timeline_card(run: Run) -> str:
+def timeline_card(run: RunRecord) -> str:
     """What each thread did during a few batches in the middle of the run."""
     window = steady_window(run.trace)
     if window is None:

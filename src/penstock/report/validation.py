@@ -5,7 +5,7 @@ from typing import NamedTuple
 from penstock.report.axes import epoch_axis, fitted
 from penstock.report.charts import Mark, Series, line_chart
 from penstock.report.markup import card, key
-from penstock.report.run_folder import Run
+from penstock.report.run_folder import RunRecord
 from penstock.report.values import numbers
 from penstock.report.words import is_percentage, metric_name, metric_value
 
@@ -24,7 +24,7 @@ class _Curve(NamedTuple):
         return " and ".join(metric_name(each) for each in self.metrics) + (" (equal)" if len(self.metrics) > 1 else "")
 
 
-def validation_card(run: Run) -> str:
+def validation_card(run: RunRecord) -> str:
     """Every validation metric by epoch in a chart of its own; the best epoch is marked in the one that decides."""
     curves = _curves(run)[:_MOST_CHARTS]
     results = _results(run, curves)
@@ -33,7 +33,7 @@ def validation_card(run: Run) -> str:
     return card("Validation", "".join(_chart(run, curve) for curve in curves) + results, "by epoch")
 
 
-def _curves(run: Run) -> list[_Curve]:
+def _curves(run: RunRecord) -> list[_Curve]:
     """The metric that decides first; metrics with the same values share a curve."""
     names = list(dict.fromkeys(name for each in run.log.epochs for name in each.val))
     names.sort(key=lambda name: name != run.metric)
@@ -57,7 +57,7 @@ def _alike(some: list[tuple[float, float]], others: list[tuple[float, float]]) -
     )
 
 
-def _chart(run: Run, curve: _Curve) -> str:
+def _chart(run: RunRecord, curve: _Curve) -> str:
     metric, decides = curve.metrics[0], run.metric in curve.metrics
     scale = 100.0 if is_percentage(metric) else 1.0
     series = [_series(metric_name(metric), metric, curve.points, scale, curve.look)]
@@ -83,7 +83,7 @@ def _series(name: str, metric: str, points: list[tuple[float, float]], scale: fl
     return Series(name, [(at, value * scale) for at, value in points], look, texts)
 
 
-def _mark(run: Run, metric: str, scale: float) -> Mark | None:
+def _mark(run: RunRecord, metric: str, scale: float) -> Mark | None:
     best = run.best
     if best is None or metric not in best.val:
         return None
@@ -91,7 +91,7 @@ def _mark(run: Run, metric: str, scale: float) -> Mark | None:
     return Mark(float(best.epoch), best.val[metric] * scale, words, above=run.higher_is_better)
 
 
-def _results(run: Run, curves: list[_Curve]) -> str:
+def _results(run: RunRecord, curves: list[_Curve]) -> str:
     """Every metric of the best model, with the colours of those that are drawn."""
     val, test = numbers(run.result.get("val")), numbers(run.result.get("test"))
     if not val and not test:

@@ -23,7 +23,7 @@ from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.homogeneous import WholeGraph, whole_graph
 from penstock.sampling.key import BatchKey
 from penstock.sampling.labor_kernels import draw_shared
-from penstock.sampling.lists import Drawn, Readable, Readers, check_seeds, numbered
+from penstock.sampling.lists import DrawnNeighbours, Readable, Readers, check_seeds, numbered
 from penstock.sampling.neighbours import ALL, check_fanouts
 from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
 from penstock.sampling.relabel import PerThread, Rows, rows_for
@@ -84,7 +84,7 @@ class SharedLists:
     def __init__(self, graph: WholeGraph) -> None:
         self._graph = graph
 
-    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], Drawn]:
+    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
         """Draws when waited for."""
         return partial(self._draw, readers.vertices, key, fanout)
 
@@ -92,12 +92,12 @@ class SharedLists:
         """Counts when waited for."""
         return partial(self._graph.totals, readers.vertices)
 
-    def _draw(self, vertices: Array, key: np.uint64, fanout: int) -> Drawn:
+    def _draw(self, vertices: Array, key: np.uint64, fanout: int) -> DrawnNeighbours:
         graph = self._graph
         most = np.iinfo(np.int64).max if fanout == ALL else fanout
         indptr, positions = draw_shared(graph.indptr, graph.indices, graph.names, key, most, vertices)
         row_weights = np.maximum(graph.totals(vertices) / np.float32(most), np.float32(1))
-        return Drawn(indptr, graph.indices[positions], None, np.repeat(row_weights, np.diff(indptr)))
+        return DrawnNeighbours(indptr, graph.indices[positions], None, np.repeat(row_weights, np.diff(indptr)))
 
 
 def _build(source: GraphSource, settings: SamplerSettings) -> Labor:

@@ -39,7 +39,7 @@ class Readers(NamedTuple):
     exclusion: Exclusion = NOTHING
 
 
-class Drawn(NamedTuple):
+class DrawnNeighbours(NamedTuple):
     """What readers drew: row i has the sources behind `indptr[i]`. It belongs to whoever asked for it.
 
     `positions` are the edges' places in the graph's lists, where asked for; `weights` estimate (see `Block`).
@@ -60,7 +60,7 @@ class ListSource(Protocol):
     weighted: bool
     """Whether edges are drawn in proportion to a field."""
 
-    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], Drawn]:
+    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
         """Ask for one hop's draws, with positions if `edges`; the answer waits for them."""
 
     def start_totals(self, readers: Readers) -> Callable[[], Array]:
@@ -79,7 +79,7 @@ class Readable:
     names: Mapping[str, Array] | None = None
 
 
-def numbered(drawn: Drawn, sources: Rows) -> Block:
+def numbered(drawn: DrawnNeighbours, sources: Rows) -> Block:
     """The block of one hop of one relation: what was drawn, numbered among the sources."""
     rows = sources.number(drawn.sources, drawn.indptr)
     return Block(drawn.indptr, rows, sources.known, drawn.weights, edges=drawn.positions)
@@ -110,7 +110,7 @@ class Lists:
             self._conditions = self._conditions._replace(**clock._asdict())
         self._plain = weight is None and clock is None
 
-    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], Drawn]:
+    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
         """Draws when waited for: they are then still in the cache when they are numbered."""
         return partial(self.draw, readers, key, fanout, edges)
 
@@ -118,7 +118,7 @@ class Lists:
         """Counted when waited for."""
         return partial(self.totals, readers)
 
-    def draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Drawn:
+    def draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> DrawnNeighbours:
         """One hop's draws for the readers."""
         most = self.most(readers.vertices, fanout)
         indptr, drawn = np.empty(len(readers.vertices) + 1, np.int64), np.empty(most, self._indices.dtype)
@@ -130,7 +130,7 @@ class Lists:
             positions, weights = self._draw_admissible(readers, key, fanout, indptr, positions)
             drawn = drawn[: len(positions)]
         fetch(self._indices, positions, drawn)
-        return Drawn(indptr, drawn, positions if edges else None, weights)
+        return DrawnNeighbours(indptr, drawn, positions if edges else None, weights)
 
     def most(self, vertices: Array, fanout: int) -> int:
         """Edges that a draw for some vertices has at most."""

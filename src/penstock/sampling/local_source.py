@@ -11,7 +11,7 @@ from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.homogeneous import Homogeneous, whole_graph
 from penstock.sampling.labor import SharedLists
-from penstock.sampling.links.splitting import Absent
+from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.lists import Lists as RelationLists
 from penstock.sampling.lists import ListSource, Readable
 from penstock.sampling.options import SamplerOptions

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.graph.arrays import Array
     from penstock.graph.schema import EdgeType
     from penstock.sampling.homogeneous import Homogeneous
-    from penstock.sampling.links.splitting import Absent
+    from penstock.sampling.links.edge_split import Absent
     from penstock.sampling.lists import Readable
     from penstock.sampling.options import SamplerOptions
     from penstock.sampling.temporal import Clock

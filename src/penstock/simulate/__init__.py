@@ -9,20 +9,21 @@ in a file and `scenario` what a file describes; `engine` and the files it needs 
 
 from penstock.simulate.amounts import Amounts, Constant, PeakToMean, Quantiles, Spread, draw_amounts
 from penstock.simulate.bound import chain_alone, chain_crowded, largest_degree, lower_bound
-from penstock.simulate.building import Item, WorkloadBuilder
-from penstock.simulate.critical import Step, critical_path
+from penstock.simulate.critical import CriticalStep, critical_path
 from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.network import Network, racks, star
 from penstock.simulate.rates import POLICIES, Case, RatePolicy, policy_named
 from penstock.simulate.simulation import Simulator, simulate
 from penstock.simulate.timeline import Segment, Timeline
 from penstock.simulate.workload import Workload, merge
+from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
 __all__ = [
     "POLICIES",
     "Amounts",
     "Case",
     "Constant",
+    "CriticalStep",
     "GnnJob",
     "Item",
     "Network",
@@ -32,7 +33,6 @@ __all__ = [
     "Segment",
     "Simulator",
     "Spread",
-    "Step",
     "Timeline",
     "Workload",
     "WorkloadBuilder",

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.simulate.dependency_order import successors
 from penstock.simulate.levels import durations_alone
-from penstock.simulate.ordering import successors
 from penstock.simulate.timeline import Timeline
 
 
-class Step(NamedTuple):
+class CriticalStep(NamedTuple):
     """One item on the critical path."""
 
     name: str
@@ -27,13 +27,13 @@ class Step(NamedTuple):
     waited_for: str  # the busiest link it crossed; empty where it did not wait
 
 
-def critical_path(timeline: Timeline) -> list[Step]:
+def critical_path(timeline: Timeline) -> list[CriticalStep]:
     """The steps from the first start to the last end, in time's order; items without duration are left out."""
     load, case = timeline.load, timeline.case
     alone = durations_alone(case.routes, case.amounts, case.slowness)
     first, befores, lags = successors(load.items, load.after, load.before, load.lags)
     kinds = [*load.task_kinds, *load.flow_kinds]
-    steps: list[Step] = []
+    steps: list[CriticalStep] = []
     n, item = np.unravel_index(int(np.argmax(timeline.ends)), timeline.ends.shape)
     while True:
         start, end = float(timeline.starts[n, item]), float(timeline.ends[n, item])
@@ -42,7 +42,7 @@ def critical_path(timeline: Timeline) -> list[Step]:
             waited = end - start - float(alone[n, item])
             waited = waited if waited > 1e-9 * end else 0.0
             link = _busiest_link(timeline, int(item) - load.tasks) if waited else ""
-            steps.append(Step(load.item_name(int(item)), kinds[item], int(n), start, end, waited, link))
+            steps.append(CriticalStep(load.item_name(int(item)), kinds[item], int(n), start, end, waited, link))
         waited_for = np.arange(first[item], first[item + 1])
         waited_for = waited_for[lags[waited_for] <= n]
         if len(waited_for) == 0 or start <= 0:

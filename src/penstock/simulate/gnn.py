@@ -12,8 +12,8 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.simulate.building import WorkloadBuilder
 from penstock.simulate.workload import Workload
+from penstock.simulate.workload_builder import WorkloadBuilder
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.simulate.amounts import Amounts, PeakToMean, draw_amounts
-from penstock.simulate.building import Item, WorkloadBuilder
 from penstock.simulate.document import GnnDocument, MachineDocument, WorkloadDocument
 from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.llm.document import LlmDocument
@@ -19,6 +18,7 @@ from penstock.simulate.rates import RatePolicy
 from penstock.simulate.simulation import Simulator, simulate, with_queues
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Workload, merge
+from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
 Value = TypeVar("Value")
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.simulate.dependency_order import successors
 from penstock.simulate.heaps import tree_for
-from penstock.simulate.ordering import successors
 from penstock.simulate.workload import Workload
 
 # Flows that always have one rate, those of one path and one rank, are a group.

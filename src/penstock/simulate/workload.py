@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.simulate.ordering import cycle_among, sorted_items, successors
+from penstock.simulate.dependency_order import cycle_among, sorted_items, successors
 
 
 def _unmarked() -> Array:

@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import require_times
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.local_source import LocalSource
 from penstock.sampling.registry import SamplerSettings, check_supported, layer_count, sampler_entry

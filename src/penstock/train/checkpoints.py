@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.progress import SILENT, Progress
-from penstock.train.standing import Standing, checked_standing
 from penstock.train.state_file import DamagedState, read_state, write_state
+from penstock.train.train_state import TrainState, checked_train_state
 
 
 class Checkpoints:
@@ -58,7 +58,7 @@ class Checkpoint(NamedTuple):
 
     file: Path
     state: dict[str, Any]
-    standing: Standing
+    train_state: TrainState
 
 
 def take_newest(folder: Path, progress: Progress) -> Checkpoint:
@@ -83,8 +83,8 @@ def read_best(folder: Path, progress: Progress = SILENT) -> dict[str, Any]:
         progress.note(f"{error}: {found.file.name} is used instead.")
     # The last digits are the epoch's.
     files = sorted(folder.glob("best-*.ckpt"), reverse=True)
-    chosen = _best_file(folder, found.standing.best_epoch)
-    for file in [chosen, *(each for each in files if each < chosen)] if found.standing.best_epoch >= 0 else []:
+    chosen = _best_file(folder, found.train_state.best_epoch)
+    for file in [chosen, *(each for each in files if each < chosen)] if found.train_state.best_epoch >= 0 else []:
         try:
             state = read_state(file)
         except DamagedState as error:
@@ -100,7 +100,7 @@ def _newest_whole(folder: Path) -> tuple[Checkpoint, list[tuple[Path, DamagedSta
     for file in reversed(_numbered(folder)):
         try:
             state = read_state(file)
-            return Checkpoint(file, state, checked_standing(state.get("standing"), file)), damaged
+            return Checkpoint(file, state, checked_train_state(state.get("standing"), file)), damaged
         except DamagedState as error:
             damaged.append((file, error))
     if damaged:

@@ -11,7 +11,7 @@ import torch
 from penstock.graph.blocks import default_threads
 from penstock.graph.schema import edge_key
 from penstock.train.session import Session
-from penstock.train.standing import Standing
+from penstock.train.train_state import TrainState
 from penstock.version import __version__
 
 _MB = 1 << 20
@@ -46,13 +46,13 @@ def run_facts(session: Session) -> dict[str, Any]:
     }
 
 
-def device_facts(session: Session, standing: Standing) -> dict[str, Any]:
+def device_facts(session: Session, train_state: TrainState) -> dict[str, Any]:
     """What a result says of the processor that trained: what lay where, how fast, its memory."""
-    spent = sum(standing.epoch_seconds) + standing.epoch_elapsed
+    spent = sum(train_state.epoch_seconds) + train_state.epoch_elapsed
     facts: dict[str, Any] = {
         "device": str(session.inputs.device),
         "placement": {"topology": "host", "features": "host", "cache_rows": 0},
-        "batches_per_second": round(standing.step / spent, 2) if spent else 0.0,
+        "batches_per_second": round(train_state.step / spent, 2) if spent else 0.0,
         "device_peak_mb": None,
         "device_predicted_mb": None,
     }

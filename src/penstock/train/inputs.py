@@ -11,8 +11,8 @@ from penstock.graph.allocation import require_memory
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
-from penstock.pipeline.carrying import HostCarrier
-from penstock.pipeline.loading import Batch, Carrier
+from penstock.pipeline.host_carrier import HostCarrier
+from penstock.pipeline.loader import Batch, Carrier
 from penstock.store.embedding import MOMENTS, EmbeddingTable
 from penstock.store.local import LocalStore, Store
 from penstock.train.data_options import DataOptions

@@ -4,8 +4,8 @@ from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import Schedule
 from penstock.quantities import counted
 from penstock.train.job import Job
-from penstock.train.standing import Standing
 from penstock.train.tasks import Task
+from penstock.train.train_state import TrainState
 
 EPOCHS = 10
 """Epochs of `auto`, where they make steps enough."""
@@ -45,15 +45,15 @@ def epochs_note(epochs: int, batches: int) -> str | None:
     )
 
 
-def few_steps_note(job: Job, standing: Standing, batches: int) -> str | None:
+def few_steps_note(job: Job, train_state: TrainState, batches: int) -> str | None:
     """What the user should know of a run that ended after so few steps that its model has hardly learned.
 
     That is below 50 steps, or below 150 where the last validation was the best.
     """
-    improving = standing.best_epoch >= 0 and standing.best_epoch == standing.epoch
-    if standing.step >= (STEPS if improving else _FEW) or standing.epoch < job.epochs:
+    improving = train_state.best_epoch >= 0 and train_state.best_epoch == train_state.epoch
+    if train_state.step >= (STEPS if improving else _FEW) or train_state.epoch < job.epochs:
         return None
-    steps, epochs = counted(standing.step, "steps"), counted(standing.epoch, "epochs")
+    steps, epochs = counted(train_state.step, "steps"), counted(train_state.epoch, "epochs")
     return (
         f"The run took {steps} ({epochs} of {counted(batches, 'batches')}), too few to learn much:"
         f" set epochs to {-(-STEPS // max(1, batches))} or so, or lower batch_size."

@@ -13,7 +13,7 @@ from penstock.errors import NotFinite, PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn import ModelOptions, adapt, build_model
 from penstock.nn.own import build_own
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.progress import SILENT, Progress
 from penstock.train.batch_source import clock_for, layers_of
@@ -27,12 +27,12 @@ from penstock.train.optimisers import make_optimiser, make_schedule
 from penstock.train.processor import chosen_device
 from penstock.train.reach import Reach, followed_relations
 from penstock.train.run_length import with_epochs
-from penstock.train.standing import Standing
 from penstock.train.tasks import Scores, Task, make_task
+from penstock.train.train_state import TrainState
 
 if TYPE_CHECKING:
     from penstock.train.device.placed import Placed
-    from penstock.train.together import Together
+    from penstock.train.worker_group import WorkerGroup
 
 _ENLARGED = 1024.0
 _TRIED = 4
@@ -55,7 +55,7 @@ class Session:
     """Fields that the job left open, as they were decided for the graph."""
     device: "Placed | None" = None
     """What lies where, if a GPU trains."""
-    together: "Together | None" = None
+    worker_group: "WorkerGroup | None" = None
     """The workers that share the run, if there are several."""
     folder: Path | None = None
     """Where inference may keep what does not fit memory; the system's temporary folder if None."""
@@ -95,8 +95,8 @@ class Session:
 
     def inference(self) -> Inference:
         """Exact outputs with the weights of this moment."""
-        if self.together is not None:
-            found: Inference = self.together.inference(self)
+        if self.worker_group is not None:
+            found: Inference = self.worker_group.inference(self)
             return found
         job, hops = self.job, layers_of(self.job)
         # Samplers without fan-outs are for graphs of one relation, which is always followed.
@@ -128,10 +128,10 @@ class Session:
         own = all(bool(values.isfinite().all()) for values in self.learned.state_dict().values())
         return own and self.inputs.is_finite()
 
-    def state(self, standing: Standing, tables: bool = True) -> dict[str, Any]:
+    def state(self, train_state: TrainState, tables: bool = True) -> dict[str, Any]:
         """Everything that a run needs to go on from this moment, not copied; `tables`: with vertices' embeddings."""
         return {
-            "standing": asdict(standing),
+            "standing": asdict(train_state),
             "optimiser": self.optimiser.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "room": self.room(),
@@ -188,7 +188,7 @@ def make_session(
     task, graph = make_task(taught.task if taught else choose_task(graph, job), graph, job, taught)
     session = assembled(job, graph, inputs, task, module)
     if device.type == "cuda":
-        from penstock.train.device.placing import place
+        from penstock.train.device.placement import place
 
         session.device = place(session, taught is None, progress)
     try_out(session, with_loss=taught is None)

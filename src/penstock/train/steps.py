@@ -9,10 +9,10 @@ import torch
 
 from penstock.nn.drop import dropping
 from penstock.pipeline.clock import Recorder, StageTime
-from penstock.pipeline.loading import Loaded, Loader
+from penstock.pipeline.loader import Loaded, Loader
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.train.session import Session
-from penstock.train.together import Together
+from penstock.train.worker_group import WorkerGroup
 from penstock.turn import taking_turn, turn_of
 
 
@@ -61,10 +61,10 @@ class LoadedSteps:
 
     def __init__(self, session: Session, schedule: Schedule, start: Position, recorder: Recorder) -> None:
         self._session = session
-        inputs, task, together = session.inputs, session.task, session.together
+        inputs, task, worker_group = session.inputs, session.task, session.worker_group
         planned = schedule.from_position(start)
         self._loader = Loader(
-            planned if together is None else map(together.share, planned),
+            planned if worker_group is None else map(worker_group.share, planned),
             session.sample,
             inputs.carrier,
             task.label,
@@ -104,9 +104,9 @@ class LoadedSteps:
             torch.cuda.manual_seed(int(key) & (1 << 63) - 1)
         x = session.inputs.complete(batch)
         session.optimiser.zero_grad(set_to_none=True)
-        if session.together is not None:
+        if session.worker_group is not None:
             with _figures_kept(session):
-                return self._step_together(loaded, x, session.together)
+                return self._step_together(loaded, x, session.worker_group)
         with dropping(key, batch.row_names), session.precision():
             loss = session.task.loss(session.encode(batch, x), batch)
         value = float(loss.detach())
@@ -121,12 +121,12 @@ class LoadedSteps:
         session.inputs.learn(batch, x)
         return value
 
-    def _step_together(self, loaded: Loaded, x: dict[str, torch.Tensor], together: Together) -> float:
+    def _step_together(self, loaded: Loaded, x: dict[str, torch.Tensor], worker_group: WorkerGroup) -> float:
         """The step of a batch that several workers share: the mean over its seeds is the sum of their parts."""
         session, planned, batch = self._session, loaded.planned, loaded.batch
         assert loaded.whole is not None
         names = planned.key.purpose("dropout"), batch.row_names
-        with dropping(*names), session.precision(), together.normalising(session, batch) as shared:
+        with dropping(*names), session.precision(), worker_group.normalising(session, batch) as shared:
             loss = session.task.loss(session.encode(batch, x), batch)
         # Weighted losses are a sum over the seeds. A subgraph may hold no training vertex in any worker's share.
         share = 1.0 if batch.seed_weights is not None else loaded.examples / max(1, loaded.whole)
@@ -134,7 +134,7 @@ class LoadedSteps:
         session.backward(part)
         # Gradients of learnable rows first: once the workers agree, all of them have been handed in.
         session.inputs.learn(batch, x)
-        return together.agree(session, float(part.detach()))
+        return worker_group.reduce_and_step(session, float(part.detach()))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ _SENTENCE = 4096
 Step = Callable[[], None]
 
 
-class Asked(NamedTuple):
+class ReceivedRequest(NamedTuple):
     """A request and where it came from."""
 
     received: Received
@@ -38,12 +38,12 @@ class Answer:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: ReceivedRequest,
         name: str,
         put: Callable[[Outgoing], None],
         again: Callable[[Step], None],
         wanted: Callable[[], bool],
-        ended: Callable[[Asked], None],
+        ended: Callable[[ReceivedRequest], None],
         cuts: bool = False,
     ) -> None:
         """`put` lets a message leave, `wanted` says whether others wait for the thread, `ended` is told when nothing

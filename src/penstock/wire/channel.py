@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.wire.coflows import Coflows
 from penstock.wire.egress import Egress, Flow, Outgoing
 from penstock.wire.message import Message, Received, encode, frame_bytes
-from penstock.wire.pending import Pending
+from penstock.wire.pending_call import PendingCall
 
 _CALLS = itertools.count(1)
 """Numbers of calls: no two of a process have the same."""
@@ -36,7 +36,7 @@ class Channel:
         self.state = "it is not known where it is"
         """How the connection stands, in words."""
         self._egress, self._coflows, self._timeout, self._wake = egress, coflows, timeout, wake
-        self._calls: dict[int, Pending] = {}
+        self._calls: dict[int, PendingCall] = {}
         self._closed = False
         self._lock = threading.Lock()
 
@@ -44,10 +44,10 @@ class Channel:
         """Ask, and wait for the one answer. Raises PeerLost when there was no sign for `timeout` seconds."""
         return self.start(message, timeout).result()
 
-    def start(self, message: Message, timeout: float | None = None) -> Pending:
+    def start(self, message: Message, timeout: float | None = None) -> PendingCall:
         """Ask, and wait later. `message` and its arrays must stay as they are until the answer is there."""
         seconds = self._timeout if timeout is None else timeout
-        pending = Pending(message, next(_CALLS), self.peer, seconds, lambda: self.state, self._coflows.own())
+        pending = PendingCall(message, next(_CALLS), self.peer, seconds, lambda: self.state, self._coflows.own())
         out = self._outgoing(pending)
         with self._lock:
             if self._closed:
@@ -98,16 +98,16 @@ class Channel:
         """Whether answers are outstanding."""
         return bool(self._calls)
 
-    def _open_calls(self) -> list[Pending]:
+    def _open_calls(self) -> list[PendingCall]:
         with self._lock:
             return list(self._calls.values())
 
-    def _resend(self, pending: Pending) -> None:
+    def _resend(self, pending: PendingCall) -> None:
         if pending.outgoing is None:
             pending.outgoing = self._outgoing(pending)
             self._egress.put(pending.outgoing)
 
-    def _outgoing(self, pending: Pending) -> Outgoing:
+    def _outgoing(self, pending: PendingCall) -> Outgoing:
         flow = self.flow
         frames = encode(pending.message, pending.call, "ask", 0, self.label, flow.priority, pending.coflow)
         pending.loan.hold()
@@ -117,7 +117,7 @@ class Channel:
 
         return Outgoing(flow, None, frames, frame_bytes(frames), sent, pending.loan.release, pending.coflow.turn)
 
-    def _forget(self, pending: Pending) -> None:
+    def _forget(self, pending: PendingCall) -> None:
         with self._lock:
             if self._calls.pop(pending.call, None) is None:
                 return

@@ -3,14 +3,14 @@
 import socket
 import time
 
-from penstock.wire.answer import Asked
+from penstock.wire.answer import ReceivedRequest
 from penstock.wire.egress import Egress, Outgoing, Route
 from penstock.wire.keys import Credentials
 from penstock.wire.link import Link
-from penstock.wire.loop import Loop
+from penstock.wire.loop import EventLoop
 from penstock.wire.message import LIMITS, Malformed, decode, frame_bytes
 from penstock.wire.options import WireOptions
-from penstock.wire.serving import Serving
+from penstock.wire.request_server import RequestServer
 from penstock.wire.transport import SECURITIES, Connection, Listener, Owner, Workers
 from penstock.wire.transport.handshake import Handshake, client_handshake, server_handshake
 from penstock.wire.transport.inbox import Frames
@@ -26,7 +26,7 @@ _LABELS = 256
 """Flows that one peer may open."""
 
 
-class Exchange:
+class CallExchange:
     """Belongs to the loop's thread, but for `stop` and the counters."""
 
     def __init__(
@@ -34,13 +34,13 @@ class Exchange:
         credentials: Credentials,
         options: WireOptions,
         egress: Egress,
-        serving: Serving,
+        serving: RequestServer,
         workers: Workers,
         sockets: list[socket.socket],
     ) -> None:
         """`sockets` are where peers ask, one for each class of packets."""
         self.malformed = 0
-        self.loop = Loop(credentials.name, self._turn, self._close)
+        self.loop = EventLoop(credentials.name, self._turn, self._close)
         self._credentials, self._options, self._workers = credentials, options, workers
         self._name, self._egress, self._serving = credentials.name, egress, serving
         self._links: dict[int, Link] = {}
@@ -186,7 +186,7 @@ class Exchange:
         flow = self._egress.flow(flow_name(sender, self._name, received.flow), received.priority, serving=True)
         size = frame_bytes(frames)
         self._egress.received(flow, size)
-        self._serving.request(Asked(received, sender, route, flow, size))
+        self._serving.request(ReceivedRequest(received, sender, route, flow, size))
 
     def _mind_inbox(self) -> None:
         """Read requests only while they can be held."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from penstock.wire.addresses import endpoint
 from penstock.wire.channel import Channel
-from penstock.wire.loop import Loop
+from penstock.wire.loop import EventLoop
 from penstock.wire.options import WireOptions
 from penstock.wire.transport import Connection, Owner
 from penstock.wire.transport.inbox import Frames
@@ -34,7 +34,7 @@ class Answers(Protocol):
 class Link:
     """Belongs to the loop's thread."""
 
-    def __init__(self, channel: Channel, loop: Loop, options: WireOptions, call: Call, answers: Answers) -> None:
+    def __init__(self, channel: Channel, loop: EventLoop, options: WireOptions, call: Call, answers: Answers) -> None:
         self.channel = channel
         self.connection: Connection | None = None
         self._loop, self._options, self._call, self._answers = loop, options, call, answers

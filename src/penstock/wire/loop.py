@@ -17,7 +17,7 @@ _REST = 0.1
 Happened = Callable[[], None]
 
 
-class Loop:
+class EventLoop:
     """Only `soon`, `start` and `join` may be called from other threads."""
 
     def __init__(self, name: str, turn: Callable[[], float | None], ended: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from setups import cluster_of, nothing_left, setup_of
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
 from penstock.cluster.document import FailureOptions, Machine
 from penstock.cluster.launch.environment.agent import Agent
-from penstock.cluster.launch.environment.gathering import Gathering
+from penstock.cluster.launch.environment.agents import AgentRegistry
 from penstock.cluster.launch.environment.launcher import AgentTask
 from penstock.cluster.launch.environment.place import Place
 from penstock.errors import PenstockError
@@ -24,7 +24,7 @@ PROCESS = """
 import sys
 from penstock.cluster.document import read_cluster
 from penstock.cluster.launch import take_part
-from penstock.cluster.running import start_cluster_run
+from penstock.cluster.run import start_cluster_run
 from penstock.errors import PenstockError
 from penstock.train.job import make_job
 try:
@@ -57,7 +57,7 @@ def cluster():
 def gathering():
     """Process 0's side, with an agent in a thread; `agent_failed` says what its run raised."""
     first, second = places()
-    gathering = Gathering(first, SECRET, "127.0.0.1", 30)
+    gathering = AgentRegistry(first, SECRET, "127.0.0.1", 30)
     agent = Agent(second, SECRET, "127.0.0.1", 30)
     thread = threading.Thread(target=agent.run)
     thread.start()
@@ -107,7 +107,7 @@ def test_an_agent_that_cannot_start_a_task_says_why(gathering, cluster, tmp_path
 
 
 def test_a_task_whose_agent_has_not_come_says_so(cluster, tmp_path):
-    gathering = Gathering(places()[0], SECRET, "127.0.0.1", 5)
+    gathering = AgentRegistry(places()[0], SECRET, "127.0.0.1", 5)
     try:
         task = AgentTask(setup_of(cluster, tmp_path, "worker-1"), "agent-1", gathering)
         assert task.poll() is None
@@ -121,7 +121,7 @@ def test_a_task_whose_agent_has_not_come_says_so(cluster, tmp_path):
 
 def test_an_agent_with_another_secret_is_not_heard():
     first, second = places()
-    gathering = Gathering(first, SECRET, "127.0.0.1", 5)
+    gathering = AgentRegistry(first, SECRET, "127.0.0.1", 5)
     try:
         with pytest.raises(PenstockError, match="launcher did not answer"):
             Agent(second, "another secret than that", "127.0.0.1", 1).run()

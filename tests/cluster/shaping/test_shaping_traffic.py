@@ -18,7 +18,7 @@ from penstock.cluster.shaping import (
     set_commands,
 )
 from penstock.errors import PenstockError
-from penstock.wire import Message, Post, WireOptions, make_credentials
+from penstock.wire import Endpoint, Message, WireOptions, make_credentials
 
 MARKED, CAPPED = 10, 40
 GROUPS = FlowGroups(
@@ -44,10 +44,10 @@ def shaped(pair):
 def counted(host):
     """What left the host so far, by group."""
     with host.entered():
-        standing = look(DEVICE)
-    assert standing.ours
+        train_state = look(DEVICE)
+    assert train_state.ours
     names = [group.name for group in GROUPS.groups] + ["rest"]
-    return dict(zip(names, standing.classes[1:], strict=True))
+    return dict(zip(names, train_state.classes[1:], strict=True))
 
 
 def send(near, far, size, dscp=None):
@@ -102,9 +102,9 @@ def test_the_wires_mark_reaches_the_kernel(shaped):
     near, far = shaped
     keys, options = make_credentials(["asker", "server"]), WireOptions(security="token", dscp=MARKED)
     with near.entered():
-        server = Post(keys["server"], near.address, options)
+        server = Endpoint(keys["server"], near.address, options)
     with far.entered():
-        asker = Post(keys["asker"], far.address, options)
+        asker = Endpoint(keys["asker"], far.address, options)
     with server, asker:
         server.serve("rows", lambda message, sender: Message("rows", arrays=(np.zeros(MEGABYTE, np.uint8),)))
         asker.meet("server", server.address)
@@ -127,9 +127,9 @@ def test_both_ways_packets_are_of_their_flows_class(pair):
     near, far = pair
     keys, options = make_credentials(["asker", "server"]), WireOptions(security="token", dscp_classes=marks)
     with near.entered():
-        server = Post(keys["server"], near.address, options)
+        server = Endpoint(keys["server"], near.address, options)
     with far.entered():
-        asker = Post(keys["asker"], far.address, options)
+        asker = Endpoint(keys["asker"], far.address, options)
     sizes = {0: 100_000, 1: 200_000, 2: 400_000}
     with server, asker:
         server.serve("rows", lambda message, sender: Message("rows", arrays=message.arrays))
@@ -161,7 +161,7 @@ def test_what_fails_half_way_leaves_nothing(pair):
 def test_a_strangers_queue_is_refused(pair):
     near, _ = pair
     with near.entered():
-        standing = look(DEVICE)
-        assert standing.foreign and not standing.ours
+        train_state = look(DEVICE)
+        assert train_state.foreign and not train_state.ours
         with pytest.raises(PenstockError, match="that penstock did not make"):
-            refuse_foreign(standing, DEVICE)
+            refuse_foreign(train_state, DEVICE)

@@ -29,13 +29,13 @@ def graph_of(vertices, hub=True):
 
 
 def filled_slot(graph, seeds, key, device, **options):
-    from penstock.sampling.device.hops import Epoch, Slot, Topology
+    from penstock.sampling.device.hops import DeviceEpoch, Slot, Topology
     from penstock.sampling.device.order import batch_keys
     from penstock.sampling.device.room import Room, largest_room
 
     (edges,) = graph.edges.values()
     topology = Topology(torch.from_numpy(edges.indptr).to(device), torch.from_numpy(edges.indices).to(device))
-    epoch = Epoch(len(seeds), len(seeds), len(FANOUTS), device)
+    epoch = DeviceEpoch(len(seeds), len(seeds), len(FANOUTS), device)
     epoch.order.copy_(torch.from_numpy(seeds.astype(np.int32)))
     epoch.keys.copy_(torch.from_numpy(batch_keys(key.seed, key.epoch, 1, [str(hop) for hop in range(len(FANOUTS))])))
     largest = largest_room(len(seeds), FANOUTS, graph.num_nodes)

@@ -9,9 +9,9 @@ from penstock.plan.placement.search import constructions
 from penstock.plan.placement.tables import move, over_use, walk_from
 from penstock.simulate.amounts import PeakToMean, draw_amounts
 from penstock.simulate.bound import chain_crowded
-from penstock.simulate.building import WorkloadBuilder
 from penstock.simulate.network import star
 from penstock.simulate.simulation import Simulator
+from penstock.simulate.workload_builder import WorkloadBuilder
 
 
 def two_samplers() -> Evaluator:

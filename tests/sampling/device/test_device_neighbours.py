@@ -87,13 +87,13 @@ def test_what_a_device_does_not_draw_is_refused(device):
 
 
 def test_a_failed_batch_stops_those_behind_it(device):
-    from penstock.sampling.device.hops import NEVER, Epoch, Slot, Topology
+    from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot, Topology
     from penstock.sampling.device.room import Room
 
     graph = lists_of(np.full(64, 6), 64, 5)
     (edges,) = graph.edges.values()
     topology = Topology(torch.from_numpy(edges.indptr).to(device), torch.from_numpy(edges.indices).to(device))
-    epoch = Epoch(24, 8, 1, device)
+    epoch = DeviceEpoch(24, 8, 1, device)
     epoch.order.copy_(torch.arange(24, dtype=torch.int32))
     slot = Slot(topology, [4], Room((8, 64), (64,)), device, 1)
     slot.draw(epoch)

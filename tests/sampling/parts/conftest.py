@@ -19,8 +19,8 @@ def owners(posts):
 
     def make(partition, *more):
         worker, *rest = posts("worker", "store-0", "store-1", *more)
-        for number, post in enumerate(rest[:2]):
-            serve_lists(post, {p: OwnedPart.of(partition, p) for p in range(number, partition.parts, 2)})
+        for number, endpoint in enumerate(rest[:2]):
+            serve_lists(endpoint, {p: OwnedPart.of(partition, p) for p in range(number, partition.parts, 2)})
         return worker, lambda part: worker.channel(f"store-{part % 2}", "draws"), *rest[2:]
 
     return make

@@ -7,7 +7,7 @@ from cut_and_sampled import KEY, assert_same_but_for_numbers, cut_at_random, pla
 from penstock import PenstockError
 from penstock.sampling import NeighbourSampler
 from penstock.sampling.links import Absent
-from penstock.sampling.parts import LackingSampler, OwnedPart, RemoteSampler, parted_sampler, serve_batches
+from penstock.sampling.parts import HoldoutSampler, OwnedPart, RemoteSampler, parted_sampler, serve_batches
 from penstock.wire.errors import RemoteError
 from penstock.wire.message import Message
 
@@ -63,7 +63,7 @@ def test_a_share_of_the_seeds_has_its_trees_of_the_whole(tmp_path, owners):
     partition = cut_at_random(graph, 2, tmp_path)
     worker, channels, helper = owners(partition, "sampler-0")
     sampler = parted_sampler(partition, **how, channels=channels)
-    serve_batches(helper, {"train": LackingSampler(lambda absent: sampler, list(graph.edges))})
+    serve_batches(helper, {"train": HoldoutSampler(lambda absent: sampler, list(graph.edges))})
     counts, names = {"node": 300}, {"node": partition.original()}
     remote = RemoteSampler([worker.channel("sampler-0", "batches")], "train", counts, names)
     for places in ([2, 5], [6, 0, 3]):

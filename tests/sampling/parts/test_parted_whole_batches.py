@@ -131,8 +131,8 @@ def test_shares_drawn_by_tasks_of_their_own(tmp_path, owners, kind, more):
     assert known == set(whole.vertices) or not more
 
 
-def _channels_of(post):
-    return lambda part: post.channel(f"store-{part % 2}", "draws")
+def _channels_of(endpoint):
+    return lambda part: endpoint.channel(f"store-{part % 2}", "draws")
 
 
 def test_whoever_asks_too_early_hears_that_the_task_lives(tmp_path, owners):

@@ -6,7 +6,7 @@ from cut_and_sampled import KEY, assert_same_but_for_numbers, cut_at_random, pla
 
 from penstock import PenstockError
 from penstock.sampling.links import split_and_tell, split_edges
-from penstock.sampling.parts import LackingSampler, OwnedPart, RelationReader, RemoteSampler, parted_sampler
+from penstock.sampling.parts import HoldoutSampler, OwnedPart, RelationReader, RemoteSampler, parted_sampler
 from penstock.sampling.parts.batches import serve_batches
 from penstock.sampling.parts.graph import edge_types_in
 from penstock.wire.errors import RemoteError
@@ -84,7 +84,7 @@ def test_nobody_draws_what_is_held_out(tmp_path, owners, weight, symmetric):
         made.append(rules)
         return parted_sampler(partition, **how, local={1: OwnedPart.of(partition, 1)}, channels=channels, absent=rules)
 
-    sampler = LackingSampler(lacking, edge_types_in({}, channels))
+    sampler = HoldoutSampler(lacking, edge_types_in({}, channels))
     seeds = partition.new_ids(SEEDS)
     assert_same_but_for_numbers(partition, sampler.sample(seeds, KEY, absent=absent), whole)
     serve_batches(helper, {"train": sampler})
@@ -124,6 +124,6 @@ def test_a_sampler_of_the_whole_graph_says_that_it_lacks_nothing(tmp_path, owner
     _, absent = split_and_tell(graph, kind, (0.2, 0.1), 5)
     with pytest.raises(RemoteError, match="without edges held out"):
         remote.sample(SEEDS, KEY, absent=absent)
-    lacking = LackingSampler(lambda rules: parted_sampler(partition, [2], absent=rules), [kind])
+    lacking = HoldoutSampler(lambda rules: parted_sampler(partition, [2], absent=rules), [kind])
     with pytest.raises(PenstockError, match="no relation"):
         lacking.sample(SEEDS, KEY, absent={("node", "likes", "node"): absent[kind]})

@@ -12,7 +12,7 @@ from neighbourhoods import same_batch, same_typed_batch
 from penstock import PenstockError
 from penstock.sampling import BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.parts import RemoteSampler, parted_sampler, serve_batches
-from penstock.sampling.parts.travelling import batch_messages, batch_received
+from penstock.sampling.parts.batch_codec import batch_messages, batch_received
 from penstock.wire.errors import RemoteError
 from penstock.wire.message import LIMITS, Message, decode, encode
 from random_graphs import graphs

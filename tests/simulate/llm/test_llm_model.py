@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.simulate.llm import PRESETS, Exchange, LlmJob, Model, Parallelism, Servers, preset
+from penstock.simulate.llm import PRESETS, ExpertExchange, LlmJob, Model, Parallelism, Servers, preset
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_degrees_that_do_not_fit_are_refused(parallel: dict[str, int], says: str
 def test_networks_that_a_job_does_not_fit_are_refused(servers: Servers, says: str) -> None:
     model = Model(8, 64, 4, 16, 256, experts=4, top_k=1)
     with pytest.raises(PenstockError, match=says):
-        LlmJob(model, Parallelism(2, data=2, expert=2), servers, exchange=Exchange("bvn"))
+        LlmJob(model, Parallelism(2, data=2, expert=2), servers, exchange=ExpertExchange("bvn"))

@@ -7,8 +7,17 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.simulate.amounts import draw_amounts
-from penstock.simulate.building import WorkloadBuilder
-from penstock.simulate.llm import Compute, Exchange, LlmJob, Model, Parallelism, Reduction, Servers, Step, build_step
+from penstock.simulate.llm import (
+    Compute,
+    ExpertExchange,
+    GradientReduction,
+    LlmJob,
+    LlmStep,
+    Model,
+    Parallelism,
+    Servers,
+    build_step,
+)
 from penstock.simulate.network import star
 from penstock.simulate.pace import exposed_seconds, step_seconds
 from penstock.simulate.rates.compression import compressed
@@ -16,6 +25,7 @@ from penstock.simulate.rates.hermod import model_ranks
 from penstock.simulate.rates.slack import slack_orders
 from penstock.simulate.scenario import Scenario
 from penstock.simulate.simulation import Simulator, with_queues
+from penstock.simulate.workload_builder import WorkloadBuilder
 
 _EXPERTS = Model(layers=4, hidden=128, heads=4, sequence=64, feed_forward=256, matrices=3, experts=4, top_k=2)
 _SERVERS = Servers(64, nics=1, nic_gbps=10, nvlink_gbps=400)
@@ -62,14 +72,16 @@ def test_experts_go_before_stages_where_chunks_are_interleaved() -> None:
 
 def test_delays_of_schedules_and_rings_are_communication() -> None:
     job = replace(
-        _job(2), exchange=Exchange("bvn", skew=0.5, overhead_us=500.0), servers=replace(_SERVERS, nic_gbps=1e6)
+        _job(2), exchange=ExpertExchange("bvn", skew=0.5, overhead_us=500.0), servers=replace(_SERVERS, nic_gbps=1e6)
     )
-    for changed in (job, replace(_job(2), reduction=Reduction(latency_us=1000.0), servers=job.servers)):
+    for changed in (job, replace(_job(2), reduction=GradientReduction(latency_us=1000.0), servers=job.servers)):
         scenario = _scenario(changed)
         found, silent = scenario.simulate("hermod"), scenario.silent()
         # Links are so fast that there is nothing else.
         assert exposed_seconds(found, silent) > 0.1 * step_seconds(found.case, found.ends)
-        computed = build_step(replace(changed, exchange=Exchange(skew=0.5), reduction=Reduction(latency_us=0.0)))
+        computed = build_step(
+            replace(changed, exchange=ExpertExchange(skew=0.5), reduction=GradientReduction(latency_us=0.0))
+        )
         bare = Simulator(computed.load, computed.network, 3, "fair").timeline(computed.placement)
         expected = step_seconds(found.case, found.ends) - step_seconds(bare.case, bare.ends)
         assert exposed_seconds(found, silent) == pytest.approx(expected, rel=1e-3)
@@ -118,7 +130,7 @@ def test_with_enough_queues_those_that_meet_keep_their_order() -> None:
     assert met > 20 and queues.max() < len(np.unique(ranks))
 
 
-def _machines(step: Step) -> list[list[int]]:
+def _machines(step: LlmStep) -> list[list[int]]:
     return [step.placement[each].tolist() for each in (step.load.sources, step.load.targets)]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
 from penstock.simulate import Timeline, simulate
-from penstock.simulate.llm import Compute, Exchange, LlmJob, Model, Parallelism, Servers, Step, build_step
+from penstock.simulate.llm import Compute, ExpertExchange, LlmJob, LlmStep, Model, Parallelism, Servers, build_step
 from penstock.simulate.llm.schedule import order_of
 from penstock.simulate.pace import step_seconds
 
@@ -26,7 +26,7 @@ def small_jobs(draw: st.DrawFn) -> LlmJob:
     assume(data % expert == 0 and pipeline * data <= 24)
     assume(interleave == 1 or (pipeline == 2 and microbatches % 2 == 0))
     servers = Servers(-(-tensor * pipeline * data // 4), 4, nics=draw(st.sampled_from((1, 2, 4))), nic_gbps=2)
-    exchange = Exchange(skew=0.0, detail=draw(st.sampled_from(("pairs", "ports"))), overhead_us=5.0)
+    exchange = ExpertExchange(skew=0.0, detail=draw(st.sampled_from(("pairs", "ports"))), overhead_us=5.0)
     model = _DENSE if expert == 1 and draw(st.booleans()) else _EXPERTS
     return LlmJob(model, Parallelism(tensor, pipeline, data, expert, microbatches, 1, interleave), servers, _COMPUTE,
                   exchange)  # fmt: skip
@@ -43,13 +43,13 @@ def test_representatives_stand_for_all(job: LlmJob, policy: str) -> None:
         assert times * _bytes(some, kind) == pytest.approx(_bytes(everything, kind))
 
 
-def _run(step: Step, policy: str) -> Timeline:
+def _run(step: LlmStep, policy: str) -> Timeline:
     found = simulate(step.load, step.network, step.placement, 2, policy)
     assert np.isfinite(found.ends).all() and (found.link_use <= 1 + 1e-9).all()
     return found
 
 
-def _bytes(step: Step, kind: str) -> float:
+def _bytes(step: LlmStep, kind: str) -> float:
     return float(step.load.flow_bytes[np.array(step.load.flow_kinds) == kind].sum())
 
 

@@ -8,7 +8,17 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.simulate import Workload, simulate
-from penstock.simulate.llm import Compute, Exchange, LlmJob, Model, Parallelism, Reduction, Servers, Step, build_step
+from penstock.simulate.llm import (
+    Compute,
+    ExpertExchange,
+    GradientReduction,
+    LlmJob,
+    LlmStep,
+    Model,
+    Parallelism,
+    Servers,
+    build_step,
+)
 from penstock.simulate.pace import step_seconds
 from penstock.simulate.rates import COFLOW_POLICIES
 
@@ -23,7 +33,7 @@ def _sent(load: Workload, *kinds: str) -> Array:
     return load.flow_bytes[chosen]
 
 
-def _step_of(step: Step, policy: str, steps: int = 3) -> float:
+def _step_of(step: LlmStep, policy: str, steps: int = 3) -> float:
     found = simulate(step.load, step.network, step.placement, steps, policy)
     return step_seconds(found.case, found.ends)
 
@@ -43,7 +53,7 @@ def test_a_dense_steps_bytes() -> None:
 
 def test_an_expert_steps_bytes() -> None:
     parallel = Parallelism(8, 2, 8, 4, 3, 1)
-    job = LlmJob(_EXPERTS, parallel, _SLOW, _COMPUTE, Exchange(skew=0.0))
+    job = LlmJob(_EXPERTS, parallel, _SLOW, _COMPUTE, ExpertExchange(skew=0.0))
     step = build_step(job)
     each = 64 * 2 * 128 * 2  # tokens x top_k x hidden x 2 bytes
     assert step.devices == 2 * 4
@@ -62,7 +72,7 @@ def test_an_expert_steps_bytes() -> None:
      (_EXPERTS, Parallelism(8, 2, 8, 4, 4, 1))],
 )  # fmt: skip
 def test_representatives_take_as_long_as_all(model: Model, parallel: Parallelism, policy: str) -> None:
-    job = LlmJob(model, parallel, _SLOW, _COMPUTE, Exchange(skew=0.0))
+    job = LlmJob(model, parallel, _SLOW, _COMPUTE, ExpertExchange(skew=0.0))
     some, everything = build_step(job), build_step(replace(job, simulate="all"))
     assert some.devices < everything.devices
     assert _step_of(some, policy) == pytest.approx(_step_of(everything, policy), rel=1e-6)
@@ -71,7 +81,9 @@ def test_representatives_take_as_long_as_all(model: Model, parallel: Parallelism
 def test_ports_take_what_pairs_take_where_tokens_are_even() -> None:
     parallel = Parallelism(8, 2, 8, 4, 4, 1)
     pairs, ports = (
-        build_step(LlmJob(_EXPERTS, parallel, _SLOW, _COMPUTE, Exchange(skew=0.0, detail=detail, overhead_us=0.0)))
+        build_step(
+            LlmJob(_EXPERTS, parallel, _SLOW, _COMPUTE, ExpertExchange(skew=0.0, detail=detail, overhead_us=0.0))
+        )
         for detail in ("pairs", "ports")
     )
     assert ports.load.flows < pairs.load.flows
@@ -82,7 +94,7 @@ def test_a_matched_all_to_all_is_no_slower_than_a_fair_one_and_phases_cost() -> 
     parallel = Parallelism(8, 2, 8, 8, 4, 1)
 
     def seconds(schedule: str, overhead: float) -> float:
-        exchange = Exchange(schedule, skew=1.2, overhead_us=overhead, detail="ports")
+        exchange = ExpertExchange(schedule, skew=1.2, overhead_us=overhead, detail="ports")
         return _step_of(build_step(LlmJob(_EXPERTS, parallel, _SLOW, _COMPUTE, exchange)), "hermod")
 
     assert seconds("bvn", 0.0) <= seconds("matched", 0.0) * (1 + 1e-9)
@@ -97,13 +109,13 @@ def test_slack_is_never_slower_than_hermod(interleave: int) -> None:
             experts = 4 if model.experts else 1
             parallel = Parallelism(8, 2, 8, experts, 4, 1, interleave)
             servers = replace(_SLOW, nic_gbps=rate)
-            step = build_step(LlmJob(model, parallel, servers, _COMPUTE, Exchange(skew=0.8), seed=seed))
+            step = build_step(LlmJob(model, parallel, servers, _COMPUTE, ExpertExchange(skew=0.8), seed=seed))
             assert _step_of(step, "slack") <= _step_of(step, "hermod") * (1 + 1e-12)
 
 
 def test_clipping_by_the_norm_of_all_gradients_makes_steps_longer() -> None:
     job = LlmJob(_DENSE, Parallelism(8, 4, 4, 1, 4, 1), replace(_SLOW, nic_gbps=2), _COMPUTE)
-    waiting = replace(job, reduction=Reduction(clip="norm"))
+    waiting = replace(job, reduction=GradientReduction(clip="norm"))
     assert _step_of(build_step(waiting), "hermod") > _step_of(build_step(job), "hermod")
 
 
@@ -151,7 +163,7 @@ def test_tensor_ranks_exchange_as_much_backward_as_forward() -> None:
 
 
 def test_an_all_to_all_within_a_leaf_never_meets_its_uplinks() -> None:
-    exchange = Exchange(skew=0.0, detail="ports", overhead_us=0.0)
+    exchange = ExpertExchange(skew=0.0, detail="ports", overhead_us=0.0)
     free = LlmJob(_EXPERTS, Parallelism(8, 1, 4, 4, 2), replace(_SLOW, servers_per_leaf=4), _COMPUTE, exchange)
     narrow = replace(free, servers=replace(free.servers, oversubscription=8.0))
     cut = replace(narrow, servers=replace(narrow.servers, servers_per_leaf=2))
@@ -163,7 +175,7 @@ def test_uplinks_are_the_same_to_representatives_that_fill_leaves() -> None:
     servers = replace(_SLOW, servers_per_leaf=4, leaves_per_pod=64, oversubscription=4.0)
     for model, expert in ((_DENSE, 1), (_EXPERTS, 4)):
         for detail in ("pairs", "ports"):
-            exchange = Exchange(skew=0.0, detail=detail)
+            exchange = ExpertExchange(skew=0.0, detail=detail)
             everything = LlmJob(model, Parallelism(8, 2, 8, expert, 2), replace(servers, count=16), _COMPUTE, exchange,
                                 simulate="all")  # fmt: skip
             some = build_step(replace(everything, simulate="representatives"))

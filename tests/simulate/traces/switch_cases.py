@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from penstock.simulate.traces import Coflows, PortRates, coflows_from
+from penstock.simulate.traces import PortRates, TraceCoflows, coflows_from
 
 PORTS = 4
 
@@ -20,7 +20,7 @@ def switch_cases(draw):
     return coflows_from(PORTS, coflows), 2.0 if alike else PortRates(np.array(draw(rates)), np.array(draw(rates)))
 
 
-def rates_over_time(coflows: Coflows, changes):
+def rates_over_time(coflows: TraceCoflows, changes):
     """Moments at which rates changed, and the rates of all flows from each on until the next, [moments, flows]."""
     moments = np.unique(changes["when"])
     rates = np.zeros((len(moments), coflows.flows))
@@ -30,7 +30,7 @@ def rates_over_time(coflows: Coflows, changes):
     return moments, rates
 
 
-def side_rates(coflows: Coflows, rates):
+def side_rates(coflows: TraceCoflows, rates):
     """What all sides carry, [moments, 2 * ports]."""
     out = np.zeros((len(rates), 2 * coflows.ports))
     np.add.at(out.T, coflows.sources, rates.T)

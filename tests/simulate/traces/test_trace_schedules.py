@@ -10,7 +10,7 @@ from switch_cases import rates_over_time, side_rates, switch_cases
 from penstock.simulate import simulate
 from penstock.simulate.traces import (
     TRACE_POLICIES,
-    Coflows,
+    TraceCoflows,
     bottlenecks,
     coflows_from,
     join_flows,
@@ -53,7 +53,7 @@ def test_bytes_are_conserved_and_ports_never_exceeded(policy, case):
         assert not (lives & free[:, coflows.sources[flow]] & free[:, coflows.ports + coflows.targets[flow]]).any()
 
 
-def _check_times(coflows: Coflows, completions, moments, rates):
+def _check_times(coflows: TraceCoflows, completions, moments, rates):
     """Nothing moves before its coflow arrives, and a coflow is complete when its last flow stops."""
     for coflow in range(coflows.count):
         mine = rates[:, coflows.first[coflow] : coflows.first[coflow + 1]]

@@ -9,7 +9,7 @@ from meeting_posts import meeting_posts
 from penstock import Graph, NodeSet
 from penstock.partition import Cut, cut
 from penstock.partition.folder import Partition
-from penstock.wire import Post
+from penstock.wire import Endpoint
 
 COUNT = 600
 
@@ -42,7 +42,7 @@ def cuts(whole: Graph, tmp_path_factory: pytest.TempPathFactory) -> Callable[[in
 
 
 @pytest.fixture
-def posts() -> Iterator[Callable[..., list[Post]]]:
+def posts() -> Iterator[Callable[..., list[Endpoint]]]:
     """Posts by name that know each other, closed when the test ends."""
     with meeting_posts() as make:
         yield make

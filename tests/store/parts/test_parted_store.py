@@ -7,7 +7,7 @@ from penstock import Graph, NodeSet
 from penstock.errors import PenstockError
 from penstock.partition import Book
 from penstock.store import LocalStore
-from penstock.store.parts import PartedStore, StoreService, lending
+from penstock.store.parts import PartedStore, StoreService, send_buffers
 from penstock.wire import RemoteError
 
 FIELDS = ["paper/x", "paper/wide", "paper/half", "paper/y", "paper/flag", "author/x/x"]
@@ -21,7 +21,7 @@ def open_store(partition, posts, local, wire_type="stored", narrowed=None):
     """(a reader that maps the parts `local`, services): two stores hold the parts in turn."""
     first, second, reader = posts("store-0", "store-1", "reader")
     shares = [{p: partition.part(p) for p in range(partition.parts) if p % 2 == k} for k in (0, 1)]
-    services = [StoreService(post, share) for post, share in zip((first, second), shares, strict=True)]
+    services = [StoreService(endpoint, share) for endpoint, share in zip((first, second), shares, strict=True)]
     here = {p: LocalStore.of_graph(partition.part(p)) for p in local}
     book, channels = partition.book, lambda part: reader.channel(f"store-{part % 2}", "features")
     store = PartedStore(book, here, channels, wire_type, narrowed)
@@ -57,7 +57,7 @@ def test_every_field_is_the_whole_graphs(whole, cuts, posts, parts, local):
 
 
 def test_answers_in_many_parts_are_put_together_and_buffers_come_back(cuts, posts, whole, monkeypatch):
-    monkeypatch.setattr(lending, "PART_BYTES", 256)
+    monkeypatch.setattr(send_buffers, "PART_BYTES", 256)
     partition = cuts(2)
     store, services = open_store(partition, posts, [])
     ids = np.random.default_rng(0).permutation(1200) % 600
@@ -182,8 +182,8 @@ def test_fields_made_at_owners_are_written_read_and_dropped(cuts, posts):
 
 def test_made_fields_above_the_limit_lie_in_a_nameless_file(cuts, posts, tmp_path):
     partition = cuts(2)
-    (post,) = posts("store")
-    service = StoreService(post, {p: partition.part(p) for p in range(2)}, in_memory=100, folder=tmp_path)
+    (endpoint,) = posts("store")
+    service = StoreService(endpoint, {p: partition.part(p) for p in range(2)}, in_memory=100, folder=tmp_path)
     store = PartedStore(partition.book, service.parts, nowhere)
     store.make("paper/h", 3)
     store.push("paper/h", np.arange(600), np.arange(1800).reshape(600, 3))

@@ -6,7 +6,7 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.store import EmbeddingTable
 from penstock.store.parts import EmbeddingService, RemoteEmbedding, own_embedding
-from penstock.wire import Message, Post, RemoteError, WireOptions, make_credentials
+from penstock.wire import Endpoint, Message, RemoteError, WireOptions, make_credentials
 
 WIDTH, SEED, RATE = 4, 3, 0.1
 COUNT = 600
@@ -16,9 +16,11 @@ def owners(folder, partition, parts, optimiser="adam"):
     return {("paper", p): own_embedding(folder, partition, p, "paper", WIDTH, optimiser, RATE, SEED) for p in parts}
 
 
-def worker(partition, post, optimiser="adam"):
+def worker(partition, endpoint, optimiser="adam"):
     names = partition.original("paper")
-    return RemoteEmbedding("paper", partition.book, WIDTH, optimiser, lambda p: post.channel(f"store-{p % 2}"), names)
+    return RemoteEmbedding(
+        "paper", partition.book, WIDTH, optimiser, lambda p: endpoint.channel(f"store-{p % 2}"), names
+    )
 
 
 @pytest.fixture
@@ -30,8 +32,8 @@ def tables(cuts, posts, tmp_path):
         partition = cuts(parts)
         *stores, reader = posts("store-0", "store-1", "reader")
         held = [owners(tmp_path, partition, range(k, parts, 2), optimiser) for k in (0, 1)]
-        for post, share in zip(stores, held, strict=True):
-            EmbeddingService(post, share)
+        for endpoint, share in zip(stores, held, strict=True):
+            EmbeddingService(endpoint, share)
             opened.extend(share.values())
         return partition, worker(partition, reader, optimiser)
 
@@ -128,17 +130,17 @@ def test_an_owner_that_dies_between_push_and_step_comes_back_with_everything(cut
     partition, table = cuts(2), EmbeddingTable("paper", COUNT, WIDTH, "adam", RATE, SEED)
     credentials = make_credentials(["store-0", "store-1", "reader"])
     options = WireOptions(security="token", call_timeout=20.0)
-    with Post(credentials["reader"], options=options) as reader:
+    with Endpoint(credentials["reader"], options=options) as reader:
         remote = worker(partition, reader)
         for life in range(3):
             held = owners(tmp_path, partition, range(2))
             with (
-                Post(credentials["store-0"], options=options) as first,
-                Post(credentials["store-1"], options=options) as second,
+                Endpoint(credentials["store-0"], options=options) as first,
+                Endpoint(credentials["store-1"], options=options) as second,
             ):
-                for post in (first, second):
-                    EmbeddingService(post, held)
-                    reader.meet(post.name, post.address)
+                for endpoint in (first, second):
+                    EmbeddingService(endpoint, held)
+                    reader.meet(endpoint.name, endpoint.address)
                 learn(partition, remote, table, range(2 * life, 2 * life + 2), 2)
             for owned in held.values():
                 owned.close()

@@ -94,7 +94,7 @@ def test_requests_are_checked():
         ({"part": 0, "field": "x", "q": 1}, "q"),
     ]:
         with pytest.raises(PenstockError, match=words):
-            requests.checked(Message("push", body), requests.OfField if "field" in body else requests.OfPart)
+            requests.checked(Message("push", body), requests.FieldRequest if "field" in body else requests.PartRequest)
     for arrays in ((), (np.zeros(3),), (np.zeros((2, 2), np.int64),)):
         with pytest.raises(PenstockError, match="request needs"):
             requests.row_numbers(Message("pull", {}, arrays))

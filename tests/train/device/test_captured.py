@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from penstock.errors import PenstockError
-from penstock.train import running
+from penstock.train import run
 from penstock.train import session as session_module
-from penstock.train.device import choosing
+from penstock.train.device import restrictions
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_device")]
@@ -33,9 +33,9 @@ def test_learns_what_the_cpu_learns(model, tmp_path):
     assert ours.result["device"] == "cuda" and ours.result["placement"]["topology"] == "device"
     assert_close(tmp_path / "gpu", tmp_path / "cpu")
     assert_close(tmp_path / "one", tmp_path / "cpu")
-    for run in (ours, one_by_one):
-        assert run.result["batches_per_second"] > 0 and run.result["device_peak_mb"] > 0
-        assert abs(run.test["accuracy"] - ours.test["accuracy"]) < 0.05
+    for each in (ours, one_by_one):
+        assert each.result["batches_per_second"] > 0 and each.result["device_peak_mb"] > 0
+        assert abs(each.test["accuracy"] - ours.test["accuracy"]) < 0.05
 
 
 def test_the_same_bits_twice(tmp_path):
@@ -50,10 +50,10 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_was_not_interrupted(cap
     graph, job = community_graph(400), {**FEW, "capture": capture, "checkpoint_steps": 5, "schedule": "StepLR"}
     job["schedule_options"] = {"step_size": 1, "gamma": 0.7}
     trained(graph, tmp_path / "whole", **job, device="cuda")
-    monkeypatch.setattr(running, "polite_interrupt", lambda: After(3))
+    monkeypatch.setattr(run, "polite_interrupt", lambda: After(3))
     trained(graph, tmp_path / "cut", **job, device="cuda")
     monkeypatch.undo()
-    running.resume_run(tmp_path / "cut", graph)
+    run.resume_run(tmp_path / "cut", graph)
     whole, cut = newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "cut")
     assert_same_state(whole["learned"], cut["learned"])
     assert_same_state(whole["optimiser"], cut["optimiser"])
@@ -78,11 +78,11 @@ class After:
 
 def test_a_batch_that_lacks_room_is_learned_from_all_the_same(tmp_path, monkeypatch):
     from penstock.sampling.device.room import Room
-    from penstock.train.device import deciding
+    from penstock.train.device import decision
 
     graph = community_graph(400)
     trained(graph, tmp_path / "roomy", **FEW, device="cuda")
-    monkeypatch.setattr(deciding, "presampled_room", lambda *_: Room((32, 96, 200), (128, 256)))
+    monkeypatch.setattr(decision, "presampled_room", lambda *_: Room((32, 96, 200), (128, 256)))
     trained(graph, tmp_path / "tight", **FEW, device="cuda")
     assert_close(tmp_path / "tight", tmp_path / "roomy", 1e-4)
 
@@ -163,10 +163,10 @@ def test_a_module_of_the_users(tmp_path, monkeypatch):
     for name in ("whole", "cut"):
         torch.manual_seed(1)
         if name == "cut":
-            monkeypatch.setattr(running, "polite_interrupt", lambda: After(6))
+            monkeypatch.setattr(run, "polite_interrupt", lambda: After(6))
         trained(graph, tmp_path / name, model=Foreign(), **job, device="cuda")
     monkeypatch.undo()
-    running.resume_run(tmp_path / "cut", graph, Foreign())
+    run.resume_run(tmp_path / "cut", graph, Foreign())
     for name, values in weights(tmp_path / "whole").items():
         torch.testing.assert_close(values, weights(tmp_path / "cut")[name], rtol=1e-3, atol=1e-4)
 
@@ -184,13 +184,13 @@ def test_edges_with_classes(tmp_path):
 def test_a_gpus_run_goes_on_on_the_cpu_and_back(tmp_path, monkeypatch):
     graph = community_graph(400)
     run = tmp_path / "run"
-    monkeypatch.setattr(running, "polite_interrupt", lambda: After(1))
+    monkeypatch.setattr(run, "polite_interrupt", lambda: After(1))
     trained(graph, run, **FEW)
     for device in ("cpu", "cuda"):
         monkeypatch.setattr(session_module, "chosen_device", lambda _, name=device: torch.device(name))
         if device == "cuda":
-            monkeypatch.setattr(running, "polite_interrupt", lambda: After(10**9))
-        running.resume_run(run, graph)
+            monkeypatch.setattr(run, "polite_interrupt", lambda: After(10**9))
+        run.resume_run(run, graph)
     trained(graph, tmp_path / "whole", **FEW)
     assert_close(run, tmp_path / "whole")
 
@@ -231,5 +231,5 @@ def test_reasons_are_given():
     class Task:
         name = "node-classification"
 
-    reasons = choosing.against_capture(job, community_graph(), Task(), False, True)
+    reasons = restrictions.against_capture(job, community_graph(), Task(), False, True)
     assert len(reasons) == 7

@@ -67,7 +67,7 @@ def _one_at_a_time(monkeypatch):
 
 def placed_session(graph, notes=None, **fields):
     """A session of the host's whose graph is placed as if the host were a device."""
-    from penstock.train.device.placing import place
+    from penstock.train.device.placement import place
 
     session = make_session(make_job({**FEW, **fields}), graph)
     session.optimiser = torch.optim.Adam(session.learned.parameters(), lr=0.01, fused=True)

@@ -21,13 +21,13 @@ _STATE = (np.float32, np.float64, np.int64)
 """Kinds of numbers that an optimiser keeps; some count their steps in whole ones."""
 
 
-class OfStep(Request):
+class StepRequest(Request):
     """Something about a step, counted from 0."""
 
     step: Count
 
 
-class Begin(OfStep):
+class Begin(StepRequest):
     """Arrays: the weights of all pieces, then the values of every piece's state, whose names these are."""
 
     shapes: list[Shape]
@@ -35,14 +35,14 @@ class Begin(OfStep):
     again: bool
 
 
-class Gradients(OfStep):
+class Gradients(StepRequest):
     """One array: gradients, for every piece whether it has one, and `more` numbers that are summed as well."""
 
     rate: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     more: Annotated[int, Field(ge=0, le=64)]
 
 
-class Shrink(OfStep):
+class ShrinkShard(StepRequest):
     """What a step's gradients are multiplied by."""
 
     factor: Factor

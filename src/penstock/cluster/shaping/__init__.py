@@ -11,7 +11,7 @@ every start. What torch's process groups send has no mark, and is known by going
 
 from penstock.cluster.shaping.commands import clear_commands, set_commands
 from penstock.cluster.shaping.groups import FlowGroup, FlowGroups, default_groups, read_groups
-from penstock.cluster.shaping.interface import Standing, carry_out, look, refuse_foreign
+from penstock.cluster.shaping.interface import InterfaceQueue, carry_out, look, refuse_foreign
 from penstock.cluster.shaping.place import machine_of, own_address, peers_of
 from penstock.cluster.shaping.policy import Classes, TrafficClass, classes_of
 
@@ -19,7 +19,7 @@ __all__ = [
     "Classes",
     "FlowGroup",
     "FlowGroups",
-    "Standing",
+    "InterfaceQueue",
     "TrafficClass",
     "carry_out",
     "classes_of",

@@ -36,7 +36,7 @@ class ClassCount:
 
 
 @dataclass(frozen=True)
-class Standing:
+class InterfaceQueue:
     """What an interface has."""
 
     kind: str
@@ -60,16 +60,16 @@ class Standing:
         return self.made and not self.ours
 
 
-def look(device: str) -> Standing:
+def look(device: str) -> InterfaceQueue:
     """What an interface has now."""
     if not _DEVICE.fullmatch(device):
         raise PenstockError(f"{device!r} is no name of a network interface: `ip link` lists them.")
     found: list[dict[str, Any]] = json.loads(run(["tc", "-j", "qdisc", "show", "dev", device]) or "[]")
     root = next((each for each in found if each.get("root")), {"kind": "noqueue", "handle": _KERNELS_OWN})
-    standing = Standing(str(root["kind"]), str(root["handle"]), ())
-    if not standing.ours:
-        return standing
-    return Standing(standing.kind, standing.handle, parse_classes(run(["tc", "-s", "class", "show", "dev", device])))
+    queue = InterfaceQueue(str(root["kind"]), str(root["handle"]), ())
+    if not queue.ours:
+        return queue
+    return InterfaceQueue(queue.kind, queue.handle, parse_classes(run(["tc", "-s", "class", "show", "dev", device])))
 
 
 def carry_out(device: str, commands: Sequence[Command]) -> None:
@@ -85,11 +85,11 @@ def carry_out(device: str, commands: Sequence[Command]) -> None:
         raise
 
 
-def refuse_foreign(standing: Standing, device: str) -> None:
+def refuse_foreign(queue: InterfaceQueue, device: str) -> None:
     """A queue that someone else has set is theirs."""
-    if standing.foreign:
+    if queue.foreign:
         raise PenstockError(
-            f"{device} has a {standing.kind} queue ({standing.handle}) that penstock did not make: remove it yourself,"
+            f"{device} has a {queue.kind} queue ({queue.handle}) that penstock did not make: remove it yourself,"
             " or add --force."
         )
 

@@ -10,7 +10,7 @@ from penstock.cluster.layout import CONTROLLER
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.memory import peak_mb
-from penstock.wire import Credentials, Message, PeerLost, Post
+from penstock.wire import Credentials, Endpoint, Message, PeerLost
 
 _BEAT = 0.5
 """Seconds between signs of life."""
@@ -23,7 +23,7 @@ class Member:
 
     def __init__(self, setup: Setup, handler_threads: int = 2) -> None:
         self.setup = setup
-        self.post = Post(
+        self.endpoint = Endpoint(
             Credentials.from_json(setup.credentials), setup.task.address, setup.cluster.wire, handler_threads
         )
         self.stopped = threading.Event()
@@ -34,12 +34,12 @@ class Member:
         """The newest round that the controller has said is over; see `cluster.rounds`."""
         self.counts: Callable[[], dict[str, int]] = dict
         """What this task has counted so far, told with its signs of life."""
-        self.post.serve("tell", self._hear)
-        self.post.serve("served", self._served)
-        self.post.meet(CONTROLLER, setup.controller)
+        self.endpoint.serve("tell", self._hear)
+        self.endpoint.serve("served", self._served)
+        self.endpoint.meet(CONTROLLER, setup.controller)
         self._reachable: set[str] = set()
         self._meet(setup.addresses)
-        self._control = self.post.channel(CONTROLLER, "control")
+        self._control = self.endpoint.channel(CONTROLLER, "control")
         self._refused = False
         self._beats = threading.Thread(target=self._beat, name="beats", daemon=True)
 
@@ -84,7 +84,7 @@ class Member:
 
     def announce(self, ready: bool = True) -> None:
         """Learn where the others are; if `ready` for requests, let them know where this one is."""
-        body = {"address": self.post.address, "ready": ready, "incarnation": self.setup.incarnation}
+        body = {"address": self.endpoint.address, "ready": ready, "incarnation": self.setup.incarnation}
         self._meet(self.ask("here", **body).body)
         if not self._beats.is_alive():
             self._beats.start()
@@ -102,7 +102,7 @@ class Member:
     def _meet(self, addresses: dict[str, Any]) -> None:
         for name, address in addresses.items():
             if name != self.setup.task.id:
-                self.post.meet(str(name), str(address))
+                self.endpoint.meet(str(name), str(address))
                 self._reachable.add(str(name))
 
     def ask(self, kind: str, **body: Any) -> Message:
@@ -114,7 +114,7 @@ class Member:
         self.stopped.set()
         if self._beats.is_alive():
             self._beats.join()
-        self.post.close()
+        self.endpoint.close()
 
     def _hear(self, message: Message, sender: str) -> Message:
         if sender != CONTROLLER:
@@ -128,7 +128,7 @@ class Member:
         return Message("heard")
 
     def _served(self, message: Message, sender: str) -> Message:
-        return Message("served", {"seconds": sum(self.post.served().values())})
+        return Message("served", {"seconds": sum(self.endpoint.served().values())})
 
     def _beat(self) -> None:
         while not self.stopped.wait(_BEAT):
@@ -140,13 +140,13 @@ class Member:
 
     def _give_sign(self, **more: Any) -> None:
         told = {"peak_mb": round(peak_mb(), 1), "incarnation": self.setup.incarnation, "counts": self.counts()}
-        self.ask("beat", **told, coflows=self.post.coflows(), **more)
+        self.ask("beat", **told, coflows=self.endpoint.coflows(), **more)
 
     def leave(self) -> None:
         """Say goodbye, if someone is there to hear it."""
         # Of every flow that this task has begun: bytes sent and received. Too many to be told every second.
         own = f"{self.setup.task.id}>"
-        flows = {f.name: [f.sent_bytes, f.received_bytes] for f in self.post.flows() if f.name.startswith(own)}
+        flows = {f.name: [f.sent_bytes, f.received_bytes] for f in self.endpoint.flows() if f.name.startswith(own)}
         with suppress(PenstockError):
             self._give_sign(flows=flows)
 

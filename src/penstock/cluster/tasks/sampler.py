@@ -19,7 +19,7 @@ def run_sampler(setup: Setup) -> int:
     """Serve until the run is over."""
     with Member(setup, _THREADS) as member:
         samplers: dict[str, Any] = {SAMPLER: None}
-        serve_batches(member.post, samplers)
+        serve_batches(member.endpoint, samplers)
         member.announce()
         member.await_tasks("store")
         samplers[SAMPLER] = job_sampler(Parts(member), make_job(setup.job, "The run's job"))

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import torch
 
-from penstock.cluster.server.requests import Begin, Gradients, OfStep, Shrink, begun_with, gradients_in, rank_of
+from penstock.cluster.server.requests import (
+    Begin,
+    Gradients,
+    ShrinkShard,
+    StepRequest,
+    begun_with,
+    gradients_in,
+    rank_of,
+)
 from penstock.cluster.server.shard import Shard
 from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member
@@ -13,7 +21,7 @@ from penstock.graph.output_files import make_private_folder
 from penstock.store.parts.requests import checked
 from penstock.train.job import make_job
 from penstock.train.state_file import DamagedState
-from penstock.wire import Message, Post
+from penstock.wire import Endpoint, Message
 
 _PATIENCE = 0.25
 """Seconds that a worker is kept waiting for weights before it is told to ask again."""
@@ -25,7 +33,7 @@ def run_server(setup: Setup) -> int:
     folder = make_private_folder(Path(setup.run) / "servers")
     with Member(setup, setup.layout.world + 2) as member:
         shard = _opened(member, folder / f"{setup.task.id}.state")
-        serve_shard(member.post, shard, setup.layout.world)
+        serve_shard(member.endpoint, shard, setup.layout.world)
         member.announce()
         member.stopped.wait()
     return 0
@@ -42,7 +50,7 @@ def _opened(member: Member, file: Path) -> Shard:
         return Shard(*given)
 
 
-def serve_shard(post: Post, shard: Shard, world: int) -> None:
+def serve_shard(endpoint: Endpoint, shard: Shard, world: int) -> None:
     """Answer the workers of a run, of whom there are `world`."""
 
     def begin(message: Message, sender: str) -> Message:
@@ -59,19 +67,19 @@ def serve_shard(post: Post, shard: Shard, world: int) -> None:
 
     def weights(message: Message, sender: str) -> Message:
         rank_of(sender, world)
-        found = shard.after(checked(message, OfStep).step, _PATIENCE)
+        found = shard.after(checked(message, StepRequest).step, _PATIENCE)
         if found is None:
             return Message("wait")
         return Message("weights", arrays=tuple(value.numpy().copy() for value in found))
 
     def squares(message: Message, sender: str) -> Message:
         rank_of(sender, world)
-        found = shard.squares(checked(message, OfStep).step, _PATIENCE)
+        found = shard.squares(checked(message, StepRequest).step, _PATIENCE)
         return Message("wait") if found is None else Message("squares", {"squares": found})
 
     def shrink(message: Message, sender: str) -> Message:
         rank_of(sender, world)
-        asked = checked(message, Shrink)
+        asked = checked(message, ShrinkShard)
         return Message("shrunk" if shard.shrink(asked.step, asked.factor) else "wait")
 
     def optimiser(message: Message, sender: str) -> Message:
@@ -81,4 +89,4 @@ def serve_shard(post: Post, shard: Shard, world: int) -> None:
         return Message("optimiser", {"names": [list(state) for state in states]}, arrays)
 
     for handler in (begin, gradients, weights, squares, shrink, optimiser):
-        post.serve(handler.__name__, handler)
+        endpoint.serve(handler.__name__, handler)

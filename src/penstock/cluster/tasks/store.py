@@ -24,10 +24,10 @@ def run_store(setup: Setup) -> int:
     with Member(setup, _THREADS) as member:
         partition = open_partition(Path(setup.partition), bool(setup.job.get("unchecked")))
         graphs = {part: checked_part(partition, part, setup.job["features"]) for part in setup.task.parts}
-        StoreService(member.post, graphs, folder=Path(setup.run))
-        serve_lists(member.post, {part: OwnedPart.of(partition, part) for part in graphs})
+        StoreService(member.endpoint, graphs, folder=Path(setup.run))
+        serve_lists(member.endpoint, {part: OwnedPart.of(partition, part) for part in graphs})
         serve_descriptions(member, graphs)
-        EmbeddingService(member.post, _embeddings(member, partition, graphs))
+        EmbeddingService(member.endpoint, _embeddings(member, partition, graphs))
         member.announce()
         member.stopped.wait()
     return 0
@@ -72,8 +72,8 @@ def serve_descriptions(member: Member, graphs: dict[int, Graph]) -> None:
         rows = tuple(np.asarray(rows, np.int64) + nodes.first for rows in nodes.splits.values())
         return Message("splits", {"names": list(nodes.splits)}, rows)
 
-    member.post.serve("part", describe)
-    member.post.serve("splits", splits)
+    member.endpoint.serve("part", describe)
+    member.endpoint.serve("splits", splits)
 
 
 def described(graph: Graph, label: str) -> dict[str, Any]:

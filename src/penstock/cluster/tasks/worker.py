@@ -11,16 +11,16 @@ from typing import Any
 from penstock.cluster.gpus import claim_gpu
 from penstock.cluster.setup import Setup
 from penstock.cluster.tasks.member import Member, raised_by
+from penstock.cluster.worker.all_reduce import AllReduce
 from penstock.cluster.worker.cut_graph import Parts
+from penstock.cluster.worker.forwarded_progress import ForwardedProgress
 from penstock.cluster.worker.inputs import PartedInputs
-from penstock.cluster.worker.observing import Observer
+from penstock.cluster.worker.observer import Observer
 from penstock.cluster.worker.records import LastRecords, mend_metrics, stands_at_best
-from penstock.cluster.worker.reducing import AllReduce
 from penstock.cluster.worker.served import Servers
 from penstock.cluster.worker.session import make_parted_session
 from penstock.cluster.worker.states import name_of, serve_state, state_of
-from penstock.cluster.worker.telling import ToldProgress
-from penstock.cluster.worker.together import Team, progress_of
+from penstock.cluster.worker.worker_group import ClusterWorkerGroup, progress_of
 from penstock.errors import PenstockError
 from penstock.memory import forget_peak
 from penstock.pipeline.flow import StageError
@@ -32,12 +32,12 @@ from penstock.train.facts import run_facts
 from penstock.train.job import Job, make_job
 from penstock.train.loop import Loop
 from penstock.train.records import FolderRecords, Records
+from penstock.train.run import finish, result_of, take_state
 from penstock.train.run_folder import RunFolder
-from penstock.train.running import finish, result_of, take_state
 from penstock.train.session import Session
-from penstock.train.standing import Standing
 from penstock.train.surroundings import own_settings
-from penstock.train.together import RegroupError
+from penstock.train.train_state import TrainState
+from penstock.train.worker_group import RegroupError
 from penstock.wire import Message, PeerLost
 
 WARMING = 3
@@ -93,10 +93,10 @@ class Worker:
         member.announce()
         member.await_tasks("store", "server", "sampler")
         self._session, split = make_parted_session(self._parts, job)
-        self._team = self._session.together = Team(member, self._parts, split)
+        self._team = self._session.worker_group = ClusterWorkerGroup(member, self._parts, split)
         member.counts = self._counts
         self._first = self._team.rank == 0
-        self._standing, self._from_file = Standing(), True
+        self._train_state, self._from_file = TrainState(), True
         self._stuck: tuple[tuple[int, int], float] | None = None
         """How far worker and rounds had come when a step first failed without a known loss, and when that was."""
         self._saved: tuple[int, bool] | None = None
@@ -106,7 +106,7 @@ class Worker:
         self._records: Records = FolderRecords(self._folder, job) if self._first else self._remembered
         self._observer = Observer(WARMING) if self._setup.measured else None
         self._session.folder = self._folder.path
-        self._progress = ToldProgress(member) if self._first else SILENT
+        self._progress = ForwardedProgress(member) if self._first else SILENT
         serve_state(member, "state", self._state)
         if self._first:
             serve_state(member, "best", lambda: {**read_best(self._folder.checkpoints), "tables": {}})
@@ -129,7 +129,7 @@ class Worker:
                 if not (self._round_is_over(cause) or self._may_come_back(cause)):
                     if isinstance(cause, RegroupError):
                         raise PenstockError(
-                            f"The workers tried step {self._standing.step} again for {self._longest:g} s and did not"
+                            f"The workers tried step {self._train_state.step} again for {self._longest:g} s and did not"
                             f" agree on it ({cause}): look at the tasks' logs."
                         ) from error
                     raise
@@ -150,7 +150,7 @@ class Worker:
         """
         if not raised_by(cause, *_PASSING) or self._member.stopped.is_set():
             return False
-        here = progress_of(self._standing), self._member.round
+        here = progress_of(self._train_state), self._member.round
         if self._stuck is None or self._stuck[0] != here:
             self._stuck = here, time.monotonic()
         else:
@@ -178,45 +178,45 @@ class Worker:
 
     def _state(self) -> dict[str, Any]:
         """For a worker that is behind."""
-        return {**self._session.state(self._standing, tables=False), _LAST: self._remembered.metrics}
+        return {**self._session.state(self._train_state, tables=False), _LAST: self._remembered.metrics}
 
     def _go_on_from_file(self) -> None:
         """The newest checkpoint, if there is one: a survivor that is further is preferred to it."""
         if any(self._folder.checkpoints.glob("step-*.ckpt")):
             checkpoint = take_newest(self._folder.checkpoints, self._progress)
-            self._standing = take_state(self._session, checkpoint.state, checkpoint.file)
-            self._saved = self._standing.step, self._standing.done
+            self._train_state = take_state(self._session, checkpoint.state, checkpoint.file)
+            self._saved = self._train_state.step, self._train_state.done
 
     def _catch_up(self) -> bool:
         """Meet the others; whoever is behind the furthest takes its state. Whether it was for the last time."""
-        own = progress_of(self._standing)
+        own = progress_of(self._train_state)
         formed = self._team.meet(own)
         last: list[dict[str, Any]] = []
         if own < formed.step:
             state = state_of(self._member, formed.source)
-            self._standing, last = take_state(self._session, state, name_of(formed.source)), state[_LAST]
+            self._train_state, last = take_state(self._session, state, name_of(formed.source)), state[_LAST]
             # Were the first worker lost before it has written them, this one may be asked next.
             self._remembered.metrics = list(last)
             self._from_file = False
-        self._inputs.step = self._standing.step
+        self._inputs.step = self._train_state.step
         if formed.source == 0 and self._from_file:
             self._inputs.settle()
         else:
             self._inputs.stay()
             self._inputs.stand(formed.generation)
         if self._first:
-            mend_metrics(self._records, self._folder, self._standing, last)
-            if stands_at_best(self._standing):
-                self._records.save_best(self._standing.best_epoch, self._session.weights())
+            mend_metrics(self._records, self._folder, self._train_state, last)
+            if stands_at_best(self._train_state):
+                self._records.save_best(self._train_state.best_epoch, self._session.weights())
         if formed.last:
             return True
         if self._setup.cluster.reduce == "all-reduce":
-            self._team.reduction = AllReduce(self._member, self._session, formed.generation, self._team.mailbox)
+            self._team.reduction = AllReduce(self._member, self._session, formed.generation, self._team.collective)
         else:
             # Servers know the last step, unless all workers have gone back to a checkpoint or begin.
             again = formed.source == 0 and self._from_file
-            step = self._standing.step
-            way = self._member, self._session, formed.generation, step, again, self._team.mailbox
+            step = self._train_state.step
+            way = self._member, self._session, formed.generation, step, again, self._team.collective
             self._team.reduction = Servers(*way)
             # Gradients come when the servers have weights.
             self._team.barrier("begun")
@@ -225,43 +225,43 @@ class Worker:
 
     def _leave_checkpoint(self) -> None:
         """A machine stays away: what was done until then is kept."""
-        loop = Loop(self._session, self._folder, self._standing, self._progress, self._records)
+        loop = Loop(self._session, self._folder, self._train_state, self._progress, self._records)
         if self._team.reduction is not None:
             loop.save()
         self._tell_result("interrupted", result_of(loop, {}))
 
     def _train(self) -> None:
-        session, standing = self._session, self._standing
+        session, train_state = self._session, self._train_state
         if self._observer is not None:
             self._observe(self._observer)
             return
-        loop = Loop(session, self._folder, standing, self._progress, self._records)
+        loop = Loop(session, self._folder, train_state, self._progress, self._records)
         times = loop.run(self._team.stopping)
-        if self._saved != (standing.step, standing.done):
+        if self._saved != (train_state.step, train_state.done):
             loop.save()
-            self._saved = standing.step, standing.done
-        if not standing.done:
+            self._saved = train_state.step, train_state.done
+        if not train_state.done:
             self._tell_result("interrupted", result_of(loop, times))
             return
         with _last_weights_kept(session):
             result = finish(loop, times, self._best(), self._progress)
-        early = standing.epoch < session.job.epochs
+        early = train_state.epoch < session.job.epochs
         self._tell_result("stopped-early" if early else "finished", result)
 
     def _observe(self, observer: Observer) -> None:
         """Train for as many iterations as are measured, and tell what they cost."""
         # Of the last step the loop does not hear how long it took.
         enough = WARMING + self._setup.measured + 1
-        loop = Loop(self._session, self._folder, self._standing, self._progress, observer)
+        loop = Loop(self._session, self._folder, self._train_state, self._progress, observer)
         served: dict[int, dict[str, float]] = {}
 
         def stop() -> bool:
-            if self._first and self._standing.step in (WARMING, enough):
-                served[self._standing.step] = self._served()
-            return self._team.stopping() or self._standing.step >= enough
+            if self._first and self._train_state.step in (WARMING, enough):
+                served[self._train_state.step] = self._served()
+            return self._team.stopping() or self._train_state.step >= enough
 
         loop.run(stop)
-        whole = self._standing.step >= enough and (not self._first or len(served) == 2)
+        whole = self._train_state.step >= enough and (not self._first or len(served) == 2)
         spent = (
             {name: after - served[WARMING][name] for name, after in served[enough].items()} if len(served) == 2 else {}
         )
@@ -273,7 +273,7 @@ class Worker:
     def _served(self) -> dict[str, float]:
         """Processor seconds that stores and servers have spent on answers."""
         asked = [task.id for task in self._setup.layout.tasks if task.kind in ("store", "server")]
-        channels = {name: self._member.post.channel(name, "measuring") for name in asked}
+        channels = {name: self._member.endpoint.channel(name, "measuring") for name in asked}
         return {name: channel.call(Message("served")).body["seconds"] for name, channel in channels.items()}
 
     def _wait_for_the_end(self) -> None:
@@ -284,7 +284,7 @@ class Worker:
 
     def _best(self) -> dict[str, Any] | None:
         """The best model's weights: the first worker has them in its folder, the others ask it."""
-        if self._standing.best_epoch < 0:
+        if self._train_state.best_epoch < 0:
             return None
         # The first worker has written its last checkpoint when it comes here.
         self._team.barrier("best")

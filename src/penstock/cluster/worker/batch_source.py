@@ -10,11 +10,11 @@ from penstock.cluster.worker.cut_graph import Parts
 from penstock.cluster.worker.parted_source import PartedSource
 from penstock.cluster.worker.split import SeedSplit, vertex_share
 from penstock.graph.arrays import Array
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling import MiniBatch
 from penstock.sampling.links import Exclude
-from penstock.sampling.parts import LackingSampler, RemoteSampler, SharedSampler
+from penstock.sampling.parts import HoldoutSampler, RemoteSampler, SharedSampler
 from penstock.sampling.registry import sampler_entry
 from penstock.train.batch_source import BatchSource, settings_of
 from penstock.train.job import Job
@@ -30,7 +30,7 @@ def job_sampler(parts: Parts, job: Job, train: Array | None = None) -> Any:
         return _shared(parts, job, source, entry.build(source, settings))
     if "exclude" not in entry.supports:
         return entry.build(source, settings)
-    return LackingSampler(lambda absent: entry.build(source.without(absent), settings), parts.edge_types)
+    return HoldoutSampler(lambda absent: entry.build(source.without(absent), settings), parts.edge_types)
 
 
 def make_parted_batches(parts: Parts, job: Job, node_type: str, typed: bool, train: Array, new: Array) -> BatchSource:
@@ -147,5 +147,5 @@ def _sampling_tasks(parts: Parts) -> RemoteSampler | None:
     book = parts.partition.book
     counts = {name: book.count(name) for name in book.node_types}
     names = {name: parts.partition.original(name) for name in book.node_types}
-    channels = [parts.member.post.channel(task, "batches", 1) for task in helpers]
+    channels = [parts.member.endpoint.channel(task, "batches", 1) for task in helpers]
     return RemoteSampler(channels, SAMPLER, counts, names)

@@ -49,7 +49,7 @@ def offer_clusters(parts: Parts, job: Job) -> Array:
         # Without an array: not yet.
         return Message("clusters", {}, tuple(clusters[first : first + _PIECE] for clusters in found))
 
-    parts.member.post.serve("clusters", give)
+    parts.member.endpoint.serve("clusters", give)
     found.append(_kept(parts, job))
     return found[0]
 
@@ -93,7 +93,7 @@ def _found(parts: Parts, job: Job) -> Array:
 
 def _ask(parts: Parts) -> Array:
     """Of the first worker, for as long as the run goes on: the controller brings it back, or ends the run."""
-    channel = parts.member.post.channel("worker-0", "state")
+    channel = parts.member.endpoint.channel("worker-0", "state")
     clusters, known = np.empty(parts.partition.book.count(), np.int64), 0
     while known < len(clusters):
         try:

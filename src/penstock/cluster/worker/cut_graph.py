@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.cluster.checked_parts import checked_part
 from penstock.cluster.tasks.member import Member
-from penstock.cluster.worker.exchange import Exchange
+from penstock.cluster.worker.exchange import RowExchange
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
@@ -88,7 +88,7 @@ class Parts:
         """The way to a part's lists: draws go first, as rows cannot be asked for before they are known."""
         self.absent: dict[EdgeType, Absent] = {}
         """Edges that the task holds out, by relation: they are in the parts' files, and nobody draws them."""
-        self.exchange = Exchange(member)
+        self.exchange = RowExchange(member)
         self._times: Array | None = None
 
     @cached_property
@@ -121,17 +121,17 @@ class Parts:
 
     def channels(self, flow: str, priority: int) -> Callable[[int], Channel]:
         """A flow to the owners of parts."""
-        post, owners = self.member.post, self.member.setup.layout.owners
+        endpoint, owners = self.member.endpoint, self.member.setup.layout.owners
 
         def channel(part: int) -> Channel:
-            return post.channel(owners[part], flow, priority)
+            return endpoint.channel(owners[part], flow, priority)
 
         return channel
 
     def describe(self, label: str) -> list[dict[str, Any]]:
         """What every part holds, in order."""
         calls = [
-            self.member.post.channel(owner, "lists", 1).start(Message("part", {"part": part, "label": label}))
+            self.member.endpoint.channel(owner, "lists", 1).start(Message("part", {"part": part, "label": label}))
             for part, owner in enumerate(self.member.setup.layout.owners)
         ]
         return [call.result().body for call in calls]
@@ -177,7 +177,7 @@ def _splits(parts: Parts, node_type: str) -> dict[str, Array]:
     original, owners = parts.partition.original(node_type), parts.member.setup.layout.owners
     found: dict[str, list[Array]] = {}
     for part, owner in enumerate(owners):
-        channel = parts.member.post.channel(owner, "lists", 1)
+        channel = parts.member.endpoint.channel(owner, "lists", 1)
         answer = channel.call(Message("splits", {"part": part, "node_type": node_type}))
         for name, rows in zip(answer.body["names"], answer.arrays, strict=True):
             if name not in SPLITS:

@@ -7,19 +7,19 @@ import numpy as np
 from penstock.cluster.tasks.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.wire import Message, Pending
+from penstock.wire import Message, PendingCall
 
 _PIECE = 16 << 20
 """Bytes of a part that are sent at a time."""
 
 
-class Exchange:
+class RowExchange:
     """A worker's parts, by name, given to whoever asks."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
         self._kept: dict[str, Array] = {}
-        member.post.serve("part-of", self._give)
+        member.endpoint.serve("part-of", self._give)
 
     def keep(self, name: str, part: Array) -> None:
         """From now on others may ask for it."""
@@ -29,7 +29,7 @@ class Exchange:
         """All workers' parts, of so many rows each, by rank; every worker must have kept its own."""
         setup, own = self._member.setup, self._kept[name]
         asked = {
-            rank: self._member.post.channel(f"worker-{rank}", "state").start(
+            rank: self._member.endpoint.channel(f"worker-{rank}", "state").start(
                 Message("part-of", {"name": name}), setup.cluster.failure.patience
             )
             for rank in range(setup.layout.world)
@@ -65,7 +65,7 @@ def _pieces(part: Array) -> Iterator[Message]:
     return (Message("part-of", {}, (part[start : start + step],)) for start in range(0, len(part), step))
 
 
-def _receive(call: Pending, place: Array, who: str) -> None:
+def _receive(call: PendingCall, place: Array, who: str) -> None:
     """Put the rows where they belong as they arrive; what differs from one's own part is refused."""
     start = 0
     for message in call.parts():

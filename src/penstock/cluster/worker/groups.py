@@ -15,9 +15,9 @@ from torch import Tensor, distributed
 from torch.nn import functional
 
 from penstock.cluster.tasks.member import Member
-from penstock.cluster.worker.board import WireBoard
+from penstock.cluster.worker.rendezvous_store import RendezvousStore
 from penstock.errors import PenstockError
-from penstock.train.together import RegroupError
+from penstock.train.worker_group import RegroupError
 
 _SETTINGS = {
     "TORCH_NCCL_BLOCKING_WAIT": "1",
@@ -33,7 +33,7 @@ _ASK = 0.25
 """and between two questions whether the round still holds."""
 
 
-class Group(Protocol):
+class CollectiveGroup(Protocol):
     """Sums are made in an order that depends on the number of workers alone."""
 
     device: torch.device
@@ -49,14 +49,14 @@ class Group(Protocol):
         """Let go of the other workers: those that still wait for this one hear of it."""
 
 
-class HostGroup:
+class HostCollectiveGroup:
     """By torch's group for hosts (gloo), which notices by itself when another worker is gone."""
 
     def __init__(self, member: Member, generation: int) -> None:
         setup = member.setup
         self.device, self._world = torch.device("cpu"), setup.layout.world
         # The group calls the board's methods, and does not keep it.
-        self._board = WireBoard(member, generation, setup.cluster.failure.patience)
+        self._board = RendezvousStore(member, generation, setup.cluster.failure.patience)
         gloo: Any = distributed.ProcessGroupGloo
         options = gloo._Options()
         options._devices = [gloo.create_device(hostname=setup.task.address)]
@@ -85,13 +85,13 @@ class HostGroup:
         self._group = None
 
 
-class DeviceGroup:
+class DeviceCollectiveGroup:
     """By NCCL, a GPU a worker. It would wait for a lost worker for ever: while it works, the round is watched."""
 
     def __init__(self, member: Member, generation: int, device: torch.device) -> None:
         self._member, self._generation, self.device = member, generation, device
         self._patience = member.setup.cluster.failure.patience
-        self._board = WireBoard(member, generation, self._patience)
+        self._board = RendezvousStore(member, generation, self._patience)
         self._group: Any = None
         self._asked, self._closed, self._lock = time.monotonic(), False, threading.Lock()
         os.environ.update(_SETTINGS)

@@ -25,10 +25,10 @@ from penstock.train.device_full import INFERENCE, device_memory
 from penstock.train.inference import evaluating
 from penstock.train.reach import followed_relations
 from penstock.train.session import Session
-from penstock.train.together import RegroupError
+from penstock.train.worker_group import RegroupError
 
 if TYPE_CHECKING:
-    from penstock.cluster.worker.together import Team
+    from penstock.cluster.worker.worker_group import ClusterWorkerGroup
 
 _SHARE = 8
 """A chunk's inputs take this part of the working memory."""
@@ -40,7 +40,7 @@ _ANY = BatchKey(0, 0, 0)
 class PartedInference:
     """As `train.inference.Inference`, by all workers of a round; vertices are named by their original numbers."""
 
-    def __init__(self, session: Session, parts: Parts, team: "Team", name: str) -> None:
+    def __init__(self, session: Session, parts: Parts, team: "ClusterWorkerGroup", name: str) -> None:
         self._session, self._parts, self._team, self._name = session, parts, team, name
         self._model: Any = session.model
         self._made: set[str] = set()

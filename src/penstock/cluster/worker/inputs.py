@@ -9,8 +9,8 @@ import torch
 from penstock.cluster.worker.cut_graph import CutGraph, Parts
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.pipeline.carrying import HostCarrier
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.host_carrier import HostCarrier
+from penstock.pipeline.loader import Batch
 from penstock.store.parts import RemoteEmbedding
 from penstock.train.inputs import CPU, Inputs, divide_by_sum, types_with
 from penstock.train.job import Job

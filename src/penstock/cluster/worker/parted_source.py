@@ -19,7 +19,7 @@ from penstock.cluster.worker.clusters import clusters_for
 from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
-from penstock.sampling.links.splitting import Absent
+from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.options import SamplerOptions
 from penstock.sampling.parts import PartedGraph, parted_graph, parted_lists
 from penstock.sampling.registry import Lists

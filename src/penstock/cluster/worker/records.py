@@ -6,7 +6,7 @@ from typing import Any
 from penstock.graph.atomic import write_whole
 from penstock.train.records import NoRecords, Records
 from penstock.train.run_folder import METRICS, RunFolder
-from penstock.train.standing import Standing
+from penstock.train.train_state import TrainState
 
 
 class LastRecords(NoRecords):
@@ -20,21 +20,21 @@ class LastRecords(NoRecords):
         self.metrics = [*(each for each in self.metrics if each["step"] == record["step"]), record]
 
 
-def mend_metrics(records: Records, folder: RunFolder, standing: Standing, last: list[dict[str, Any]]) -> None:
+def mend_metrics(records: Records, folder: RunFolder, train_state: TrainState, last: list[dict[str, Any]]) -> None:
     """Let the folder have what belongs to a standing: not what will happen again, but what another remembers."""
-    folder.forget_metrics_after(standing.step)
+    folder.forget_metrics_after(train_state.step)
     path = folder.path / METRICS
     lines = path.read_text().splitlines() if path.exists() else []
     known = [(record.get("kind"), record.get("step")) for record in map(json.loads, lines)]
-    if standing.ending:
+    if train_state.ending:
         # The lost worker may have ended the epoch that the others have not.
-        ended = "epoch", standing.step
+        ended = "epoch", train_state.step
         write_whole(path, "".join(f"{line}\n" for line, name in zip(lines, known, strict=True) if name != ended))
     for record in last:
         if (record["kind"], record["step"]) not in known:
             records.append_metrics(record)
 
 
-def stands_at_best(standing: Standing) -> bool:
+def stands_at_best(train_state: TrainState) -> bool:
     """Whether no step was done since the best model: the lost worker may not have kept it yet."""
-    return standing.best_epoch == standing.epoch and standing.batch == 0 and not standing.ending
+    return train_state.best_epoch == train_state.epoch and train_state.batch == 0 and not train_state.ending

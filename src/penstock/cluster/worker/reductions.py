@@ -7,24 +7,28 @@ import torch
 
 from penstock.cluster.gpus import own_gpus
 from penstock.cluster.tasks.member import Member
-from penstock.cluster.worker.groups import DeviceGroup, Group, HostGroup
-from penstock.cluster.worker.mail import Mailbox, WireGroup
+from penstock.cluster.worker.groups import CollectiveGroup, DeviceCollectiveGroup, HostCollectiveGroup
+from penstock.cluster.worker.wire_collective import WireCollective, WireGroup
 
-MakeGroup = Callable[[Member, int, Mailbox, torch.device], Group | None]
+MakeGroup = Callable[[Member, int, WireCollective, torch.device], CollectiveGroup | None]
 """(the worker, the round's number, its mailbox, the device of its gradients) -> the group; None: it is alone."""
 
 
-def _torch_group(member: Member, generation: int, mailbox: Mailbox, device: torch.device) -> Group | None:
+def _torch_group(
+    member: Member, generation: int, collective: WireCollective, device: torch.device
+) -> CollectiveGroup | None:
     """GPUs sum where each worker has its own (NCCL); workers that share one leave it to their hosts (gloo)."""
     setup = member.setup
     if device.type == "cuda" and own_gpus(setup.cluster, setup.layout):
-        return DeviceGroup(member, generation, device)
-    return HostGroup(member, generation) if setup.layout.world > 1 else None
+        return DeviceCollectiveGroup(member, generation, device)
+    return HostCollectiveGroup(member, generation) if setup.layout.world > 1 else None
 
 
-def _wire_group(member: Member, generation: int, mailbox: Mailbox, device: torch.device) -> Group | None:
+def _wire_group(
+    member: Member, generation: int, collective: WireCollective, device: torch.device
+) -> CollectiveGroup | None:
     """Hosts sum, over connections that are authenticated and encrypted as the rest of the run's."""
-    return WireGroup(member, generation, mailbox) if member.setup.layout.world > 1 else None
+    return WireGroup(member, generation, collective) if member.setup.layout.world > 1 else None
 
 
 class Reduction(NamedTuple):

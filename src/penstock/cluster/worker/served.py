@@ -7,12 +7,12 @@ import torch
 
 from penstock.cluster.server.pieces import State, cut_state, join_state, shape_of, shard_pieces
 from penstock.cluster.tasks.member import Member
-from penstock.cluster.worker.clipping import clip_factor
+from penstock.cluster.worker.clip import clip_factor
 from penstock.cluster.worker.flat import Flat
-from penstock.cluster.worker.groups import Group
-from penstock.cluster.worker.mail import Mailbox, WireGroup
+from penstock.cluster.worker.groups import CollectiveGroup
+from penstock.cluster.worker.wire_collective import WireCollective, WireGroup
 from penstock.train.session import Session
-from penstock.train.together import RegroupError
+from penstock.train.worker_group import RegroupError
 from penstock.turn import GRADIENTS, joining
 from penstock.wire import Message
 
@@ -24,17 +24,19 @@ class Servers:
     """The way to the servers in one round."""
 
     def __init__(
-        self, member: Member, session: Session, generation: int, step: int, again: bool, mailbox: Mailbox
+        self, member: Member, session: Session, generation: int, step: int, again: bool, collective: WireCollective
     ) -> None:
         """`step`: how many are done; `again`: the servers must take this worker's weights whatever they have."""
         self._member, self._generation, self._step = member, generation, step
         self._flat = Flat(session, _MORE)
-        self.group: Group | None = WireGroup(member, generation, mailbox) if member.setup.layout.world > 1 else None
+        self.group: CollectiveGroup | None = (
+            WireGroup(member, generation, collective) if member.setup.layout.world > 1 else None
+        )
         tasks = member.setup.layout.of_kind("server")
         self._pieces = shard_pieces(self._flat.sizes, len(tasks))
         ends = [0, *itertools.accumulate(sum(p.last - p.first for p in pieces) for pieces in self._pieces)]
         self._bounds = list(itertools.pairwise(ends))
-        self._channels = [member.post.channel(task.id, "gradients", 0) for task in tasks]
+        self._channels = [member.endpoint.channel(task.id, "gradients", 0) for task in tasks]
         if member.setup.task.rank == 0:
             self._begin(session, again)
 

@@ -19,7 +19,7 @@ from penstock.train.checks import check_job
 from penstock.train.data import choose_task
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices
-from penstock.train.running import has_validation
+from penstock.train.run import has_validation
 from penstock.train.session import Session, assembled, try_out
 from penstock.train.tasks import NodeTask, Task
 
@@ -39,7 +39,7 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, SeedSplit]:
     session = assembled(job, graph, inputs, task)
     fresh = not any((Path(setup.run) / "checkpoints").glob("step-*.ckpt"))
     if device.type == "cuda":
-        from penstock.cluster.worker.placing import check_for_gpus, place_with_host
+        from penstock.cluster.worker.device_placement import check_for_gpus, place_with_host
 
         check_for_gpus(job, setup.cluster.reduce == "servers", bool(inputs.tables))
         session.device = place_with_host(session, split.part, fresh)

@@ -24,12 +24,12 @@ def serve_state(member: Member, kind: str, state: Callable[[], dict[str, Any]]) 
         for start in range(0, len(whole), _PIECE):
             yield Message("piece", arrays=(whole[start : start + _PIECE],))
 
-    member.post.serve(kind, answer)
+    member.endpoint.serve(kind, answer)
 
 
 def state_of(member: Member, rank: int, kind: str = "state") -> dict[str, Any]:
     """A state of another worker."""
-    channel = member.post.channel(f"worker-{rank}", "state")
+    channel = member.endpoint.channel(f"worker-{rank}", "state")
     pending = channel.start(Message(kind), member.setup.cluster.failure.patience)
     pieces = [np.array(part.arrays[0]) for part in pending.parts()]
     file = io.BytesIO(np.concatenate(pieces).tobytes())

@@ -28,7 +28,7 @@ class Numbering(NamedTuple):
     size: int
 
 
-class Layout(NamedTuple):
+class VertexLayout(NamedTuple):
     """The vertices of one type."""
 
     numbering: Numbering
@@ -50,7 +50,7 @@ class Layout(NamedTuple):
         return self.numbering.size
 
 
-def lay_out(recipe: Recipe, node_type: str, seed: int) -> Layout:
+def lay_out(recipe: Recipe, node_type: str, seed: int) -> VertexLayout:
     """Communities with power-law sizes and classes with Zipf-like shares, drawn from the seed."""
     count = recipe.nodes[node_type].count
     starts = _community_starts(key_of(seed, f"sizes of {node_type}"), count, *recipe.community_sizes)
@@ -65,10 +65,10 @@ def lay_out(recipe: Recipe, node_type: str, seed: int) -> Layout:
     rows = max(1, int(np.ceil(np.sqrt(count))))
     columns = -(-count // rows)
     numbering = Numbering(key_of(seed, f"numbers of {node_type}"), rows, columns, count)
-    return Layout(numbering, starts, classes, rank, class_ptr, grouped, total - before)
+    return VertexLayout(numbering, starts, classes, rank, class_ptr, grouped, total - before)
 
 
-def vertex_communities(layout: Layout, start: int, stop: int) -> Array:
+def vertex_communities(layout: VertexLayout, start: int, stop: int) -> Array:
     """The community of each vertex in [start, stop)."""
     out = np.empty(stop - start, np.int32)
     _communities(layout.numbering, layout.starts, start, out)

@@ -17,7 +17,7 @@ from penstock.graph.folder import (
     write_held_out,
     write_splits,
 )
-from penstock.graph.generate.layout import Layout, lay_out
+from penstock.graph.generate.layout import VertexLayout, lay_out
 from penstock.graph.generate.negatives import unlinked_pairs
 from penstock.graph.generate.recipe import EdgeRecipe, Recipe
 from penstock.graph.generate.rows import RowMaker, choice_of
@@ -55,7 +55,7 @@ def make_graph(
 
 
 def _make_nodes(
-    recipe: Recipe, node_type: str, layout: Layout, seed: int, folder: Path, threads: int, progress: Progress
+    recipe: Recipe, node_type: str, layout: VertexLayout, seed: int, folder: Path, threads: int, progress: Progress
 ) -> NodeSet:
     node, maker = recipe.nodes[node_type], VertexMaker(recipe, node_type, layout, seed)
     if not node.features and node.splits is None:
@@ -95,7 +95,7 @@ def _collect_splits(
 
 
 def _make_edges(
-    recipe: EdgeRecipe, layouts: dict[str, Layout], seed: int, folder: Path, threads: int, progress: Progress
+    recipe: EdgeRecipe, layouts: dict[str, VertexLayout], seed: int, folder: Path, threads: int, progress: Progress
 ) -> EdgeSet:
     source, target = layouts[recipe.type[0]], layouts[recipe.type[2]]
     dtype = index_dtype(source.size)

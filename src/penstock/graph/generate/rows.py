@@ -6,7 +6,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import map_blocks
-from penstock.graph.generate.layout import Layout, Numbering, community_at, scramble, vertex_communities
+from penstock.graph.generate.layout import Numbering, VertexLayout, community_at, scramble, vertex_communities
 from penstock.graph.generate.recipe import EdgeRecipe
 from penstock.graph.hashing import draw, key_of, mix, unit
 from penstock.kernels import njit
@@ -35,7 +35,7 @@ class Choice(NamedTuple):
     """Whether a row may choose its own number (it may between different types)."""
 
 
-def choice_of(recipe: EdgeRecipe, target: Layout, seed: int, threads: int | None) -> Choice:
+def choice_of(recipe: EdgeRecipe, target: VertexLayout, seed: int, threads: int | None) -> Choice:
     """Settle the degree factor so that the wanted degrees sum to the recipe's count."""
     name = "__".join(recipe.type)
     key = key_of(seed, f"degrees of {name}")
@@ -66,7 +66,7 @@ class RowMaker:
     Kernels get the arrays one by one: read through a tuple, an array's references are counted at every step.
     """
 
-    def __init__(self, choice: Choice, target: Layout, source: Layout, dtype: Any) -> None:
+    def __init__(self, choice: Choice, target: VertexLayout, source: VertexLayout, dtype: Any) -> None:
         self.choice, self.target, self.source, self.dtype = choice, target, source, dtype
         self._twins = _twins(target, source)
 
@@ -93,7 +93,7 @@ class RowMaker:
         return degrees, neighbours[:used]
 
 
-def _twins(target: Layout, source: Layout) -> Array:
+def _twins(target: VertexLayout, source: VertexLayout) -> Array:
     """The source community that corresponds to each target community: itself, where both are one type. -1: none."""
     first = source.class_ptr[target.classes]
     members = source.class_ptr[target.classes + 1] - first

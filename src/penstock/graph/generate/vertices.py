@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.graph.generate.layout import Layout, permuted, vertex_communities
+from penstock.graph.generate.layout import VertexLayout, permuted, vertex_communities
 from penstock.graph.generate.recipe import Recipe
 from penstock.graph.hashing import below, draw, key_of, mix, unit
 from penstock.kernels import njit
@@ -29,7 +29,7 @@ class VertexBlock(NamedTuple):
 class VertexMaker:
     """Makes any block of a node type's rows from the recipe and the seed."""
 
-    def __init__(self, recipe: Recipe, node_type: str, layout: Layout, seed: int) -> None:
+    def __init__(self, recipe: Recipe, node_type: str, layout: VertexLayout, seed: int) -> None:
         self.recipe, self.layout = recipe, layout
         self.node = recipe.nodes[node_type]
         self._noise_key = key_of(seed, f"features of {node_type}")

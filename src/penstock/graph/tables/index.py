@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import run_blocks
 from penstock.graph.ids import Ids, StringIds
-from penstock.graph.tables import probing
+from penstock.graph.tables import hash_index
 
 IdKind = Literal["string", "integer"]
 
@@ -60,7 +60,7 @@ class StringIndex(IdIndex):
         out = np.empty(len(ids), np.int64)
 
         def work(first: int, last: int) -> None:
-            probing.find_strings(offsets, data, self._slots, self._offsets, self._data, first, last, out)
+            hash_index.find_strings(offsets, data, self._slots, self._offsets, self._data, first, last, out)
 
         run_blocks(work, len(ids), _BLOCK_ROWS)
         return out
@@ -72,7 +72,7 @@ class StringIndex(IdIndex):
         offsets, data = _string_buffers(ids)
         self._reserve(len(ids), int(offsets[-1]) - int(offsets[0]))
         out = np.empty(len(ids), np.int64)
-        self.count = probing.add_strings(offsets, data, self._slots, self._offsets, self._data, self.count, out)
+        self.count = hash_index.add_strings(offsets, data, self._slots, self._offsets, self._data, self.count, out)
         return out
 
     def ids(self) -> Ids | None:
@@ -84,7 +84,7 @@ class StringIndex(IdIndex):
         self._data = _grown(self._data, int(self._offsets[self.count]) + size)
         slots = _enough_slots(self._slots, self.count + rows)
         if slots is not self._slots:
-            probing.place_strings(self._offsets, self._data, self.count, slots)
+            hash_index.place_strings(self._offsets, self._data, self.count, slots)
             self._slots = slots
 
 
@@ -106,7 +106,7 @@ class IntegerIndex(IdIndex):
         out = np.empty(len(keys), np.int64)
 
         def work(first: int, last: int) -> None:
-            probing.find_integers(keys, self._slots, self._known, first, last, out)
+            hash_index.find_integers(keys, self._slots, self._known, first, last, out)
 
         run_blocks(work, len(keys), _BLOCK_ROWS)
         return out
@@ -121,7 +121,7 @@ class IntegerIndex(IdIndex):
             self._stop_counting()
         self._reserve(len(keys))
         out = np.empty(len(keys), np.int64)
-        self.count = probing.add_integers(keys, self._slots, self._known, self.count, out)
+        self.count = hash_index.add_integers(keys, self._slots, self._known, self.count, out)
         return out
 
     def ids(self) -> Ids | None:
@@ -133,13 +133,13 @@ class IntegerIndex(IdIndex):
         self._counting = False
         self._known = np.arange(self.count)
         self._slots = _enough_slots(self._slots, self.count)
-        probing.place_integers(self._known, self.count, self._slots)
+        hash_index.place_integers(self._known, self.count, self._slots)
 
     def _reserve(self, rows: int) -> None:
         self._known = _grown(self._known, self.count + rows)
         slots = _enough_slots(self._slots, self.count + rows)
         if slots is not self._slots:
-            probing.place_integers(self._known, self.count, slots)
+            hash_index.place_integers(self._known, self.count, slots)
             self._slots = slots
 
 

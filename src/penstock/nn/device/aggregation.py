@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from penstock.errors import PenstockError
-from penstock.nn.device.gather import Kept, Own, Scale, gather, gather_largest
+from penstock.nn.device.gather import KeptRows, Own, Scale, gather, gather_largest
 from penstock.nn.device.lists import destination_lists, listed_by_source
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
@@ -119,7 +119,7 @@ class _GatherBeside(torch.autograd.Function):
 
 class _GatherJoined(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, block: DeviceBlock, scale: Scale | None, kept: Kept | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, block: DeviceBlock, scale: Scale | None, kept: KeptRows | None) -> Tensor:
         ctx.block, ctx.rows, ctx.scale, ctx.kept, ctx.width = block, len(x), scale, kept, x.shape[1]
         return gather(destination_lists(block), x, _weights(block), write=scale, beside=True, behind=BEHIND)
 
@@ -158,7 +158,7 @@ def _return_rows(
     write: Scale | None,
     own: Own | None,
     grad: Tensor,
-    kept: Kept | None = None,
+    kept: KeptRows | None = None,
 ) -> Tensor:
     """The gradient of `rows` source rows: a gather along their lists, with the scales' parts exchanged."""
     if read is not None and read.values is not None and len(read.values) < rows:

@@ -32,7 +32,7 @@ class Own:
 
 
 @dataclass(eq=False)
-class Kept:
+class KeptRows:
     """Numbers of a result that count, `scale` times: those where `positive` is. The others are zero."""
 
     positive: Tensor
@@ -52,7 +52,7 @@ def gather(
     out_dtype: torch.dtype | None = None,
     beside: bool = False,
     behind: int = 0,
-    kept: Kept | None = None,
+    kept: KeptRows | None = None,
     direct: bool = False,
 ) -> Tensor:
     """write[i] * sum of weights[e] * read[j] * x[j] over the entries e = (j, i) of every list, + the rows' own term.

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from penstock.nn.device.drop import DropKey, drop_rows, pass_where_positive
-from penstock.nn.device.gather import Kept
+from penstock.nn.device.gather import KeptRows
 
 
 @dataclass(eq=False)
@@ -25,9 +25,9 @@ class Rectified:
     scale: float
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> KeptRows:
         """Which numbers of a gradient pass."""
-        return Kept(self.rows.detach(), self.scale)
+        return KeptRows(self.rows.detach(), self.scale)
 
     def settled(self) -> Tensor:
         """The rows, connected as they should be."""

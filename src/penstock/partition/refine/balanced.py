@@ -12,7 +12,7 @@ from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.partition.problem import Problem
 from penstock.partition.refine.exchange import (
-    Exchange,
+    VertexExchange,
     exchange_of,
     fits,
     is_boundary,
@@ -45,7 +45,7 @@ def balanced(problem: Problem, assignment: Array) -> Array:
     return state.part
 
 
-def _descend(state: Exchange, order: Array, bounds: tuple[int, int], best: int) -> int:
+def _descend(state: VertexExchange, order: Array, bounds: tuple[int, int], best: int) -> int:
     """One round; the state ends at the best point seen, whose largest send or receive is returned."""
     log = np.empty((len(order), 2), np.int64)
     logged, kept, best = _round(state, order, bounds[0], bounds[1], best, log)
@@ -55,7 +55,7 @@ def _descend(state: Exchange, order: Array, bounds: tuple[int, int], best: int) 
 
 @njit(nogil=True, cache=True)
 def _round(
-    state: Exchange, order: Array, send_bound: int, recv_bound: int, best: int, log: Array
+    state: VertexExchange, order: Array, send_bound: int, recv_bound: int, best: int, log: Array
 ) -> tuple[int, int, int]:
     parts = state.recv.shape[0]
     change, send, recv = np.empty(parts, np.int64), np.empty(parts, np.int64), np.empty(parts, np.int64)
@@ -77,7 +77,7 @@ def _round(
 
 
 @njit(nogil=True, cache=True)
-def _choose(state: Exchange, v: int, scale: float, change: Array, send: Array, recv: Array) -> int:
+def _choose(state: VertexExchange, v: int, scale: float, change: Array, send: Array, recv: Array) -> int:
     """Among the parts that cost v least volume, the one that lowers the sum of powers most; -1 if none does."""
     volume_changes(state, v, change)
     p = state.part[v]
@@ -100,7 +100,7 @@ def _choose(state: Exchange, v: int, scale: float, change: Array, send: Array, r
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _power_difference(state: Exchange, scale: float, send: Array, recv: Array) -> float:
+def _power_difference(state: VertexExchange, scale: float, send: Array, recv: Array) -> float:
     total = 0.0
     for r in range(send.shape[0]):
         if send[r] != 0:
@@ -118,7 +118,7 @@ def _eighth(value: float) -> float:
 
 
 @njit(nogil=True, cache=True)
-def _undo(state: Exchange, log: Array) -> None:
+def _undo(state: VertexExchange, log: Array) -> None:
     send, recv = np.empty(state.recv.shape[0], np.int64), np.empty(state.recv.shape[0], np.int64)
     for i in range(log.shape[0]):
         entry = log.shape[0] - 1 - i

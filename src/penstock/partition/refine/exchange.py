@@ -16,7 +16,7 @@ from penstock.partition.problem import Problem
 _LARGEST_TABLE = 8 << 30
 
 
-class Exchange(NamedTuple):
+class VertexExchange(NamedTuple):
     """An assignment under change, as kernels see it."""
 
     indptr: Array
@@ -35,7 +35,7 @@ class Exchange(NamedTuple):
     """[constraints] largest load that a move may lead to."""
 
 
-def exchange_of(problem: Problem, assignment: Array, slack: Array | None = None) -> Exchange:
+def exchange_of(problem: Problem, assignment: Array, slack: Array | None = None) -> VertexExchange:
     """The state of an assignment; `slack` replaces the problem's capacities."""
     whole, parts = problem.whole, problem.parts
     check_table(problem)
@@ -47,7 +47,7 @@ def exchange_of(problem: Problem, assignment: Array, slack: Array | None = None)
     loads = problem.constraints.loads(part, parts).astype(np.float64)
     capacities = problem.capacities() if slack is None else slack
     weights = problem.constraints.weights
-    return Exchange(whole.indptr, whole.indices, part, readers, send, recv, weights, loads, capacities)
+    return VertexExchange(whole.indptr, whole.indices, part, readers, send, recv, weights, loads, capacities)
 
 
 def check_table(problem: Problem) -> None:
@@ -91,7 +91,7 @@ def run_length(indices: Array, k: int, end: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def is_boundary(state: Exchange, v: int) -> bool:
+def is_boundary(state: VertexExchange, v: int) -> bool:
     """Whether v reads a remote vertex or is read by a remote part."""
     p = state.part[v]
     for q in range(state.recv.shape[0]):
@@ -104,7 +104,7 @@ def is_boundary(state: Exchange, v: int) -> bool:
 
 
 @njit(nogil=True, cache=True)
-def fits(state: Exchange, v: int, q: int) -> bool:
+def fits(state: VertexExchange, v: int, q: int) -> bool:
     """Whether v may join q without breaking a constraint that it adds to."""
     for c in range(state.loads.shape[0]):
         weight = state.weights[c, v]
@@ -114,7 +114,7 @@ def fits(state: Exchange, v: int, q: int) -> bool:
 
 
 @njit(nogil=True, cache=True)
-def volume_changes(state: Exchange, v: int, change: Array) -> None:
+def volume_changes(state: VertexExchange, v: int, change: Array) -> None:
     """`change[q]`: how the communication volume would change if v moved to q; 0 for its own part."""
     p, end = state.part[v], state.indptr[v + 1]
     parts = change.shape[0]
@@ -139,7 +139,7 @@ def volume_changes(state: Exchange, v: int, change: Array) -> None:
 
 
 @njit(nogil=True, cache=True)
-def traffic_changes(state: Exchange, v: int, q: int, send: Array, recv: Array) -> None:
+def traffic_changes(state: VertexExchange, v: int, q: int, send: Array, recv: Array) -> None:
     """How each part's send and receive would change if v moved to q."""
     p, end = state.part[v], state.indptr[v + 1]
     send[:] = 0
@@ -171,7 +171,7 @@ def traffic_changes(state: Exchange, v: int, q: int, send: Array, recv: Array) -
 
 
 @njit(nogil=True, cache=True)
-def move(state: Exchange, v: int, q: int, send: Array, recv: Array) -> None:
+def move(state: VertexExchange, v: int, q: int, send: Array, recv: Array) -> None:
     """Carry out a move; `send` and `recv` are scratch of one entry per part."""
     p = state.part[v]
     traffic_changes(state, v, q, send, recv)

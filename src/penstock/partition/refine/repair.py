@@ -9,7 +9,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.partition.problem import Problem
-from penstock.partition.refine.exchange import Exchange, exchange_of, move, table_fits, volume_changes
+from penstock.partition.refine.exchange import VertexExchange, exchange_of, move, table_fits, volume_changes
 
 _ROUNDS_EACH = 20
 _AIM = 0.6
@@ -54,14 +54,14 @@ def filled(problem: Problem, assignment: Array) -> Array:
     return repaired(problem, assignment)
 
 
-def _overloads(state: Exchange) -> list[tuple[int, int]]:
+def _overloads(state: VertexExchange) -> list[tuple[int, int]]:
     """(constraint, part) pairs above their capacity, the worst first."""
     excess = state.loads / np.maximum(state.capacities, 1e-30)[:, None]
     order = np.argsort(-excess, axis=None, kind="stable")[: int((excess > 1).sum())]
     return [(int(place // excess.shape[1]), int(place % excess.shape[1])) for place in order]
 
 
-def _relieve(state: Exchange, means: Array, constraint: int, part: int) -> bool:
+def _relieve(state: VertexExchange, means: Array, constraint: int, part: int) -> bool:
     """Move out vertices, least volume per unit of overload first, until the part fits; False if none could go."""
     members = np.flatnonzero((state.part == part) & (state.weights[constraint] > 0))
     costs = np.empty(len(members))
@@ -71,7 +71,7 @@ def _relieve(state: Exchange, means: Array, constraint: int, part: int) -> bool:
 
 
 @njit(nogil=True, cache=True)
-def _overload_change(state: Exchange, means: Array, v: int, q: int) -> float:
+def _overload_change(state: VertexExchange, means: Array, v: int, q: int) -> float:
     """How the summed relative overload would change if v moved to q."""
     p, total = state.part[v], 0.0
     for c in range(means.shape[0]):
@@ -85,7 +85,7 @@ def _overload_change(state: Exchange, means: Array, v: int, q: int) -> float:
 
 
 @njit(nogil=True, cache=True)
-def _best_target(state: Exchange, means: Array, v: int, change: Array) -> tuple[int, float]:
+def _best_target(state: VertexExchange, means: Array, v: int, change: Array) -> tuple[int, float]:
     """The part that lowers the overload at least volume a unit, and that price; (-1, inf) if none does."""
     best, price = -1, np.inf
     volume_changes(state, v, change)
@@ -100,14 +100,14 @@ def _best_target(state: Exchange, means: Array, v: int, change: Array) -> tuple[
 
 
 @njit(nogil=True, cache=True)
-def _price(state: Exchange, means: Array, members: Array, costs: Array) -> None:
+def _price(state: VertexExchange, means: Array, members: Array, costs: Array) -> None:
     change = np.empty(state.recv.shape[0], np.int64)
     for i in range(members.shape[0]):
         _, costs[i] = _best_target(state, means, members[i], change)
 
 
 @njit(nogil=True, cache=True)
-def _move_out(state: Exchange, means: Array, order: Array, constraint: int, part: int) -> int:
+def _move_out(state: VertexExchange, means: Array, order: Array, constraint: int, part: int) -> int:
     parts = state.recv.shape[0]
     change, send, recv = np.empty(parts, np.int64), np.empty(parts, np.int64), np.empty(parts, np.int64)
     moved = 0

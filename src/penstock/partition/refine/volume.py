@@ -7,7 +7,7 @@ from penstock.graph.hashing import key_of, unit_draws
 from penstock.kernels import njit
 from penstock.partition.problem import Problem
 from penstock.partition.refine.exchange import (
-    Exchange,
+    VertexExchange,
     exchange_of,
     fits,
     is_boundary,
@@ -42,7 +42,7 @@ def drawn_order(problem: Problem, turn: int) -> Array:
 
 
 @njit(nogil=True, cache=True)
-def _improve(state: Exchange, order: Array) -> int:
+def _improve(state: VertexExchange, order: Array) -> int:
     parts = state.recv.shape[0]
     change, send, recv = np.empty(parts, np.int64), np.empty(parts, np.int64), np.empty(parts, np.int64)
     saved = 0

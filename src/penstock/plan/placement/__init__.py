@@ -5,18 +5,18 @@ judges placements; `policies` is the table of those who decide: `ifs`, `distdgl`
 and `search` (ours) look for better ones.
 """
 
+from penstock.plan.placement.budget import Budget, Found
 from penstock.plan.placement.evaluator import Evaluator
-from penstock.plan.placement.policies import PLACEMENTS, Placed, PlacementPolicy, place
-from penstock.plan.placement.posing import placement_problem
+from penstock.plan.placement.from_workload import placement_problem
+from penstock.plan.placement.policies import PLACEMENTS, PlacedUnits, PlacementPolicy, place
 from penstock.plan.placement.problem import PlacementProblem
-from penstock.plan.placement.spending import Budget, Found
 
 __all__ = [
     "PLACEMENTS",
     "Budget",
     "Evaluator",
     "Found",
-    "Placed",
+    "PlacedUnits",
     "PlacementPolicy",
     "PlacementProblem",
     "place",

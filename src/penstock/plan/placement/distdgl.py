@@ -9,12 +9,12 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.plan.placement.problem import PlacementProblem
-from penstock.plan.placement.remaining import Remaining
+from penstock.plan.placement.remaining_capacity import RemainingCapacity
 
 
 def colocated_placement(problem: PlacementProblem) -> Array:
     """The machine of every unit, int32."""
-    left = Remaining(problem)
+    left = RemainingCapacity(problem)
     workers = np.zeros(problem.machines, np.int64)
     for group, near in zip(problem.groups, bytes_near(problem), strict=True):
         machine = _gather(left, group, near, workers)
@@ -37,7 +37,7 @@ def bytes_near(problem: PlacementProblem) -> Array:
     return near
 
 
-def place_rest(problem: PlacementProblem, left: Remaining) -> None:
+def place_rest(problem: PlacementProblem, left: RemainingCapacity) -> None:
     """Units still open go, one by one, to the machine that has the largest share of its resources free."""
     scale = np.maximum(problem.capacities, 1e-300)
     for unit in np.flatnonzero(left.units < 0):
@@ -49,7 +49,7 @@ def place_rest(problem: PlacementProblem, left: Remaining) -> None:
                 break
 
 
-def _gather(left: Remaining, group: Array, near: Array, workers: Array) -> int:
+def _gather(left: RemainingCapacity, group: Array, near: Array, workers: Array) -> int:
     """Place a worker with as many samplers as go with it; its machine."""
     for beside in range(len(group), 0, -1):
         together = group[:beside]

@@ -13,11 +13,11 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw, key_of, unit
 from penstock.kernels import njit
+from penstock.plan.placement.budget import Budget, BudgetClock, Found
 from penstock.plan.placement.criticalpath import Waits, critical_path
 from penstock.plan.placement.evaluator import Evaluator
 from penstock.plan.placement.ifs import initial_placement
 from penstock.plan.placement.problem import PlacementProblem
-from penstock.plan.placement.spending import Budget, Found, Spending
 from penstock.plan.placement.tables import Tables, Walk, move, over_use, walk_from
 
 STEPS = 10_000
@@ -47,7 +47,7 @@ def explore(
     worthy, steps = evaluator.walks.get(key, lambda: _walk(evaluator, best, budget, seed, constants))
     if budget.simulations is not None:
         worthy = sorted(worthy, key=lambda each: each[0])[: budget.simulations]
-    deadline = Spending(budget, STEPS)
+    deadline = BudgetClock(budget, STEPS)
     for _, units in worthy:
         if (makespan := evaluator.makespan(units)) < lowest:
             lowest, best = makespan, units
@@ -63,7 +63,7 @@ def _walk(
 
     No flow policy decides where it goes: it is walked once for all of them.
     """
-    tables, waits, spending = evaluator.tables, evaluator.waits, Spending(budget, STEPS)
+    tables, waits, spending = evaluator.tables, evaluator.waits, BudgetClock(budget, STEPS)
     walk = walk_from(tables, start)
     first = critical_path(tables, walk, waits, evaluator.seconds, evaluator.sizes)
     costs = np.array([first, first, max(first, 1e-300), first])

@@ -10,14 +10,14 @@ from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.plan.placement.annealing import score
 from penstock.plan.placement.problem import PlacementProblem
-from penstock.plan.placement.remaining import Remaining
+from penstock.plan.placement.remaining_capacity import RemainingCapacity
 from penstock.plan.placement.tables import Tables, Walk, move, tables_of, walk_from
 
 
 def least_busy_placement(problem: PlacementProblem) -> Array:
     """The machine of every unit, int32."""
     tables = tables_of(problem)
-    left = Remaining(problem)
+    left = RemainingCapacity(problem)
     walk = walk_from(tables, problem.home)
     for group in problem.groups:
         _place_beside(tables, walk, left, group)
@@ -28,7 +28,7 @@ def least_busy_placement(problem: PlacementProblem) -> Array:
     return left.units.astype(np.int32)
 
 
-def _place_beside(tables: Tables, walk: Walk, left: Remaining, units: Array) -> None:
+def _place_beside(tables: Tables, walk: Walk, left: RemainingCapacity, units: Array) -> None:
     """Place the first unit and as many of the others as go with it, on the best machine that takes them."""
     for beside in range(len(units), 0, -1):
         together = units[:beside]

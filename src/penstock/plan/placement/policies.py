@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.plan.placement.budget import Budget, Found
 from penstock.plan.placement.distdgl import colocated_placement
 from penstock.plan.placement.etp import explore
 from penstock.plan.placement.evaluator import Evaluator
@@ -13,7 +14,6 @@ from penstock.plan.placement.greedy import least_busy_placement
 from penstock.plan.placement.ifs import initial_placement
 from penstock.plan.placement.problem import PlacementProblem
 from penstock.plan.placement.search import search
-from penstock.plan.placement.spending import Budget, Found
 from penstock.plan.placement.spread import even_placement
 
 PlacementPolicy = Callable[[PlacementProblem, Evaluator, Budget, int], Found]
@@ -29,7 +29,7 @@ PLACEMENTS: dict[str, PlacementPolicy] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class PlacedUnits:
     """A placement that respects every limit, and what finding it took."""
 
     policy: str
@@ -40,7 +40,7 @@ class Placed:
     seconds: float
 
 
-def place(evaluator: Evaluator, policy: str = "search", budget: Budget | None = None, seed: int = 0) -> Placed:
+def place(evaluator: Evaluator, policy: str = "search", budget: Budget | None = None, seed: int = 0) -> PlacedUnits:
     """Place an evaluator's problem by a policy; the same seed and steps give the same placement anywhere."""
     if policy not in PLACEMENTS:
         raise PenstockError(f"No placement policy is called {policy!r}{nearest(policy, PLACEMENTS)}")
@@ -48,7 +48,7 @@ def place(evaluator: Evaluator, policy: str = "search", budget: Budget | None = 
     begin, simulated = time.perf_counter(), evaluator.simulated
     found = PLACEMENTS[policy](problem, evaluator, budget or Budget(), seed)
     makespan = evaluator.makespan(found.units)
-    return Placed(
+    return PlacedUnits(
         policy,
         problem.machine_of(found.units),
         makespan,

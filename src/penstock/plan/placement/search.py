@@ -14,13 +14,13 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of
 from penstock.plan.placement.annealing import Cooling, anneal, nearby, score
+from penstock.plan.placement.budget import Budget, BudgetClock, Found
 from penstock.plan.placement.distdgl import colocated_placement
 from penstock.plan.placement.evaluator import Evaluator
 from penstock.plan.placement.greedy import least_busy_placement
 from penstock.plan.placement.ifs import initial_placement
 from penstock.plan.placement.problem import PlacementProblem
 from penstock.plan.placement.proposals import room_for_proposal
-from penstock.plan.placement.spending import Budget, Found, Spending
 from penstock.plan.placement.spread import even_placement
 from penstock.plan.placement.tables import Tables, Walk, settle, walk_from
 
@@ -38,7 +38,7 @@ _HOT, _COLD, _PRICE = 0.05, 0.0005, 2.0
 
 def search(problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed: int) -> Found:
     """The best simulated placement found."""
-    spending = Spending(budget, STEPS)
+    spending = BudgetClock(budget, STEPS)
     best = Best(evaluator)
     starts = constructions(problem, seed) + evaluator.starts
     starts.sort(key=best.offer)
@@ -85,7 +85,7 @@ class Best:
         return makespan
 
 
-def _search_all(problem: PlacementProblem, best: Best, spending: Spending) -> None:
+def _search_all(problem: PlacementProblem, best: Best, spending: BudgetClock) -> None:
     for machines in product(range(problem.machines), repeat=len(problem.movable)):
         units = problem.home.copy()
         units[problem.movable] = machines
@@ -96,7 +96,7 @@ def _search_all(problem: PlacementProblem, best: Best, spending: Spending) -> No
             return
 
 
-def _run_chains(tables: Tables, starts: list[Array], best: Best, spending: Spending, seed: int) -> None:
+def _run_chains(tables: Tables, starts: list[Array], best: Best, spending: BudgetClock, seed: int) -> None:
     steps = int(spending.most * _ANNEALED)
     chains = min(max(steps // _CHAIN_STEPS, 2), _CHAINS)
     walks = [walk_from(tables, starts[chain % len(starts)]) for chain in range(chains)]
@@ -129,7 +129,7 @@ def _restart_weak(tables: Tables, walks: list[Walk], latest: Array, best: Best) 
         settle(tables, walks[chain])
 
 
-def _polish(tables: Tables, best: Best, spending: Spending, seed: int) -> None:
+def _polish(tables: Tables, best: Best, spending: BudgetClock, seed: int) -> None:
     """Small changes of the best, simulated; a better one becomes the best at once."""
     key = key_of(seed, "search/polish")
     proposal = room_for_proposal(tables)

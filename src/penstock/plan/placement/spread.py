@@ -4,12 +4,12 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.plan.placement.problem import PlacementProblem
-from penstock.plan.placement.remaining import Remaining
+from penstock.plan.placement.remaining_capacity import RemainingCapacity
 
 
 def even_placement(problem: PlacementProblem) -> Array:
     """The machine of every unit, int32: each goes to the machine with the fewest of its kind."""
-    left = Remaining(problem)
+    left = RemainingCapacity(problem)
     held: dict[str, Array] = {}
     for unit in problem.movable:
         count = held.setdefault(problem.kinds[unit], np.zeros(problem.machines, np.int64))

@@ -4,8 +4,8 @@
 were over time, `findings` what set the pace; `page` draws them with `style` and `script`, `trace_file` lists them.
 """
 
+from penstock.report.gantt.export import check_form, write_timeline
 from penstock.report.gantt.findings import KindShare, path_by_kind, path_sentence
 from penstock.report.gantt.page import Shown
-from penstock.report.gantt.writing import check_form, write_timeline
 
 __all__ = ["KindShare", "Shown", "check_form", "path_by_kind", "path_sentence", "write_timeline"]

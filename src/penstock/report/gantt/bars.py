@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.simulate import Step, Timeline
+from penstock.simulate import CriticalStep, Timeline
 
 MOST_TASK_BARS = 30_000
 MOST_FLOW_BARS = 6_000  # as they are, each flow at its sender and its receiver
@@ -15,7 +15,7 @@ MOST_PAIR_BARS = 40_000  # merged by pair of machines
 MOST_ROWS = 40  # of a lane
 
 
-class Bar(NamedTuple):
+class GanttBar(NamedTuple):
     """One task or flow of one iteration, or several merged."""
 
     start: float  # seconds
@@ -30,12 +30,12 @@ class Bar(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lane:
+class GanttLane:
     """Bars in rows, none over another."""
 
     label: str
     rows: int
-    bars: list[Bar]
+    bars: list[GanttBar]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Band:
     """A machine's lanes: its tasks by kind, then what it sends and what it receives."""
 
     machine: str
-    lanes: list[Lane]
+    lanes: list[GanttLane]
 
 
 class Merged(NamedTuple):
@@ -64,7 +64,7 @@ class _Items(NamedTuple):
     critical: Array
 
 
-def lay_out(timeline: Timeline, placement: Array, path: Sequence[Step]) -> Merged:
+def lay_out(timeline: Timeline, placement: Array, path: Sequence[CriticalStep]) -> Merged:
     """Bands of all machines."""
     load = timeline.load
     items = _timed(timeline, path)
@@ -80,7 +80,7 @@ def lay_out(timeline: Timeline, placement: Array, path: Sequence[Step]) -> Merge
     return Merged(bands, [note for note in (task_note, flow_note, instant) if note])
 
 
-def pack(bars: Iterable[Bar]) -> tuple[list[Bar], int]:
+def pack(bars: Iterable[GanttBar]) -> tuple[list[GanttBar], int]:
     """Bars in rows, and how many rows: each in the row of its name's last bar if free, else in the first free one."""
     ends: list[float] = []
     usual: dict[str, int] = {}
@@ -97,7 +97,7 @@ def pack(bars: Iterable[Bar]) -> tuple[list[Bar], int]:
     return out, len(ends)
 
 
-def _timed(timeline: Timeline, path: Sequence[Step]) -> _Items:
+def _timed(timeline: Timeline, path: Sequence[CriticalStep]) -> _Items:
     load = timeline.load
     critical = np.zeros(timeline.starts.shape, bool)
     numbers = {load.item_name(item): item for item in range(load.items)}
@@ -109,23 +109,23 @@ def _timed(timeline: Timeline, path: Sequence[Step]) -> _Items:
     return _Items(iteration, item, *found)
 
 
-def _task_lanes(timeline: Timeline, tasks: _Items, placement: Array) -> tuple[dict[int, list[Lane]], str]:
+def _task_lanes(timeline: Timeline, tasks: _Items, placement: Array) -> tuple[dict[int, list[GanttLane]], str]:
     """A lane for every kind of task on a machine, by machine."""
     here, kind = placement[tasks.item], _kind_numbers(timeline)[tasks.item]
     keys, name, note = [np.arange(len(here))], "", ""
     if len(here) > MOST_TASK_BARS:
         keys, name = [here, kind, tasks.iteration], "{kind} on {here}"
         note = f"{len(here):,} runs of tasks are drawn as one bar per machine, kind and iteration."
-    out: dict[int, list[Lane]] = {}
+    out: dict[int, list[GanttLane]] = {}
     for machine, bars in _bars(timeline, tasks, keys, here, here, name).items():
-        by_kind: dict[str, list[Bar]] = {kind: [] for kind in dict.fromkeys(timeline.load.task_kinds)}
+        by_kind: dict[str, list[GanttBar]] = {kind: [] for kind in dict.fromkeys(timeline.load.task_kinds)}
         for bar in bars:
             by_kind[bar.kind].append(bar)
         out[machine] = [_packed(kind, some) for kind, some in by_kind.items() if some]
     return out, note
 
 
-def _flow_lanes(timeline: Timeline, flows: _Items, placement: Array) -> tuple[dict[int, list[Lane]], str]:
+def _flow_lanes(timeline: Timeline, flows: _Items, placement: Array) -> tuple[dict[int, list[GanttLane]], str]:
     """What every machine sends and receives, merged no further than it takes to be seen."""
     load, kind = timeline.load, _kind_numbers(timeline)[flows.item]
     sent, received = (placement[ends][flows.item - load.tasks] for ends in (load.sources, load.targets))
@@ -137,7 +137,7 @@ def _flow_lanes(timeline: Timeline, flows: _Items, placement: Array) -> tuple[di
     for apart, keys, most in levels:
         if keys and 2 * len(np.unique(np.stack(keys, axis=1), axis=0)) > most:
             continue
-        out: dict[int, list[Lane]] = {}
+        out: dict[int, list[GanttLane]] = {}
         for way, here, there in (("out", sent, received), ("in", received, sent)):
             arrow = "{kind} {here} → {there}" if way == "out" else "{kind} {there} → {here}"
             whole = "{kind} out of {here}" if way == "out" else "{kind} into {here}"
@@ -157,7 +157,7 @@ def _kind_numbers(timeline: Timeline) -> Array:
 
 def _bars(
     timeline: Timeline, items: _Items, keys: Sequence[Array], here: Array, there: Array, name: str
-) -> dict[int, list[Bar]]:
+) -> dict[int, list[GanttBar]]:
     """A bar for all items that agree in `keys`, by machine; `name` is a pattern, or empty for the item's own name."""
     if len(items.item) == 0:
         return {}
@@ -171,17 +171,17 @@ def _bars(
     sizes = np.bincount(group, weights=items.bytes).tolist()
     critical = (np.bincount(group, weights=items.critical) > 0).tolist()
     kinds = [*load.task_kinds, *load.flow_kinds]
-    out: dict[int, list[Bar]] = {}
+    out: dict[int, list[GanttBar]] = {}
     for place, at in enumerate(first.tolist()):
         item, iteration = int(items.item[at]), int(items.iteration[at])
         words = {"kind": kinds[item], "here": machines[here[at]], "there": machines[there[at]]}
         title = name.format(**words) if name else load.item_name(item)
         times = float(starts[place]), float(ends[place])
-        bar = Bar(*times, kinds[item], title, iteration, int(counts[place]), sizes[place], critical[place])
+        bar = GanttBar(*times, kinds[item], title, iteration, int(counts[place]), sizes[place], critical[place])
         out.setdefault(int(here[at]), []).append(bar)
     return out
 
 
-def _packed(label: str, bars: list[Bar]) -> Lane:
+def _packed(label: str, bars: list[GanttBar]) -> GanttLane:
     placed, rows = pack(bars)
-    return Lane(label, rows, placed)
+    return GanttLane(label, rows, placed)

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.report.gantt.bars import Band, Bar, Lane, Merged
+from penstock.report.gantt.bars import Band, GanttBar, GanttLane, Merged
 from penstock.report.gantt.link_use import link_use_over_time
 from penstock.report.gantt.style import LOOKS
 from penstock.report.words import seconds
-from penstock.simulate import Step, Timeline
+from penstock.simulate import CriticalStep, Timeline
 
 _UNITS = 10_000_000  # the makespan in whole numbers
 _SLOTS = 800
@@ -31,7 +31,7 @@ class Drawing(NamedTuple):
     sides: tuple[int, int, int]  # pixels for labels: of lanes, of machines and their lanes, of links
 
 
-def drawing_of(timeline: Timeline, laid: Merged, path: Sequence[Step]) -> Drawing:
+def drawing_of(timeline: Timeline, laid: Merged, path: Sequence[CriticalStep]) -> Drawing:
     """Everything the script draws: the axis, the critical path, the machines and the links."""
     kinds = list(dict.fromkeys([*timeline.load.task_kinds, *timeline.load.flow_kinds]))
     names: dict[str, int] = {}
@@ -85,7 +85,7 @@ class _Writer(NamedTuple):
     kinds: dict[str, int]
     names: dict[str, int]
 
-    def write(self, bars: Sequence[Bar]) -> list[int]:
+    def write(self, bars: Sequence[GanttBar]) -> list[int]:
         scale = _UNITS / (self.makespan or 1.0)
         out: list[int] = []
         for bar in bars:
@@ -103,9 +103,9 @@ def _axis(bands: list[dict[str, Any]]) -> str:
     return f'<div class="band axis" data-band="{len(bands) - 1}">{sides}</div>'
 
 
-def _chain(bands: list[dict[str, Any]], path: Sequence[Step], writer: _Writer) -> str:
+def _chain(bands: list[dict[str, Any]], path: Sequence[CriticalStep], writer: _Writer) -> str:
     """The critical path as one row of its own."""
-    bars = [Bar(step.start, step.end, step.kind, step.name, step.iteration, 1, 0.0, True) for step in path]
+    bars = [GanttBar(step.start, step.end, step.kind, step.name, step.iteration, 1, 0.0, True) for step in path]
     bands.append({"plain": True, "lanes": [{"top": 4, "row": 20, "rows": 1, "bars": writer.write(bars)}]})
     side = '<span class="side whole" style="top:8px">critical path</span>'
     return f'<div class="band chain" data-band="{len(bands) - 1}" style="height:28px">{side}</div>'
@@ -126,7 +126,7 @@ def _machine(bands: list[dict[str, Any]], band: Band, writer: _Writer, machines:
     return f'<div class="band" data-band="{len(bands) - 1}" style="height:{height:g}px">{name}{"".join(sides)}</div>'
 
 
-def _row_height(lane: Lane, machines: int) -> float:
+def _row_height(lane: GanttLane, machines: int) -> float:
     """Pixels: lanes of many rows, and clusters of many machines, get flat rows."""
     room = 120 if machines <= 4 else 60 if machines <= 8 else 48
     return min(14.0, max(1.5, room / lane.rows), _TALLEST / lane.rows)

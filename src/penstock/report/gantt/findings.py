@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.quantities import percent
-from penstock.simulate import Step
+from penstock.simulate import CriticalStep
 
 _MOST_NAMED = 5
 _LEAST_NAMED = 0.005  # of the time
@@ -20,9 +20,9 @@ class KindShare(NamedTuple):
     waited_for: str  # the link most of that time was waited for; empty where there was no wait
 
 
-def path_by_kind(path: Sequence[Step]) -> list[KindShare]:
+def path_by_kind(path: Sequence[CriticalStep]) -> list[KindShare]:
     """The kinds on the path, longest first."""
-    kinds: dict[str, list[Step]] = {}
+    kinds: dict[str, list[CriticalStep]] = {}
     for step in path:
         kinds.setdefault(step.kind, []).append(step)
     found = []

@@ -15,7 +15,7 @@ from penstock.report.gantt.style import STYLE
 from penstock.report.markup import card, cut, key, table
 from penstock.report.shell import THEME_BUTTON, page_text
 from penstock.report.words import seconds, short
-from penstock.simulate import Step, Timeline, critical_path
+from penstock.simulate import CriticalStep, Timeline, critical_path
 
 _MOST_LINKS = 24
 _HELP = (
@@ -59,7 +59,7 @@ def _where(shown: Shown, laid: Merged) -> str:
     return counted(sum(any(bar.bytes == 0 for bar in band.lanes[0].bars) for band in laid.bands), "devices")
 
 
-def _headline(shown: Shown, path: list[Step], laid: Merged) -> str:
+def _headline(shown: Shown, path: list[CriticalStep], laid: Merged) -> str:
     timeline = shown.timeline
     load, network = timeline.load, timeline.network
     gap = timeline.makespan / shown.bound - 1 if shown.bound else 0.0
@@ -123,7 +123,7 @@ def _links_card(drawing: Drawing) -> str:
     return card("Links", body, "how full, over time", wide=True, foot=foot)
 
 
-def _path_card(path: list[Step]) -> str:
+def _path_card(path: list[CriticalStep]) -> str:
     total = sum(step.end - step.start for step in path)
     rows = [
         [

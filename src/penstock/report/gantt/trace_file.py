@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.report.gantt.bars import Bar, pack
+from penstock.report.gantt.bars import GanttBar, pack
 from penstock.report.gantt.link_use import link_use_over_time
 from penstock.simulate import Timeline, critical_path
 
@@ -28,13 +28,13 @@ def _slices(timeline: Timeline, placement: Array) -> Iterator[dict[str, Any]]:
     homes = np.concatenate([placement, placement[load.sources]])
     targets = placement[load.targets]
     on_path = {(step.name, step.iteration): step for step in critical_path(timeline)}
-    lanes: dict[tuple[int, str], list[Bar]] = {}
+    lanes: dict[tuple[int, str], list[GanttBar]] = {}
     for n, item in zip(*(each.tolist() for each in np.nonzero(timeline.ends > timeline.starts)), strict=True):
         name, flow = load.item_name(item), item - load.tasks
         size = float(timeline.case.amounts.sizes[n, flow]) if flow >= 0 else 0.0
         lane = f"out to {timeline.network.machines[targets[flow]]}" if flow >= 0 else kinds[item]
         times = float(timeline.starts[n, item]), float(timeline.ends[n, item])
-        bar = Bar(*times, kinds[item], name, n, 1, size, (name, n) in on_path)
+        bar = GanttBar(*times, kinds[item], name, n, 1, size, (name, n) in on_path)
         lanes.setdefault((int(homes[item]), lane), []).append(bar)
     for machine, name in enumerate(timeline.network.machines):
         yield _named("process_name", machine + 1, 0, name)
@@ -75,7 +75,7 @@ def _counters(timeline: Timeline) -> Iterator[dict[str, Any]]:
             yield {"name": name, "ph": "C", "pid": links, "tid": 0, "ts": when, "args": {"percent": percent}}
 
 
-def _waited(on_path: dict[tuple[str, int], Any], bar: Bar) -> float | None:
+def _waited(on_path: dict[tuple[str, int], Any], bar: GanttBar) -> float | None:
     """Seconds that a flow on the critical path shared its links; of others this is not known."""
     step = on_path.get((bar.name, bar.iteration))
     return None if step is None else float(step.waited)

@@ -29,7 +29,7 @@ class Topology:
         return len(self.indptr) - 1
 
 
-class Epoch:
+class DeviceEpoch:
     """What the batches of an epoch are drawn from: `order` of the items and, a row a batch, the keys of its draws.
 
     Both have fixed places in memory, so that captured launches find the next epoch's in them; `cursor` is the number of
@@ -99,7 +99,7 @@ class Slot:
         self.totals = empty(room.rows[-1], torch.float32) if totals else None
         self._keeps_positions = edges
 
-    def draw(self, epoch: Epoch) -> None:
+    def draw(self, epoch: DeviceEpoch) -> None:
         """Draw the epoch's next batch into this slot."""
         room, hops = self.room, len(self._fanouts)
         size = min(1024, _power(epoch.batch_size))

@@ -11,7 +11,7 @@ from torch import Tensor
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.device.hops import Epoch, Slot, Topology
+from penstock.sampling.device.hops import DeviceEpoch, Slot, Topology
 from penstock.sampling.device.room import Room, largest_room
 from penstock.sampling.kernels import SCANNED
 from penstock.sampling.key import BatchKey
@@ -45,50 +45,50 @@ class DeviceNeighbourSampler:
             raise PenstockError(f"A device samples up to 2^31 vertices, not {topology.count:,}: sample on the host.")
         self.fanouts, self.node_type, self._topology, self._device = list(fanouts), node_type, topology, device
         self._options = {"replace": replace, "totals": totals, "edges": edges}
-        self._desks: PerThread[_Desk] = PerThread(lambda: _Desk(side_stream(device), room))
+        self._thread_states: PerThread[_ThreadState] = PerThread(lambda: _ThreadState(side_stream(device), room))
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
         """The batch of some different seeds, the same as the CPU's; waits for the device once."""
         seeds = check_seeds(seeds, self._topology.count, self.node_type, np.dtype(np.int32))
-        desk = self._desks.get()
-        with on_stream(desk.stream):
+        state = self._thread_states.get()
+        with on_stream(state.stream):
             epoch = self._epoch(seeds, key)
             largest = largest_room(len(seeds), self.fanouts, self._topology.count)
-            room = desk.room_for(largest)
+            room = state.room_for(largest)
             while True:
-                slot = self._slot(desk, room)
+                slot = self._slot(state, room)
                 slot.draw(epoch)
                 sizes: list[int] = slot.needed.tolist()
                 if all(size <= held for size, held in zip(sizes, room.sizes, strict=True)):
                     break
                 # Cut short: draw again, with places as they were before.
-                room, desk.slot = room.enlarged(sizes, largest), None
+                room, state.slot = room.enlarged(sizes, largest), None
                 epoch.cursor.zero_()
             blocks: list[Block] = [*slot.copied_blocks(len(seeds), sizes)]
             vertices = slot.vertices[: sizes[-1]].clone()
         batch = MiniBatch(seeds, _as_array(vertices), blocks, node_type=self.node_type, key=key)
-        if desk.stream is not None:
-            batch.ready = desk.stream.record_event()
+        if state.stream is not None:
+            batch.ready = state.stream.record_event()
         return batch
 
-    def _epoch(self, seeds: Array, key: BatchKey) -> Epoch:
-        epoch = Epoch(len(seeds), max(1, len(seeds)), len(self.fanouts), self._device)
+    def _epoch(self, seeds: Array, key: BatchKey) -> DeviceEpoch:
+        epoch = DeviceEpoch(len(seeds), max(1, len(seeds)), len(self.fanouts), self._device)
         epoch.order.copy_(torch.from_numpy(np.ascontiguousarray(seeds, np.int32)))
         keys = np.array([key.hop(hop) for hop in range(len(self.fanouts))], np.uint64)
         epoch.keys[0].copy_(torch.from_numpy(keys.view(np.int64)))
         return epoch
 
-    def _slot(self, desk: "_Desk", room: Room) -> Slot:
-        if desk.slot is None or desk.slot.room != room:
-            place = None if desk.slot is None else desk.slot.place
-            desk.slot = Slot(
+    def _slot(self, state: "_ThreadState", room: Room) -> Slot:
+        if state.slot is None or state.slot.room != room:
+            place = None if state.slot is None else state.slot.place
+            state.slot = Slot(
                 self._topology, self.fanouts, room, self._device, len(self.fanouts), place=place, **self._options
             )
-        return desk.slot
+        return state.slot
 
 
 @dataclass
-class _Desk:
+class _ThreadState:
     """What a thread draws with."""
 
     stream: "torch.cuda.Stream | None"

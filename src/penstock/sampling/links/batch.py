@@ -13,7 +13,7 @@ Exclude = Array | dict[EdgeType, Array]
 """[2, m] sources above destinations; by edge type where the graph has several types."""
 
 
-class Whole(NamedTuple):
+class WholeEdgeBatch(NamedTuple):
     """How large a batch is of which this is a worker's share: its positives, and all its pairs that count."""
 
     positives: int
@@ -53,7 +53,7 @@ class EdgeBatch:
     clashes: int = 0
     labels: Any = None
     key: BatchKey | None = None
-    whole: Whole | None = None
+    whole: WholeEdgeBatch | None = None
 
     def __len__(self) -> int:
         return len(self.source)

@@ -11,7 +11,7 @@ from penstock.kernels import njit
 from penstock.sampling.key import BatchKey
 from penstock.sampling.links.batch import EdgeBatch, Exclude
 from penstock.sampling.links.known import End, KnownEdges, checked_pairs, known_edges, lower_bound
-from penstock.sampling.links.negatives import Drawn, NegativePolicy, Positives
+from penstock.sampling.links.negatives import DrawnNegatives, NegativePolicy, Positives
 from penstock.sampling.links.reverse import Reverse, checked_reverse, chosen_edge_type
 
 
@@ -96,9 +96,9 @@ class EdgeBatcher:
             key=key,
         )
 
-    def _draw(self, positives: Positives, end: End, key: BatchKey) -> Drawn:
+    def _draw(self, positives: Positives, end: End, key: BatchKey) -> DrawnNegatives:
         if self.negatives is None or self.negatives.corrupt not in (end, "both"):
-            return Drawn(np.empty((len(positives), 0), np.int64), 1)
+            return DrawnNegatives(np.empty((len(positives), 0), np.int64), 1)
         return self.negatives.draw(positives, end, self.known, key.purpose(f"negatives/{end}"))
 
     def _exclude(self, positives: Positives) -> Exclude:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.sampling.links.known import End, KnownEdges
-from penstock.sampling.links.masking import mask_true_edges
-from penstock.sampling.links.negatives import Corrupt, Drawn, Positives, check_corrupt
+from penstock.sampling.links.negatives import Corrupt, DrawnNegatives, Positives, check_corrupt
+from penstock.sampling.links.true_edge_mask import mask_true_edges
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class InBatch:
     def __post_init__(self) -> None:
         check_corrupt(self.corrupt)
 
-    def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> Drawn:
+    def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
         """[1, positives] vertices; a positive's own end is masked wherever it stands."""
         count, vertices = len(positives), positives.at(end)
         mask = vertices[:, None] != vertices[None, :]
@@ -31,4 +31,4 @@ class InBatch:
         groups = vertices[None, :].copy() if count else np.empty((0, 0), np.int64)
         if self.filtered:
             clashes = mask_true_edges(known, positives, end, groups, max(count, 1), mask)
-        return Drawn(groups, max(count, 1), mask, clashes)
+        return DrawnNegatives(groups, max(count, 1), mask, clashes)

@@ -9,8 +9,8 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw, mix
 from penstock.kernels import njit
 from penstock.sampling.links.known import End, KnownEdges
-from penstock.sampling.links.masking import mask_true_edges
-from penstock.sampling.links.negatives import Corrupt, Drawn, Positives, check_policy
+from penstock.sampling.links.negatives import Corrupt, DrawnNegatives, Positives, check_policy
+from penstock.sampling.links.true_edge_mask import mask_true_edges
 from penstock.sampling.links.uniform import STEP, TRIES
 
 
@@ -34,7 +34,7 @@ class Joint:
         if self.group is not None and self.group < 1:
             raise PenstockError(f"Groups of {self.group} positives cannot share negatives: give 1 or more.")
 
-    def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> Drawn:
+    def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
         """[groups, k] vertices."""
         count = known.candidates(end)
         if count < 2:
@@ -50,7 +50,7 @@ class Joint:
             useless = ~np.logical_or.reduceat(mask, starts) if len(starts) else np.empty_like(useless)
             if not useless.any():
                 break
-        return Drawn(vertices, group, None if mask.all() else mask, clashes)
+        return DrawnNegatives(vertices, group, None if mask.all() else mask, clashes)
 
 
 @njit(nogil=True, cache=True)

@@ -30,7 +30,7 @@ class Positives:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class DrawnNegatives:
     """Vertices to put in the place of one end of the positives.
 
     Row g of `vertices` [groups, k] stands against positives [g * group, (g + 1) * group). Where `mask` [positives, k]
@@ -54,7 +54,7 @@ class NegativePolicy(Protocol):
         """The ends that are replaced."""
         ...
 
-    def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> Drawn:
+    def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
         """Vertices to stand at `end`; a pure function of its arguments."""
         ...
 

@@ -9,7 +9,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw, mix
 from penstock.kernels import njit
 from penstock.sampling.links.known import End, KnownEdges, is_edge
-from penstock.sampling.links.negatives import Corrupt, Drawn, Positives, check_policy
+from penstock.sampling.links.negatives import Corrupt, DrawnNegatives, Positives, check_policy
 
 TRIES = 32
 """Draws of a filtered negative before a true edge is let stand (and masked)."""
@@ -32,7 +32,7 @@ class Uniform:
     def __post_init__(self) -> None:
         check_policy(self.k, self.corrupt)
 
-    def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> Drawn:
+    def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
         """[positives, k] vertices."""
         count = known.candidates(end)
         if count < 2:
@@ -54,7 +54,7 @@ class Uniform:
             out,
             mask,
         )
-        return Drawn(out, 1, mask if clashes else None, clashes)
+        return DrawnNegatives(out, 1, mask if clashes else None, clashes)
 
 
 @njit(nogil=True, cache=True)

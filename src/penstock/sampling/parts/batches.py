@@ -12,16 +12,16 @@ from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import MiniBatch, TypedBatch
 from penstock.sampling.key import BatchKey
-from penstock.sampling.links.splitting import Absent
+from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.lists import check_typed_seeds
-from penstock.sampling.parts.lacking import LackingSampler
+from penstock.sampling.parts.batch_codec import batch_messages, batch_received
+from penstock.sampling.parts.holdout import HoldoutSampler
 from penstock.sampling.parts.requests import AbsentForm, BatchRequest, ItemsRequest, read_body
-from penstock.sampling.parts.travelling import batch_messages, batch_received
 from penstock.sampling.typed import Relation
 from penstock.wire.channel import Channel
+from penstock.wire.endpoint import Endpoint
 from penstock.wire.errors import RemoteError
 from penstock.wire.message import Message
-from penstock.wire.post import Post
 
 
 class Sampler(Protocol):
@@ -41,7 +41,7 @@ class SamplerNotReady(PenstockError):  # noqa: N818
     """A task is there and has not finished what its sampler needs of the whole graph."""
 
 
-def serve_batches(post: Post, samplers: Mapping[str, Sampler | None]) -> None:
+def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Sampler | None]) -> None:
     """Answer "batch" and "items" with some samplers, by name, which ask owners elsewhere; None: not ready yet.
 
     Not on a post that also serves lists: its threads, waiting for each other's draws, would wait in a circle.
@@ -49,10 +49,10 @@ def serve_batches(post: Post, samplers: Mapping[str, Sampler | None]) -> None:
 
     def named(name: str) -> Sampler:
         if name not in samplers:
-            raise PenstockError(f"{post.name} has no sampler {name!r}{nearest(name, samplers)}")
+            raise PenstockError(f"{endpoint.name} has no sampler {name!r}{nearest(name, samplers)}")
         sampler = samplers[name]
         if sampler is None:
-            raise SamplerNotReady(f"{post.name} has not made its sampler {name!r} ready: ask again.")
+            raise SamplerNotReady(f"{endpoint.name} has not made its sampler {name!r} ready: ask again.")
         return sampler
 
     def batch(message: Message, sender: str) -> list[Message]:
@@ -67,8 +67,8 @@ def serve_batches(post: Post, samplers: Mapping[str, Sampler | None]) -> None:
             raise PenstockError(f"The sampler {asked.sampler!r} is given its seeds: it has no items.")
         return Message("items", {}, (numbers.astype(np.int64),))
 
-    post.serve("batch", batch)
-    post.serve("items", items)
+    endpoint.serve("batch", batch)
+    endpoint.serve("items", items)
 
 
 class RemoteSampler:
@@ -202,7 +202,7 @@ def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> 
     seeds, excluded = _apart(asked, arrays)
     if excluded is not None:
         more["exclude"] = excluded
-    if isinstance(sampler, LackingSampler):
+    if isinstance(sampler, HoldoutSampler):
         sampler = sampler.lacking({name: form.read() for name, form in (asked.absent or {}).items()})
     elif asked.absent:
         raise PenstockError(f"The sampler {asked.sampler!r} is of the whole graph, without edges held out of it.")

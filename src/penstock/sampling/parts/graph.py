@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.partition.folder import Partition
 from penstock.sampling.labor import Labor
-from penstock.sampling.links.splitting import Absent
+from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.lists import Readable
 from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.parts.owner import OwnedPart

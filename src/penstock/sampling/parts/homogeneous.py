@@ -14,7 +14,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.partition.folder import Partition
 from penstock.sampling.homogeneous import Homogeneous, Reading, WholeGraph
-from penstock.sampling.lists import Drawn, ListSource, Readers
+from penstock.sampling.lists import DrawnNeighbours, ListSource, Readers
 from penstock.sampling.neighbours import ALL
 from penstock.sampling.parts.graph import readable_parts
 from penstock.sampling.parts.owner import OwnedPart
@@ -67,11 +67,11 @@ class PartedGraph(Homogeneous):
             indices[first:last] = found.sources
         return WholeGraph(self.name, self.node_type, self.indptr, self.names, indices)
 
-    def _pieces(self, order: Array) -> Iterator[tuple[Array, Drawn]]:
+    def _pieces(self, order: Array) -> Iterator[tuple[Array, DrawnNeighbours]]:
         """Vertices in some order with their lists; while a piece is used the next is on its way."""
         ends = np.cumsum(self.degrees(order) + 1)
         cuts = np.searchsorted(ends, np.arange(_PIECE, int(ends[-1]) if len(ends) else 0, _PIECE))
-        asked: tuple[Array, Callable[[], Drawn]] | None = None
+        asked: tuple[Array, Callable[[], DrawnNeighbours]] | None = None
         for first, last in pairwise(np.unique([0, *cuts, len(order)])):
             before, vertices = asked, order[first:last]
             asked = vertices, self._lists.start_draw(Readers(vertices), _ANY, ALL, False)

@@ -15,8 +15,8 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.labor_kernels import draw_shared
-from penstock.sampling.links.splitting import Absent
-from penstock.sampling.lists import Drawn, Lists, Readers
+from penstock.sampling.links.edge_split import Absent
+from penstock.sampling.lists import DrawnNeighbours, Lists, Readers
 from penstock.sampling.temporal import OF_NODES, Clock, clock_of
 from penstock.sampling.typed import Relation, edge_type_named
 
@@ -130,14 +130,14 @@ class PartLists:
 
     def draw(
         self, vertices: Array, key: np.uint64, fanout: int, excluded: Array | None = None, seen: Seen | None = None
-    ) -> Drawn:
+    ) -> DrawnNeighbours:
         """One hop's draws for vertices of this part; `excluded` are edges [2, m], sources above destinations.
 
         `seen`, of lists that obey time: from which seeds' trees, and at which times.
         """
         return self._lists.draw(self._readers(vertices, excluded, seen), key, fanout, False)
 
-    def draw_shared(self, vertices: Array, key: np.uint64, fanout: int) -> Drawn:
+    def draw_shared(self, vertices: Array, key: np.uint64, fanout: int) -> DrawnNeighbours:
         """One hop's draws as LABOR has them, which weigh (see `sampling.labor`); a fan-out of -1: all."""
         if self._source_names is None:
             raise PenstockError(
@@ -147,15 +147,17 @@ class PartLists:
         indptr, positions = draw_shared(edges.indptr, edges.indices, self._source_names, key, most, rows)
         lengths = (edges.indptr[1:][rows] - edges.indptr[:-1][rows]).astype(np.float32)
         weights = np.repeat(np.maximum(lengths / np.float32(most), np.float32(1)), np.diff(indptr))
-        return Drawn(indptr, edges.indices[positions], None, weights)
+        return DrawnNeighbours(indptr, edges.indices[positions], None, weights)
 
-    def whole(self, vertices: Array, weight: str) -> Drawn:
+    def whole(self, vertices: Array, weight: str) -> DrawnNeighbours:
         """All edges of lists that are weighted by a field, also those that weigh nothing, with weights as float64."""
         edges, rows = self._edges, self._local(vertices)
         starts, lengths = edges.indptr[rows], edges.indptr[rows + 1] - edges.indptr[rows]
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         positions = np.repeat(starts - indptr[:-1], lengths) + np.arange(indptr[-1])
-        return Drawn(indptr, edges.indices[positions], None, edges.fields[weight][positions].astype(np.float64))
+        return DrawnNeighbours(
+            indptr, edges.indices[positions], None, edges.fields[weight][positions].astype(np.float64)
+        )
 
     def totals(self, vertices: Array, excluded: Array | None = None, seen: Seen | None = None) -> Array:
         """The number, or the weight, of the edges that each vertex may draw, as float32."""

@@ -11,8 +11,8 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.book import Book
 from penstock.sampling.exclusion import Exclusion
-from penstock.sampling.links.splitting import Absent
-from penstock.sampling.lists import Drawn, Readers
+from penstock.sampling.links.edge_split import Absent
+from penstock.sampling.lists import DrawnNeighbours, Readers
 from penstock.sampling.parts.owner import PartLists, Seen
 from penstock.sampling.parts.requests import (
     AbsentForm,
@@ -26,7 +26,7 @@ from penstock.sampling.parts.split import Group, Piece, split_by_owner, stitch_d
 from penstock.sampling.parts.vertex_times import check_readers
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
-from penstock.wire.pending import Pending
+from penstock.wire.pending_call import PendingCall
 
 Channels = Callable[[int], Channel]
 """The channel to the task that holds a part."""
@@ -60,7 +60,7 @@ class PartedLists:
         self._bounds = np.array([0, *(last for _, last in ranges)], np.int64)
         self._num_sources = book.count(kind[0])
 
-    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], Drawn]:
+    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
         """Ask the owners that are elsewhere; those here draw when the answer is waited for."""
         if edges:
             raise PenstockError(
@@ -103,7 +103,7 @@ class PartedLists:
             raise PenstockError("These lists do not obey time: name the field with `time`.")
         return split_by_owner(self._bounds, readers.vertices)
 
-    def _ask(self, kind: str, part: int, group: Group, body: TotalsRequest, readers: Readers) -> Pending:
+    def _ask(self, kind: str, part: int, group: Group, body: TotalsRequest, readers: Readers) -> PendingCall:
         excluded, seen = self._excluded(readers.exclusion, part), self._seen(readers, group)
         arrays = (group.vertices, *(seen or ()), *(() if excluded is None else (excluded,)))
         return self._channels(part).start(Message(kind, body.model_dump(), arrays))
@@ -113,8 +113,8 @@ class PartedLists:
         return None if self._time is None else Seen(readers.trees[group.rows], readers.limits[group.rows])
 
     def _drawn(
-        self, readers: Readers, groups: dict[int, Group], asked: dict[int, Pending], key: np.uint64, fanout: int
-    ) -> Drawn:
+        self, readers: Readers, groups: dict[int, Group], asked: dict[int, PendingCall], key: np.uint64, fanout: int
+    ) -> DrawnNeighbours:
         estimates = self._shared or (self.weighted and (fanout < 0 or not self.replace))
         pieces = {}
         for part, group in groups.items():
@@ -127,7 +127,7 @@ class PartedLists:
             pieces[part] = self._received(pending, part, len(groups[part].rows), estimates)
         return stitch_draws(groups, pieces, len(readers.vertices), index_dtype(self._num_sources), estimates)
 
-    def _draw_here(self, part: int, group: Group, key: np.uint64, fanout: int, readers: Readers) -> Drawn:
+    def _draw_here(self, part: int, group: Group, key: np.uint64, fanout: int, readers: Readers) -> DrawnNeighbours:
         if self._shared:
             return self._local[part].draw_shared(group.vertices, key, fanout)
         if self._whole and self._weight is not None:
@@ -135,7 +135,7 @@ class PartedLists:
         excluded, seen = self._excluded(readers.exclusion, part), self._seen(readers, group)
         return self._local[part].draw(group.vertices, key, fanout, excluded, seen)
 
-    def _totals(self, readers: Readers, groups: dict[int, Group], asked: dict[int, Pending]) -> Array:
+    def _totals(self, readers: Readers, groups: dict[int, Group], asked: dict[int, PendingCall]) -> Array:
         pieces = {}
         for part, group in groups.items():
             if part in self._local:
@@ -148,7 +148,7 @@ class PartedLists:
             pieces[part] = floats_received(answer.arrays[0], len(groups[part].rows), who)
         return stitch_rows(groups, pieces, len(readers.vertices))
 
-    def _received(self, pending: Pending, part: int, rows: int, estimates: bool) -> Piece:
+    def _received(self, pending: PendingCall, part: int, rows: int, estimates: bool) -> Piece:
         """An owner's answer. It goes to kernels that believe it, so nothing in it is believed here."""
         arrays, who = pending.result().arrays, f"The owner of part {part}"
         if len(arrays) != (3 if estimates else 2) or arrays[0].shape != (rows,):

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument, first_problem
-from penstock.sampling.links.splitting import Absent
+from penstock.sampling.links.edge_split import Absent
 from penstock.wire.message import Message
 
 Name = Annotated[str, Field(max_length=256)]

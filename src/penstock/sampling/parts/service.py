@@ -12,25 +12,25 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.schema import edge_key
-from penstock.sampling.links.splitting import Absent
+from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.parts.owner import OwnedPart, Seen
 from penstock.sampling.parts.relation import answer_about
 from penstock.sampling.parts.requests import DrawRequest, Request, TotalsRequest, counts_as_sent, read_body
+from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
-from penstock.wire.post import Post
 
 MOST_EDGES = 1 << 27
 """Edges in one answer: 1 GiB of the widest numbers."""
 
 
-def serve_lists(post: Post, parts: Mapping[int, OwnedPart]) -> None:
+def serve_lists(endpoint: Endpoint, parts: Mapping[int, OwnedPart]) -> None:
     """Answer "draw", "totals" and "lists" for some parts; and what `relation` reads."""
-    service = _Lists(post.name, parts)
+    service = _Lists(endpoint.name, parts)
     for kind in ("degrees", "edges", "held-out"):
-        post.serve(kind, service.tell)
-    post.serve("draw", service.draw)
-    post.serve("totals", service.totals)
-    post.serve("lists", service.describe)
+        endpoint.serve(kind, service.tell)
+    endpoint.serve("draw", service.draw)
+    endpoint.serve("totals", service.totals)
+    endpoint.serve("lists", service.describe)
 
 
 class _Lists:

@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.sampling.lists import Drawn
+from penstock.sampling.lists import DrawnNeighbours
 
 
 class Group(NamedTuple):
@@ -43,7 +43,7 @@ def stitch_draws(
     count: int,
     dtype: np.dtype[np.signedinteger],
     weighted: bool,
-) -> Drawn:
+) -> DrawnNeighbours:
     """The draws of `count` rows, sources as `dtype`. A piece has as many sources as its counts say."""
     indptr = np.zeros(count + 1, np.int64)
     for part, group in groups.items():
@@ -58,7 +58,7 @@ def stitch_draws(
         if weights is not None:
             assert piece.weights is not None
             place_lists(rows, indptr, piece.weights, weights)
-    return Drawn(indptr, sources, None, weights)
+    return DrawnNeighbours(indptr, sources, None, weights)
 
 
 def stitch_rows(groups: Mapping[int, Group], pieces: Mapping[int, Array], count: int) -> Array:

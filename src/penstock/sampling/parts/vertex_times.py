@@ -11,7 +11,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import EdgeSet
-from penstock.sampling.lists import Drawn, Lists, ListSource, Readers
+from penstock.sampling.lists import DrawnNeighbours, Lists, ListSource, Readers
 from penstock.sampling.neighbours import ALL
 from penstock.sampling.temporal import Clock
 
@@ -37,11 +37,11 @@ class VertexTimedLists:
         self._lists, self._names, self._replace, self.weighted = lists, names, replace, lists.weighted
         self._clock = Clock(np.empty(0, times.dtype), times)
 
-    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], Drawn]:
+    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
         """Ask for whole lists; they are drawn from when the answer is waited for."""
         ready = self._start(readers, edges)
 
-        def drawn() -> Drawn:
+        def drawn() -> DrawnNeighbours:
             lists, here = ready()
             return lists.draw(here, key, fanout, False)
 
@@ -64,7 +64,7 @@ class VertexTimedLists:
         asked = self._lists.start_draw(Readers(vertices), _ANY, ALL, edges)
         return partial(self._here, asked, vertices, readers._replace(vertices=places))
 
-    def _here(self, asked: Callable[[], Drawn], vertices: Array, readers: Readers) -> tuple[Lists, Readers]:
+    def _here(self, asked: Callable[[], DrawnNeighbours], vertices: Array, readers: Readers) -> tuple[Lists, Readers]:
         found = asked()
         fields = {} if found.weights is None else {_WEIGHT: found.weights}
         whole, weight = EdgeSet(found.indptr, found.sources, fields), _WEIGHT if self.weighted else None

@@ -7,22 +7,22 @@ is a job in a file. What is simulated for all: see `parallelism`.
 """
 
 from penstock.simulate.llm.fabric import Servers
-from penstock.simulate.llm.job import Compute, Exchange, LlmJob, Reduction
+from penstock.simulate.llm.job import Compute, ExpertExchange, GradientReduction, LlmJob
 from penstock.simulate.llm.model import Model
 from penstock.simulate.llm.parallelism import Parallelism
 from penstock.simulate.llm.presets import PRESETS, preset
-from penstock.simulate.llm.step import Step, build_step
+from penstock.simulate.llm.step import LlmStep, build_step
 
 __all__ = [
     "PRESETS",
     "Compute",
-    "Exchange",
+    "ExpertExchange",
+    "GradientReduction",
     "LlmJob",
+    "LlmStep",
     "Model",
     "Parallelism",
-    "Reduction",
     "Servers",
-    "Step",
     "build_step",
     "preset",
 ]

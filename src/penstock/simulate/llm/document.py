@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from penstock.graph.documents import StrictDocument
 from penstock.simulate.llm.fabric import Servers
-from penstock.simulate.llm.job import Compute, Exchange, LlmJob, Reduction
+from penstock.simulate.llm.job import Compute, ExpertExchange, GradientReduction, LlmJob
 from penstock.simulate.llm.model import Model
 from penstock.simulate.llm.parallelism import Parallelism
 from penstock.simulate.llm.presets import preset
@@ -138,8 +138,8 @@ class LlmDocument(StrictDocument):
             Parallelism(**self.parallel.model_dump()),
             Servers(**self.servers.model_dump()),
             Compute(**self.compute.model_dump()),
-            Exchange(**self.all_to_all.model_dump()),
-            Reduction(**self.reduction.model_dump()),
+            ExpertExchange(**self.all_to_all.model_dump()),
+            GradientReduction(**self.reduction.model_dump()),
             self.simulate,
             seed,
         )

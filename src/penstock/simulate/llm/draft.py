@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.simulate.building import Item, WorkloadBuilder
 from penstock.simulate.llm.fabric import PLACES
 from penstock.simulate.workload import Workload
+from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
 
 class Draft:

@@ -14,11 +14,11 @@ import numpy as np
 from penstock.coflow.matching import bound, seconds
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.simulate.building import Item
 from penstock.simulate.llm.draft import Draft
 from penstock.simulate.llm.fabric import SERVER
 from penstock.simulate.llm.job import LlmJob
 from penstock.simulate.llm.tokens import token_bytes
+from penstock.simulate.workload_builder import Item
 
 _PAIRS = 16
 """Ranks up to which every pair has a flow of its own."""

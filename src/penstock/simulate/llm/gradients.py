@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from math import ceil, log2
 from typing import NamedTuple
 
-from penstock.simulate.building import Item
 from penstock.simulate.llm.costs import Costs
 from penstock.simulate.llm.draft import Draft
 from penstock.simulate.llm.job import LlmJob
+from penstock.simulate.workload_builder import Item
 
 
 class Bucket(NamedTuple):

@@ -23,7 +23,7 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ExpertExchange:
     """How tokens go to their experts and back."""
 
     schedule: str = "fair"  # of penstock.coflow.matching
@@ -38,7 +38,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Reduction:
+class GradientReduction:
     """How gradients are summed and parameters handed out: ZeRO-2's reduce-scatter and all-gather."""
 
     shape: Literal["ring", "tree"] = "ring"
@@ -57,8 +57,8 @@ class LlmJob:
     parallel: Parallelism
     servers: Servers
     compute: Compute = field(default_factory=Compute)
-    exchange: Exchange = field(default_factory=Exchange)
-    reduction: Reduction = field(default_factory=Reduction)
+    exchange: ExpertExchange = field(default_factory=ExpertExchange)
+    reduction: GradientReduction = field(default_factory=GradientReduction)
     simulate: Literal["representatives", "all"] = "representatives"
     seed: int = 0
 

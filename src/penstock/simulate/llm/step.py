@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.simulate.building import Item
 from penstock.simulate.llm.costs import Costs
 from penstock.simulate.llm.draft import Draft
 from penstock.simulate.llm.experts import Experts, Marks, in_pairs
@@ -21,6 +20,7 @@ from penstock.simulate.llm.job import LlmJob
 from penstock.simulate.llm.schedule import Work, order_of
 from penstock.simulate.network import Network
 from penstock.simulate.workload import Workload
+from penstock.simulate.workload_builder import Item
 
 DELAYS = ("phases", "hops")
 """Kinds of tasks that are communication."""
@@ -30,7 +30,7 @@ _MOST_ITEMS = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class LlmStep:
     """A step on its network."""
 
     load: Workload
@@ -40,17 +40,17 @@ class Step:
     stands_for: int  # GPUs that all devices together stand for
 
 
-def build_step(job: LlmJob) -> Step:
+def build_step(job: LlmJob) -> LlmStep:
     """The workload of a job's step, its network, and where its tasks are."""
     _check_size(job)
-    drawing = _Drawing(job)
+    drawing = _StepBuilder(job)
     for stage in range(job.parallel.pipeline):
         drawing.add_stage(stage)
     drawing.join_stages()
     add_gradients(job, drawing.costs, drawing.draft, drawing.buckets())
     load, placement = drawing.draft.build()
     network = Fabric(job.servers, drawing.seats, drawing.images, job.seed).network(drawing.names)
-    return Step(load, network, placement, len(drawing.seats), job.parallel.gpus)
+    return LlmStep(load, network, placement, len(drawing.seats), job.parallel.gpus)
 
 
 def _check_size(job: LlmJob) -> None:
@@ -76,7 +76,7 @@ def _check_size(job: LlmJob) -> None:
         )
 
 
-class _Drawing:
+class _StepBuilder:
     """Device numbers go stage by stage, and within a stage by data rank."""
 
     def __init__(self, job: LlmJob) -> None:

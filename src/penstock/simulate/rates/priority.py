@@ -10,8 +10,8 @@ from penstock.graph.arrays import Array
 from penstock.simulate.heaps import NONE
 from penstock.simulate.inner import inner
 from penstock.simulate.rates.active import activate, deactivate
-from penstock.simulate.rates.filling import OPEN, change_speed, fill_rank, take_all
 from penstock.simulate.rates.groups import clear_group, set_speed
+from penstock.simulate.rates.progressive_filling import OPEN, change_speed, fill_rank, take_all
 from penstock.simulate.state import ACTIVE, FREE, ROWS, SERIALS, TOUCHED
 
 

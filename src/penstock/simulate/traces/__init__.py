@@ -8,21 +8,21 @@ the table: `fair` and `coflowsim-fair` (by `equal_shares`), and in an order `fif
 """
 
 from penstock.simulate.traces.bound import bottlenecks, makespan_bound, mean_cct_bound
-from penstock.simulate.traces.coflows import Coflows, PortRates, coflows_from, join_flows
+from penstock.simulate.traces.coflows import PortRates, TraceCoflows, coflows_from, join_flows
 from penstock.simulate.traces.conversion import workload_of
-from penstock.simulate.traces.making import made_trace
 from penstock.simulate.traces.outcome import TraceOutcome
 from penstock.simulate.traces.policies import TRACE_POLICIES, TracePolicy, trace_policy_named
 from penstock.simulate.traces.simulation import simulate_trace
+from penstock.simulate.traces.synthetic import made_trace
 from penstock.simulate.traces.text import read_trace, write_trace
 from penstock.simulate.traces.trace import MEGABYTE, Trace
 
 __all__ = [
     "MEGABYTE",
     "TRACE_POLICIES",
-    "Coflows",
     "PortRates",
     "Trace",
+    "TraceCoflows",
     "TraceOutcome",
     "TracePolicy",
     "bottlenecks",

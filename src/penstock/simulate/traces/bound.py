@@ -4,11 +4,11 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.simulate.traces.bssi import bssi
-from penstock.simulate.traces.coflows import Coflows, PortRates, rates_of
+from penstock.simulate.traces.coflows import PortRates, TraceCoflows, rates_of
 from penstock.simulate.traces.lines import line_bytes, lines_of
 
 
-def bottlenecks(coflows: Coflows, rate_bytes_s: float | PortRates) -> Array:
+def bottlenecks(coflows: TraceCoflows, rate_bytes_s: float | PortRates) -> Array:
     """Seconds that each coflow's busiest side of a port needs for it alone, float64 [C]."""
     rates, lines = rates_of(rate_bytes_s, coflows.ports), lines_of(coflows)
     seconds = line_bytes(lines, coflows.sizes) / rates[lines.sides]
@@ -17,7 +17,7 @@ def bottlenecks(coflows: Coflows, rate_bytes_s: float | PortRates) -> Array:
     return out
 
 
-def makespan_bound(coflows: Coflows, rate_bytes_s: float | PortRates) -> float:
+def makespan_bound(coflows: TraceCoflows, rate_bytes_s: float | PortRates) -> float:
     """Seconds from the first arrival below which no policy completes all coflows.
 
     For every side of a port and every arrival: what arrives from then on cannot be through before it has crossed that
@@ -35,7 +35,7 @@ def makespan_bound(coflows: Coflows, rate_bytes_s: float | PortRates) -> float:
     return float(max(through.max(initial=0.0), coflows.arrivals.max()) - coflows.arrivals.min())
 
 
-def mean_cct_bound(coflows: Coflows, rate_bytes_s: float | PortRates) -> float:
+def mean_cct_bound(coflows: TraceCoflows, rate_bytes_s: float | PortRates) -> float:
     """Seconds below which no policy brings the mean completion time.
 
     It is the mean of the coflows' own bounds or, where all arrive at once and that is more, the value of the dual

@@ -17,7 +17,7 @@ MOST_SECONDS = 1e9  # until an arrival
 
 
 @dataclass(frozen=True, eq=False)
-class Coflows:
+class TraceCoflows:
     """C coflows of F flows; a flow enters the switch at port `sources[f]` and leaves it at port `targets[f]`.
 
     The flows of coflow c are `first[c]` to `first[c + 1]`, sorted by source and target, one for each pair of ports and
@@ -52,7 +52,7 @@ class PortRates(NamedTuple):
 
 def coflows_from(
     ports: int, coflows: Sequence[tuple[float, Mapping[tuple[int, int], float]]], names: Sequence[int] | None = None
-) -> Coflows:
+) -> TraceCoflows:
     """Coflows written out one by one: seconds of arrival and, for (source, target), bytes. Names count from 0."""
     flows = [(c, pair, size) for c, (_, sizes) in enumerate(coflows) for pair, size in sizes.items()]
     return join_flows(
@@ -68,7 +68,7 @@ def coflows_from(
 
 def join_flows(
     ports: int, names: Array, arrivals: Array, owners: Array, sources: Array, targets: Array, sizes: Array
-) -> Coflows:
+) -> TraceCoflows:
     """Coflows of loose flows in any order (`owners`: the coflow of each); those of one pair of ports become one."""
     _check_coflows(ports, names, arrivals)
     _check_flows(ports, len(names), owners, sources, targets, sizes)
@@ -77,7 +77,7 @@ def join_flows(
     found, which = np.unique(keys, return_inverse=True)
     pairs, out = np.divmod(found, ports)
     first = np.searchsorted(pairs // ports, np.arange(len(names) + 1))
-    return Coflows(
+    return TraceCoflows(
         ports=ports,
         names=np.asarray(names, np.int64),
         arrivals=np.asarray(arrivals, np.float64),

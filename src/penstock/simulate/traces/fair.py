@@ -14,11 +14,11 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.interruption import call_interruptibly
 from penstock.kernels import njit
-from penstock.simulate.traces.coflows import Coflows
+from penstock.simulate.traces.coflows import TraceCoflows
 from penstock.simulate.traces.equal_shares import share_equally
-from penstock.simulate.traces.filling import fill
 from penstock.simulate.traces.kernels import copy_to, nested
 from penstock.simulate.traces.lines import Lines, lines_of
+from penstock.simulate.traces.max_min import fill
 from penstock.simulate.traces.progress import CHANGE, EVENTS, SAME, moment, note
 
 _NONE = -1
@@ -45,11 +45,11 @@ class Clocks(NamedTuple):
     mark: Array  # float64 [F]: bytes on the clock when the flow ends
 
 
-def pairs_of(coflows: Coflows) -> Pairs:
+def pairs_of(coflows: TraceCoflows) -> Pairs:
     """The pairs of ports of coflows."""
     found, which = np.unique(coflows.sources.astype(np.int64) * coflows.ports + coflows.targets, return_inverse=True)
     sources, targets = np.divmod(found, coflows.ports)
-    together = Coflows(
+    together = TraceCoflows(
         coflows.ports, np.zeros(1, np.int64), np.zeros(1), np.array([0, len(found)]), sources, targets,
         np.ones(len(found)),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.simulate.traces.coflows import Coflows
+from penstock.simulate.traces.coflows import TraceCoflows
 
 
 class Lines(NamedTuple):
@@ -22,7 +22,7 @@ class Lines(NamedTuple):
     flow_sides: Array  # int32 [2, F]: the two sides that a flow uses
 
 
-def lines_of(coflows: Coflows) -> Lines:
+def lines_of(coflows: TraceCoflows) -> Lines:
     """The lines of coflows."""
     flow_sides = np.stack([coflows.sources, coflows.ports + coflows.targets]).astype(np.int32)
     owners = np.repeat(np.arange(coflows.count), np.diff(coflows.first))

@@ -12,7 +12,7 @@ from penstock.kernels import njit
 from penstock.simulate.traces.fifo import share_evenly
 from penstock.simulate.traces.kernels import copy_to, nested
 from penstock.simulate.traces.lines import Lines
-from penstock.simulate.traces.progress import EVENTS, SAME, Progress, advance, end_flows, foresee, moment, rest
+from penstock.simulate.traces.progress import EVENTS, SAME, TraceProgress, advance, end_flows, foresee, moment, rest
 from penstock.simulate.traces.sebf import hand_on, share_ending_together
 from penstock.simulate.traces.sincronia import match, order_by_bssi
 
@@ -26,7 +26,7 @@ def run_ordered(
     queue: Array,
     lines: Lines,
     capacities: Array,
-    progress: Progress,
+    progress: TraceProgress,
     completions: Array,
 ) -> None:
     """Find when every coflow is complete, in seconds. `queue` lists the coflows by arrival.
@@ -69,7 +69,7 @@ def run_ordered(
 
 @nested
 def _end_due(
-    progress: Progress, lines: Lines, present: Array, now: float, stale: Array, freed: Array, completions: Array
+    progress: TraceProgress, lines: Lines, present: Array, now: float, stale: Array, freed: Array, completions: Array
 ) -> tuple[int, int]:
     """Let flows end whose time has come, and take complete coflows out: the first place that changed, and who stays."""
     kept, changed = 0, present.shape[0]
@@ -90,7 +90,7 @@ def _end_due(
 @nested
 def _share_in_order(
     policy: int,
-    progress: Progress,
+    progress: TraceProgress,
     lines: Lines,
     capacities: Array,
     present: Array,

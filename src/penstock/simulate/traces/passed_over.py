@@ -6,11 +6,11 @@ the flows of all such coflows whose two sides have something left get the same s
 
 from penstock.graph.arrays import Array
 from penstock.simulate.traces.kernels import nested
-from penstock.simulate.traces.progress import Progress, rest
+from penstock.simulate.traces.progress import TraceProgress, rest
 
 
 @nested
-def share_among_passed_over(progress: Progress, flow_sides: Array, capacities: Array, present: Array) -> None:
+def share_among_passed_over(progress: TraceProgress, flow_sides: Array, capacities: Array, present: Array) -> None:
     """Set the rates of the flows of all present coflows that have none, and take them from what is left."""
     spare, crossing, rate = progress.spare, progress.crossing, progress.rate
     for coflow in present:
@@ -40,7 +40,7 @@ def share_among_passed_over(progress: Progress, flow_sides: Array, capacities: A
 
 
 @nested
-def _passed_over(progress: Progress, coflow: int) -> bool:
+def _passed_over(progress: TraceProgress, coflow: int) -> bool:
     """Whether no flow of a coflow moves."""
     for k in range(progress.first[coflow], progress.first[coflow] + progress.alive[coflow]):
         if progress.rate[progress.members[k]] > 0:

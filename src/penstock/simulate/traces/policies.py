@@ -9,14 +9,14 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.interruption import call_interruptibly
-from penstock.simulate.traces.coflows import Coflows
+from penstock.simulate.traces.coflows import TraceCoflows
 from penstock.simulate.traces.fair import pairs_of, run_fair
 from penstock.simulate.traces.lines import lines_of
 from penstock.simulate.traces.ordered import FIFO, FIFO_MADD, SEBF, SINCRONIA, run_ordered
 from penstock.simulate.traces.progress import progress_of
 
 # Coflows, rates of all sides (bytes/s), room for changes -> completions (seconds), numbers and changes.
-Run = Callable[[Coflows, Array, int], tuple[Array, Array, Array]]
+Run = Callable[[TraceCoflows, Array, int], tuple[Array, Array, Array]]
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ def trace_policy_named(name: str) -> TracePolicy:
     return TRACE_POLICIES[name]
 
 
-def _fair(redistribute: bool, coflows: Coflows, capacities: Array, room: int) -> tuple[Array, Array, Array]:
+def _fair(redistribute: bool, coflows: TraceCoflows, capacities: Array, room: int) -> tuple[Array, Array, Array]:
     return run_fair(coflows.arrivals, _queue(coflows), pairs_of(coflows), capacities, room, redistribute)
 
 
-def _ordered(policy: int, coflows: Coflows, capacities: Array, room: int) -> tuple[Array, Array, Array]:
+def _ordered(policy: int, coflows: TraceCoflows, capacities: Array, room: int) -> tuple[Array, Array, Array]:
     lines = lines_of(coflows)
     progress = progress_of(coflows, lines, len(capacities), room)
     completions = coflows.arrivals.copy()
@@ -48,7 +48,7 @@ def _ordered(policy: int, coflows: Coflows, capacities: Array, room: int) -> tup
     return completions, progress.numbers, progress.changes
 
 
-def _queue(coflows: Coflows) -> Array:
+def _queue(coflows: TraceCoflows) -> Array:
     return np.argsort(coflows.arrivals, kind="stable")
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.simulate.traces.coflows import Coflows
+from penstock.simulate.traces.coflows import TraceCoflows
 from penstock.simulate.traces.kernels import nested
 from penstock.simulate.traces.lines import Lines
 
@@ -18,7 +18,7 @@ CHANGE = np.dtype([("when", np.float64), ("flow", np.int64), ("rate", np.float64
 EVENTS, CHANGES = range(2)  # places in `numbers`
 
 
-class Progress(NamedTuple):
+class TraceProgress(NamedTuple):
     """Of C coflows with F flows on L lines, over S sides of ports."""
 
     first: Array  # int64 [C + 1]: the flows of each coflow
@@ -39,10 +39,10 @@ class Progress(NamedTuple):
     changes: Array  # CHANGE: filled as far as there is room
 
 
-def progress_of(coflows: Coflows, lines: Lines, sides: int, room: int) -> Progress:
+def progress_of(coflows: TraceCoflows, lines: Lines, sides: int, room: int) -> TraceProgress:
     """Nothing has begun; there is room for so many changes of rate."""
     flows, many = coflows.flows, len(lines.sides)
-    return Progress(
+    return TraceProgress(
         first=coflows.first,
         left=coflows.sizes.copy(),
         rate=np.zeros(flows),
@@ -63,7 +63,7 @@ def progress_of(coflows: Coflows, lines: Lines, sides: int, room: int) -> Progre
 
 
 @nested
-def advance(progress: Progress, coflow: int, now: float) -> None:
+def advance(progress: TraceProgress, coflow: int, now: float) -> None:
     """Count what a coflow has sent until now."""
     passed = now - progress.since[coflow]
     if passed > 0 and progress.ends[coflow] < np.inf:
@@ -74,7 +74,7 @@ def advance(progress: Progress, coflow: int, now: float) -> None:
 
 
 @nested
-def end_flows(progress: Progress, flow_sides: Array, coflow: int, now: float, freed: Array) -> None:
+def end_flows(progress: TraceProgress, flow_sides: Array, coflow: int, now: float, freed: Array) -> None:
     """Let the flows of a coflow end whose time has come, give back what they used and mark its sides as `freed`."""
     left, rate, members = progress.left, progress.rate, progress.members
     begin, limit = progress.first[coflow], now * (1 + SAME)
@@ -96,7 +96,7 @@ def end_flows(progress: Progress, flow_sides: Array, coflow: int, now: float, fr
 
 
 @nested
-def foresee(progress: Progress, coflow: int) -> None:
+def foresee(progress: TraceProgress, coflow: int) -> None:
     """Find when the next flow of a coflow ends, at the rates it has from `since` on."""
     left, rate, members = progress.left, progress.rate, progress.members
     shortest = np.inf
@@ -111,7 +111,7 @@ def foresee(progress: Progress, coflow: int) -> None:
 
 
 @nested
-def weigh(progress: Progress, lines: Lines, coflow: int) -> None:
+def weigh(progress: TraceProgress, lines: Lines, coflow: int) -> None:
     """Count what a coflow has left on its lines."""
     for line in range(lines.first[coflow], lines.first[coflow + 1]):
         total = 0.0

@@ -15,13 +15,13 @@ from penstock.graph.arrays import Array
 from penstock.simulate.traces.kernels import copy_to, nested
 from penstock.simulate.traces.lines import Lines
 from penstock.simulate.traces.passed_over import share_among_passed_over
-from penstock.simulate.traces.progress import Progress, advance, foresee, rest, sort_by, weigh
+from penstock.simulate.traces.progress import TraceProgress, advance, foresee, rest, sort_by, weigh
 
 
 @nested
 def share_ending_together(
     by_arrival: bool,
-    progress: Progress,
+    progress: TraceProgress,
     lines: Lines,
     capacities: Array,
     present: Array,
@@ -48,7 +48,7 @@ def share_ending_together(
 
 @nested
 def hand_on(
-    progress: Progress, lines: Lines, capacities: Array, present: Array, freed: Array, stale: Array, now: float
+    progress: TraceProgress, lines: Lines, capacities: Array, present: Array, freed: Array, stale: Array, now: float
 ) -> None:
     """Give what ended flows leave on the `freed` sides to others there; `stale` coflows lost a flow."""
     for coflow in present:
@@ -73,7 +73,7 @@ def _bottleneck(lines: Lines, load: Array, rates: Array, coflow: int) -> float:
 
 
 @nested
-def _end_together(progress: Progress, lines: Lines, capacities: Array, coflow: int) -> None:
+def _end_together(progress: TraceProgress, lines: Lines, capacities: Array, coflow: int) -> None:
     """Rates with which all flows of a coflow end with its bottleneck; none where a side is full."""
     seconds = _bottleneck(lines, progress.load, progress.spare, coflow)
     for k in range(progress.first[coflow], progress.first[coflow] + progress.alive[coflow]):
@@ -86,7 +86,7 @@ def _end_together(progress: Progress, lines: Lines, capacities: Array, coflow: i
 
 
 @nested
-def _backfill(progress: Progress, lines: Lines, capacities: Array, line: int, coflow: int, now: float) -> bool:
+def _backfill(progress: TraceProgress, lines: Lines, capacities: Array, line: int, coflow: int, now: float) -> bool:
     """Give the flows of a line what their two sides have left, one after the other; whether any got something."""
     spare, side, found = progress.spare, lines.sides[line], False
     k = lines.flow_first[line]

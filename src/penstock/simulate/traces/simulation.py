@@ -5,7 +5,7 @@ from time import perf_counter
 import numpy as np
 
 from penstock.simulate.traces.bound import bottlenecks, makespan_bound
-from penstock.simulate.traces.coflows import Coflows, PortRates, rates_of
+from penstock.simulate.traces.coflows import PortRates, TraceCoflows, rates_of
 from penstock.simulate.traces.outcome import TraceOutcome
 from penstock.simulate.traces.policies import trace_policy_named
 from penstock.simulate.traces.progress import CHANGES
@@ -13,7 +13,7 @@ from penstock.simulate.traces.trace import Trace
 
 
 def simulate_trace(
-    trace: Trace | Coflows, policy: str, rate_bytes_s: float | PortRates, changes: bool = False
+    trace: Trace | TraceCoflows, policy: str, rate_bytes_s: float | PortRates, changes: bool = False
 ) -> TraceOutcome:
     """Simulate all coflows of a trace on a switch that only its ports limit.
 

@@ -8,12 +8,12 @@ from penstock.graph.arrays import Array
 from penstock.simulate.traces.bssi import bssi
 from penstock.simulate.traces.kernels import copy_to, nested
 from penstock.simulate.traces.lines import Lines
-from penstock.simulate.traces.progress import Progress, advance, rest, sort_by, weigh
+from penstock.simulate.traces.progress import TraceProgress, advance, rest, sort_by, weigh
 
 
 @nested
 def order_by_bssi(
-    progress: Progress, lines: Lines, capacities: Array, present: Array, arrivals: Array, now: float
+    progress: TraceProgress, lines: Lines, capacities: Array, present: Array, arrivals: Array, now: float
 ) -> None:
     """Put the present coflows in Sincronia's order by what they have left."""
     sort_by(arrivals, present, arrivals)
@@ -24,7 +24,7 @@ def order_by_bssi(
 
 
 @nested
-def match(progress: Progress, lines: Lines, capacities: Array, coflow: int) -> None:
+def match(progress: TraceProgress, lines: Lines, capacities: Array, coflow: int) -> None:
     """Let every flow of a coflow whose sides have something left take all of it."""
     rate, living, spare, flow_sides = progress.rate, progress.living, progress.spare, lines.flow_sides
     for k in range(progress.first[coflow], progress.first[coflow] + progress.alive[coflow]):

@@ -12,7 +12,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.simulate.traces.coflows import MOST_FLOWS, Coflows, join_flows
+from penstock.simulate.traces.coflows import MOST_FLOWS, TraceCoflows, join_flows
 
 MEGABYTE = 1e6  # bytes
 
@@ -37,7 +37,7 @@ class Trace:
         return len(self.names)
 
     @cached_property
-    def coflows(self) -> Coflows:
+    def coflows(self) -> TraceCoflows:
         """The flows of all shuffles, those between the same ports joined."""
         each = np.diff(self.mapper_first) * np.diff(self.reducer_first)
         if each.sum() > MOST_FLOWS:

@@ -5,9 +5,9 @@
 rows deserve a cache. What goes where is decided elsewhere, in `penstock.plan.residence`.
 """
 
+from penstock.store.device.copies import to_device, to_pinned
 from penstock.store.device.hottest import by_counts, by_device_counts
-from penstock.store.device.pinning import page_locked
-from penstock.store.device.placing import to_device, to_pinned
+from penstock.store.device.page_locked import page_locked
 from penstock.store.device.tables import CachedTable, DeviceTable, PinnedTable, ResidentTable
 
 __all__ = [

@@ -11,12 +11,12 @@ from penstock.graph.output_files import make_private_folder
 from penstock.graph.schema import file_name
 from penstock.partition.folder import Partition
 from penstock.store.embedding import Optimiser
-from penstock.store.parts.lending import SendBuffers, rows_a_part
 from penstock.store.parts.owned import JOURNAL, DamagedEmbedding, OwnedEmbedding, Push, chunks
-from penstock.store.parts.requests import OfTable, Restore, Shrink, Staged, Stand, checked, row_numbers
+from penstock.store.parts.requests import Restore, RoundRequest, Shrink, Staged, TableRequest, checked, row_numbers
+from penstock.store.parts.send_buffers import SendBuffers, rows_a_part
 from penstock.store.rows import check_rows
+from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
-from penstock.wire.post import Post
 
 Tables = Mapping[tuple[str, int], OwnedEmbedding]
 """By table, which is a node type, and part."""
@@ -58,13 +58,13 @@ class EmbeddingService:
     Rows are numbered inside their part.
     """
 
-    def __init__(self, post: Post, tables: Tables) -> None:
-        self._tables, self._name, self._buffers = tables, post.name, SendBuffers()
+    def __init__(self, endpoint: Endpoint, tables: Tables) -> None:
+        self._tables, self._name, self._buffers = tables, endpoint.name, SendBuffers()
         for kind in ("pull", "push", "squares", "shrink", "stand", "state", "restore"):
-            post.serve(f"embed-{kind}", getattr(self, f"_{kind}"))
+            endpoint.serve(f"embed-{kind}", getattr(self, f"_{kind}"))
 
     def _pull(self, request: Message, sender: str) -> Iterator[Message]:
-        asked = checked(request, OfTable)
+        asked = checked(request, TableRequest)
         owned, rows = self._owned(asked), row_numbers(request)
         check_rows(owned.rows, rows)
         owned.reach(asked.step)
@@ -92,7 +92,7 @@ class EmbeddingService:
         return Message("staged")
 
     def _squares(self, request: Message, sender: str) -> Message:
-        asked = checked(request, OfTable)
+        asked = checked(request, TableRequest)
         return Message("squares", {"squares": self._owned(asked).squares(asked.step)})
 
     def _shrink(self, request: Message, sender: str) -> Message:
@@ -101,12 +101,12 @@ class EmbeddingService:
         return Message("shrunk")
 
     def _stand(self, request: Message, sender: str) -> Message:
-        asked = checked(request, Stand)
+        asked = checked(request, RoundRequest)
         self._owned(asked).stand(asked.step, asked.round)
         return Message("standing")
 
     def _state(self, request: Message, sender: str) -> Iterator[Message]:
-        asked = checked(request, OfTable)
+        asked = checked(request, TableRequest)
         owned = self._owned(asked)
         owned.reach(asked.step)
         return self._state_parts(owned, asked.step)
@@ -124,7 +124,7 @@ class EmbeddingService:
         complete = owned.restore(asked.token, asked.start, list(request.arrays), asked.step, asked.steps)
         return Message("restored", {"complete": complete})
 
-    def _owned(self, asked: OfTable) -> OwnedEmbedding:
+    def _owned(self, asked: TableRequest) -> OwnedEmbedding:
         owned = self._tables.get((asked.table, asked.part))
         if owned is None:
             has = ", ".join(f"{table} of part {part}" for table, part in self._tables) or "none"

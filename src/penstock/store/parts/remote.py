@@ -12,14 +12,14 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.partition.book import Book
 from penstock.store.embedding import MOMENTS, Optimiser
-from penstock.store.parts.asking import Channels, ask_rows, receive_rows
 from penstock.store.parts.owned import chunks
+from penstock.store.parts.row_requests import Channels, ask_rows, receive_rows
 from penstock.store.parts.split import part_bounds, split_by_owner
 from penstock.store.parts.store import Traffic
 from penstock.store.parts.transit import Expected, arrived, transit
 from penstock.store.rows import gather_rows, place_rows
 from penstock.wire.message import Message
-from penstock.wire.pending import Pending
+from penstock.wire.pending_call import PendingCall
 
 _AT_ONCE = 8
 """Messages of a restoring that are under way."""
@@ -130,7 +130,7 @@ class RemoteEmbedding:
     def restore(self, state: dict[str, Array | int], step: int) -> None:
         """Have all owners take the place of a stored state, before a step; returns when they have."""
         tables = self._stored(state)
-        token, calls = token_hex(8), deque[Pending]()
+        token, calls = token_hex(8), deque[PendingCall]()
         for part in range(self._parts):
             first, last = int(self._bounds[part]), int(self._bounds[part + 1])
             complete = False
@@ -175,5 +175,5 @@ class RemoteEmbedding:
             self._traffic = self._traffic.plus(rows, size, rows * self.width * 4)
 
 
-def _complete(call: Pending) -> bool:
+def _complete(call: PendingCall) -> bool:
     return bool(call.result().body.get("complete"))

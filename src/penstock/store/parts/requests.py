@@ -35,39 +35,39 @@ class Request(StrictDocument):
 Body = TypeVar("Body", bound=Request)
 
 
-class OfPart(Request):
+class PartRequest(Request):
     """Something about a part."""
 
     part: Count
 
 
-class OfField(OfPart):
+class FieldRequest(PartRequest):
     """Something about a field of a part."""
 
     field: str
 
 
-class Pull(OfField):
+class Pull(FieldRequest):
     """Rows of a field, by their numbers in the part."""
 
     columns: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     wire_type: WireType = "stored"
 
 
-class Make(OfField):
+class Make(FieldRequest):
     """A field of `width` float32 for every vertex of its type."""
 
     width: Annotated[int, Field(ge=1, le=1 << 20)]
 
 
-class OfTable(OfPart):
+class TableRequest(PartRequest):
     """Something about a part's share of an embedding table, before a step."""
 
     table: str
     step: Count
 
 
-class Staged(OfTable):
+class Staged(TableRequest):
     """A rank's gradients of a step."""
 
     rank: Count
@@ -78,19 +78,19 @@ class Staged(OfTable):
     """Whether the step waits for a factor."""
 
 
-class Shrink(OfTable):
+class Shrink(TableRequest):
     """What a step's gradients are multiplied by."""
 
     factor: Factor
 
 
-class Stand(OfTable):
+class RoundRequest(TableRequest):
     """The ranks have met, for the round of this number."""
 
     round: Count
 
 
-class Restore(OfTable):
+class Restore(TableRequest):
     """Rows from `start` on, of a state `steps` optimiser steps old; `token` names the restoring."""
 
     token: Annotated[str, Field(min_length=1, max_length=64)]

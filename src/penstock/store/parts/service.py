@@ -9,12 +9,12 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
 from penstock.store.parts.fields import IN_MEMORY, PartFields, type_of
-from penstock.store.parts.lending import SendBuffers, rows_a_part
-from penstock.store.parts.requests import Make, OfField, OfPart, Pull, checked, row_numbers
+from penstock.store.parts.requests import FieldRequest, Make, PartRequest, Pull, checked, row_numbers
+from penstock.store.parts.send_buffers import SendBuffers, rows_a_part
 from penstock.store.parts.transit import Transit, arrived, transit
 from penstock.store.rows import check_rows, span_of, spread_rows
+from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
-from penstock.wire.post import Post
 
 
 class StoreService:
@@ -25,15 +25,15 @@ class StoreService:
     """
 
     def __init__(
-        self, post: Post, parts: dict[int, Graph], in_memory: int = IN_MEMORY, folder: Path | None = None
+        self, endpoint: Endpoint, parts: dict[int, Graph], in_memory: int = IN_MEMORY, folder: Path | None = None
     ) -> None:
         """Fields made above `in_memory` bytes lie in `folder`."""
         self.parts = {part: PartFields(graph, in_memory, folder) for part, graph in parts.items()}
         """What is served, for readers in this process too."""
-        self.buffers, self._name = SendBuffers(), post.name
+        self.buffers, self._name = SendBuffers(), endpoint.name
         for kind in ("pull", "push", "fields", "make", "drop"):
-            post.serve(kind, getattr(self, f"_{kind}"))
-        post.serve("non-finite", self._non_finite)
+            endpoint.serve(kind, getattr(self, f"_{kind}"))
+        endpoint.serve("non-finite", self._non_finite)
 
     def _pull(self, request: Message, sender: str) -> Iterator[Message]:
         asked = checked(request, Pull)
@@ -48,7 +48,7 @@ class StoreService:
         return pack_rows(transit(asked.wire_type, table.dtype, table.shape[1:], span), table, rows, self.buffers)
 
     def _push(self, request: Message, sender: str) -> Message:
-        asked = checked(request, OfField)
+        asked = checked(request, FieldRequest)
         table = self._part(asked).writable(asked.field)
         rows = row_numbers(request, 2)
         _, values = arrived(request.arrays, [(rows.shape, rows.dtype), ((len(rows), *table.shape[1:]), table.dtype)])
@@ -57,12 +57,12 @@ class StoreService:
         return Message("pushed")
 
     def _fields(self, request: Message, sender: str) -> Message:
-        part = self._part(checked(request, OfPart))
+        part = self._part(checked(request, PartRequest))
         return Message("fields", {"fields": {name: _described(part, name) for name in list(part.fields)}})
 
     def _non_finite(self, request: Message, sender: str) -> Message:
         """Which rows of a field are NaN or infinite, in words; nothing where none are."""
-        asked = checked(request, OfField)
+        asked = checked(request, FieldRequest)
         part = self._part(asked)
         name = type_of(asked.field, part.nodes)
         field = asked.field.removeprefix(f"{name}/")
@@ -75,11 +75,11 @@ class StoreService:
         return Message("made")
 
     def _drop(self, request: Message, sender: str) -> Message:
-        asked = checked(request, OfField)
+        asked = checked(request, FieldRequest)
         self._part(asked).drop(asked.field)
         return Message("dropped")
 
-    def _part(self, asked: OfPart) -> PartFields:
+    def _part(self, asked: PartRequest) -> PartFields:
         if asked.part not in self.parts:
             has = ", ".join(map(str, self.parts)) or "none"
             raise PenstockError(f"{self._name} does not hold part {asked.part} (it holds {has}).")

@@ -12,8 +12,8 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.partition.book import Book
 from penstock.store.local import LocalStore
-from penstock.store.parts.asking import Channels, ask_rows, receive_rows
 from penstock.store.parts.fields import PartFields, type_of
+from penstock.store.parts.row_requests import Channels, ask_rows, receive_rows
 from penstock.store.parts.split import part_bounds, split_by_owner
 from penstock.store.parts.transit import WireType, transit
 from penstock.store.rows import Span, gather_rows, place_rows, span_of

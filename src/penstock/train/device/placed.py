@@ -10,14 +10,14 @@ from torch import Tensor
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn.device.rows import TableRows
-from penstock.pipeline.carrying import Scale
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.host_carrier import Scale
+from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.device.hops import Slot, Topology
 from penstock.sampling.device.room import Room
 from penstock.store.device.tables import CachedTable, DeviceTable, ResidentTable
-from penstock.train.device.deciding import Decision
-from penstock.train.device.whole import WholeGraph
+from penstock.train.device.decision import Decision
+from penstock.train.device.whole import DeviceWholeGraph
 from penstock.train.job import Job
 
 
@@ -82,7 +82,7 @@ class Placed:
             (len(slot.vertices), *table.shape[1:]), dtype=self.decision.working.row_type, device=self.device
         )
 
-    def whole_graph(self, graph: Graph, job: Job, scale: Scale | None) -> WholeGraph | None:
+    def whole_graph(self, graph: Graph, job: Job, scale: Scale | None) -> DeviceWholeGraph | None:
         """The graph as one block for exact inference, where the device has room for every vertex's outputs."""
         if (
             not isinstance(self.topology, Topology)
@@ -95,7 +95,7 @@ class Placed:
         width = max(job.hidden, self.table.shape[1])
         if len(self.topology.indices) >= 1 << 31 or 6 * 4 * width * graph.num_nodes > free // 2:
             return None
-        return WholeGraph(self.topology, self.table, self.decision.in_place, scale)
+        return DeviceWholeGraph(self.topology, self.table, self.decision.in_place, scale)
 
     def facts(self) -> dict[str, Any]:
         """What a result says of it."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from penstock.graph.hashing import key_of
 from penstock.pipeline.schedule import Position, Schedule
-from penstock.sampling.device.hops import NEVER, Epoch
+from penstock.sampling.device.hops import NEVER, DeviceEpoch
 from penstock.sampling.device.order import batch_keys, shuffled
 from penstock.sampling.device.room import Room, largest_room
 from penstock.train.device.launches import Lane, rest
@@ -23,7 +23,7 @@ class Supply:
         self._schedule, self.placed = schedule, placed
         device = placed.device
         self.purposes = [*(str(hop) for hop in range(len(placed.fanouts))), "dropout"]
-        self.epoch = Epoch(len(schedule.items), schedule.batch_size, len(self.purposes), device)
+        self.epoch = DeviceEpoch(len(schedule.items), schedule.batch_size, len(self.purposes), device)
         self._names = torch.from_numpy(np.ascontiguousarray(schedule.names, np.int64)).to(device)
         self._items = torch.from_numpy(np.ascontiguousarray(schedule.items, np.int32)).to(device)
         self._of_items = torch.from_numpy(cast(Any, task).labels_of(schedule.items)).to(device)

@@ -13,7 +13,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.pipeline.device import DeviceCarrier
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Schedule
 from penstock.sampling.block import TypedBlock
 from penstock.sampling.device.room import Room

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from penstock.nn.device.rows import TableRows
-from penstock.pipeline.carrying import Scale
+from penstock.pipeline.host_carrier import Scale
 from penstock.sampling.device.block import DeviceBlock
 from penstock.sampling.device.hops import Topology
 from penstock.store.device.tables import DeviceTable, ResidentTable
 
 
-class WholeGraph:
+class DeviceWholeGraph:
     """Every vertex is a row, and reads its whole list."""
 
     def __init__(self, topology: Topology, table: DeviceTable, in_place: bool, scale: Scale | None) -> None:

@@ -69,8 +69,8 @@ def labelled_edges(
         first, second, third = options.split_ratio
         eligible = np.flatnonzero(found.labels >= 0)
         # An edge and its reverse are one fact where the relation is symmetric.
-        together: Reverse = "same" if reverse == "same" else "none"
-        found.splits = split_positions(edges, (first, second, third), options.split_number, together, eligible)
+        worker_group: Reverse = "same" if reverse == "same" else "none"
+        found.splits = split_positions(edges, (first, second, third), options.split_number, worker_group, eligible)
     return found
 
 

@@ -11,7 +11,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.nn.scorers import EdgeClassifier
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.key import BatchKey

@@ -10,7 +10,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import Progress
 from penstock.sampling.links import EdgeBatch, EdgeBatcher, share_of

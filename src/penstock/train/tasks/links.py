@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import SPLITS, Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.scorers import build_scorer
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.key import BatchKey

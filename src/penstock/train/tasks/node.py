@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.train.batch_source import BatchSource

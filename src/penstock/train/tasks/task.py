@@ -6,7 +6,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.pipeline.loading import Batch
+from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.train.data_options import Task as TaskName

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from penstock.graph.arrays import Array
-from penstock.wire.loop import Loop
+from penstock.wire.loop import EventLoop
 from penstock.wire.message import Limits, Malformed
 from penstock.wire.transport.ciphers import ForgedError
 from penstock.wire.transport.handshake import Handshake, HandshakeError, Session
@@ -50,7 +50,7 @@ class Connection:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: EventLoop,
         own: socket.socket,
         handshake: Handshake,
         owner: Owner,

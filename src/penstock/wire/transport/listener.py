@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.wire.loop import Loop
+from penstock.wire.loop import EventLoop
 from penstock.wire.transport.connection import Connection, Owner
 from penstock.wire.transport.inbox import Frames
 
@@ -33,7 +33,9 @@ class Requests(Protocol):
 class Listener:
     """One port. Belongs to the loop's thread."""
 
-    def __init__(self, loop: Loop, own: socket.socket, port_index: int, accept: Accept, requests: Requests) -> None:
+    def __init__(
+        self, loop: EventLoop, own: socket.socket, port_index: int, accept: Accept, requests: Requests
+    ) -> None:
         """`port_index`: which of the process's ports it is."""
         self.socket, self.refused = own, 0
         self.connections: dict[int, Connection] = {}

@@ -10,7 +10,7 @@ from penstock.cluster.launch.local import LocalProcess, started_here
 from penstock.cluster.setup import read_setup
 from penstock.errors import PenstockError
 from penstock.train.surroundings import polite_interrupt
-from penstock.wire import Message, Post
+from penstock.wire import Endpoint, Message
 
 _BEAT = 0.2
 """Seconds between two reports."""
@@ -31,15 +31,15 @@ class Agent:
         self._start_patience = patience if start_patience is None else start_patience
         self._processes: dict[str, LocalProcess] = {}
         self._lock, self._over = threading.Lock(), threading.Event()
-        self._post = Post(derived_credentials(name, place.nodes, secret, place.job), address)
+        self._endpoint = Endpoint(derived_credentials(name, place.nodes, secret, place.job), address)
         for kind, handler in {"start": self._start, "end": self._end, "over": self._end_all}.items():
-            self._post.serve(kind, handler)
+            self._endpoint.serve(kind, handler)
 
     def run(self) -> None:
         """Until the run is over; raises when the launcher is gone."""
         try:
-            self._post.meet(LAUNCHER, find_launcher(self._place, self._start_patience))
-            channel = self._post.channel(LAUNCHER)
+            self._endpoint.meet(LAUNCHER, find_launcher(self._place, self._start_patience))
+            channel = self._endpoint.channel(LAUNCHER)
             with polite_interrupt():
                 # A first Ctrl-C is the controller's to answer: it has it as well.
                 while not self._over.wait(_BEAT):
@@ -51,12 +51,12 @@ class Agent:
             for process in self._processes.values():
                 with suppress(ProcessLookupError):
                     process.kill()
-            self._post.close()
+            self._endpoint.close()
 
     def _report(self) -> Message:
         with self._lock:
             statuses = {key: process.poll() for key, process in self._processes.items()}
-        return Message("report", {"post": self._post.address, "address": self._address, "statuses": statuses})
+        return Message("report", {"post": self._endpoint.address, "address": self._address, "statuses": statuses})
 
     def _start(self, message: Message, sender: str) -> Message:
         _check(sender)

@@ -9,14 +9,14 @@ import numpy as np
 
 from penstock.cluster.document import ClusterDocument
 from penstock.cluster.launch.environment.agent import key_of
-from penstock.cluster.launch.environment.gathering import Gathering
+from penstock.cluster.launch.environment.agents import AgentRegistry
 from penstock.cluster.launch.environment.secret import agent_name
 from penstock.cluster.launch.environment.taking_part import gathered
 from penstock.cluster.launch.launcher import Handle
 from penstock.cluster.launch.local import log_folder, started_here
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
-from penstock.wire import Message, PeerLost, Pending
+from penstock.wire import Message, PeerLost, PendingCall
 
 _LOST = -signal.SIGKILL
 """The status of a task that was ended, or went with its agent."""
@@ -52,11 +52,11 @@ class EnvironmentLauncher:
 class AgentTask:
     """A handle on a task of another node."""
 
-    def __init__(self, setup: Setup, agent: str, gathering: Gathering) -> None:
+    def __init__(self, setup: Setup, agent: str, gathering: AgentRegistry) -> None:
         self._setup, self._agent, self._gathering = setup, agent, gathering
         self._key = key_of(setup.task.id, setup.incarnation)
-        self._asked: Pending | None = None
-        self._post = self._refusal = ""
+        self._asked: PendingCall | None = None
+        self._endpoint = self._refusal = ""
         self._status: int | None = None
         self._ask()
 
@@ -82,7 +82,7 @@ class AgentTask:
             self._ask()
             agent = self._gathering.agent(self._agent)
             if agent is not None and self._asked is not None:
-                lost = agent.post != self._post
+                lost = agent.endpoint != self._endpoint
                 self._status = _LOST if lost else agent.statuses.get(self._key)
             self._look_at_start()
         return self._status
@@ -103,7 +103,7 @@ class AgentTask:
             text = listening_at(self._setup, agent.address).model_dump_json().encode()
             message = Message("start", arrays=(np.frombuffer(text, np.uint8),))
             self._asked = self._gathering.channel(self._agent).start(message, self._setup.cluster.failure.patience)
-            self._post = agent.post
+            self._endpoint = agent.endpoint
 
     def _look_at_start(self) -> None:
         """Whether the agent could start it."""

@@ -4,12 +4,12 @@ import atexit
 
 from penstock.cluster.document import LOOPBACK, ClusterDocument
 from penstock.cluster.launch.environment.agent import Agent
-from penstock.cluster.launch.environment.gathering import Gathering
+from penstock.cluster.launch.environment.agents import AgentRegistry
 from penstock.cluster.launch.environment.place import Place, read_place
 from penstock.cluster.launch.environment.secret import read_secret
 from penstock.errors import PenstockError
 
-_open: dict[Place, Gathering] = {}
+_open: dict[Place, AgentRegistry] = {}
 """The gathering of this process, if it is its job's first: the environment is the whole process's."""
 
 
@@ -26,13 +26,13 @@ def become(cluster: ClusterDocument) -> bool:
     return False
 
 
-def gathered(cluster: ClusterDocument) -> Gathering:
+def gathered(cluster: ClusterDocument) -> AgentRegistry:
     """The gathering of this process's job, made at the first call and closed at the latest when the process ends."""
     place = _checked_place(cluster)
     if not place.first:
         raise PenstockError("Only the first process of a job controls a run: call `take_part` first.")
     if place not in _open or _open[place].closed:
-        made = Gathering(place, read_secret(), _address(cluster, place), cluster.failure.patience)
+        made = AgentRegistry(place, read_secret(), _address(cluster, place), cluster.failure.patience)
         _open[place] = made
         atexit.register(made.close)
     return _open[place]

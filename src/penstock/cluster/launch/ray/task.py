@@ -16,7 +16,7 @@ _AGAIN = 0.25
 """Seconds between two looks for a node."""
 
 
-class Kept(Protocol):
+class KeptEnd(Protocol):
     """A keeper."""
 
     def pid(self) -> int | None:
@@ -32,12 +32,12 @@ class Kept(Protocol):
 class RayTask:
     """A handle. `place` asks Ray to keep the task on its machine's node, and says where that is; None: nowhere now."""
 
-    def __init__(self, setup: Setup, place: Callable[[Setup], tuple[Kept, str] | None], host: str | None) -> None:
+    def __init__(self, setup: Setup, place: Callable[[Setup], tuple[KeptEnd, str] | None], host: str | None) -> None:
         """`host`: this host's address."""
         self._setup, self._place, self._host = setup, place, host
         self._running = False
         self._status: int | None = None
-        self._keeper: Kept | None = None
+        self._keeper: KeptEnd | None = None
         self._address = self._refusal = ""
         self._try_to_place()
 
@@ -84,7 +84,7 @@ class RayTask:
         if placed := self._place(self._setup):
             self._keeper, self._address = placed
 
-    def _look(self, keeper: Kept) -> None:
+    def _look(self, keeper: KeptEnd) -> None:
         self._running = self._running or keeper.pid() is not None
         end = keeper.look()
         if end is None:

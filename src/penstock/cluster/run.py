@@ -1,0 +1,327 @@
+"""A run on several machines, from a job and a cluster to a run folder."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from penstock.cluster.checked_parts import check_parts
+from penstock.cluster.controller import Controller, MachineAway, Outcome
+from penstock.cluster.document import ClusterDocument, read_cluster
+from penstock.cluster.exposure import exposures
+from penstock.cluster.gpus import chosen_for_all
+from penstock.cluster.launch import Launcher, make_launcher, take_part
+from penstock.cluster.layout import lay_out
+from penstock.cluster.setup import Setup
+from penstock.cost.profile import DECIDING
+from penstock.errors import PenstockError
+from penstock.graph.atomic import write_whole
+from penstock.graph.blocks import default_threads
+from penstock.graph.documents import first_problem
+from penstock.graph.graph import Graph
+from penstock.nn.own import own_place
+from penstock.partition import Cut, Partition, cut, open_partition
+from penstock.pipeline.options import PipelineOptions
+from penstock.plan.document import Plan, plan_text, read_plan
+from penstock.progress import SILENT, Progress
+from penstock.train.checkpoints import take_newest
+from penstock.train.data import open_data, prepared
+from penstock.train.job import Job, make_job, write_job
+from penstock.train.run import change_epochs, found_anywhere, with_more_epochs
+from penstock.train.run_folder import CLUSTER, JOB, PARTS, PLAN, RunFolder
+from penstock.train.state_file import write_state
+from penstock.train.surroundings import polite_interrupt
+from penstock.train.trusted_code import check_code
+
+PLANNED = ("threads", "device", *PipelineOptions.model_fields)
+"""Fields of a job that a plan has counted on, beside those that decide what an iteration costs."""
+
+
+def start_cluster_run(
+    job: Job, cluster_name: str, force: bool = False, progress: Progress = SILENT, graph: Graph | None = None
+) -> RunFolder:
+    """Train a job on a cluster from its beginning. Processes of a job whose part is another end in it.
+
+    `graph`, where given, stands for the job's own, which need not be on disk: its parts will be, in the run folder.
+    """
+    return _start(job, read_cluster(cluster_name), force, progress, None, graph)
+
+
+def start_planned_run(
+    path: Path,
+    changes: Mapping[str, Any],
+    force: bool = False,
+    progress: Progress = SILENT,
+    trust_module: bool = False,
+) -> RunFolder:
+    """Train as a plan's file says. `changes` of its job may not touch what the plan was made for.
+
+    A plan that names the model's code needs `trust_module`, or that name again among the changes.
+    """
+    plan = read_plan(path)
+    named = changes.get("module")
+    if named is not None:
+        changes = {**changes, "module": own_place(named)}
+    job = make_job({**plan.job, **changes}, "The plan's job")
+    check_code(make_job(plan.job, "The plan's job"), path, trust_module, named)
+    fields = job.model_dump(mode="json")
+    for name in (*DECIDING, *PLANNED):
+        before, after = plan.job.get(name), fields.get(name)
+        if before != after:
+            raise PenstockError(f"The plan was made for {name} {before!r}, not {after!r}: plan again for that.")
+    try:
+        cluster = ClusterDocument.model_validate(plan.cluster)
+    except ValidationError as error:
+        raise PenstockError(f"The plan's cluster is none: {first_problem(error)}.") from None
+    cluster.wire = cluster.wire.model_copy(update={"egress": plan.egress})
+    return _start(job, cluster, force, progress, plan)
+
+
+def _start(
+    job: Job,
+    cluster: ClusterDocument,
+    force: bool,
+    progress: Progress,
+    plan: Plan | None,
+    given: Graph | None = None,
+) -> RunFolder:
+    _take_part(cluster)
+    if plan is None:
+        # What cannot be is refused before the graph is cut.
+        chosen_for_all(job.device, cluster)
+    threads = job.threads or max(1, default_threads() // max(machine.workers for machine in cluster.machines))
+    job = job.model_copy(update={"threads": threads, **found_anywhere(job)})
+    if cluster.partition is not None:
+        cluster.partition = str(Path(cluster.partition).resolve())
+        _check_parts(open_partition(cluster.partition, job.unchecked), given, cluster, job)
+    graph = None
+    if cluster.partition is None:
+        graph = open_data(job) if given is None else prepared(given, job)
+    name = Path(cluster.partition).name if graph is None else graph.name  # type: ignore[arg-type]
+    documents = {CLUSTER: cluster_text(cluster)} | ({} if plan is None else {PLAN: plan_text(plan)})
+    name = f"{name}-{job.model_name}".replace("/", "-")
+    folder = RunFolder.create(job, name, force, {"model": job.model_name}, documents)
+    try:
+        if graph is not None:
+            _cut_and_note(graph, cluster, folder, progress)
+    except BaseException:
+        folder.discard()
+        raise
+    try:
+        return _run(job, cluster, folder, progress, fresh=True)
+    finally:
+        folder.close()
+
+
+def _cut_and_note(graph: Graph, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
+    """Cut a graph into the run folder, and write down in cluster.json that it is."""
+    if graph.path is None:
+        progress.note(f"{graph.name} is only in memory: its parts are written to {folder.path / PARTS}.")
+    _cut(graph, cluster, folder, progress)
+    write_whole(folder.path / CLUSTER, cluster_text(cluster))
+
+
+def _check_parts(partition: Partition, given: Graph | None, cluster: ClusterDocument, job: Job) -> None:
+    """The parts that a cluster names must be those of a graph that was given; those on this host are read through."""
+    counts = {} if given is None else {name: nodes.count for name, nodes in given.nodes.items()}
+    if counts and counts != {name: partition.book.count(name) for name in partition.book.node_types}:
+        raise PenstockError(
+            f"{partition.path} is a partition of another graph than the one given: leave it out of the cluster file to"
+            " have the graph cut for the run."
+        )
+    if cluster.launcher == "local":
+        # Other machines read their own parts through when their tasks start.
+        check_parts(partition, job.features)
+
+
+def _take_part(cluster: ClusterDocument) -> None:
+    """Of the processes of torchrun's or srun's job one controls the run; the others' part is over when it is."""
+    if not take_part(cluster):
+        raise SystemExit(0)
+
+
+def cut_for(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> str:
+    """The cluster's partition: its own, or the job's graph cut for it in the run folder."""
+    if cluster.partition is None:
+        _cut(open_data(job), cluster, folder, progress)
+    assert cluster.partition is not None
+    return cluster.partition
+
+
+def _cut(graph: Graph, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
+    """A part a machine, and in it a range of numbers a worker."""
+    parts = len(cluster.machines)
+    trainers = max(machine.workers for machine in cluster.machines)
+    how = Cut(parts, trainers, cluster.method if parts > 1 else "chunk")
+    cut(graph, how, folder.path / PARTS, progress=progress)
+    cluster.partition = str((folder.path / PARTS).resolve())
+
+
+def resume_cluster_run(
+    path: Path,
+    epochs: int | str | None = None,
+    progress: Progress = SILENT,
+    trust_module: bool = False,
+    named: str | None = None,
+) -> RunFolder:
+    """Go on from a run's newest checkpoint, on the cluster it was trained on; for the last two see `resume_run`."""
+    cluster = cluster_of(path)
+    _take_part(cluster)
+    folder = RunFolder.open(path, writing=True)
+    try:
+        job = folder.job()
+        check_code(job, path, trust_module, named)
+        if cluster.partition is None:
+            _finish_cutting(job, cluster, folder, progress)
+        if epochs is not None:
+            job = with_more_epochs(job, epochs)
+            _train_longer(folder, job.epochs, progress)
+            write_job(job, path / JOB)
+        elif folder.facts["state"] in ("finished", "stopped-early"):
+            progress.note("The run had ended: there is nothing left to train.")
+            return folder
+        folder.write_facts(state="running", message="")
+        return _run(job, cluster, folder, progress, fresh=False)
+    finally:
+        folder.close()
+
+
+def _finish_cutting(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
+    """A run was killed while its graph was being cut: do it again, unless only cluster.json lacks it."""
+    for left in folder.path.glob(f".{PARTS}.writing-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    if (folder.path / PARTS).exists():
+        cluster.partition = str((folder.path / PARTS).resolve())
+        write_whole(folder.path / CLUSTER, cluster_text(cluster))
+        return
+    progress.note("The run was stopped while its graph was being cut: it is cut again.")
+    _cut_and_note(open_data(job), cluster, folder, progress)
+
+
+def _train_longer(folder: RunFolder, epochs: int, progress: Progress) -> None:
+    """Let a run that had ended go on from its last checkpoint."""
+    checkpoint = take_newest(folder.checkpoints, progress)
+    change_epochs(checkpoint.train_state, epochs)
+    write_state(checkpoint.file, {**checkpoint.state, "standing": asdict(checkpoint.train_state)})
+
+
+def cluster_text(cluster: ClusterDocument) -> str:
+    """What stands in cluster.json."""
+    return cluster.model_dump_json(indent=1) + "\n"
+
+
+def cluster_of(path: Path) -> ClusterDocument:
+    """The cluster of a run."""
+    try:
+        return ClusterDocument.model_validate_json((path / CLUSTER).read_text())
+    except (OSError, ValueError) as error:
+        what = first_problem(error) if isinstance(error, ValidationError) else error
+        raise PenstockError(f"{path / CLUSTER} cannot be read ({what}): start the run anew.") from None
+
+
+def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress, fresh: bool) -> RunFolder:
+    """Carry a run out; without the machines that stay away, if it may."""
+    while True:
+        try:
+            return _carry_out(job, cluster, folder, progress, fresh)
+        except MachineAway as error:
+            rest = [machine for machine in cluster.machines if machine.name != error.machine]
+            if not cluster.failure.elastic or not any(machine.workers for machine in rest):
+                raise
+            progress.note(f"The run goes on without {error.machine}. {error}")
+            if _plan_of(folder) is not None:
+                progress.note("The plan was made for all machines: the others go on without it.")
+                (folder.path / PLAN).unlink()
+            cluster = cluster.model_copy(update={"machines": rest})
+            write_whole(folder.path / CLUSTER, cluster_text(cluster))
+            folder.write_facts(state="running", message="")
+            fresh = False
+
+
+def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress, fresh: bool) -> RunFolder:
+    known: dict[str, Any] = {}
+
+    def started(facts: dict[str, Any]) -> None:
+        known.update(facts)
+        folder.write_facts(**facts)
+        if facts.get("decided"):
+            write_job(make_job({**job.model_dump(), **facts["decided"]}), folder.path / JOB)
+
+    launcher: Launcher | None = None
+    try:
+        launcher = make_launcher(cluster, folder.path)
+        with polite_interrupt() as asked:
+            template = template_of(job, cluster, folder)
+            note = chosen_for_all(job.device, cluster, template.layout)[1]
+            for each in [*([] if note is None else [note]), *exposures(cluster, template.layout)]:
+                progress.note(each)
+            outcome = Controller(template, launcher, progress).run(asked, started)
+        folder.write_facts(state=outcome.state, message="", result={**_result(outcome), **_foretold(folder)})
+    except BaseException as error:
+        _fail(folder, error, fresh and not known)
+        raise
+    finally:
+        if launcher is not None:
+            launcher.close()
+    return folder
+
+
+def template_of(job: Job, cluster: ClusterDocument, folder: RunFolder, measured: int = 0) -> Setup:
+    """What every task is told; its own name and keys come later."""
+    assert cluster.partition is not None
+    plan = _plan_of(folder)
+    placed = None if plan is None else plan.machine_of()
+    layout = lay_out(cluster, open_partition(cluster.partition).parts, placed)
+    return Setup(
+        task=layout.tasks[0],
+        incarnation=0,
+        credentials="",
+        controller="",
+        run=str(folder.path.resolve()),
+        partition=cluster.partition,
+        job={**job.model_dump(mode="json"), "device": chosen_for_all(job.device, cluster, layout)[0]},
+        cluster=cluster,
+        layout=layout,
+        addresses={},
+        measured=measured,
+    )
+
+
+def _plan_of(folder: RunFolder) -> Plan | None:
+    path = folder.path / PLAN
+    return read_plan(path) if path.exists() else None
+
+
+def _foretold(folder: RunFolder) -> dict[str, Any]:
+    """What a plan had said, to stand beside what happened."""
+    plan = _plan_of(folder)
+    if plan is None:
+        return {}
+    said = plan.predicted
+    seconds = {"iteration_s": said.iteration_s, "epoch_s": said.epoch_s, "lower_bound_s": said.lower_bound_s}
+    return {"predicted": {"placement": plan.placement, "flows": plan.flows, **seconds}}
+
+
+def _result(outcome: Outcome) -> dict[str, Any]:
+    return {
+        **outcome.result,
+        "tasks": outcome.tasks,
+        "bytes_received": outcome.bytes_received,
+        "bytes_minimum": outcome.bytes_minimum,
+        "flows": outcome.flows,
+        "coflows": outcome.coflows,
+        "recoveries": outcome.recoveries,
+    }
+
+
+def _fail(folder: RunFolder, error: BaseException, nothing_happened: bool) -> None:
+    """What refused a run before its first step leaves nothing behind; of a task that died, the log does."""
+    if nothing_happened and isinstance(error, PenstockError) and not isinstance(error, MachineAway):
+        folder.discard()
+        return
+    interrupted = isinstance(error, KeyboardInterrupt | MachineAway)
+    message = " ".join(str(error).split()) or type(error).__name__
+    folder.record_failure("interrupted" if interrupted else "failed", message, error)

@@ -1,0 +1,49 @@
+"""Gradients summed among the workers, and the same step made by each."""
+
+from penstock.cluster.tasks.member import Member
+from penstock.cluster.worker.clip import clip_with_owners
+from penstock.cluster.worker.flat import Flat
+from penstock.cluster.worker.reductions import REDUCTIONS
+from penstock.cluster.worker.wire_collective import WireCollective
+from penstock.train.session import Session
+from penstock.turn import GRADIENTS, joining
+
+_MORE = 2
+"""Behind the gradients: the loss, how many workers were asked to stop; then, by parameter, how many have a gradient."""
+
+
+class AllReduce:
+    """The sums of one round, by what the cluster's `reduction` names."""
+
+    def __init__(self, member: Member, session: Session, generation: int, collective: WireCollective) -> None:
+        device = session.inputs.device
+        learned = sum(1 for parameter in session.learned.parameters() if parameter.requires_grad)
+        self.group = REDUCTIONS[member.setup.cluster.reduction].make_group(member, generation, collective, device)
+        self._flat = Flat(session, _MORE + learned, self.group is not None and self.group.device.type == "cuda")
+        self._may_overflow = device.type == "cuda" and session.job.compute_type == "float16"
+
+    def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
+        """One optimiser step with the sum of all workers' gradients; the batch's loss, and whether to stop."""
+        flat = self._flat
+        flat.take_gradients()
+        flat.set_more([loss, float(asked), *map(float, flat.present)])
+        if self.group is not None:
+            with joining(GRADIENTS):
+                self.group.sum(flat.numbers)
+        total, stopping, *present = flat.more.tolist()
+        if self._may_overflow and not flat.are_finite():
+            # On some worker: all leave the step out, as one that trains alone does.
+            return total, stopping > 0
+        flat.give_gradients([count > 0 for count in present])
+        if session.job.clip:
+            clip_with_owners(session)
+        session.optimiser.step()
+        return total, stopping > 0
+
+    def gather_optimiser(self, session: Session) -> None:
+        """It is here."""
+
+    def close(self) -> None:
+        """Let go of the other workers: those that still wait for this one hear of it."""
+        if self.group is not None:
+            self.group.close()

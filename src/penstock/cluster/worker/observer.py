@@ -1,0 +1,84 @@
+"""What a worker's iterations cost: processor seconds by stage, bytes by peer; nothing is written."""
+
+import threading
+import time
+from collections import defaultdict
+from typing import Any
+
+from penstock.pipeline.loader import Loaded
+from penstock.sampling.parts.batch_codec import batch_messages
+from penstock.train.records import Events, NoRecords
+from penstock.wire import own_meter
+
+_STAGES = ("sample", "gather", "transfer", "compute")
+_LARGE = 1 << 18
+"""Bytes of a pull that tell how fast a link is: smaller ones tell how long a call takes."""
+
+
+class Observer(NoRecords):
+    """Records for a loop that is measured. Processor time is taken, as processes of one host share its cores."""
+
+    def __init__(self, skipped: int) -> None:
+        """The first `skipped` iterations compile kernels and are not counted."""
+        self._skipped = skipped
+        self._spent: dict[int, float] = {}
+        self._seconds: dict[str, dict[int, float]] = {stage: {} for stage in _STAGES}
+        self._bytes: dict[str, dict[int, dict[str, int]]] = defaultdict(dict)
+        self._blocks: dict[int, int] = {}
+        self._rates: list[float] = []
+        self._batches = 1
+        self._lock = threading.Lock()
+
+    def events(self, batches: int, began: float) -> Events:
+        """Itself: the loop is about to begin, on this thread."""
+        self._batches = batches
+        self._spent[threading.get_ident()] = time.thread_time()
+        own_meter().take()
+        return self
+
+    def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
+        """A stage's work on one batch, which this thread has done."""
+        if stage not in _STAGES:
+            return
+        me, now, came = threading.get_ident(), time.thread_time(), own_meter().take()
+        assert isinstance(item, Loaded)
+        step = item.position.epoch * self._batches + item.position.batch - self._skipped
+        if step >= 0:
+            with self._lock:
+                self._seconds[stage][step] = now - self._spent.get(me, 0.0)
+                self._add_bytes(step, came)
+                if stage == "sample":
+                    parts = batch_messages(item.batch)
+                    self._blocks[step] = sum(array.nbytes for part in parts for array in part.arrays)
+                elif stage == "gather" and sum(came.values()) > _LARGE:
+                    self._rates.append(sum(came.values()) / (end - start))
+        self._spent[me] = time.thread_time()
+
+    def memory(self, resident_mb: float) -> None:
+        """Told with the signs of life."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def found(self) -> dict[str, Any]:
+        """Everything, in plain values: of every iteration that went through all stages."""
+        steps = sorted(set.intersection(*(set(times) for times in self._seconds.values())))
+        return {
+            "batches": self._batches,
+            "seconds": {stage: [times[step] for step in steps] for stage, times in self._seconds.items()},
+            "bytes": {
+                flow: {peer: [by_step.get(step, {}).get(peer, 0) for step in steps] for peer in _peers(by_step)}
+                for flow, by_step in self._bytes.items()
+            },
+            "blocks": [self._blocks[step] for step in steps],
+            "rates": self._rates,
+        }
+
+    def _add_bytes(self, step: int, came: dict[tuple[str, str], int]) -> None:
+        for (peer, flow), size in came.items():
+            sizes = self._bytes[flow].setdefault(step, {})
+            sizes[peer] = sizes.get(peer, 0) + size
+
+
+def _peers(by_step: dict[int, dict[str, int]]) -> list[str]:
+    return sorted({peer for sizes in by_step.values() for peer in sizes})

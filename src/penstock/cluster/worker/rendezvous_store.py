@@ -1,0 +1,78 @@
+"""Where the members of a process group leave their addresses for each other: torch's store, kept by the controller."""
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+import numpy as np
+from torch.distributed.distributed_c10d import Store
+
+from penstock.cluster.tasks.member import Member
+from penstock.errors import PenstockError
+from penstock.train.worker_group import RegroupError
+from penstock.wire import Message
+
+_AGAIN = 0.01
+
+
+class RendezvousStore(Store):
+    """The values of one round. What torch's process groups do not ask for is not there."""
+
+    def __init__(self, member: Member, generation: int, patience: float) -> None:
+        super().__init__()
+        self._channel, self._generation, self._patience = (
+            member.endpoint.channel("controller", "board"),
+            generation,
+            patience,
+        )
+
+    def set(self, key: str, value: bytes | str) -> None:
+        """Write a value."""
+        raw = value.encode() if isinstance(value, str) else bytes(value)
+        body = {"generation": self._generation, "key": key}
+        self._channel.call(Message("write", body, (np.frombuffer(raw, np.uint8),)), self._patience)
+
+    def get(self, key: str) -> bytes:
+        """A value, once it is there."""
+        end = time.monotonic() + self._patience
+        while time.monotonic() < end:
+            found = self._read(key)
+            if found is not None:
+                return found
+            time.sleep(_AGAIN)
+        raise PenstockError(f"The workers did not find each other within {self._patience:g} s.")
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Until all are there."""
+        for key in keys:
+            self.get(key)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all are there."""
+        return all(self._read(key) is not None for key in keys)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """Several values."""
+        return [self.get(key) for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
+        """Several values."""
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def has_extended_api(self) -> bool:
+        """Whether several can be asked for at once."""
+        return True
+
+    def clone(self) -> "RendezvousStore":
+        """The same board: calls of several threads do not disturb each other."""
+        return self
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The run's own patience counts."""
+
+    def _read(self, key: str) -> bytes | None:
+        answer = self._channel.call(Message("read", {"generation": self._generation, "key": key}), self._patience)
+        if answer.kind == "over":
+            raise RegroupError
+        return answer.arrays[0].tobytes() if answer.kind == "found" else None

@@ -1,0 +1,150 @@
+"""Numbers that every worker sends to others, over the wire: sums and gathers inside its authentication and encryption.
+
+With parameter servers and `reduction: wire` nothing of a run leaves the wire. What is short every worker sends to
+all others, and adds up what came in the order of ranks. Of what is long every worker sums a share (a reduce-scatter),
+again in the order of ranks, and sends the sums to all others (an all-gather): each worker sends and receives twice the
+numbers, however many workers there are. Either way all have the same bits, and in every run.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.cluster.tasks.member import Member
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.train.worker_group import RegroupError
+from penstock.turn import GRADIENTS, NORMS, joining, own_coflow
+from penstock.wire import Message
+
+_LOOK = 0.5
+"""Seconds between two questions whether the round still holds."""
+_SHARED = 1 << 14
+"""Numbers that are summed in shares; fewer are sent to everybody, which takes one exchange instead of two."""
+_KINDS = {np.dtype(kind) for kind in (np.float32, np.float64, np.int64)}
+
+
+class WireCollective:
+    """What other workers have sent in the newest round. Again is no harm: what was taken is not kept twice."""
+
+    def __init__(self, member: Member) -> None:
+        self._world, self._changed = member.setup.layout.world, threading.Condition()
+        self._generation, self._taken = 0, -1
+        self._letters: dict[int, dict[int, Array]] = {}
+        member.endpoint.serve("numbers", self._receive)
+
+    def begin(self, generation: int) -> None:
+        """A round: letters of earlier ones are thrown away, those of this one may be here already."""
+        with self._changed:
+            self._turn_to(generation)
+
+    def take(self, generation: int, number: int, seconds: float) -> dict[int, Array] | None:
+        """All other workers' letters of a number, by rank; None: some are still missing after so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_full(generation, number), seconds)
+            if not self._is_full(generation, number):
+                return None
+            self._taken = number
+            return self._letters.pop(number)
+
+    def _receive(self, message: Message, sender: str) -> Message:
+        kind, _, rank = sender.partition("-")
+        generation, number = int(message.body["generation"]), int(message.body["number"])
+        if kind != "worker" or not rank.isdecimal() or int(rank) >= self._world or len(message.arrays) != 1:
+            raise PenstockError(f"{sender} has nothing to sum: only workers send numbers, an array at a time.")
+        if message.arrays[0].ndim != 1 or message.arrays[0].dtype not in _KINDS:
+            raise PenstockError(f"{sender} sent {message.arrays[0].dtype} {message.arrays[0].shape}: send one row.")
+        with self._changed:
+            self._turn_to(generation)
+            # Nobody is further ahead than by one: for the next he needs this worker's.
+            if generation == self._generation and self._taken < number <= self._taken + 2:
+                # What came over the wire is a view of the message.
+                self._letters.setdefault(number, {})[int(rank)] = np.array(message.arrays[0])
+                self._changed.notify_all()
+        return Message("heard")
+
+    def _turn_to(self, generation: int) -> None:
+        if generation > self._generation:
+            self._generation, self._taken, self._letters = generation, -1, {}
+
+    def _is_full(self, generation: int, number: int) -> bool:
+        return generation == self._generation and len(self._letters.get(number, ())) == self._world - 1
+
+
+class WireGroup:
+    """See `groups.Group`: of numbers on the host."""
+
+    def __init__(self, member: Member, generation: int, collective: WireCollective) -> None:
+        self._member, self._generation, self._collective = member, generation, collective
+        self._rank, self._world, self.device = member.setup.task.rank, member.setup.layout.world, torch.device("cpu")
+        self._patience, self._number = member.setup.cluster.failure.patience, 0
+        collective.begin(generation)
+
+    def sum(self, numbers: Tensor) -> None:
+        """By rank, so that sums round the same in every run."""
+        flat = numbers.reshape(-1)
+        if len(flat) < _SHARED:
+            total = _added([part.numpy() for part in self.gather(flat)], flat.numpy())
+        else:
+            total = self._sum_shares(flat.numpy())
+        numbers.copy_(torch.from_numpy(total).view_as(numbers))
+
+    def gather(self, numbers: Tensor) -> list[Tensor]:
+        """Every worker's, by rank."""
+        # Sent as it is now, whatever becomes of the numbers.
+        own = numbers.numpy().copy()
+        return [torch.from_numpy(part) for part in self._exchange([own] * self._world)]
+
+    def _sum_shares(self, own: Array) -> Array:
+        bounds = [len(own) * rank // self._world for rank in range(self._world + 1)]
+        shares = [own[first:last].copy() for first, last in itertools.pairwise(bounds)]
+        total = _added(self._exchange(shares), shares[self._rank])
+        return np.concatenate(self._exchange([total] * self._world))
+
+    def _exchange(self, letters: Sequence[Array]) -> list[Array]:
+        """Send every worker its letter, by rank; what all of them, this one too, sent to this worker."""
+        number, self._number = self._number, self._number + 1
+        body = {"generation": self._generation, "number": number}
+        # Unless whoever sums says that it is gradients: the first norm's sums are made long before those are known.
+        with joining(GRADIENTS if own_coflow().kind == GRADIENTS else NORMS):
+            sent = [
+                self._member.endpoint.channel(f"worker-{rank}", "sums", 0).start(
+                    Message("numbers", body, (letter,)), self._patience
+                )
+                for rank, letter in enumerate(letters)
+                if rank != self._rank
+            ]
+        found = self._letters(number)
+        for call in sent:
+            call.result()
+        found[self._rank] = letters[self._rank]
+        return [found[rank] for rank in range(self._world)]
+
+    def close(self) -> None:
+        """Those that wait for this worker's numbers hear from the controller that the round is over."""
+
+    def _letters(self, number: int) -> dict[int, Array]:
+        end = time.monotonic() + self._patience
+        while True:
+            found = self._collective.take(self._generation, number, _LOOK)
+            if found is not None:
+                return found
+            member = self._member
+            over = member.round >= self._generation or member.stopped.is_set() or time.monotonic() > end
+            if over or not member.ask("holds", generation=self._generation).body["holds"]:
+                raise RegroupError("a worker's numbers did not come")
+
+
+def _added(parts: Sequence[Array], own: Array) -> Array:
+    """The sum of all workers' numbers, which must be like this worker's own."""
+    if any(part.shape != own.shape or part.dtype != own.dtype for part in parts):
+        raise PenstockError("Workers have different numbers to sum: are all of one release?")
+    total = parts[0].copy()
+    for part in parts[1:]:
+        total += part
+    return total

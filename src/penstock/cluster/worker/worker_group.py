@@ -1,0 +1,137 @@
+"""One worker among several: its round, its share, and what they do together."""
+
+import time
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+
+from penstock.cluster.rounds import Round
+from penstock.cluster.tasks.member import Member
+from penstock.cluster.worker.batch_norm import shared_batch, summing
+from penstock.cluster.worker.cut_graph import Parts
+from penstock.cluster.worker.groups import CollectiveGroup
+from penstock.cluster.worker.inference import PartedInference
+from penstock.cluster.worker.inputs import PartedInputs
+from penstock.cluster.worker.split import SeedSplit
+from penstock.cluster.worker.wire_collective import WireCollective
+from penstock.errors import PenstockError
+from penstock.nn.norm import SharedBatch, normalising
+from penstock.pipeline.loader import Batch
+from penstock.pipeline.schedule import Planned
+from penstock.train.session import Session
+from penstock.train.train_state import TrainState
+from penstock.train.worker_group import RegroupError
+
+_AGAIN = 0.01
+"""Seconds before the controller is asked again."""
+
+
+class ReductionMethod(Protocol):
+    """How the workers of one round come to the same weights."""
+
+    group: CollectiveGroup | None
+    """By which they sum what else they share; None: there is one worker."""
+
+    def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
+        """A step with all workers' gradients: the batch's loss, and whether any worker was asked to stop."""
+
+    def gather_optimiser(self, session: Session) -> None:
+        """Bring the optimiser's state here if it is kept elsewhere."""
+
+    def close(self) -> None:
+        """The round is over."""
+
+
+class ClusterWorkerGroup:
+    """See `train.worker_group.Together`."""
+
+    def __init__(self, member: Member, parts: Parts, split: SeedSplit) -> None:
+        self._member, self._parts, self._split = member, parts, split
+        self.rank, self.world = member.setup.task.rank, member.setup.layout.world
+        self.generation = 0
+        self.reduction: ReductionMethod | None = None
+        self.collective = WireCollective(member)
+        self._stopping = False
+        self._evaluated = 0
+
+    def share(self, planned: Planned) -> Planned:
+        """This worker's seeds of a batch."""
+        return self._split.share(planned)
+
+    def reduce_and_step(self, session: Session, loss: float) -> float:
+        """A step of all workers."""
+        assert self.reduction is not None
+        self._share_figures(session)
+        total, self._stopping = self.reduction.step(session, loss, self._member.asked.is_set())
+        assert isinstance(session.inputs, PartedInputs)
+        session.inputs.step += 1
+        return total
+
+    def normalising(self, session: Session, batch: Batch) -> AbstractContextManager[SharedBatch | None]:
+        """Around a batch's forward pass: it is normalised with all workers' rows."""
+        assert self.reduction is not None
+        group = self.reduction.group if self.world > 1 else None
+        return normalising(None if group is None else shared_batch(session, batch, group, self.rank))
+
+    def stopping(self) -> bool:
+        """Whether any worker had been asked to stop when the last step was agreed on."""
+        return self._stopping
+
+    def inference(self, session: Session) -> PartedInference:
+        """Exact outputs, each worker computing some vertices."""
+        self._evaluated += 1
+        return PartedInference(session, self._parts, self, f"{self.generation}-{self._evaluated}")
+
+    def gather_optimiser(self, session: Session) -> None:
+        """Before its state is written."""
+        assert self.reduction is not None
+        self.reduction.gather_optimiser(session)
+
+    def meet(self, progress: int) -> Round:
+        """Wait for all workers, `progress` being how far this one has come."""
+        own = self._member.setup.incarnation
+        while True:
+            answer = self._member.ask("join", step=progress, after=self.generation, incarnation=own)
+            if answer.kind == "round":
+                formed = Round(**answer.body)
+                self.generation, self._stopping = formed.generation, False
+                self._evaluated = 0
+                self._parts.exchange.forget_all()
+                return formed
+            self._pause()
+
+    def barrier(self, name: str) -> None:
+        """Wait until all workers of the round have come to a place."""
+        while True:
+            kind = self._member.ask("barrier", generation=self.generation, name=name).kind
+            if kind == "go":
+                return
+            if kind == "over":
+                raise RegroupError
+            self._pause()
+
+    def holds(self) -> bool:
+        """Whether the round is still that of all workers, and all that they share is as it was."""
+        return bool(self._member.ask("holds", generation=self.generation).body["holds"])
+
+    def _share_figures(self, session: Session) -> None:
+        """Running figures of a module of the user's, which each worker has moved by its own rows: take their mean."""
+        assert self.reduction is not None
+        own = [each for each in session.learned.buffers() if each.is_floating_point()]
+        if self.world == 1 or self.reduction.group is None or not own or hasattr(session.model, "normalised_rows"):
+            return
+        figures = torch.cat([each.reshape(-1).double() for each in own])
+        summing(self.reduction.group)(figures)
+        for each, part in zip(own, torch.split(figures, [each.numel() for each in own]), strict=True):
+            each.copy_(part.view_as(each) / self.world)
+
+    def _pause(self) -> None:
+        if self._member.stopped.is_set():
+            raise PenstockError("The controller ended the run.")
+        time.sleep(_AGAIN)
+
+
+def progress_of(train_state: TrainState) -> int:
+    """How far a run has come: its steps, and whether the end of an epoch behind the last was carried out."""
+    return 2 * train_state.step + (0 if train_state.ending else 1)

@@ -1,0 +1,127 @@
+"""How long a step takes, and whether the pipeline keeps every core busy."""
+
+import time
+from collections.abc import Callable
+from typing import TypedDict
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
+from penstock.memory import freed_memory_kept
+from penstock.nn import GraphSAGE
+from penstock.nn.eager import eager
+from penstock.pipeline import HostCarrier, Loader, PipelineOptions, Schedule
+from penstock.pipeline.loader import Batch
+from penstock.sampling import BatchKey, MiniBatch, NeighbourSampler
+from penstock.store import LocalStore, gather_rows
+
+Step = Callable[[MiniBatch], float]
+
+
+class TrainingRow(TypedDict):
+    """One line of the table. `ratio` is to the first line's seconds; of an epoch, to its ideal."""
+
+    what: str
+    seconds_per_batch: float
+    cpu_seconds_per_batch: float
+    ratio: float
+
+
+def loaded(graph: Graph, number: int, seeds: Array, fanouts: list[int]) -> MiniBatch:
+    """A batch with features and labels."""
+    batch = NeighbourSampler(graph, fanouts).sample(seeds, BatchKey(0, 0, number))
+    batch.features[batch.node_type] = torch.from_numpy(gather_rows(graph.x, batch.vertices)).float()
+    batch.labels = torch.from_numpy(_labels(graph)[batch.seeds])
+    return batch
+
+
+def sage_step(graph: Graph, hidden: int, layers: int) -> Step:
+    """Forward, backward and Adam step of a GraphSAGE on a batch."""
+    torch.manual_seed(0)
+    model = GraphSAGE(graph, hidden=hidden, layers=layers)
+    optimiser = eager(torch.optim.Adam)(model.parameters(), lr=0.003)
+
+    def step(batch: MiniBatch) -> float:
+        optimiser.zero_grad(set_to_none=True)
+        loss = functional.cross_entropy(model(batch.blocks, batch.features[batch.node_type]), batch.labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        return float(loss.detach())
+
+    return step
+
+
+def measure_steps(ways: dict[str, Step], batches: list[MiniBatch]) -> list[TrainingRow]:
+    """Seconds a batch of several ways to do the same step: the same batches, threads and allocator for all."""
+    rows: list[TrainingRow] = []
+    for what, step in ways.items():
+        with freed_memory_kept():
+            step(batches[0])
+            wall, cpu = time.perf_counter(), time.process_time()
+            for batch in batches:
+                step(batch)
+        wall, cpu = (time.perf_counter() - wall) / len(batches), (time.process_time() - cpu) / len(batches)
+        first = rows[0]["seconds_per_batch"] if rows else wall
+        rows.append(training_row(what, wall, cpu, wall / first))
+    return rows
+
+
+@freed_memory_kept()
+def measure_epoch(graph: Graph, batches: list[Array], fanouts: list[int], hidden: int) -> TrainingRow:
+    """The whole pipeline's seconds a batch, against its processor seconds spread evenly over the cores."""
+    step, count = sage_step(graph, hidden, len(fanouts)), len(batches)
+    seeds, size = np.concatenate(batches), len(batches[0])
+    _pass(graph, seeds, size, fanouts, None)
+    prepare = _cpu_seconds(lambda: _pass(graph, seeds, size, fanouts, None)) / count
+    ready = [loaded(graph, number, some, fanouts) for number, some in enumerate(batches[:6])]
+    step(ready[0])
+    compute = _cpu_seconds(lambda: [step(batch) for batch in ready]) / len(ready)
+    start = time.perf_counter()
+    _pass(graph, seeds, size, fanouts, step)
+    wall = (time.perf_counter() - start) / count
+    ideal = (prepare + compute) / torch.get_num_threads()
+    what = f"epoch (CPU s a batch: prepare {prepare:.3f}, compute {compute:.3f})"
+    return training_row(what, wall, prepare + compute, wall / ideal)
+
+
+def training_row(what: str, wall: float, cpu: float, ratio: float) -> TrainingRow:
+    """A line, rounded."""
+    return {
+        "what": what,
+        "seconds_per_batch": round(wall, 4),
+        "cpu_seconds_per_batch": round(cpu, 4),
+        "ratio": round(ratio, 3),
+    }
+
+
+def _pass(graph: Graph, seeds: Array, size: int, fanouts: list[int], step: Step | None) -> None:
+    """Every batch once through the pipeline, computed or thrown away."""
+    sampler, labels = NeighbourSampler(graph, fanouts), _labels(graph)
+
+    def label(batch: Batch) -> None:
+        assert isinstance(batch, MiniBatch)
+        batch.labels = labels[batch.seeds]
+
+    with Loader(
+        Schedule(seeds, size, 0, epochs=1).from_position(),
+        lambda planned: sampler.sample(planned.seeds, planned.key),
+        HostCarrier(LocalStore.of_graph(graph), {graph.node_types[0]: "x"}),
+        label,
+        PipelineOptions.model_validate({}),
+    ) as loader:
+        for each in loader:
+            if step is not None and isinstance(each.batch, MiniBatch):
+                step(each.batch)
+
+
+def _labels(graph: Graph) -> Array:
+    return np.asarray(graph.y).astype(np.int64)
+
+
+def _cpu_seconds(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start

@@ -1,0 +1,59 @@
+"""How long a search may go on: so many steps, or until so many seconds are gone."""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+
+_CHUNK = 250  # steps between two looks at the clock
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Steps decide (None: the policy's own number); seconds, where given, may cut a search short.
+
+    `simulations` is how many placements a search may simulate beside those that it starts from (None: as many as it
+    finds worth it).
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+    simulations: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 0:
+            raise PenstockError(f"A search of {self.steps} steps cannot be: give 0 or more.")
+        if self.simulations is not None and self.simulations < 0:
+            raise PenstockError(f"A search with {self.simulations} simulations cannot be: give 0 or more.")
+        if self.seconds is not None and not (self.seconds > 0 and math.isfinite(self.seconds)):
+            raise PenstockError(f"A search of {self.seconds:g} seconds cannot be: give a number above 0.")
+
+
+class Found(NamedTuple):
+    """What a policy comes back with."""
+
+    units: Array  # int32 [U]: machine of every unit
+    steps: int
+
+
+class BudgetClock:
+    """Steps taken and what is left of a budget."""
+
+    def __init__(self, budget: Budget, default_steps: int) -> None:
+        self.steps = 0
+        self.most = budget.steps if budget.steps is not None else default_steps
+        self.simulations = budget.simulations
+        self._deadline = None if budget.seconds is None else time.monotonic() + budget.seconds
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether anything is left."""
+        return self.steps < self.most and (self._deadline is None or time.monotonic() < self._deadline)
+
+    def up_to(self, wanted: int | None = None) -> int:
+        """The step that the next stretch ends before: `wanted` steps on, or fewer."""
+        most = self.most if wanted is None else min(self.most, self.steps + wanted)
+        return most if self._deadline is None else min(most, self.steps + _CHUNK)

@@ -1,0 +1,52 @@
+"""A worker's share of a batch of edges: some of the positives, against what stands against them in the whole batch."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.sampling.links.batch import EdgeBatch, WholeEdgeBatch
+from penstock.sampling.links.batcher import number_ends
+
+
+def share_of(batch: EdgeBatch, rows: Array) -> EdgeBatch:
+    """The positives at some places of a batch, with their negatives; nothing is drawn anew, and `exclude` stays whole.
+
+    Negatives that several positives share stay with each worker that has one of them.
+    """
+    wrong_destination, group = _of_rows(batch.negative_destination, batch.group, rows)
+    wrong_source, other = _of_rows(batch.negative_source, batch.group, rows)
+    source_type, _, destination_type = batch.edge_type
+    source, destination = batch.source[rows], batch.destination[rows]
+    nodes, places = number_ends(source_type, destination_type, source, destination, wrong_destination, wrong_source)
+    return replace(
+        batch,
+        edges=batch.edges[rows],
+        source=source,
+        destination=destination,
+        negative_source=wrong_source,
+        negative_destination=wrong_destination,
+        nodes=nodes,
+        source_rows=places[0],
+        destination_rows=places[1],
+        negative_source_rows=places[3],
+        negative_destination_rows=places[2],
+        group=max(group, other),
+        negative_source_mask=_at(batch.negative_source_mask, rows),
+        negative_destination_mask=_at(batch.negative_destination_mask, rows),
+        labels=_at(batch.labels, rows),
+        whole=WholeEdgeBatch(len(batch), batch.num_pairs),
+    )
+
+
+def _of_rows(negatives: Array, group: int, rows: Array) -> tuple[Array, int]:
+    """What stands against some positives: the only group's for all of them, else a row each."""
+    if negatives.shape[1] == 0:
+        return np.empty((len(rows), 0), np.int64), 1
+    if len(negatives) == 1 and len(rows):
+        return negatives, len(rows)
+    return negatives[rows // group], 1
+
+
+def _at(values: Array | None, rows: Array) -> Array | None:
+    return None if values is None else values[rows]

@@ -1,0 +1,146 @@
+"""From an array on the host, mapped perhaps and larger than memory, to a tensor that a device can read."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array, release_pages
+from penstock.graph.blocks import ranges
+from penstock.progress import SILENT, Progress
+from penstock.store.device.page_locked import page_locked
+
+_CHUNK_BYTES = 64 << 20
+"""A staging buffer: over a millisecond of the bus's time, long beside a launch; small beside any table."""
+_RELEASE_BYTES = 1 << 30
+
+
+def to_device(
+    array: Array,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    what: str = "features",
+    progress: Progress = SILENT,
+    chunk_bytes: int = _CHUNK_BYTES,
+) -> Tensor:
+    """A copy in the device's memory, converted to `dtype` where given. While a chunk is copied the next one is read."""
+    source = _Source(array, dtype, what)
+    try:
+        placed = torch.empty(array.shape, dtype=source.dtype, device=device)
+    except torch.OutOfMemoryError:
+        size = array.size * source.dtype.itemsize / 1e9
+        raise PenstockError(
+            f"There is no room for {what} ({size:.1f} GB) on {device}: set them to pinned, or free device memory."
+        ) from None
+    with progress.step(f"placing {what} on the device", array.nbytes, "bytes"):
+        if device.type == "cuda":
+            _through_staging(source, placed, chunk_bytes, progress)
+        else:
+            _straight(source, placed, chunk_bytes, progress)
+    return placed
+
+
+def to_pinned(
+    array: Array,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    what: str = "features",
+    progress: Progress = SILENT,
+    chunk_bytes: int = _CHUNK_BYTES,
+) -> Tensor:
+    """A copy in host memory that `device` reads in place, converted to `dtype` where given."""
+    source = _Source(array, dtype, what)
+
+    def fill(tensor: Tensor) -> None:
+        _straight(source, tensor, chunk_bytes, progress)
+
+    with progress.step(f"placing {what} in pinned memory", array.nbytes, "bytes"):
+        return page_locked(array.shape, source.dtype, device, fill)
+
+
+class _Source:
+    """Rows of the array, read into a tensor of another type. torch's threads share the reading and the converting."""
+
+    def __init__(self, array: Array, dtype: torch.dtype | None, what: str) -> None:
+        self.array, self.what = array, what
+        stored = self._tensor(0, 0).dtype
+        self.dtype = dtype or stored
+        self.converted = self.dtype != stored
+        if self.converted and not self.dtype.is_floating_point:
+            raise PenstockError(f"{what} are {stored} and cannot be stored as {dtype}: choose a type of real numbers.")
+        # Pages of a file are dropped once read; those of a mapping that was written to would be lost.
+        self.mapped = isinstance(array.base, np.memmap) and array.base.mode == "r"
+        self.unreleased = 0
+
+    def chunk_rows(self, chunk_bytes: int) -> int:
+        """Rows whose larger form, as stored or as placed, is at most a chunk; one where that is too much."""
+        values = max(1, self.array.size // max(1, len(self.array)))
+        return max(1, chunk_bytes // (values * max(self.array.itemsize, self.dtype.itemsize)))
+
+    def read(self, start: int, stop: int, into: Tensor) -> None:
+        """Rows start..stop; one that is finite as stored and infinite as placed is refused."""
+        rows = self._tensor(start, stop)
+        into.copy_(rows)
+        if self.converted:
+            self._check_range(start, rows, into)
+        self.unreleased += rows.nbytes
+        if self.mapped and self.unreleased > _RELEASE_BYTES:
+            release_pages(self.array)
+            self.unreleased = 0
+
+    def _check_range(self, start: int, rows: Tensor, placed: Tensor) -> None:
+        if not rows.numel():
+            return
+        if rows.is_floating_point():
+            # One fast pass clears nearly every chunk; NaN compares false and is looked at like the rest.
+            low, high = (float(bound) for bound in rows.aminmax())
+            limit = torch.finfo(self.dtype).max
+            if -limit <= low and high <= limit:
+                return
+        lost = (placed.isinf() & rows.isfinite()).nonzero()
+        if len(lost):
+            place = tuple(lost[0].tolist())
+            raise PenstockError(
+                f"Row {start + place[0]} of {self.what} holds {rows[place].item():g}, which {self.dtype} cannot hold: "
+                "scale the values, or choose a type of wider range."
+            )
+
+    def _tensor(self, start: int, stop: int) -> Tensor:
+        rows = np.ascontiguousarray(self.array[start:stop])
+        rows = rows.astype(rows.dtype.newbyteorder("="), copy=False)
+        try:
+            return torch.from_numpy(np.asarray(_Writable(rows)))
+        except TypeError:
+            raise PenstockError(f"{self.what} are {rows.dtype}, which torch does not have: convert them.") from None
+
+
+class _Writable:
+    """An array that says it may be written to, as torch wants it. Nobody does."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.__array_interface__: dict[str, Any] = {**array.__array_interface__, "data": (array.ctypes.data, False)}
+
+
+def _straight(source: _Source, placed: Tensor, chunk_bytes: int, progress: Progress) -> None:
+    for start, stop in ranges(len(placed), source.chunk_rows(chunk_bytes)):
+        source.read(start, stop, placed[start:stop])
+        progress.advance(source.array[start:stop].nbytes)
+
+
+def _through_staging(source: _Source, placed: Tensor, chunk_bytes: int, progress: Progress) -> None:
+    rows = min(source.chunk_rows(chunk_bytes), max(1, len(placed)))
+    buffers = [torch.empty((rows, *placed.shape[1:]), dtype=placed.dtype, pin_memory=True) for _ in range(2)]
+    copied = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
+    for number, (start, stop) in enumerate(ranges(len(placed), rows)):
+        buffer, done = buffers[number % 2][: stop - start], copied[number % 2]
+        # An event that was never recorded counts as reached.
+        done.synchronize()
+        source.read(start, stop, buffer)
+        placed[start:stop].copy_(buffer, non_blocking=True)
+        done.record(torch.cuda.current_stream(placed.device))
+        progress.advance(source.array[start:stop].nbytes)
+    for done in copied:
+        done.synchronize()

@@ -1,0 +1,143 @@
+"""What goes where for a session, and what is captured: what the job allows, held against the device's memory."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.errors import PenstockError
+from penstock.graph.graph import Graph
+from penstock.memory import available_mb
+from penstock.pipeline.schedule import Schedule
+from penstock.plan import Residence, Sizes, Wanted, decide_residence
+from penstock.sampling.device.room import Room
+from penstock.train.device.memory import Working, captured_working, loaded_working
+from penstock.train.device.restrictions import against_capture, against_sampling, presampled_room
+from penstock.train.device.trial import NOTHING, StepMemory, tried_steps
+from penstock.train.job import Job
+from penstock.train.session import Session
+
+TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Where things go and why, a sentence each; `room` where the device draws, `in_place` where a layer reads features
+    in their table."""
+
+    residence: Residence
+    working: Working
+    room: Room | None
+    captured: bool
+    in_place: bool
+    why: list[str]
+
+
+def decide(session: Session, schedule: Schedule) -> Decision:
+    """For a session that trains; what does not fit is refused here, before anything is moved."""
+    job, graph, task = session.job, session.graph, session.task
+    on_host = against_sampling(job, graph, task)
+    if on_host and job.sample_on in ("device", "hybrid"):
+        raise PenstockError(f"sample_on {job.sample_on} cannot be: {', '.join(on_host)}. Set it to auto or host.")
+    if job.sample_on == "host":
+        on_host = [*on_host, "sample_on is host"]
+    zoo = getattr(session.model, "layerwise", False)
+    uncaptured = against_capture(job, graph, task, zoo, bool(session.inputs.tables))
+    room = None if on_host else presampled_room(job, graph, schedule)
+    step = tried_steps(session, row_type(job))
+    in_place = not uncaptured and job.model == "sage" and job.aggregate != "max" and _in_place(job)
+    working, residence = _fitting(session, step, room, not uncaptured, in_place, on_host)
+    captured = not uncaptured and "host" not in (residence.topology, residence.features)
+    if not uncaptured and not captured:
+        uncaptured = ["the host draws batches or copies features for each"]
+    in_place = in_place and captured and residence.features == "device"
+    why = [*residence.why, *_why_steps(on_host, uncaptured)]
+    return Decision(residence, working, room, captured, in_place, why)
+
+
+def nothing_placed(job: Job) -> Decision:
+    """For a session that only uses a model: it streams the graph from the host."""
+    working = loaded_working(NOTHING, None, 0, 1, 0, row_type(job))
+    return Decision(Residence("host", "host", 0, working.bytes, 0, []), working, None, False, False, [])
+
+
+def row_type(job: Job) -> torch.dtype:
+    """The type in which features reach the model."""
+    return TYPES.get(job.compute_type, torch.float32)
+
+
+def stored_type(job: Job, array: Any) -> torch.dtype:
+    """The type of placed features: as asked for; stored float16 stays, everything else is float32."""
+    if job.feature_type != "stored":
+        return TYPES[job.feature_type]
+    return {np.dtype(np.float16): torch.float16}.get(array.dtype, torch.float32)
+
+
+def _fitting(
+    session: Session, step: StepMemory, room: Room | None, captured: bool, in_place: bool, on_host: list[str]
+) -> tuple[Working, Residence]:
+    """The working memory and the places that go together: what is read in place lies on the device, what is captured
+    is nowhere on the host."""
+    job, inputs, graph = session.job, session.inputs, session.graph
+    parameters, rows_as = sum(p.numel() for p in session.learned.parameters()), row_type(job)
+    task: Any = session.task
+    label = task.labels_of(task.items[:1]).nbytes if captured else 0
+    ways = [(True, True)] * in_place + [(True, False)] * captured + [(False, False)]
+    for is_captured, reads_in_place in ways:
+        if is_captured and room is not None:
+            given = max(inputs.widths.values()), graph.num_nodes, len(task.items), label, parameters, rows_as
+            working = captured_working(step, room, *given, reads_in_place)
+        else:
+            working = loaded_working(
+                step, room, graph.num_nodes, job.transfer_depth + 1, parameters, rows_as, job.sample_threads
+            )
+        residence = _decided(job, graph, inputs.fields, working, on_host, inputs.device)
+        on_the_host = "host" in (residence.topology, residence.features)
+        if (not reads_in_place or residence.features == "device") and not (is_captured and on_the_host):
+            break
+    return working, residence
+
+
+def _in_place(job: Job) -> bool:
+    """Whether the first layer may read features in their table: as they are, and from the device's own memory."""
+    as_stored = job.input_dropout == 0 and job.scale_features == "none" and not job.residual
+    return as_stored and job.placed.features in ("auto", "device")
+
+
+def _why_steps(on_host: list[str], uncaptured: list[str]) -> list[str]:
+    drawn = [f"Batches are drawn on the host: {', '.join(on_host)}."] if on_host else []
+    if uncaptured:
+        return [*drawn, f"Steps are launched one by one: {', '.join(uncaptured)}."]
+    return [*drawn, "Steps are captured once and replayed."]
+
+
+def _decided(
+    job: Job, graph: Graph, fields: dict[str, str], working: Working, drawn_on_host: list[str], device: torch.device
+) -> Residence:
+    """Where the graph goes; refused with a sentence where it cannot."""
+    wish = job.placed
+    if drawn_on_host and wish.topology in ("device", "pinned"):
+        raise PenstockError(
+            f"placement keeps the topology {wish.topology}, but batches are drawn on the host"
+            f" ({', '.join(drawn_on_host)}): leave out topology."
+        )
+    tables = [graph.nodes[name].fields[field] for name, field in fields.items()]
+    sizes = [table.size * stored_type(job, table).itemsize for table in tables]
+    free, total = torch.cuda.mem_get_info(device)
+    # What torch keeps for later is ours as well.
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    edges = next(iter(graph.edges.values()), None)
+    topology = 0 if drawn_on_host or edges is None else edges.indptr.nbytes + edges.indices.nbytes
+    rows = sum(len(table) for table in tables)
+    cache = wish.cache_rows
+    if not graph.is_homogeneous:
+        # A cache would have to be shared out among the types.
+        if cache:
+            raise PenstockError("cache_rows is for graphs with one node and edge type: leave it out of `placement`.")
+        cache = 0
+    row = max(1, sum(sizes) // max(rows, 1))
+    return decide_residence(
+        Sizes(topology, sum(sizes), row, rows, working.bytes, free, total, available_mb() << 20),
+        Wanted("host" if drawn_on_host else wish.topology, wish.features, cache, job.device_share),
+    )

@@ -1,0 +1,94 @@
+"""A session's graph put where it was decided to be."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.graph.csr import offsets_of
+from penstock.graph.graph import Graph
+from penstock.pipeline.device import DeviceCarrier
+from penstock.pipeline.schedule import Schedule
+from penstock.progress import SILENT, Progress
+from penstock.sampling.device.hops import Topology
+from penstock.sampling.device.neighbours import DeviceNeighbourSampler
+from penstock.store.device.copies import to_device, to_pinned
+from penstock.store.device.hottest import by_counts, by_device_counts
+from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable
+from penstock.train.device.decision import decide, nothing_placed, stored_type
+from penstock.train.device.device_sampling import drawing_on_device
+from penstock.train.device.placed import Placed
+from penstock.train.job import Job
+from penstock.train.session import Session
+
+_COUNTED = 100
+"""Batches drawn ahead to count which rows are read most."""
+
+
+def place(session: Session, training: bool, progress: Progress = SILENT) -> Placed:
+    """Decide where everything goes, say why, put it there, and let batches find it."""
+    job, task, inputs = session.job, session.task, session.inputs
+    torch.cuda.reset_peak_memory_stats(inputs.device)
+    fanouts = [fanout for fanout in job.fanouts if isinstance(fanout, int)]
+    schedule = Schedule(task.items, task.batch_size, job.seed) if training else None
+    decision = nothing_placed(job) if schedule is None else decide(session, schedule)
+    placed = Placed(inputs.device, decision, fanouts, job.replace, job.needs_totals, decision.room, [*decision.why])
+    for sentence in placed.why:
+        progress.note(sentence)
+    if schedule is not None:
+        _put(placed, job, session.graph, inputs.fields, schedule, progress)
+        if decision.residence.topology != "host":
+            placed.sample, who = drawing_on_device(placed, job, task, schedule)
+            if who:
+                placed.why.append(who)
+                progress.note(who)
+    inputs.carrier = DeviceCarrier(
+        inputs.device, inputs.store, inputs.fields, placed.tables, decision.working.row_type, inputs.scale
+    )
+    inputs.placed_tables = placed.tables
+    return placed
+
+
+def _put(
+    placed: Placed, job: Job, graph: Graph, fields: dict[str, str], schedule: Schedule, progress: Progress
+) -> None:
+    """Copy topology and features to their places."""
+    device, residence = placed.device, placed.decision.residence
+    if residence.topology != "host":
+        (edges,) = graph.edges.values()
+        move = to_device if residence.topology == "device" else to_pinned
+        placed.topology = Topology(
+            move(edges.indptr, device, what="list bounds", progress=progress),
+            move(edges.indices, device, what="neighbour lists", progress=progress),
+        )
+    if residence.features == "host":
+        return
+    for name, field_name in fields.items():
+        array = graph.nodes[name].fields[field_name]
+        dtype = stored_type(job, array)
+        if residence.features == "device":
+            placed.tables[name] = ResidentTable(to_device(array, device, dtype, progress=progress))
+            continue
+        pinned = to_pinned(array, device, dtype, progress=progress)
+        if residence.cache_rows:
+            hottest = _hottest(placed, job, graph, schedule, residence.cache_rows)
+            placed.tables[name] = CachedTable(pinned, hottest, device)
+            placed.cached_rows = len(hottest)
+        else:
+            placed.tables[name] = PinnedTable(pinned, device)
+
+
+def _hottest(placed: Placed, job: Job, graph: Graph, schedule: Schedule, rows: int) -> Tensor:
+    """The rows that are read most: counted in some batches drawn ahead, or by how many lists a vertex is in."""
+    if job.placed.cache_by == "degree" or placed.topology is None:
+        (edges,) = graph.edges.values()
+        return torch.from_numpy(by_counts(np.diff(offsets_of(edges.indices, graph.num_nodes)), rows))
+    sampler = DeviceNeighbourSampler(placed.topology, placed.fanouts, placed.device, replace=placed.replace)
+    counts = torch.zeros(graph.num_nodes, dtype=torch.int32, device=placed.device)
+    for planned, _ in zip(schedule.from_position(), range(_COUNTED), strict=False):
+        batch: Any = sampler.sample(planned.seeds, planned.key)
+        if batch.ready is not None:
+            batch.ready.synchronize()
+        counts.index_add_(0, batch.vertices.long(), torch.ones_like(batch.vertices))
+    return by_device_counts(counts, rows)

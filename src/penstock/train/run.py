@@ -1,0 +1,261 @@
+"""A run from start to end: folder made, loop run, best model tested, and every way it can end recorded."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from penstock.errors import PenstockError
+from penstock.graph.blocks import default_threads
+from penstock.graph.graph import Graph
+from penstock.graph.schema import edge_key
+from penstock.memory import forget_peak, peak_mb
+from penstock.nn.options import ModelOptions
+from penstock.nn.own import own_place
+from penstock.pipeline.clock import StageTime, limiting
+from penstock.pipeline.flow import StageError
+from penstock.progress import SILENT, Progress
+from penstock.train.checkpoints import read_best, take_newest
+from penstock.train.checks import check_job
+from penstock.train.facts import device_facts, run_facts
+from penstock.train.job import Job, make_job, write_job
+from penstock.train.loop import Loop
+from penstock.train.optimisers import keep_ways, rates_on_device
+from penstock.train.run_folder import JOB, RunFolder
+from penstock.train.run_length import few_steps_note
+from penstock.train.session import Session, make_session
+from penstock.train.surroundings import own_settings, polite_interrupt
+from penstock.train.tasks import Task
+from penstock.train.train_state import TrainState, checked_train_state
+from penstock.train.trusted_code import check_code
+
+
+def start_run(
+    job: Job,
+    graph: Graph | None = None,
+    module: torch.nn.Module | None = None,
+    force: bool = False,
+    progress: Progress = SILENT,
+) -> RunFolder:
+    """Train a job from its beginning. Everything is built and tried before the run folder is made."""
+    # How sums are rounded depends on the threads that compute: resumed elsewhere, the run keeps its number.
+    fixed = {"threads": job.threads or default_threads(), **found_anywhere(job)}
+    job = job.model_copy(update={**fixed, **_options_of(module)})
+    with own_settings(job):
+        session = make_session(job, graph, module, progress=progress)
+        check_job(job, session.task, has_validation(session.task))
+        if session.inputs.note:
+            progress.note(session.inputs.note)
+        # What was left open is decided now; run folder and resumed runs have the numbers.
+        job = session.job
+        model = type(module).__name__ if module is not None and not _options_of(module) else job.model_name
+        name = f"{session.graph.name}-{model}".replace("/", "-")
+        folder = RunFolder.create(job, name, force, {"model": model, **run_facts(session)})
+        session.folder = folder.path
+        return _run(session, folder, TrainState(), progress)
+
+
+def resume_run(
+    path: Path,
+    graph: Graph | None = None,
+    module: torch.nn.Module | None = None,
+    epochs: int | str | None = None,
+    progress: Progress = SILENT,
+    trust_module: bool = False,
+    named: str | None = None,
+) -> RunFolder:
+    """Go on from a run's newest checkpoint; the weights at its end are those of a run that was never interrupted.
+
+    A run that names its model's code needs `trust_module`, or that name again (`named`), unless `module` is given.
+    """
+    folder = RunFolder.open(path, writing=True)
+    try:
+        job = folder.job()
+        check_code(job, path, trust_module or module is not None, named)
+        if epochs is not None:
+            job = with_more_epochs(job, epochs)
+            epochs = job.epochs
+        with own_settings(job):
+            session = make_session(job, graph, module, progress=progress)
+            session.folder = folder.path
+            _check_same_graph(session, folder)
+            check_job(job, session.task, has_validation(session.task))
+            checkpoint = take_newest(folder.checkpoints, progress)
+            train_state = take_state(session, checkpoint.state, checkpoint.file)
+            if epochs is not None:
+                change_epochs(train_state, job.epochs)
+                write_job(job, folder.path / JOB)
+            if epochs is None and train_state.done and folder.facts["state"] in ("finished", "stopped-early"):
+                progress.note("The run had ended: there is nothing left to train.")
+                return folder
+            folder.forget_metrics_after(train_state.step)
+            where = {"epoch": train_state.epoch, "step": train_state.step, "time": train_state.elapsed}
+            folder.append_metrics({"kind": "resumed", **where})
+            folder.write_facts(state="running", message="")
+            progress.note(
+                f"Going on from {checkpoint.file.name}: epoch {train_state.epoch + 1}, batch {train_state.batch + 1}."
+            )
+            return _run(session, folder, train_state, progress)
+    finally:
+        folder.close()
+
+
+def _run(session: Session, folder: RunFolder, train_state: TrainState, progress: Progress) -> RunFolder:
+    forget_peak()
+    loop = Loop(session, folder, train_state, progress)
+    try:
+        with polite_interrupt() as asked:
+            times = loop.run(asked)
+            if not train_state.done:
+                loop.save()
+                folder.write_facts(state="interrupted", message=_where(train_state), result=result_of(loop, times))
+                return folder
+            loop.save()
+            best = read_best(folder.checkpoints, progress) if train_state.best_epoch >= 0 else None
+            result = finish(loop, times, best, progress)
+            early = train_state.epoch < session.job.epochs
+            folder.write_facts(state="stopped-early" if early else "finished", result=result)
+            return folder
+    except BaseException as error:
+        cause = error.__cause__ if isinstance(error, StageError) and error.__cause__ else error
+        _record_failure(folder, cause, error)
+        raise _as_sentence(cause, error, folder) from error
+    finally:
+        folder.close()
+
+
+def finish(loop: Loop, times: dict[str, StageTime], best: dict[str, Any] | None, progress: Progress) -> dict[str, Any]:
+    """The result, with the metrics of the best model, whose weights are taken where there is one.
+
+    The weights of the last step stay in the newest checkpoint.
+    """
+    session = loop.session
+    note = few_steps_note(session.job, loop.train_state, loop.schedule.batches)
+    if note is not None:
+        progress.note(note)
+    if best is not None:
+        session.restore_weights(best, str(loop.folder.checkpoints))
+    scores = {}
+    if session.job.evaluate_every >= 0:
+        scores = session.evaluate(["val", "test"], progress)
+    notes = [] if note is None else [note]
+    return {**result_of(loop, times), "val": scores.get("val", {}), "test": scores.get("test", {}), "notes": notes}
+
+
+def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
+    """What a run has come to so far."""
+    train_state = loop.train_state
+    stages = {
+        name: {"busy_s": round(t.busy, 3), "wait_s": round(t.wait, 3), "threads": t.threads, "depth": t.depth}
+        for name, t in times.items()
+    }
+    return {
+        "run": str(loop.folder.path),
+        "epochs": train_state.epoch,
+        "steps": train_state.step,
+        "seconds": round(train_state.elapsed, 3),
+        "epoch_seconds": train_state.epoch_seconds,
+        "seeds_per_second": round(train_state.rate, 1),
+        "train_loss": train_state.train_loss if math.isfinite(train_state.train_loss) else None,
+        "batches": loop.schedule.batches,
+        "steps_planned": loop.schedule.batches * loop.session.job.epochs,
+        "loss_so_far": train_state.loss_sum / train_state.examples if train_state.examples else None,
+        "best_value": train_state.best_value,
+        "val": {},
+        "test": {},
+        "best_epoch": train_state.best_epoch,
+        "limiting_stage": limiting(times),
+        "stages": stages,
+        "peak_rss_mb": round(peak_mb(), 1),
+        **device_facts(loop.session, train_state),
+    }
+
+
+def take_state(session: Session, state: dict[str, Any], file: Path) -> TrainState:
+    """Take the place of a state; `file` names it in errors."""
+    if not {"standing", "optimiser", "schedule", "learned", "tables"} <= set(state):
+        raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.")
+    train_state = checked_train_state(state["standing"], file)
+    session.restore_weights(state, str(file))
+    session.restore_room(state.get("room"))
+    try:
+        keep_ways(session.optimiser, state["optimiser"])
+        session.optimiser.load_state_dict(state["optimiser"])
+        rates_on_device(session.optimiser, session.inputs.device)
+        if session.schedule is not None:
+            session.schedule.load_state_dict(state["schedule"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PenstockError(f"{file} does not fit the job's optimiser ({error}): give the run's own job.") from None
+    return train_state
+
+
+def has_validation(task: Task) -> bool:
+    """Whether there is anything to validate with."""
+    try:
+        return len(task.items_of("val")) > 0
+    except PenstockError:
+        return False
+
+
+def _check_same_graph(session: Session, folder: RunFolder) -> None:
+    graph, known = session.graph, folder.facts.get("graph")
+    nodes = {name: nodes.count for name, nodes in graph.nodes.items()}
+    edges = {edge_key(kind): edges.count for kind, edges in graph.edges.items()}
+    same = isinstance(known, dict) and known.get("nodes") == nodes and known.get("edges") == edges
+    if not same or folder.facts.get("labels") != session.label_facts():
+        raise PenstockError(f"The graph is not the one that {folder.path} was trained on: name that one.")
+
+
+def with_more_epochs(job: Job, epochs: int | str) -> Job:
+    """A run's job with another number of epochs, as a flag or a field says it."""
+    job = make_job({**job.model_dump(), "epochs": epochs}, "The command")
+    if not job.epochs:
+        raise PenstockError("A run that goes on trains up to a number of epochs: give --epochs a number, not auto.")
+    return job
+
+
+def change_epochs(train_state: TrainState, epochs: int) -> None:
+    """A run that had ended goes on where more epochs are asked for."""
+    begun = train_state.epoch + (train_state.batch > 0)
+    if epochs < begun:
+        raise PenstockError(f"The run is in epoch {begun} already: give --epochs {begun} or more.")
+    train_state.done = train_state.epoch == epochs
+
+
+def found_anywhere(job: Job) -> dict[str, str | None]:
+    """Fields of a job that name files, as they can be opened from any folder."""
+    return {"graph": resolved(job.graph), "module": None if job.module is None else own_place(job.module)}
+
+
+def resolved(name: str) -> str:
+    """A path that can be opened from any folder; names of data sets stay as they are."""
+    return str(Path(name).resolve()) if Path(name).exists() else name
+
+
+def _options_of(module: torch.nn.Module | None) -> dict[str, Any]:
+    """The job fields of a zoo model that was given ready-made: with them its run can be opened without it."""
+    options = getattr(module, "options", None)
+    return options.model_dump() if isinstance(options, ModelOptions) else {}
+
+
+def _where(train_state: TrainState) -> str:
+    return f"Interrupted at epoch {train_state.epoch + 1}, batch {train_state.batch + 1}."
+
+
+def _record_failure(folder: RunFolder, cause: BaseException, error: BaseException) -> None:
+    interrupted = isinstance(cause, KeyboardInterrupt)
+    message = "Interrupted." if interrupted else " ".join(str(cause).split()) or type(cause).__name__
+    folder.record_failure("interrupted" if interrupted else "failed", message, error)
+
+
+def _as_sentence(cause: BaseException, error: BaseException, folder: RunFolder) -> BaseException:
+    if isinstance(cause, KeyboardInterrupt):
+        return KeyboardInterrupt(f"Interrupted: go on with `penstock train --resume {folder.path}`.")
+    if isinstance(cause, (PenstockError, MemoryError)):
+        return cause
+    stage = f" in stage {error.stage!r}" if isinstance(error, StageError) else ""
+    what = " ".join(str(cause).split())[:300]
+    return PenstockError(
+        f"Training failed{stage} ({type(cause).__name__}: {what}): the whole story is in {folder.path / 'log.txt'}."
+    )

@@ -1,0 +1,56 @@
+"""Where a run stands: everything but the weights that a checkpoint must hold."""
+
+import math
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from penstock.errors import PenstockError
+from penstock.graph.documents import first_problem
+from penstock.train.state_file import DamagedState
+
+
+@dataclass
+class TrainState:
+    """The next batch to be computed, sums over the epoch under way, and what the best model was."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    examples: int = 0
+    epoch_elapsed: float = 0.0
+    """Seconds of the epoch under way, validation and checkpoints left out."""
+    train_loss: float = math.nan
+    best_value: float | None = None
+    best_epoch: int = -1
+    without_gain: int = 0
+    elapsed: float = 0.0
+    epoch_seconds: list[float] = field(default_factory=list)
+    all_examples: int = 0
+    ending: bool = False
+    """Whether an epoch's last step is done and its end is not: validation, the schedule, the record."""
+    done: bool = False
+    """Whether the last epoch has ended, by number or by patience."""
+
+    @property
+    def rate(self) -> float:
+        """Examples a second of training so far."""
+        spent = sum(self.epoch_seconds) + self.epoch_elapsed
+        return self.all_examples / spent if spent else 0.0
+
+
+def checked_train_state(raw: Any, file: Path) -> TrainState:
+    """The train state from a checkpoint, with every number checked."""
+    if not isinstance(raw, dict) or set(raw) != {each.name for each in fields(TrainState)}:
+        raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.")
+    try:
+        train_state = TypeAdapter(TrainState).validate_python(raw)
+    except ValidationError as error:
+        raise DamagedState(f"{file} does not say where its run stands ({first_problem(error)})") from None
+    counts = train_state.epoch, train_state.batch, train_state.step, train_state.examples, train_state.all_examples
+    if min(counts) < 0 or train_state.step < train_state.epoch or train_state.best_epoch > train_state.epoch:
+        raise DamagedState(f"{file} says that its run stands where none can")
+    return train_state
