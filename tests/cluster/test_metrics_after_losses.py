@@ -86,7 +86,7 @@ class Acting(Worker):
         self._remembered = LastRecords()
         self._records = Written(folder, saved) if self._first else self._remembered
         self._setup = SimpleNamespace(cluster=SimpleNamespace(reduce="all-reduce"))
-        self._member, self._team = SimpleNamespace(), SimpleNamespace(meet=formed, reduction=None, mailbox=None)
+        self._member, self._team = SimpleNamespace(), SimpleNamespace(meet=formed, reduction=None, collective=None)
         self.fails = lambda point: False
         self._session = SimpleNamespace(
             job=make_job({"graph": "g", "fanouts": [2], "epochs": EPOCHS}),

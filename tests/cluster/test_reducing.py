@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_team import at_once
+from test_worker_group import at_once
 from torch import distributed
 from wired import team_of, template_for, wired
 
@@ -44,7 +44,7 @@ def two():
         teams = [team_of(member) for member in members]
         at_once(lambda: teams[0].meet(0), lambda: teams[1].meet(0))
         yield SimpleNamespace(
-            meeting=meeting, members=members, generation=teams[0].generation, mailboxes=[t.mailbox for t in teams]
+            meeting=meeting, members=members, generation=teams[0].generation, mailboxes=[t.collective for t in teams]
         )
 
 

@@ -14,7 +14,7 @@ import torch
 TESTS = Path(__file__).parent.parent
 sys.path += [str(TESTS), str(TESTS / "cluster")]
 
-from test_team import at_once  # noqa: E402
+from test_worker_group import at_once  # noqa: E402
 from wired import team_of, template_for, wired  # noqa: E402
 
 from penstock.cluster.rendezvous import Rendezvous  # noqa: E402

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from test_team import at_once
+from test_worker_group import at_once
 from wired import team_of, template_for, wired
 
 from penstock.cluster.rendezvous import Rendezvous
@@ -33,7 +33,7 @@ def three():
 def groups_of(three, generation=None):
     """Every worker's group."""
     pairs = zip(three.members, three.teams, strict=True)
-    return [WireGroup(member, generation or team.generation, team.mailbox) for member, team in pairs]
+    return [WireGroup(member, generation or team.generation, team.collective) for member, team in pairs]
 
 
 def sent(three, sender, receiver, generation, number, *arrays):
@@ -86,15 +86,15 @@ def test_letters_that_come_early_late_or_twice(three):
         for rank in (1, 2):
             sent(three, rank, 0, 5, number, np.full(2, 10.0 * rank + number))
     sent(three, 1, 0, 4, 0, np.zeros(2))
-    mailbox = three.teams[0].mailbox
-    assert mailbox.take(4, 0, 0.0) is None
-    mailbox.begin(5)
-    assert mailbox.take(5, 0, 0.0)[2].tolist() == [20.0, 20.0]
+    collective = three.teams[0].collective
+    assert collective.take(4, 0, 0.0) is None
+    collective.begin(5)
+    assert collective.take(5, 0, 0.0)[2].tolist() == [20.0, 20.0]
     sent(three, 1, 0, 5, 0, np.zeros(2))
-    assert mailbox.take(5, 0, 0.0) is None
-    assert mailbox.take(5, 1, 0.0)[1].tolist() == [11.0, 11.0]
+    assert collective.take(5, 0, 0.0) is None
+    assert collective.take(5, 1, 0.0)[1].tolist() == [11.0, 11.0]
     sent(three, 1, 0, 5, 9, np.zeros(2))
-    assert not mailbox._letters
+    assert not collective._letters
 
 
 @pytest.mark.parametrize("arrays", [(), (np.zeros((2, 2)),), (np.zeros(2, np.int8),), (np.zeros(2), np.zeros(2))])
