@@ -1,6 +1,7 @@
 """Cutting graphs: which vertex goes to which part, and the folder that says so.
 
-`methods` decide, `refine` improves, `metrics` judges, `writer` carries out, `book` answers questions afterwards.
+`methods` decide, `refine` improves, `metrics` judges, `writer` carries out, `book` answers questions afterwards and
+`owners` groups vertices by the part that owns them.
 """
 
 from penstock.partition.assignment import Assigned, Cut, assign, cut

@@ -12,7 +12,7 @@ class Book:
     def __init__(self, parts: int, trainers: int, bounds: dict[str, Array]) -> None:
         self.parts, self.trainers = parts, trainers
         self._fine = bounds
-        self._coarse = {name: np.ascontiguousarray(fine[::trainers]) for name, fine in bounds.items()}
+        self._coarse = {name: np.ascontiguousarray(fine[::trainers], np.int64) for name, fine in bounds.items()}
 
     def owner(self, ids: Array, node_type: str | None = None) -> Array:
         """The part of every new ID."""
@@ -36,6 +36,10 @@ class Book:
         else:
             bounds, place = self._fine[self.type_named(node_type)], part * self.trainers + trainer
         return int(bounds[place]), int(bounds[place + 1])
+
+    def bounds(self, node_type: str | None = None) -> Array:
+        """The first new ID of every part, and the count of all behind the last (int64)."""
+        return self._coarse[self.type_named(node_type)]
 
     def count(self, node_type: str | None = None) -> int:
         """Vertices of a type in all parts."""

@@ -8,8 +8,8 @@ from hypothesis.extra import numpy as hnp
 
 from penstock.errors import PenstockError
 from penstock.partition import Book
+from penstock.partition.owners import split_by_owner
 from penstock.store.parts import requests
-from penstock.store.parts.split import part_bounds, split_by_owner
 from penstock.store.parts.transit import transit
 from penstock.wire import Message
 
@@ -17,7 +17,7 @@ from penstock.wire import Message
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.data())
 def test_every_vertex_is_asked_of_its_owner_and_repeats_once(sizes, data):
     book = Book(len(sizes), 1, {"a": np.concatenate([[0], np.cumsum(sizes)])})
-    bounds = part_bounds(book, "a")
+    bounds = book.bounds("a")
     once = np.array(data.draw(st.lists(st.booleans(), min_size=len(sizes), max_size=len(sizes))))
     most = max(0, sum(sizes) - 1)
     ids = np.array(data.draw(st.lists(st.integers(0, most), max_size=40 if sum(sizes) else 0)), np.int64)

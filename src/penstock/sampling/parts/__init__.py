@@ -1,7 +1,7 @@
 """Sampling a graph that was cut: the owner of a list draws from it, whoever asks stitches what the owners drew.
 
-`owner` draws from the lists of one part, `service` does it for others. `split` is which owner has which row and how
-their draws become one, `remote` the lists of a relation over all parts, and `graph` samplers over those;
+`owner` draws from the lists of one part, `service` does it for others. `answers` groups rows by owner and
+puts their draws together again, `remote` the lists of a relation over all parts, and `graph` samplers over those;
 `vertex_times` draws from lists that owners give whole. `homogeneous` is a graph for samplers that read
 whole lists, and `sharing` keeps a worker's share of the batches that they draw for all workers. Draws hash original
 numbers and lists keep their order, so that batches are those of the uncut graph. `relation` reads one relation's lists,

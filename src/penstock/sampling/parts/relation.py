@@ -14,6 +14,7 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.graph import EdgeSet
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition
+from penstock.sampling.parts.answers import place_lists
 from penstock.sampling.parts.owner import OwnedPart
 from penstock.sampling.parts.remote import Channels
 from penstock.sampling.parts.requests import (
@@ -25,7 +26,6 @@ from penstock.sampling.parts.requests import (
     numbers_received,
     read_body,
 )
-from penstock.sampling.parts.split import place_lists
 from penstock.wire.message import Message
 
 _PIECE = 1 << 20

@@ -13,6 +13,7 @@ from penstock.partition.book import Book
 from penstock.sampling.exclusion import Exclusion
 from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.lists import DrawnNeighbours, Readers
+from penstock.sampling.parts.answers import Group, Piece, group_by_owner, stitch_draws, stitch_rows
 from penstock.sampling.parts.owner import PartLists, Seen
 from penstock.sampling.parts.requests import (
     AbsentForm,
@@ -22,7 +23,6 @@ from penstock.sampling.parts.requests import (
     floats_received,
     numbers_received,
 )
-from penstock.sampling.parts.split import Group, Piece, split_by_owner, stitch_draws, stitch_rows
 from penstock.sampling.parts.vertex_times import check_readers
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
@@ -56,8 +56,7 @@ class PartedLists:
         self._relation, self._weight, self._local, self._channels = edge_key(kind), weight, local, channels
         self._shared, self._time, self._whole = shared, time, whole
         self._absent = None if absent is None else AbsentForm.of(absent)
-        ranges = [book.range(part, kind[2]) for part in range(book.parts)]
-        self._bounds = np.array([0, *(last for _, last in ranges)], np.int64)
+        self._bounds = book.bounds(kind[2])
         self._num_sources = book.count(kind[0])
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
@@ -101,7 +100,7 @@ class PartedLists:
         check_readers(readers)
         if len(readers.limits) and self._time is None:
             raise PenstockError("These lists do not obey time: name the field with `time`.")
-        return split_by_owner(self._bounds, readers.vertices)
+        return group_by_owner(readers.vertices, self._bounds)
 
     def _ask(self, kind: str, part: int, group: Group, body: TotalsRequest, readers: Readers) -> PendingCall:
         excluded, seen = self._excluded(readers.exclusion, part), self._seen(readers, group)

@@ -11,10 +11,10 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.partition.book import Book
+from penstock.partition.owners import split_by_owner
 from penstock.store.embedding import MOMENTS, Optimiser
 from penstock.store.parts.owned import chunks
 from penstock.store.parts.row_requests import Channels, ask_rows, receive_rows
-from penstock.store.parts.split import part_bounds, split_by_owner
 from penstock.store.parts.store import Traffic
 from penstock.store.parts.transit import Expected, arrived, transit
 from penstock.store.rows import gather_rows, place_rows
@@ -44,7 +44,7 @@ class RemoteEmbedding:
         """With `names`, the vertices' original numbers, states are those of the uncut graph's table."""
         self.name, self.width, self._channels, self._names = name, width, channels, names
         self._keys = ["rows", *(f"moment{i}" for i in range(MOMENTS[optimiser]))]
-        self._bounds = part_bounds(book, name)
+        self._bounds = book.bounds(name)
         self._traffic, self._lock = Traffic(), threading.Lock()
 
     def pull(self, ids: Array, step: int, out: Array | None = None) -> Array:
@@ -77,7 +77,7 @@ class RemoteEmbedding:
         if gradients.shape != (len(ids), self.width):
             raise PenstockError(f"Gradients of shape {gradients.shape} do not fit {len(ids)} rows of {self.name!r}.")
         gradients = np.ascontiguousarray(gradients, np.float32)
-        split = split_by_owner(ids, self._bounds, np.zeros(self._parts, np.bool_))
+        split = split_by_owner(ids, self._bounds)
         calls = []
         for part in range(self._parts):
             # Owners without rows in the step count it too.

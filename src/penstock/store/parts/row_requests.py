@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.partition.owners import Split
 from penstock.store.parts.send_buffers import rows_a_part
-from penstock.store.parts.split import Split
 from penstock.store.parts.transit import Transit
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message

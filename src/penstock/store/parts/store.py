@@ -11,10 +11,10 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.partition.book import Book
+from penstock.partition.owners import split_by_owner
 from penstock.store.local import LocalStore
 from penstock.store.parts.fields import PartFields, type_of
 from penstock.store.parts.row_requests import Channels, ask_rows, receive_rows
-from penstock.store.parts.split import part_bounds, split_by_owner
 from penstock.store.parts.transit import WireType, transit
 from penstock.store.rows import Span, gather_rows, place_rows, span_of
 from penstock.wire.message import Message
@@ -63,7 +63,7 @@ class PartedStore:
         self.book, self._local, self._channels = book, local, channels
         self._wire_type: WireType = wire_type
         self._narrowed = narrowed
-        self._bounds = {name: part_bounds(book, name) for name in book.node_types}
+        self._bounds = {name: book.bounds(name) for name in book.node_types}
         self._kinds: dict[str, Kind] = {}
         self._traffic: dict[str, Traffic] = {}
         self._lock = threading.Lock()
@@ -95,8 +95,7 @@ class PartedStore:
         if values.shape != (len(ids), *kind.row_shape):
             raise PenstockError(f"Values of shape {values.shape} do not fit {len(ids)} rows of {field!r}.")
         values = np.ascontiguousarray(values, kind.dtype)
-        none = np.zeros(self.book.parts, np.bool_)
-        split = split_by_owner(ids, self._bounds[type_of(field, self._bounds)], none)
+        split = split_by_owner(ids, self._bounds[type_of(field, self._bounds)])
         here, calls = self._here(field), []
         step = max(1, _PUSH_BYTES // max(1, math.prod(kind.row_shape) * kind.dtype.itemsize))
         for part in range(self.book.parts):

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sampling.parts.split import Piece, split_by_owner, stitch_draws, stitch_rows
+from penstock.sampling.parts.answers import Piece, group_by_owner, stitch_draws, stitch_rows
 
 
 @st.composite
@@ -19,7 +19,7 @@ def splits(draw):
 @given(splits())
 def test_every_row_goes_to_its_owner_once(split):
     bounds, vertices = split
-    groups = split_by_owner(bounds, vertices)
+    groups = group_by_owner(vertices, bounds)
     for part, (rows, theirs) in groups.items():
         assert len(rows) > 0
         assert (np.diff(rows) > 0).all()
@@ -33,7 +33,7 @@ def test_every_row_goes_to_its_owner_once(split):
 def test_lists_come_back_in_the_order_of_rows(split, weighted, dtype):
     bounds, vertices = split
     lists = [[int(vertex) * 10 + k for k in range(vertex % 4)] for vertex in vertices]
-    groups, pieces = split_by_owner(bounds, vertices), {}
+    groups, pieces = group_by_owner(vertices, bounds), {}
     for part, (rows, _) in groups.items():
         sources = np.array([source for row in rows for source in lists[row]], dtype)
         counts = np.array([len(lists[row]) for row in rows])
@@ -49,6 +49,6 @@ def test_lists_come_back_in_the_order_of_rows(split, weighted, dtype):
 @given(splits())
 def test_numbers_come_back_in_the_order_of_rows(split):
     bounds, vertices = split
-    groups = split_by_owner(bounds, vertices)
+    groups = group_by_owner(vertices, bounds)
     pieces = {part: (theirs * 3).astype(np.float32) for part, (_, theirs) in groups.items()}
     np.testing.assert_array_equal(stitch_rows(groups, pieces, len(vertices)), (vertices * 3).astype(np.float32))

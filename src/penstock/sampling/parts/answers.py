@@ -1,4 +1,4 @@
-"""Which owner has which rows, and their answers put together again in the order of the rows."""
+"""Rows grouped by the part that owns them, and the owners' answers put together again in the order of the rows."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,6 +7,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
+from penstock.partition.owners import split_by_owner
 from penstock.sampling.lists import DrawnNeighbours
 
 
@@ -25,16 +26,13 @@ class Piece(NamedTuple):
     weights: Array | None = None
 
 
-def split_by_owner(bounds: Array, vertices: Array) -> dict[int, Group]:
-    """Rows by the part that owns their vertices; `bounds` are the parts' first new numbers and the count of all."""
-    parts = len(bounds) - 1
-    owners, starts = np.empty(len(vertices), np.int32), np.zeros(parts + 1, np.int64)
-    _find_owners(bounds, vertices, owners, starts)
-    np.cumsum(starts, out=starts)
-    rows, grouped = np.empty(len(vertices), np.int64), np.empty(len(vertices), vertices.dtype)
-    _group(owners, vertices, starts[:-1].copy(), rows, grouped)
-    filled = np.flatnonzero(np.diff(starts)).tolist()
-    return {p: Group(rows[starts[p] : starts[p + 1]], grouped[starts[p] : starts[p + 1]]) for p in filled}
+def group_by_owner(vertices: Array, bounds: Array) -> dict[int, Group]:
+    """The rows of every part that owns any of the vertices; `bounds` are the book's."""
+    split, groups = split_by_owner(vertices, bounds), {}
+    for part in np.flatnonzero(np.diff(split.starts)).tolist():
+        _, places = split.of(part)
+        groups[part] = Group(places, vertices[places])
+    return groups
 
 
 def stitch_draws(
@@ -67,28 +65,6 @@ def stitch_rows(groups: Mapping[int, Group], pieces: Mapping[int, Array], count:
     for part, group in groups.items():
         values[group.rows] = pieces[part]
     return values
-
-
-@njit(nogil=True, cache=True)
-def _find_owners(bounds: Array, vertices: Array, owners: Array, starts: Array) -> None:
-    """The part of every vertex; how many a part p has is added to `starts[p + 1]`."""
-    # Halves without a branch: which one a vertex is in is as good as random.
-    for row in range(len(vertices)):
-        vertex, low, width = vertices[row], 0, len(bounds) - 1
-        while width > 1:
-            half = width // 2
-            low += half * (bounds[low + half] <= vertex)
-            width -= half
-        owners[row] = low
-        starts[low + 1] += 1
-
-
-@njit(nogil=True, cache=True)
-def _group(owners: Array, vertices: Array, fill: Array, rows: Array, grouped: Array) -> None:
-    for row in range(len(vertices)):
-        place = fill[owners[row]]
-        fill[owners[row]] = place + 1
-        rows[place], grouped[place] = row, vertices[row]
 
 
 @njit(nogil=True, cache=True)

@@ -1,4 +1,7 @@
-"""Vertices by the part that owns them: one pass that finds owners and repeats, one that puts rows in order."""
+"""Vertices grouped by the part that owns them, for whoever asks owners for rows or lists.
+
+One pass finds owners and repeated vertices, a second puts the rows in order.
+"""
 
 from dataclasses import dataclass
 
@@ -7,7 +10,6 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.partition.book import Book
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -33,14 +35,9 @@ class Split:
         return self.rows[span], self.places[span]
 
 
-def part_bounds(book: Book, node_type: str) -> Array:
-    """First new number of every part, and the count behind the last."""
-    ranges = [book.range(part, node_type) for part in range(book.parts)]
-    return np.array([*(first for first, _ in ranges), ranges[-1][1]], np.int64)
-
-
-def split_by_owner(ids: Array, bounds: Array, once: Array) -> Split:
-    """Group vertices by part; of parts that `once` marks (bool), a vertex that comes again is left out."""
+def split_by_owner(ids: Array, bounds: Array, once: Array | None = None) -> Split:
+    """Group vertices by part; `bounds` are the book's. Parts that `once` marks (bool) are asked for a vertex once."""
+    once = np.zeros(len(bounds) - 1, np.bool_) if once is None else once
     most = int(np.diff(bounds).max())
     rows = np.empty(len(ids), np.int32 if most <= np.iinfo(np.int32).max else np.int64)
     places, owners = np.empty(len(ids), np.int32), np.empty(len(ids), np.int32)
@@ -67,13 +64,12 @@ def _find_owners(ids: Array, bounds: Array, once: Array, slots: Array, owners: A
         vertex = ids[i]
         if vertex < 0 or vertex >= bounds[-1]:
             return -1
-        low, high = 0, len(bounds) - 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            if vertex >= bounds[middle]:
-                low = middle
-            else:
-                high = middle
+        # Halves without a branch: which one a vertex is in is as good as random.
+        low, width = 0, len(bounds) - 1
+        while width > 1:
+            half = width // 2
+            low += half * (bounds[low + half] <= vertex)
+            width -= half
         owners[i] = low
         if once[low]:
             slot = (np.uint64(vertex) * _GOLDEN >> np.uint64(20)) & mask
