@@ -81,7 +81,9 @@ def measure(count: int, rate_mbit: float) -> dict[str, Any]:
                     started.append(subprocess.Popen(command, env=environment, text=True, stdout=out))
             for rank, process in enumerate(started):
                 if process.wait() != 0:
-                    raise PenstockError(f"Rank {rank} ended with {process.returncode}: see its words above.")
+                    raise PenstockError(
+                        f"Rank {rank} ended with {process.returncode}: see its words above.", code="external-failure"
+                    )
         finally:
             for process in started:
                 process.kill()

@@ -105,14 +105,17 @@ def hosts(rates_mbit: Sequence[float]) -> Iterator[list[Host]]:
 def check_allowed() -> None:
     """Refuse with a sentence where namespaces cannot be made."""
     if os.name != "posix" or not Path("/proc/self/ns/net").exists():
-        raise PenstockError("Hosts in a box are network namespaces, which only Linux has: run this on Linux.")
+        raise PenstockError(
+            "Hosts in a box are network namespaces, which only Linux has: run this on Linux.",
+            code="unsupported-combination",
+        )
     if os.geteuid() != 0:
-        raise PenstockError("Making network namespaces needs root: run this with sudo.")
+        raise PenstockError("Making network namespaces needs root: run this with sudo.", code="not-permitted")
     try:
         subprocess.run(["tc", "-V"], capture_output=True, check=True)
         subprocess.run(["ip", "-V"], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        raise PenstockError("The commands ip and tc are not here: install iproute2.") from None
+        raise PenstockError("The commands ip and tc are not here: install iproute2.", code="not-installed") from None
 
 
 def remove_leftovers() -> list[str]:
@@ -192,7 +195,10 @@ def _set_namespace(descriptor: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(descriptor, _CLONE_NEWNET) != 0:
         number = ctypes.get_errno()
-        raise PenstockError(f"The network namespace could not be entered ({os.strerror(number)}): run this as root.")
+        raise PenstockError(
+            f"The network namespace could not be entered ({os.strerror(number)}): run this as root.",
+            code="not-permitted",
+        )
 
 
 def _tc(namespace: str, *arguments: str) -> str:
@@ -207,5 +213,5 @@ def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split())
-        raise PenstockError(f"`{' '.join(command)}` failed: {said}")
+        raise PenstockError(f"`{' '.join(command)}` failed: {said}", code="external-failure")
     return done.stdout

@@ -121,7 +121,9 @@ def _middle(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Of every figure the median; the loss is the same whatever leaves first."""
     losses = {each.pop("loss") for each in found}
     if len(losses) != 1:
-        raise PenstockError(f"Runs of one way ended with different losses ({losses}): something is wrong.")
+        raise PenstockError(
+            f"Runs of one way ended with different losses ({losses}): something is wrong.", code="unexpected-failure"
+        )
     return {name: statistics.median(each[name] for each in found) for name in found[0]}
 
 

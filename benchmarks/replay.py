@@ -96,7 +96,7 @@ def measure(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dic
     times: list[dict[str, Any]] = []
     for job in options.jobs:
         if job not in JOBS:
-            raise PenstockError(f"No job here is called {job!r}{nearest(job, JOBS)}")
+            raise PenstockError(f"No job here is called {job!r}{nearest(job, JOBS)}", code="unknown-name")
         expected = {policy: expect(job, policy, options) for policy in options.policies}
         found: dict[str, list[tuple[Timeline, float]]] = {policy: [] for policy in expected}
         for number in range(options.rounds):

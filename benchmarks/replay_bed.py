@@ -78,7 +78,9 @@ def replay(
 def give_classes(bed: Sequence[Host], queues: int) -> None:
     """Both ends of every link: what a host sends, and what the switch sends to it."""
     if not 1 <= queues <= MOST_QUEUES:
-        raise PenstockError(f"Links cannot have {queues} queues here: give 1 to {MOST_QUEUES}.")
+        raise PenstockError(
+            f"Links cannot have {queues} queues here: give 1 to {MOST_QUEUES}.", code="value-out-of-range"
+        )
     marks = {"urgent": _URGENT, **{f"queue{number}": _FIRST - _APART * number for number in range(queues)}}
     groups = FlowGroups(groups=[FlowGroup(name=name, dscp=mark) for name, mark in marks.items()], strict=True)
     for host in bed:
@@ -134,7 +136,9 @@ def _owners(load: Workload, placement: Array, hosts: int) -> tuple[list[int], li
     busy = np.concatenate([load.task_seconds, load.flow_bytes]) > 0
     if busy[beyond].any():
         name = load.item_name(int(beyond[busy[beyond]][0]))
-        raise PenstockError(f"{name} needs a machine beyond the {hosts} hosts: give more, or simulate all devices.")
+        raise PenstockError(
+            f"{name} needs a machine beyond the {hosts} hosts: give more, or simulate all devices.", code="infeasible"
+        )
     # A place without a host takes part in nothing: who counts its tasks as done does not matter.
     starter[beyond], knower[beyond] = 0, 0
     return starter.tolist(), knower.tolist()
@@ -150,7 +154,10 @@ def _gathered(load: Workload, amounts: Amounts, answers: list[dict[str, Any]]) -
         missing = np.argwhere(np.isnan(found))
         if len(missing):
             step, item = missing[0].tolist()
-            raise PenstockError(f"{load.item_name(item)} of step {step} was not carried out: this is a fault here.")
+            raise PenstockError(
+                f"{load.item_name(item)} of step {step} was not carried out: this is a fault here.",
+                code="unexpected-failure",
+            )
     first = times["starts"].min()
     return Replayed(times["starts"] - first, times["ends"] - first)
 
@@ -179,5 +186,6 @@ def _heard(process: subprocess.Popen[str]) -> str:
 def _lost(process: subprocess.Popen[str]) -> PenstockError:
     code = process.wait()
     return PenstockError(
-        f"A host of the replay ended with {code} before it was done: see its words above; -9 is for too slow."
+        f"A host of the replay ended with {code} before it was done: see its words above; -9 is for too slow.",
+        code="external-failure",
     )

@@ -103,12 +103,15 @@ def train(
         from penstock.cluster.run import resume_cluster_run
 
         if set(fields) - _RESUMED or job is not None or cluster is not None or graph is not None:
-            raise PenstockError("A resumed run keeps its job, its graph and its cluster: only epochs may be changed.")
+            raise PenstockError(
+                "A resumed run keeps its job, its graph and its cluster: only epochs may be changed.",
+                code="conflicting-options",
+            )
         said = fields.get("epochs"), progress, trust_module, fields.get("module")
         return _reported(resume_cluster_run(Path(resume), *said), progress)
     if resume is not None:
         if set(fields) - _RESUMED or job is not None:
-            raise PenstockError("A resumed run keeps its job: only epochs may be changed.")
+            raise PenstockError("A resumed run keeps its job: only epochs may be changed.", code="conflicting-options")
         opened = None if graph is None else _opened(graph)
         said = fields.get("epochs"), progress, trust_module, fields.get("module")
         return _reported(resume_run(Path(resume), opened, module, *said), progress)
@@ -129,7 +132,8 @@ def train(
         if module is not None:
             raise PenstockError(
                 "Other processes cannot see a module that is only in this one, as nothing is pickled: put what makes it"
-                ' in a file and give module="FILE.py:NAME", or name a model of ps.nn.'
+                ' in a file and give module="FILE.py:NAME", or name a model of ps.nn.',
+                code="unsupported-combination",
             )
         return _reported(start_cluster_run(chosen, str(cluster), force, progress, opened), progress)
     return _reported(start_run(chosen, opened, module, force, progress), progress)
@@ -141,7 +145,9 @@ def _planned(
     from penstock.cluster.run import start_planned_run
 
     if any(each is not None for each in others):
-        raise PenstockError("A plan holds its graph, its model and its cluster: give the plan alone.")
+        raise PenstockError(
+            "A plan holds its graph, its model and its cluster: give the plan alone.", code="conflicting-options"
+        )
     return _reported(start_planned_run(plan, fields, force, progress, trust_module), progress)
 
 

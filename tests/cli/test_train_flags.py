@@ -29,4 +29,4 @@ def test_a_flag_takes_its_own_default(name, monkeypatch):
 def _stop():
     from penstock.errors import PenstockError
 
-    raise PenstockError("enough")
+    raise PenstockError("enough", code="unexpected-failure")

@@ -25,7 +25,7 @@ class Told:
     def drop_damaged(self, error, what):
         self.said.append(f"{error}: {what}")
         if self._refuses:
-            raise PenstockError("resume the run")
+            raise PenstockError("resume the run", code="unexpected-failure")
 
 
 def begun(file):
@@ -90,7 +90,7 @@ def test_the_files_of_an_embedding(change, tmp_path):
         table(tmp_path)
 
     def refuse(error):
-        raise PenstockError("resume the run")
+        raise PenstockError("resume the run", code="unexpected-failure")
 
     with pytest.raises(PenstockError, match="resume the run"):
         table(tmp_path, refuse)

@@ -82,4 +82,4 @@ def test_nobody_asks_when_the_run_is_over(workers, monkeypatch):
 
 
 def _lost(message):
-    raise PenstockError("It is not there.")
+    raise PenstockError("It is not there.", code="unexpected-failure")

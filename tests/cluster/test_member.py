@@ -27,8 +27,8 @@ def test_what_a_task_refuses_is_told_once(refusing):
     """What a task refuses is told to the controller; what another's loss caused is not, as it may pass."""
     member, heard = refusing
     with pytest.raises(PenstockError, match="no such"), member:
-        member.refuse(PenstockError("no such thing"))
-        raise PenstockError("no such thing")
+        member.refuse(PenstockError("no such thing", code="unexpected-failure"))
+        raise PenstockError("no such thing", code="unexpected-failure")
     assert heard == ["no such thing"]
 
 
@@ -45,7 +45,7 @@ def test_a_task_that_had_been_well_is_tried_again(refusing):
     member, heard = refusing
     member.setup = member.setup.model_copy(update={"incarnation": 1})
     with pytest.raises(PenstockError, match="in use"), member:
-        raise PenstockError("the folder is in use")
+        raise PenstockError("the folder is in use", code="in-use")
     assert heard == []
 
 
@@ -84,10 +84,10 @@ def test_a_damaged_file_of_a_task(incarnation):
         member.setup = member.setup.model_copy(update={"incarnation": incarnation})
         if incarnation:
             with pytest.raises(PenstockError, match="worker-0 cannot go on without it"):
-                member.drop_damaged(PenstockError("x.state is damaged"), "its rows")
+                member.drop_damaged(PenstockError("x.state is damaged", code="damaged-file"), "its rows")
             ((kind, said),) = heard
             assert kind == "failed" and "`penstock train --resume /runs/one` goes on from the newest" in said
         else:
-            member.drop_damaged(PenstockError("x.state is damaged"), "its rows")
+            member.drop_damaged(PenstockError("x.state is damaged", code="damaged-file"), "its rows")
             assert heard == [("progress", "x.state is damaged: its rows are taken from the checkpoint instead.")]
         member.close()

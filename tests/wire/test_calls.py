@@ -116,7 +116,7 @@ def test_an_error_of_ours_travels_as_its_sentence(meeting: Meeting) -> None:
     a, b = meeting("a", "b")
 
     def refuse(message: Message, sender: str) -> Message:
-        raise PenstockError("There is no field 'y': use x.")
+        raise PenstockError("There is no field 'y': use x.", code="field-missing")
 
     b.serve("pull", refuse)
     with pytest.raises(RemoteError, match=r"^There is no field 'y': use x\.$"):

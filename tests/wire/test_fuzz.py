@@ -252,7 +252,7 @@ def test_an_error_that_is_no_text_is_told(meeting: Meeting) -> None:
     a, b = meeting("a", "b")
 
     def broken(message: Message, sender: str) -> Message:
-        raise PenstockError("no file \udcff here")
+        raise PenstockError("no file \udcff here", code="unexpected-failure")
 
     b.serve("broken", broken)
     for _ in range(2):

@@ -41,7 +41,7 @@ def _give_up() -> None:
 
 
 def _say(sentence: str) -> None:
-    text = f'{{"error": "{sentence}"}}' if "--json" in sys.argv else f"Error: {sentence}"
+    text = f'{{"error": "{sentence}", "code": "interrupted"}}' if "--json" in sys.argv else f"Error: {sentence}"
     print(text, file=sys.stderr, flush=True)
 
 

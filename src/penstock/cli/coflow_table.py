@@ -11,9 +11,13 @@ from penstock.errors import PenstockError
 def check_table(path: Path) -> None:
     """Refuse a table that cannot be written as it is named."""
     if path.suffix != ".csv":
-        raise PenstockError(f"--out-coflows {path}: the table is written as CSV; give a name that ends in .csv.")
+        raise PenstockError(
+            f"--out-coflows {path}: the table is written as CSV; give a name that ends in .csv.", code="invalid-value"
+        )
     if not path.parent.is_dir():
-        raise PenstockError(f"--out-coflows {path}: there is no folder {path.parent}; make it first.")
+        raise PenstockError(
+            f"--out-coflows {path}: there is no folder {path.parent}; make it first.", code="file-not-found"
+        )
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -29,7 +29,9 @@ def compare_command(
     from penstock.report.compared import compare, read_subject
 
     if len(files) < 2:
-        raise PenstockError(f"Only {files[0]} is given: name two or more files or run folders to compare.")
+        raise PenstockError(
+            f"Only {files[0]} is given: name two or more files or run folders to compare.", code="option-missing"
+        )
     subjects = [read_subject(path) for path in files]
     rows = compare(subjects)
     if as_json:

@@ -77,9 +77,11 @@ def make_command(
     from penstock.graph.generate import make_graph, recipe_named
 
     if feature_dtype not in ("float32", "float16"):
-        raise PenstockError(f"--feature-dtype {feature_dtype} is not known: use float32 or float16.")
+        raise PenstockError(
+            f"--feature-dtype {feature_dtype} is not known: use float32 or float16.", code="unknown-name"
+        )
     if scale is not None and nodes is not None:
-        raise PenstockError("Give --scale or --nodes, not both.")
+        raise PenstockError("Give --scale or --nodes, not both.", code="conflicting-options")
     recipe = recipe_named(name)
     total = sum(node.count for node in recipe.nodes.values())
     if nodes is not None:

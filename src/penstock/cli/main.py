@@ -15,7 +15,7 @@ from penstock.cli import INTERRUPTED
 from penstock.cli.job_flags import with_flags
 from penstock.cli.long_help import show_hidden
 from penstock.cli.output import print_error
-from penstock.errors import PenstockError
+from penstock.errors import Code, PenstockError
 from penstock.version import __version__
 
 EPILOG = """
@@ -84,7 +84,7 @@ def _root(
         print(json.dumps({"version": __version__}) if as_json else f"penstock {__version__}")
         raise typer.Exit
     if as_json:
-        raise PenstockError("Put --json behind the command, as in `penstock data list --json`.")
+        raise PenstockError("Put --json behind the command, as in `penstock data list --json`.", code="usage")
 
 
 def run() -> int:
@@ -95,16 +95,19 @@ def run() -> int:
     except typer.Abort:
         raise KeyboardInterrupt from None
     except PenstockError as error:
-        print_error(str(error))
+        print_error(str(error), error.code)
     except OSError as error:
-        print_error(_of_system(error))
+        print_error(_of_system(error), _code_of_system(error))
     except MemoryError:
-        print_error("Out of memory: use a machine with more, or a method that needs less (see docs/partitioning.md).")
+        print_error(
+            "Out of memory: use a machine with more, or a method that needs less (see docs/partitioning.md).",
+            "out-of-memory",
+        )
     except Exception as error:
         # Typer carries its own copy of click, so its usage errors are known by their shape, not by their class.
         if not hasattr(error, "format_message"):
             raise
-        print_error(error.format_message())
+        print_error(error.format_message(), "usage")
     return 2
 
 
@@ -114,6 +117,13 @@ def _of_system(error: OSError) -> str:
     if error.filename:
         return f"{what}: {error.filename}."
     return f"{what}, while a file was being read or written: see whether a disk is full (df -h), then try again."
+
+
+def _code_of_system(error: OSError) -> Code:
+    """The kind of what the system refused; most often a disk is full."""
+    if isinstance(error, FileNotFoundError):
+        return "file-not-found"
+    return "not-permitted" if isinstance(error, PermissionError) else "write-failed"
 
 
 def _words() -> list[str]:
@@ -166,7 +176,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*given, **named)
         except KeyboardInterrupt as interrupt:
-            print_error(str(interrupt) or "Interrupted: nothing was written.")
+            print_error(str(interrupt) or "Interrupted: nothing was written.", "interrupted")
             raise typer.Exit(INTERRUPTED) from None
 
     return wrapped

@@ -45,7 +45,9 @@ def show_command(
     from penstock.cluster.shaping import look
 
     if cluster is None and (machine is not None or groups is not None or router):
-        raise PenstockError("--machine, --router and --groups belong to a cluster: name its file with --cluster.")
+        raise PenstockError(
+            "--machine, --router and --groups belong to a cluster: name its file with --cluster.", code="option-missing"
+        )
     queue = look(device)
     planned = None if cluster is None else _planned(device, cluster, machine, router, groups)[1]
     if as_json:
@@ -132,7 +134,10 @@ def _planned(
     from penstock.cluster.shaping import classes_of, default_groups, machine_of, own_address, peers_of, read_groups
 
     if router and machine is None:
-        raise PenstockError("A router is no machine of the cluster: say with --machine where this interface leads.")
+        raise PenstockError(
+            "A router is no machine of the cluster: say with --machine where this interface leads.",
+            code="option-missing",
+        )
     document = read_cluster(str(cluster))
     chosen = machine_of(document, machine, device)
     wanted = default_groups(document) if groups is None else read_groups(groups)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from penstock.errors import PenstockError
+from penstock.errors import Code, PenstockError
 from penstock.memory import forget_peak, peak_mb, rusage_mb
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
@@ -44,9 +44,11 @@ def keep_stdout_for_answers() -> None:
 def check_new_file(path: Path, force: bool) -> None:
     """Refuse a file that cannot be written, before there is something to write."""
     if not path.parent.is_dir():
-        raise PenstockError(f"There is no folder {path.parent} for {path.name}: make it, or name another.")
+        raise PenstockError(
+            f"There is no folder {path.parent} for {path.name}: make it, or name another.", code="file-not-found"
+        )
     if path.is_dir() or (path.exists() and not force):
-        raise PenstockError(f"{path} exists: name another file, or add --force.")
+        raise PenstockError(f"{path} exists: name another file, or add --force.", code="file-exists")
 
 
 def print_json(fields: dict[str, Any]) -> None:
@@ -54,11 +56,11 @@ def print_json(fields: dict[str, Any]) -> None:
     print(json.dumps(fields))
 
 
-def print_error(sentence: str) -> None:
-    """One sentence on stderr; an object when the command was asked for JSON."""
+def print_error(sentence: str, code: Code) -> None:
+    """One sentence on stderr; an object with sentence and code when the command was asked for JSON."""
     sentence = " ".join(sentence.split())
     if "--json" in sys.argv:
-        print(json.dumps({"error": sentence}), file=sys.stderr)
+        print(json.dumps({"error": sentence, "code": code}), file=sys.stderr)
     else:
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]Error:[/bold red] {_plain(sentence)}")
 

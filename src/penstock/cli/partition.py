@@ -56,16 +56,21 @@ def partition_command(
     names = tuple(name.strip() for name in balance.split(",") if name.strip())
     if parts == 1 and trainers == 1:
         raise PenstockError(
-            "--parts 1 cuts nothing: use the graph folder as it is, ask for more parts, or add --trainers."
+            "--parts 1 cuts nothing: use the graph folder as it is, ask for more parts, or add --trainers.",
+            code="value-out-of-range",
         )
     how = Cut(parts, trainers, method, refine, names, tolerance, seed, passes)
     if compare:
         if out is not None:
-            raise PenstockError("--compare writes nothing: leave out --out, or leave out --compare.")
+            raise PenstockError(
+                "--compare writes nothing: leave out --out, or leave out --compare.", code="conflicting-options"
+            )
         _compare(graph, how, methods, threads, unchecked, as_json)
         return
     if out is None:
-        raise PenstockError("Name the folder to write with --out, or add --compare to write nothing.")
+        raise PenstockError(
+            "Name the folder to write with --out, or add --compare to write nothing.", code="option-missing"
+        )
     with measured() as cost, shown_progress(as_json) as progress:
         result = cut(_load(graph, unchecked), how, out, force, threads, progress)
     metrics = Metrics(**{key: result.document.metrics[key] for key in Metrics.__dataclass_fields__})
@@ -117,7 +122,9 @@ def _named_cut(base: "Cut", name: str) -> "Cut":
     method, _, refine = name.partition("+")
     method_named(method)
     if refine and refine not in REFINEMENTS:
-        raise PenstockError(f"There is no refinement {refine!r}: there is {', '.join(REFINEMENTS)}.")
+        raise PenstockError(
+            f"There is no refinement {refine!r}: there is {', '.join(REFINEMENTS)}.", code="unknown-name"
+        )
     return replace(base, method=method, refine=refine or base.refine)
 
 

@@ -77,7 +77,9 @@ def _changed(job: Job, cluster: ClusterDocument, point: Point) -> tuple[Job, Clu
     try:
         return make_job(found["job"], f"The job with {said(point)}"), ClusterDocument.model_validate(found["cluster"])
     except ValidationError as error:
-        raise PenstockError(f"With {said(point)} the cluster is not valid: {first_problem(error)}.") from None
+        raise PenstockError(
+            f"With {said(point)} the cluster is not valid: {first_problem(error)}.", code="invalid-document"
+        ) from None
 
 
 def _costs_alike(one: tuple[Job, ClusterDocument], other: tuple[Job, ClusterDocument]) -> bool:

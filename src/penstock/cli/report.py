@@ -28,4 +28,4 @@ def report_command(
     else:
         print(f"Written to {page}")
     if open_it and not webbrowser.open(page.resolve().as_uri()):
-        raise PenstockError(f"No browser could be started: open {page} yourself.")
+        raise PenstockError(f"No browser could be started: open {page} yourself.", code="external-failure")

@@ -223,7 +223,9 @@ def _plan_at(plan: "Plan", point: Point) -> "Plan":
     try:
         ClusterDocument.model_validate(changed)
     except ValidationError as error:
-        raise PenstockError(f"With {said(point)} the cluster is not valid: {first_problem(error)}.") from None
+        raise PenstockError(
+            f"With {said(point)} the cluster is not valid: {first_problem(error)}.", code="invalid-document"
+        ) from None
     return plan.model_copy(update={"cluster": changed})
 
 
@@ -236,4 +238,6 @@ def _workload_at(raw: dict[str, Any], path: Path, point: Point) -> "WorkloadDocu
     try:
         return WorkloadDocument.model_validate(raw)
     except ValidationError as error:
-        raise PenstockError(f"With {said(point)} {path} is not valid: {first_problem(error)}.") from None
+        raise PenstockError(
+            f"With {said(point)} {path} is not valid: {first_problem(error)}.", code="invalid-document"
+        ) from None

@@ -58,7 +58,9 @@ def refuse_with_sweep(**given: Any) -> None:
     """A sweep is a table of many results: what shows one of them is asked for without it."""
     for name, value in given.items():
         if value:
-            raise PenstockError(f"--sweep and --{name} cannot be combined: leave one of them out.")
+            raise PenstockError(
+                f"--sweep and --{name} cannot be combined: leave one of them out.", code="conflicting-options"
+            )
 
 
 def check_chart(chart: Path | None, sweep: Sequence[str] | None) -> None:
@@ -66,11 +68,14 @@ def check_chart(chart: Path | None, sweep: Sequence[str] | None) -> None:
     if chart is None:
         return
     if not sweep:
-        raise PenstockError("--chart draws a sweep: give --sweep FIELD=VALUE,VALUE,... as well.")
+        raise PenstockError("--chart draws a sweep: give --sweep FIELD=VALUE,VALUE,... as well.", code="option-missing")
     if chart.suffix != ".html":
-        raise PenstockError(f"{chart} is not a page: end its name in .html.")
+        raise PenstockError(f"{chart} is not a page: end its name in .html.", code="invalid-value")
     if not chart.parent.is_dir():
-        raise PenstockError(f"The folder {chart.parent} does not exist: make it, or write {chart.name} elsewhere.")
+        raise PenstockError(
+            f"The folder {chart.parent} does not exist: make it, or write {chart.name} elsewhere.",
+            code="file-not-found",
+        )
 
 
 def computed_rows(work: Iterable[tuple[Point, Callable[[], dict[str, Any]]]]) -> list[dict[str, Any]]:
@@ -78,11 +83,11 @@ def computed_rows(work: Iterable[tuple[Point, Callable[[], dict[str, Any]]]]) ->
     rows: list[dict[str, Any]] = []
     for point, compute in work:
         try:
-            rows.append({"point": point, **compute(), "error": None})
+            rows.append({"point": point, **compute(), "error": None, "code": None})
         except PenstockError as error:
-            rows.append({"point": point, "error": str(error)})
+            rows.append({"point": point, "error": str(error), "code": error.code})
     if all(row["error"] is not None for row in rows):
-        raise PenstockError(rows[0]["error"])
+        raise PenstockError(rows[0]["error"], code=rows[0]["code"])
     return rows
 
 

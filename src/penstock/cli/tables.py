@@ -67,7 +67,9 @@ def export_command(
     from penstock.graph.tables import export_tables
 
     if out.suffix.lower() in (".csv", ".parquet", ".jsonl", ".npz"):
-        raise PenstockError(f"--out {out} is a folder of tables: name one without extension, and choose --format.")
+        raise PenstockError(
+            f"--out {out} is a folder of tables: name one without extension, and choose --format.", code="invalid-value"
+        )
     with measured() as took, shown_progress(as_json) as progress:
         graph = Graph.open(source)
         files = export_tables(graph, out, form.value, force, progress)

@@ -51,7 +51,7 @@ def train_command(
     else:
         _print(run)
     if run.state == "interrupted":
-        print_error(f"{run.message} Go on with: penstock train --resume {run.path}")
+        print_error(f"{run.message} Go on with: penstock train --resume {run.path}", "interrupted")
         raise typer.Exit(INTERRUPTED)
 
 
@@ -81,13 +81,18 @@ def _trained(
         from penstock.api import train
     if plan is not None:
         if any(each is not None for each in (job, resume, cluster)):
-            raise PenstockError("A plan holds its job and its cluster: give --plan alone, with flags such as --epochs.")
+            raise PenstockError(
+                "A plan holds its job and its cluster: give --plan alone, with flags such as --epochs.",
+                code="conflicting-options",
+            )
         return train(plan=plan, force=force, progress=progress, trust_module=trust_module, **fields)
     if resume is None:
         chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
         return train(job=chosen, cluster=cluster, force=force, progress=progress)
     if job is not None or cluster is not None or set(fields) - {"epochs", "module"}:
-        raise PenstockError("A resumed run keeps its job: give --resume, and --epochs to train longer.")
+        raise PenstockError(
+            "A resumed run keeps its job: give --resume, and --epochs to train longer.", code="conflicting-options"
+        )
     return train(resume=resume, progress=progress, trust_module=trust_module, **fields)
 
 

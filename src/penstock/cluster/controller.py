@@ -11,7 +11,7 @@ from penstock.cluster.layout import CONTROLLER, Layout, TaskSpec
 from penstock.cluster.rendezvous import Rendezvous
 from penstock.cluster.reports import Beat, Failed, Registered, Result, StepReport
 from penstock.cluster.setup import Setup
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, known_code
 from penstock.progress import Progress
 from penstock.store.parts.requests import Request, checked
 from penstock.wire import Credentials, Endpoint, Message, coflow_figures, make_credentials, read_tallies
@@ -86,7 +86,7 @@ class MachineAway(PenstockError):  # noqa: N818
     """A machine's tasks cannot be brought back. What the others had done is in a checkpoint, if they could write it."""
 
     def __init__(self, machine: str, sentence: str) -> None:
-        super().__init__(sentence)
+        super().__init__(sentence, code="peer-lost")
         self.machine = machine
 
 
@@ -205,7 +205,7 @@ class Controller:
             elif message.kind == "result":
                 self._result = body
             elif message.kind == "failed":
-                raise PenstockError(str(body.get("message", "A task failed.")))
+                raise PenstockError(str(body.get("message", "A task failed.")), code=known_code(body.get("code")))
 
     def _welcome(self, task: Task) -> None:
         """A task is there: the others must know where."""

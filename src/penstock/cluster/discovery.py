@@ -20,7 +20,8 @@ def with_machines(fields: dict[Any, Any]) -> dict[Any, Any]:
     source = fields["machines"]
     if fields.setdefault("launcher", source) != source:
         raise PenstockError(
-            f"Machines found by {source} cannot be used by the launcher {fields['launcher']!r}: leave `launcher` out."
+            f"Machines found by {source} cannot be used by the launcher {fields['launcher']!r}: leave `launcher` out.",
+            code="conflicting-options",
         )
     if source == "environment":
         return {**fields, "machines": machines_of_job(read_place())}
@@ -29,7 +30,7 @@ def with_machines(fields: dict[Any, Any]) -> dict[Any, Any]:
         options = RayOptions.model_validate({"address": "auto", "spares": True, **(fields.get("ray") or {})})
     except (ValidationError, TypeError) as error:
         said = first_problem(error) if isinstance(error, ValidationError) else str(error)
-        raise PenstockError(f"The cluster file's ray: {said}.") from None
+        raise PenstockError(f"The cluster file's ray: {said}.", code="invalid-document") from None
     cluster = join(options)
     try:
         machines = machines_of_nodes(cluster.nodes())
@@ -42,7 +43,9 @@ def machines_of_nodes(nodes: Sequence[Node]) -> list[Machine]:
     """A machine a node, with a worker a GPU, or one where there is none. Nodes without cores only keep Ray going."""
     nodes = [node for node in nodes if node.cores >= 1]
     if not nodes:
-        raise PenstockError("No node of the Ray cluster has a CPU to train on: start one with `ray start`.")
+        raise PenstockError(
+            "No node of the Ray cluster has a CPU to train on: start one with `ray start`.", code="infeasible"
+        )
     return [
         Machine(
             name=name,

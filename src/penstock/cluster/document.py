@@ -134,7 +134,7 @@ def read_cluster(text: str) -> ClusterDocument:
     try:
         cluster = ClusterDocument.model_validate(fields)
     except ValidationError as error:
-        raise PenstockError(f"{text}: {first_problem(error)}.") from None
+        raise PenstockError(f"{text}: {first_problem(error)}.", code="invalid-document") from None
     if cluster.partition is not None and not Path(cluster.partition).is_absolute():
         cluster.partition = str((Path(text).parent / cluster.partition).resolve())
     return cluster

@@ -22,7 +22,8 @@ def chosen_for_all(device: str, cluster: ClusterDocument, layout: Layout | None 
         return "cpu", None
     if device not in ("auto", "cuda"):
         raise PenstockError(
-            f"Device {device!r} is not for several machines: use auto, cpu or cuda, and say each machine's `gpus`."
+            f"Device {device!r} is not for several machines: use auto, cpu or cuda, and say each machine's `gpus`.",
+            code="unsupported-combination",
         )
     short = [(machine, workers) for machine, workers in _seated(cluster, layout) if workers > machine.gpus]
     if device == "auto" and short:
@@ -46,12 +47,14 @@ def chosen_for_plan(device: str, cluster: ClusterDocument) -> tuple[str, float]:
     if not gpus:
         raise PenstockError(
             "Device cuda cannot be planned for: no machine of the cluster has a GPU. Say how many each has (`gpus`), or"
-            " set device to cpu."
+            " set device to cpu.",
+            code="device-not-found",
         )
     if gpus < workers and not cluster.share_gpus:
         raise PenstockError(
             f"Device cuda cannot be planned for: the cluster has {workers} workers and {gpus} GPUs. Ask for fewer"
-            " workers, or set `share_gpus: true`."
+            " workers, or set `share_gpus: true`.",
+            code="infeasible",
         )
     return "cuda", 1 / max(1, -(-workers // gpus))
 
@@ -71,7 +74,8 @@ def claim_gpu(setup: Setup) -> None:
         which = "no GPU" if launcher == "ray" else f"no GPU {task.gpu}"
         raise PenstockError(
             f"{task.id} finds {which} on machine {task.machine}, or its torch was built without CUDA: mend the"
-            " machine's `gpus` in the cluster file, or set device to cpu."
+            " machine's `gpus` in the cluster file, or set device to cpu.",
+            code="device-not-found",
         )
 
 
@@ -96,11 +100,13 @@ def _seated(cluster: ClusterDocument, layout: Layout | None) -> list[tuple[Machi
 def _check_shared(machine: Machine, workers: int, may_share: bool) -> None:
     if not machine.gpus:
         raise PenstockError(
-            f"Device cuda cannot be: {_shortage(machine, workers)}. Say how many it has (`gpus`), or set device to cpu."
+            f"Device cuda cannot be used: {_shortage(machine, workers)}. Set its `gpus`, or set device to cpu.",
+            code="device-not-found",
         )
     if not may_share:
         raise PenstockError(
-            f"Device cuda cannot be: {_shortage(machine, workers)}. Give it fewer workers, or set `share_gpus: true`."
+            f"Device cuda cannot be used: {_shortage(machine, workers)}. Set share_gpus, or ask for fewer workers.",
+            code="infeasible",
         )
 
 

@@ -90,7 +90,8 @@ def _check_placed(tasks: list[TaskSpec], placed: Mapping[str, str]) -> None:
         if found.get(name) != placed.get(name):
             raise PenstockError(
                 f"The plan puts {name} on {placed.get(name, 'no machine')!r}, and the run has it on"
-                f" {found.get(name, 'no machine')!r}: plan for this cluster."
+                f" {found.get(name, 'no machine')!r}: plan for this cluster.",
+                code="mismatched-inputs",
             )
 
 
@@ -104,7 +105,8 @@ def _where(cluster: ClusterDocument, placed: Mapping[str, str] | None) -> Callab
         if task not in placed or placed[task] not in numbers:
             raise PenstockError(
                 f"The plan puts {task} on {placed.get(task, 'no machine')!r}, and the cluster has"
-                f" {', '.join(numbers)}: plan for this cluster."
+                f" {', '.join(numbers)}: plan for this cluster.",
+                code="mismatched-inputs",
             )
         return numbers[placed[task]]
 

@@ -48,7 +48,7 @@ def plan_run(
     """The best of what was looked at: all placements and all flow policies that a run can carry out, or those named."""
     for what, name, known in (("placement", placement, list(PLACEMENTS)), ("flow policy", flows, list(POLICIES))):
         if name is not None and name not in known:
-            raise PenstockError(f"No {what} is called {name!r}{nearest(name, known)}")
+            raise PenstockError(f"No {what} is called {name!r}{nearest(name, known)}", code="unknown-name")
     # A run takes what its plan was made for: the threads that were measured, and a graph found from anywhere.
     device, gpus = chosen_for_plan(job.device, cluster)
     fixed = {"threads": job.threads or 1, "device": device, **found_anywhere(job)}
@@ -154,7 +154,8 @@ def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Pr
         if profile.cluster.get(name) != value:
             raise PenstockError(
                 f"{path} was measured with {name} {profile.cluster.get(name)!r} and the cluster has {value!r}: measure"
-                " again with `penstock profile JOB --cluster` for this cluster."
+                " again with `penstock profile JOB --cluster` for this cluster.",
+                code="mismatched-inputs",
             )
     return fit_profile(profile, job, cluster, progress)
 
@@ -185,7 +186,10 @@ def _racks(cluster: ClusterDocument) -> list[str]:
     """The rack of every machine; one for all where none is named."""
     without = [machine.name for machine in cluster.machines if machine.rack is None]
     if 0 < len(without) < len(cluster.machines):
-        raise PenstockError(f"Machine {without[0]} is in no rack and others are: give every machine a rack, or none.")
+        raise PenstockError(
+            f"Machine {without[0]} is in no rack and others are: give every machine a rack, or none.",
+            code="invalid-document",
+        )
     return [machine.rack or "" for machine in cluster.machines]
 
 
@@ -194,7 +198,8 @@ def _rate(machine: Machine, measured: float) -> float:
         return machine.nic_gbps * _BYTES
     if measured <= 0:
         raise PenstockError(
-            f"Nobody says how fast the link of machine {machine.name} is: give it nic_gbps in the cluster file."
+            f"Nobody says how fast the link of machine {machine.name} is: give it nic_gbps in the cluster file.",
+            code="option-missing",
         )
     return measured
 

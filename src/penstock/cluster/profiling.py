@@ -73,7 +73,8 @@ def _bench(cluster: ClusterDocument, partition: str) -> ClusterDocument:
     if parts != len(cluster.machines):
         raise PenstockError(
             f"{partition} has {parts} parts and the cluster {len(cluster.machines)} machines: a plan is for a part a"
-            " machine; cut the graph into as many."
+            " machine; cut the graph into as many.",
+            code="mismatched-inputs",
         )
     holders = [Machine(name=f"holder-{number}", workers=0) for number in range(parts)]
     counts = [min(_MOST, cluster.workers - first) for first in range(0, cluster.workers, _MOST)]
@@ -100,10 +101,12 @@ def _carried_out(
     finally:
         launcher.close()
     if outcome.state != "measured":
-        raise PenstockError("The measurement was broken off: nothing was written.")
+        raise PenstockError("The measurement was broken off: nothing was written.", code="closed")
     if controller.recoveries:
         lost = controller.recoveries[0]
-        raise PenstockError(f"{lost['task']} was lost while it was measured ({lost['cause']}): measure again.")
+        raise PenstockError(
+            f"{lost['task']} was lost while it was measured ({lost['cause']}): measure again.", code="peer-lost"
+        )
     return controller
 
 

@@ -33,14 +33,17 @@ class Replay:
 def replay(plan: Plan, policy: str, iterations: int | None = None) -> Replay:
     """The plan's run under a flow policy; of the iterations that a plan is judged by, the first so many."""
     if policy not in POLICIES:
-        raise PenstockError(f"No flow policy is called {policy!r}{nearest(policy, POLICIES)}")
+        raise PenstockError(f"No flow policy is called {policy!r}{nearest(policy, POLICIES)}", code="unknown-name")
     run = _comparison(plan)
     placed = _placed(plan, run)
     trial = run.trial(placed, policy)
     amounts = trial.timeline.case.amounts
     count = len(amounts.seconds)
     if iterations is not None and iterations > count:
-        raise PenstockError(f"A plan is judged by {count} iterations: ask for at most {count} with --iterations.")
+        raise PenstockError(
+            f"A plan is judged by {count} iterations: ask for at most {count} with --iterations.",
+            code="value-out-of-range",
+        )
     some = Amounts(amounts.seconds[:iterations], amounts.sizes[:iterations])
     speeds = np.array(run.machines.speeds)
     scenario = Scenario(run.load, run.problem.network, placed.machine_of, some, speeds)
@@ -50,13 +53,16 @@ def replay(plan: Plan, policy: str, iterations: int | None = None) -> Replay:
 def _comparison(plan: Plan) -> Comparison:
     if plan.profile is None:
         raise PenstockError(
-            "The plan does not hold its profile, as plans of earlier releases do not: plan again to replay it."
+            "The plan does not hold its profile, as plans of earlier releases do not: plan again to replay it.",
+            code="unsupported-version",
         )
     try:
         profile = Profile.model_validate(plan.profile)
         cluster = ClusterDocument.model_validate(plan.cluster)
     except ValidationError as error:
-        raise PenstockError(f"The plan's profile or cluster is not valid: {first_problem(error)}.") from None
+        raise PenstockError(
+            f"The plan's profile or cluster is not valid: {first_problem(error)}.", code="invalid-document"
+        ) from None
     job = make_job(plan.job, "The plan's job")
     return comparison_of(job, cluster, profile, plan.seed, chosen_for_plan(job.device, cluster)[1])
 
@@ -70,8 +76,10 @@ def _placed(plan: Plan, run: Comparison) -> PlacedUnits:
     for task in range(load.tasks):
         own = load.task_names[load.beside[task]]
         if own not in planned:
-            raise PenstockError(f"The plan does not say where {own} runs: plan again.")
+            raise PenstockError(f"The plan does not say where {own} runs: plan again.", code="invalid-document")
         if planned[own] not in numbers:
-            raise PenstockError(f"The plan places {own} on {planned[own]!r}{nearest(planned[own], numbers)}")
+            raise PenstockError(
+                f"The plan places {own} on {planned[own]!r}{nearest(planned[own], numbers)}", code="unknown-name"
+            )
         places[task] = numbers[planned[own]]
     return PlacedUnits(plan.placement, places, 0.0, 0, 0, 0.0)

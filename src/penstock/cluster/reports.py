@@ -45,6 +45,7 @@ class Failed(Request):
     """A task refuses something that the user must mend."""
 
     message: str = "A task failed."
+    code: str = "unexpected-failure"
 
 
 class Result(Request):

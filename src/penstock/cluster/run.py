@@ -71,11 +71,14 @@ def start_planned_run(
     for name in (*DECIDING, *PLANNED):
         before, after = plan.job.get(name), fields.get(name)
         if before != after:
-            raise PenstockError(f"The plan was made for {name} {before!r}, not {after!r}: plan again for that.")
+            raise PenstockError(
+                f"The plan was made for {name} {before!r}, not {after!r}: plan again for that.",
+                code="mismatched-inputs",
+            )
     try:
         cluster = ClusterDocument.model_validate(plan.cluster)
     except ValidationError as error:
-        raise PenstockError(f"The plan's cluster is none: {first_problem(error)}.") from None
+        raise PenstockError(f"The plan's cluster is none: {first_problem(error)}.", code="invalid-document") from None
     cluster.wire = cluster.wire.model_copy(update={"egress": plan.egress})
     return _start(job, cluster, force, progress, plan)
 
@@ -130,7 +133,8 @@ def _check_parts(partition: Partition, given: Graph | None, cluster: ClusterDocu
     if counts and counts != {name: partition.book.count(name) for name in partition.book.node_types}:
         raise PenstockError(
             f"{partition.path} is a partition of another graph than the one given: leave it out of the cluster file to"
-            " have the graph cut for the run."
+            " have the graph cut for the run.",
+            code="mismatched-inputs",
         )
     if cluster.launcher == "local":
         # Other machines read their own parts through when their tasks start.
@@ -219,7 +223,9 @@ def cluster_of(path: Path) -> ClusterDocument:
         return ClusterDocument.model_validate_json((path / CLUSTER).read_text())
     except (OSError, ValueError) as error:
         what = first_problem(error) if isinstance(error, ValidationError) else error
-        raise PenstockError(f"{path / CLUSTER} cannot be read ({what}): start the run anew.") from None
+        raise PenstockError(
+            f"{path / CLUSTER} cannot be read ({what}): start the run anew.", code="damaged-file"
+        ) from None
 
 
 def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress, fresh: bool) -> RunFolder:

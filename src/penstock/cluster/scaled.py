@@ -60,7 +60,8 @@ def _check_scalable(job: Job, graph: Graph) -> None:
     if why is not None:
         raise PenstockError(
             f"The profile cannot be scaled to another number of parts or workers, as {why}: measure with"
-            " `penstock profile JOB --cluster` for this cluster."
+            " `penstock profile JOB --cluster` for this cluster.",
+            code="mismatched-inputs",
         )
 
 
@@ -87,7 +88,8 @@ def _parts_of(graph: Graph, cluster: ClusterDocument) -> Array:
     if partition.parts != parts:
         raise PenstockError(
             f"{cluster.partition} has {partition.parts} parts and the cluster {parts} machines: a plan is for one part"
-            " on each machine; cut the graph into as many."
+            " on each machine; cut the graph into as many.",
+            code="mismatched-inputs",
         )
     original = np.asarray(partition.original())
     part_of = np.empty(len(original), np.int64)

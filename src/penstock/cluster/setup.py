@@ -31,4 +31,6 @@ def read_setup(text: str) -> Setup:
     try:
         return Setup.model_validate_json(text)
     except ValidationError as error:
-        raise PenstockError(f"The task was started with a setup that is none: {first_problem(error)}.") from None
+        raise PenstockError(
+            f"The task was started with a setup that is none: {first_problem(error)}.", code="invalid-document"
+        ) from None

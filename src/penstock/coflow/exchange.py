@@ -61,7 +61,10 @@ def all_to_all(
     schedule_named(schedule)
     rank = dist.get_rank(group)
     if rank < 0:
-        raise PenstockError("This process is no member of the group it calls all_to_all with: call it on members only.")
+        raise PenstockError(
+            "This process is no member of the group it calls all_to_all with: call it on members only.",
+            code="not-permitted",
+        )
     parts, matrix = agreed_shares(tensors, sizes, group)
     came = parts[0].new_empty((int(matrix[:, rank].sum()), *parts[0].shape[1:]))
     arrivals = list(torch.split(came, matrix[:, rank].tolist()))

@@ -37,10 +37,14 @@ def agreed_shares(
     told = _gather([row_bytes, *(len(part) for part in parts)], group, parts[0].device)
     refused = np.flatnonzero(told[:, 0] == _REFUSED)
     if len(refused):
-        raise PenstockError(f"Rank {refused[0]} could not take part in the all_to_all and says why: nothing was sent.")
+        raise PenstockError(
+            f"Rank {refused[0]} could not take part in the all_to_all and says why: nothing was sent.",
+            code="mismatched-inputs",
+        )
     if (told[:, 0] != row_bytes).any():
         raise PenstockError(
-            f"Rows have {', '.join(map(str, told[:, 0]))} bytes by rank: give rows of one type and shape everywhere."
+            f"Rows have {', '.join(map(str, told[:, 0]))} bytes by rank: give rows of one type and shape everywhere.",
+            code="mismatched-inputs",
         )
     return parts, told[:, 1:]
 
@@ -53,26 +57,38 @@ def _parts(
         return _split(tensors.detach(), wanted, ranks, rank)
     parts = [part.detach() for part in tensors]
     if len(parts) != ranks:
-        raise PenstockError(f"Rank {rank} has {len(parts)} tensors for {ranks} ranks: give one for each.")
+        raise PenstockError(
+            f"Rank {rank} has {len(parts)} tensors for {ranks} ranks: give one for each.", code="shape-mismatch"
+        )
     if parts[0].ndim == 0 or len({(part.dtype, part.device, part.shape[1:]) for part in parts}) > 1:
-        raise PenstockError(f"Rank {rank}'s tensors differ in type, device or the shape of a row: make them alike.")
+        raise PenstockError(
+            f"Rank {rank}'s tensors differ in type, device or the shape of a row: make them alike.", code="wrong-type"
+        )
     rows = [len(part) for part in parts]
     if wanted is not None and rows != wanted:
-        raise PenstockError(f"Rank {rank} has tensors of {rows} rows where its sizes are {wanted}: make them equal.")
+        raise PenstockError(
+            f"Rank {rank} has tensors of {rows} rows where its sizes are {wanted}: make them equal.",
+            code="shape-mismatch",
+        )
     return [part.contiguous() for part in parts]
 
 
 def _split(tensor: torch.Tensor, wanted: list[int] | None, ranks: int, rank: int) -> list[torch.Tensor]:
     """The rows of one tensor, in the order of ranks."""
     if tensor.ndim == 0:
-        raise PenstockError(f"Rank {rank}'s tensor has no rows: give it at least one dimension.")
+        raise PenstockError(f"Rank {rank}'s tensor has no rows: give it at least one dimension.", code="shape-mismatch")
     rows = len(tensor)
     if wanted is None:
         if rows % ranks:
-            raise PenstockError(f"Rank {rank}'s {rows} rows cannot be split among {ranks} ranks: give sizes.")
+            raise PenstockError(
+                f"Rank {rank}'s {rows} rows cannot be split among {ranks} ranks: give sizes.", code="shape-mismatch"
+            )
         wanted = [rows // ranks] * ranks
     if sum(wanted) != rows:
-        raise PenstockError(f"Rank {rank} has {rows} rows and sizes that add up to {sum(wanted)}: make them equal.")
+        raise PenstockError(
+            f"Rank {rank} has {rows} rows and sizes that add up to {sum(wanted)}: make them equal.",
+            code="shape-mismatch",
+        )
     return list(torch.split(tensor.contiguous(), wanted))
 
 
@@ -81,7 +97,8 @@ def _own(given: Array, ranks: int, rank: int) -> list[int]:
     if given.shape not in ((ranks,), (ranks, ranks)) or given.dtype.kind not in "iu" or (given < 0).any():
         raise PenstockError(
             f"Rank {rank}'s sizes do not say how many rows go to each of {ranks} ranks: give {ranks} whole numbers "
-            f"from 0 on, or {ranks} rows of them, one for each rank."
+            f"from 0 on, or {ranks} rows of them, one for each rank.",
+            code="shape-mismatch",
         )
     own: list[int] = (given if given.ndim == 1 else given[rank]).tolist()
     return own

@@ -42,7 +42,10 @@ def turns_of(
 ) -> tuple[Turn, ...]:
     """The turns of a rank in which it has something to do; `rows` [n, n] is what rank i has for rank j."""
     if granularity < 1:
-        raise PenstockError(f"A granularity of {granularity} rows sends nothing: give a whole number above 0.")
+        raise PenstockError(
+            f"A granularity of {granularity} rows sends nothing: give a whole number above 0.",
+            code="value-out-of-range",
+        )
     rows = rows.astype(np.int64)
     return _turns(rows.tobytes(), len(rows), rank, name, granularity, max_phases)
 
@@ -88,7 +91,8 @@ def _coarse_enough(matrix: Array, name: str, granularity: int, max_phases: int) 
         if granularity >= matrix.max():
             raise PenstockError(
                 f"Schedule {name!r} needs more than {max_phases} phases even with one for each pair's rows: "
-                "allow as many as a rank has peers, or send everything at once with 'fair'."
+                "allow as many as a rank has peers, or send everything at once with 'fair'.",
+                code="value-out-of-range",
             )
         granularity *= 2
     return granularity

@@ -142,7 +142,8 @@ class Profile(StrictDocument):
             if job[name] != value:
                 raise PenstockError(
                     f"{where} is the profile of another job: it has {name} {value!r} where this one has"
-                    f" {job[name]!r}; measure this one with `penstock profile`."
+                    f" {job[name]!r}; measure this one with `penstock profile`.",
+                    code="mismatched-inputs",
                 )
 
 
@@ -154,9 +155,13 @@ def deciding(job: Mapping[str, Any]) -> dict[str, Any]:
 def read_profile(path: Path) -> Profile:
     """A profile, checked."""
     if path.is_dir():
-        raise PenstockError(f"{path} is a folder, not a profile: name the file that `penstock profile` wrote.")
+        raise PenstockError(
+            f"{path} is a folder, not a profile: name the file that `penstock profile` wrote.", code="wrong-file"
+        )
     if not path.is_file():
-        raise PenstockError(f"{path} does not exist: make a profile with `penstock profile JOB -o {path}`.")
+        raise PenstockError(
+            f"{path} does not exist: make a profile with `penstock profile JOB -o {path}`.", code="file-not-found"
+        )
     return read_checked(path, Profile, FORMAT, VERSION)
 
 

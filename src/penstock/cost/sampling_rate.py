@@ -30,7 +30,9 @@ class SamplingRow(TypedDict):
 def seed_batches(graph: Graph, size: int, count: int) -> list[Array]:
     """Vertices in a fixed random order, cut into batches: training vertices where the graph has some."""
     if not graph.is_homogeneous or not graph.edges:
-        raise PenstockError("Measuring needs a graph with one node type and one edge type.")
+        raise PenstockError(
+            "Measuring needs a graph with one node type and one edge type.", code="unsupported-combination"
+        )
     (nodes,) = graph.nodes.values()
     seeds = np.asarray(nodes.splits["train"] if len(nodes.splits.get("train", ())) else np.arange(nodes.count))
     draws = np.empty(len(seeds))

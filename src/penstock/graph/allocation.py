@@ -11,4 +11,6 @@ def require_memory(size: int, what: str, mend: str) -> None:
     """
     free = available_mb() << 20
     if size > free:
-        raise PenstockError(f"{what} need {size / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: {mend}.")
+        raise PenstockError(
+            f"{what} need {size / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: {mend}.", code="out-of-memory"
+        )

@@ -29,26 +29,37 @@ def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | No
             size = os.fstat(file.fileno()).st_size
         expected_dtype = None if dtype is None else np.dtype(dtype)
     except FileNotFoundError:
-        raise PenstockError(f"{path} is missing: the folder is incomplete, make or copy it again.") from None
+        raise PenstockError(
+            f"{path} is missing: the folder is incomplete, make or copy it again.", code="damaged-file"
+        ) from None
     except TypeError:
-        raise PenstockError(f"{path} should hold {dtype!r}, which is no type of numbers: mend graph.json.") from None
+        raise PenstockError(
+            f"{path} should hold {dtype!r}, which is no type of numbers: mend graph.json.", code="damaged-file"
+        ) from None
     except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:
-        raise PenstockError(f"{path} is not a readable .npy file ({error}): copy it again.") from None
+        raise PenstockError(
+            f"{path} is not a readable .npy file ({error}): copy it again.", code="damaged-file"
+        ) from None
     expected = offset + int(np.prod(stored_shape, dtype=np.int64)) * stored_dtype.itemsize
     if size != expected:
         raise PenstockError(
-            f"{path} is {size:,} bytes where its header says {expected:,}: it is truncated or damaged, copy it again."
+            f"{path} is {size:,} bytes where its header says {expected:,}: it is truncated or damaged, copy it again.",
+            code="damaged-file",
         )
     if fortran or stored_dtype.hasobject or not stored_dtype.isnative:
         raise PenstockError(
             f"{path} is stored in an order or type that cannot be mapped: write it C-ordered, plain, and in this"
-            " machine's byte order."
+            " machine's byte order.",
+            code="wrong-type",
         )
     if expected_dtype is not None and expected_dtype != stored_dtype:
-        raise PenstockError(f"{path} holds {stored_dtype} where graph.json says {dtype}: make the folder again.")
+        raise PenstockError(
+            f"{path} holds {stored_dtype} where graph.json says {dtype}: make the folder again.", code="damaged-file"
+        )
     if shape is not None and tuple(shape) != stored_shape:
         raise PenstockError(
-            f"{path} has shape {stored_shape} where graph.json says {tuple(shape)}: make the folder again."
+            f"{path} has shape {stored_shape} where graph.json says {tuple(shape)}: make the folder again.",
+            code="damaged-file",
         )
     if expected == offset:
         return np.empty(stored_shape, stored_dtype)
@@ -124,7 +135,9 @@ def release_pages(array: Array) -> None:
 def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """A version-1 header padded to a fixed length, so that the shape can be rewritten in place."""
     if dtype.kind not in _PLAIN_KINDS:
-        raise PenstockError(f"An array of {dtype} cannot be stored: convert it to numbers or fixed-size strings.")
+        raise PenstockError(
+            f"An array of {dtype} cannot be stored: convert it to numbers or fixed-size strings.", code="wrong-type"
+        )
     descr = npy.dtype_to_descr(dtype)
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {tuple(int(n) for n in shape)!r}, }}"
     magic = npy.magic(1, 0)

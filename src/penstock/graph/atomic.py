@@ -34,7 +34,7 @@ def new_folder(target: Path, force: bool = False) -> Iterator[Path]:
         yield temporary
         _replace(temporary, target, force)
     except OSError as error:
-        raise PenstockError(_disk_sentence(error, target)) from error
+        raise PenstockError(_disk_sentence(error, target), code="write-failed") from error
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -70,17 +70,24 @@ def check_target(target: Path, force: bool) -> None:
     """Refuse an output that exists, before any work is done for it and again before it is replaced."""
     target = target.resolve()
     if Path.cwd().is_relative_to(target):
-        raise PenstockError(f"{target} is the folder you are in: name another for the output.")
+        raise PenstockError(f"{target} is the folder you are in: name another for the output.", code="file-exists")
     if not target.exists():
         return
     if not target.is_dir():
-        raise PenstockError(f"{target} exists and is a file: name a folder that does not exist yet.")
+        raise PenstockError(
+            f"{target} exists and is a file: name a folder that does not exist yet.", code="file-exists"
+        )
     if not any(target.iterdir()):
         return
     if not force:
-        raise PenstockError(f"{target} exists already: add --force to replace it, or name another folder.")
+        raise PenstockError(
+            f"{target} exists already: add --force to replace it, or name another folder.", code="file-exists"
+        )
     if not any(_is_ours(target / name) for name in _DOCUMENTS):
-        raise PenstockError(f"{target} exists and is no Penstock folder, so --force will not replace it: name another.")
+        raise PenstockError(
+            f"{target} exists and is no Penstock folder, so --force will not replace it: name another.",
+            code="file-exists",
+        )
 
 
 def _is_ours(document: Path) -> bool:

@@ -16,7 +16,9 @@ def default_threads() -> int:
     asked = os.environ.get("PENSTOCK_THREADS")
     if asked:
         if not asked.isdigit() or int(asked) < 1:
-            raise PenstockError(f"PENSTOCK_THREADS={asked} is no number of threads: give 1 or more.")
+            raise PenstockError(
+                f"PENSTOCK_THREADS={asked} is no number of threads: give 1 or more.", code="value-out-of-range"
+            )
         return int(asked)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

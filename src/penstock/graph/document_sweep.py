@@ -47,13 +47,17 @@ def parse_sweeps(texts: Sequence[str]) -> list[Sweep]:
         field = field.strip()
         parts = [part.strip() for part in values.split(",")]
         if not equals or not field or not all(parts):
-            raise PenstockError(f"--sweep {text} is not FIELD=VALUE,VALUE,...: write it as nic_gbps=1,10,25.")
+            raise PenstockError(
+                f"--sweep {text} is not FIELD=VALUE,VALUE,...: write it as nic_gbps=1,10,25.", code="invalid-value"
+            )
         if field in (each.field for each in found):
-            raise PenstockError(f"--sweep names {field} twice: give all its values at once.")
+            raise PenstockError(f"--sweep names {field} twice: give all its values at once.", code="duplicate")
         found.append(Sweep(field, tuple(_value(part, text) for part in parts)))
     count = prod(len(each.values) for each in found)
     if count > MOST_POINTS:
-        raise PenstockError(f"The sweeps have {count:,} combinations: {MOST_POINTS:,} at most are computed.")
+        raise PenstockError(
+            f"The sweeps have {count:,} combinations: {MOST_POINTS:,} at most are computed.", code="too-large"
+        )
     return found
 
 
@@ -93,7 +97,9 @@ def _value(text: str, sweep: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
-        raise PenstockError(f"--sweep {sweep} has the value {text!r}, which is not YAML: mend it.") from None
+        raise PenstockError(
+            f"--sweep {sweep} has the value {text!r}, which is not YAML: mend it.", code="invalid-value"
+        ) from None
 
 
 def _inner_model(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
@@ -111,21 +117,27 @@ def _resolved(field: str, document: Mapping[str, Any], known: Sequence[FieldPath
     """The one known field of this document whose path ends as `field` says."""
     words = [_PART.fullmatch(part) for part in field.split(".")]
     if None in words:
-        raise PenstockError(f"--sweep {field}: write the field as machines.nic_gbps or machines[0].nic_gbps.")
+        raise PenstockError(
+            f"--sweep {field}: write the field as machines.nic_gbps or machines[0].nic_gbps.", code="invalid-value"
+        )
     given = [word.groups() for word in words if word is not None]
     names = [name for name, _ in given]
     fitting = [path for path in known if [part.name for part in path[-len(names) :]] == names]
     present = [path for path in fitting if _has(document, path)]
     chosen = [path for path in present if len(path) == len(names)] or present
     if len(chosen) > 1:
-        raise PenstockError(f"--sweep {field} can mean {' or '.join(map(_written, chosen))}: name one of them.")
+        raise PenstockError(
+            f"--sweep {field} can mean {' or '.join(map(_written, chosen))}: name one of them.", code="option-missing"
+        )
     if not chosen:
-        raise PenstockError(f"No field is called {field!r} here{_meant(field, document, known)}")
+        raise PenstockError(f"No field is called {field!r} here{_meant(field, document, known)}", code="unknown-name")
     (path,) = chosen
     ends = [part._replace(chosen=which) for part, (_, which) in zip(path[-len(names) :], given, strict=True)]
     for part in ends:
         if part.chosen is not None and not part.many:
-            raise PenstockError(f"--sweep {field}: there is only one {part.name}; leave [{part.chosen}] out.")
+            raise PenstockError(
+                f"--sweep {field}: there is only one {part.name}; leave [{part.chosen}] out.", code="unknown-name"
+            )
     return (*path[: -len(names)], *ends)
 
 
@@ -148,7 +160,9 @@ def _has(document: Mapping[str, Any], path: FieldPath) -> bool:
 def _nodes(document: dict[str, Any], path: FieldPath, field: str) -> list[dict[str, Any]]:
     found = list(_walk(document, path))
     if not found:
-        raise PenstockError(f"--sweep {field}: there is no such element; count from 0, or give its name.")
+        raise PenstockError(
+            f"--sweep {field}: there is no such element; count from 0, or give its name.", code="unknown-name"
+        )
     return found
 
 

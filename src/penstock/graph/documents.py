@@ -55,17 +55,17 @@ def read_checked(path: Path, model: type[Model], form: str, version: int) -> Mod
     try:
         raw = json.loads(path.read_text())
     except RecursionError:
-        raise PenstockError(f"{path} is nested too deeply to be read: copy it again.") from None
+        raise PenstockError(f"{path} is nested too deeply to be read: copy it again.", code="damaged-file") from None
     except FileNotFoundError:
         kind = form.removeprefix("penstock-")
-        raise PenstockError(f"{path.parent} is no {kind} folder: it has no {path.name}.") from None
+        raise PenstockError(f"{path.parent} is no {kind} folder: it has no {path.name}.", code="wrong-file") from None
     except (OSError, ValueError) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): copy it again.") from None
+        raise PenstockError(f"{path} cannot be read ({error}): copy it again.", code="damaged-file") from None
     _check_form(raw, path, form, version)
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        raise PenstockError(f"{path} is not valid: {first_problem(error)}.") from None
+        raise PenstockError(f"{path} is not valid: {first_problem(error)}.", code="invalid-document") from None
 
 
 def read_yaml(path: Path, what: str) -> dict[Any, Any]:
@@ -73,16 +73,22 @@ def read_yaml(path: Path, what: str) -> dict[Any, Any]:
     try:
         raw = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise PenstockError(f"{path} does not exist: name {what}.") from None
+        raise PenstockError(f"{path} does not exist: name {what}.", code="file-not-found") from None
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): check the path and its permissions.") from None
+        raise PenstockError(
+            f"{path} cannot be read ({error}): check the path and its permissions.", code="damaged-file"
+        ) from None
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise PenstockError(f"{path} is not YAML ({line}{error.problem}): mend it.") from None
+        raise PenstockError(f"{path} is not YAML ({line}{error.problem}): mend it.", code="invalid-document") from None
     except yaml.YAMLError as error:
-        raise PenstockError(f"{path} is not YAML ({' '.join(str(error).split())}): mend it.") from None
+        raise PenstockError(
+            f"{path} is not YAML ({' '.join(str(error).split())}): mend it.", code="invalid-document"
+        ) from None
     if not isinstance(raw, dict):
-        raise PenstockError(f"{path} is no mapping of keys to values, as {what} must be: mend it.")
+        raise PenstockError(
+            f"{path} is no mapping of keys to values, as {what} must be: mend it.", code="invalid-document"
+        )
     return raw
 
 
@@ -238,9 +244,10 @@ def _meant(word: str, known: Iterable[str]) -> str:
 
 def _check_form(raw: Any, path: Path, form: str, version: int) -> None:
     if not isinstance(raw, dict) or raw.get("format") != form:
-        raise PenstockError(f"{path} is not a {form} document.")
+        raise PenstockError(f"{path} is not a {form} document.", code="wrong-file")
     if raw.get("version") != version:
         raise PenstockError(
             f"{path} has format version {raw.get('version')!r}; this release reads version {version}:"
-            " make the folder again or use the release that wrote it."
+            " make the folder again or use the release that wrote it.",
+            code="unsupported-version",
         )

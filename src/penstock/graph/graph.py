@@ -35,9 +35,11 @@ class NodeSet:
             self.total = self.count
         for name, values in self.fields.items():
             if len(values) != self.count:
-                raise PenstockError(f"Field {name!r} has {len(values):,} rows for {self.count:,} vertices.")
+                raise PenstockError(
+                    f"Field {name!r} has {len(values):,} rows for {self.count:,} vertices.", code="shape-mismatch"
+                )
         if self.ids is not None and len(self.ids) != self.count:
-            raise PenstockError(f"There are {len(self.ids):,} ids for {self.count:,} vertices.")
+            raise PenstockError(f"There are {len(self.ids):,} ids for {self.count:,} vertices.", code="shape-mismatch")
 
     @property
     def x(self) -> Array:
@@ -176,7 +178,7 @@ class Graph:
         nodes = self.nodes[node_type] if node_type else self._only_nodes("split")
         if name not in nodes.splits:
             has = ", ".join(nodes.splits) or "none"
-            raise PenstockError(f"Graph {self.name!r} has no split {name!r} (splits: {has}).")
+            raise PenstockError(f"Graph {self.name!r} has no split {name!r} (splits: {has}).", code="split-missing")
         return nodes.splits[name]
 
     @property
@@ -227,14 +229,19 @@ def _check(graph: Graph) -> None:
         source, _, destination = edge_type
         for end in (source, destination):
             if end not in graph.nodes:
-                raise PenstockError(f"Edge type {edge_key(edge_type)} names node type {end!r}, which does not exist.")
+                raise PenstockError(
+                    f"Edge type {edge_key(edge_type)} names node type {end!r}, which does not exist.",
+                    code="unknown-name",
+                )
         rows = graph.nodes[destination].count
         if len(edges.indptr) != rows + 1:
             raise PenstockError(
-                f"Edge type {edge_key(edge_type)} has {len(edges.indptr) - 1:,} lists for {rows:,} vertices."
+                f"Edge type {edge_key(edge_type)} has {len(edges.indptr) - 1:,} lists for {rows:,} vertices.",
+                code="shape-mismatch",
             )
         if int(edges.indptr[-1]) != edges.count:
             raise PenstockError(
                 f"Edge type {edge_key(edge_type)} has {edges.count:,} edges"
-                f" where its offsets say {int(edges.indptr[-1]):,}."
+                f" where its offsets say {int(edges.indptr[-1]):,}.",
+                code="shape-mismatch",
             )

@@ -62,7 +62,7 @@ def make_private_folder(path: Path) -> Path:
         path.mkdir(0o700)
     except FileExistsError:
         if not stat.S_ISDIR(path.lstat().st_mode):
-            raise PenstockError(_refusal(path)) from None
+            raise PenstockError(_refusal(path), code="write-failed") from None
     return path
 
 
@@ -71,7 +71,7 @@ def refuse_links(folder: Path) -> None:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_symlink():
-                raise PenstockError(_refusal(folder / entry.name))
+                raise PenstockError(_refusal(folder / entry.name), code="write-failed")
 
 
 @contextmanager
@@ -83,7 +83,9 @@ def writing(path: Path, advice: str = "Free space, then try again.") -> Iterator
     try:
         yield
     except OSError as error:
-        raise PenstockError(f"Could not write {path}: {error.strerror or error}. {advice}") from error
+        raise PenstockError(
+            f"Could not write {path}: {error.strerror or error}. {advice}", code="write-failed"
+        ) from error
 
 
 def _without_links(path: str | Path, flags: int, mode: int = _AS_UMASK_SAYS) -> int:
@@ -92,14 +94,17 @@ def _without_links(path: str | Path, flags: int, mode: int = _AS_UMASK_SAYS) -> 
         return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
         if error.errno == errno.ELOOP and Path(path).is_symlink():
-            raise PenstockError(_refusal(Path(path))) from None
+            raise PenstockError(_refusal(Path(path)), code="write-failed") from None
         raise
 
 
 def _regular(opened: Any, path: Path) -> Any:
     if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
         opened.close()
-        raise PenstockError(f"{path} is no regular file, and Penstock writes to no other: remove it, then try again.")
+        raise PenstockError(
+            f"{path} is no regular file, and Penstock writes to no other: remove it, then try again.",
+            code="write-failed",
+        )
     return opened
 
 

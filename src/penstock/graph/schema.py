@@ -81,7 +81,10 @@ def file_name(name: str) -> str:
 def check_name(name: str, what: str) -> str:
     """A node type or relation must not confuse `src__rel__dst`, and must be a file name: `..` is the parent folder."""
     if not name or "__" in name or name.startswith("."):
-        raise PenstockError(f"{what} {name!r} cannot be a name: use one without '__' that does not start with a dot.")
+        raise PenstockError(
+            f"{what} {name!r} cannot be a name: use one without '__' that does not start with a dot.",
+            code="invalid-value",
+        )
     return check_field_name(name, what)
 
 
@@ -94,7 +97,8 @@ def check_field_name(name: str, what: str) -> str:
     if not 0 < length <= _LONGEST_NAME:
         raise PenstockError(
             f"{what} {name[:40]!r} cannot be a name: use valid Unicode, of 1 to {_LONGEST_NAME} letters"
-            " (others than ASCII letters and digits count several times)."
+            " (others than ASCII letters and digits count several times).",
+            code="invalid-value",
         )
     return name
 
@@ -121,15 +125,23 @@ def read_document(folder: Path) -> GraphDocument:
     try:
         check_names(document)
     except PenstockError as error:
-        raise PenstockError(f"{path}: {error}") from None
+        raise PenstockError(f"{path}: {error}", code=error.code) from None
     for name, nodes in document.node_types.items():
         if nodes.first + nodes.count > nodes.total:
             last = nodes.first + nodes.count
-            raise PenstockError(f"{path}: {name!r} holds rows {nodes.first} to {last} of {nodes.total}: mend it.")
+            raise PenstockError(
+                f"{path}: {name!r} holds rows {nodes.first} to {last} of {nodes.total}: mend it.",
+                code="invalid-document",
+            )
     for key, edges in document.edge_types.items():
         for end in (edges.source, edges.destination):
             if end not in document.node_types:
-                raise PenstockError(f"{path}: {key} names node type {end!r}, which is not there.")
+                raise PenstockError(
+                    f"{path}: {key} names node type {end!r}, which is not there.", code="invalid-document"
+                )
         if key != (stored := edge_key((edges.source, edges.relation, edges.destination))):
-            raise PenstockError(f"{path}: edge type {key!r} is described as {stored!r}: give both the same name.")
+            raise PenstockError(
+                f"{path}: edge type {key!r} is described as {stored!r}: give both the same name.",
+                code="invalid-document",
+            )
     return document

@@ -40,7 +40,8 @@ class Adapted(nn.Module):
         """[seeds, out], or by node type."""
         if self.num_layers is not None and len(blocks) != self.num_layers:
             raise PenstockError(
-                f"A module of {self.num_layers} layers was given {len(blocks)} blocks: give as many fan-outs as layers."
+                f"A module of {self.num_layers} layers was given {len(blocks)} blocks: give one fan-out per layer.",
+                code="shape-mismatch",
             )
         _refuse_weights(blocks)
         if self.typed:
@@ -48,7 +49,10 @@ class Adapted(nn.Module):
         plain = cast(Sequence[Block], blocks)
         result = self.module(_own(x), merged_edges(plain))
         if not isinstance(result, Tensor):
-            raise PenstockError(f"The module gave {type(result).__name__} where forward(x, edge_index) gives a tensor.")
+            raise PenstockError(
+                f"The module gave {type(result).__name__} where forward(x, edge_index) gives a tensor.",
+                code="user-code-failed",
+            )
         return result[: plain[-1].num_dst]
 
     def _typed(self, blocks: Sequence[TypedBlock], x: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -57,7 +61,10 @@ class Adapted(nn.Module):
         edges |= merged_relations(blocks)
         result = self.module(x, edges)
         if not isinstance(result, dict):
-            raise PenstockError(f"The module gave {type(result).__name__} where tensors by node type are needed.")
+            raise PenstockError(
+                f"The module gave {type(result).__name__} where tensors by node type are needed.",
+                code="user-code-failed",
+            )
         seeds = blocks[-1].num_dst
         return {name: rows[: seeds[name]] for name, rows in result.items() if seeds.get(name, 0)}
 
@@ -73,5 +80,6 @@ def _refuse_weights(blocks: Sequence[Block] | Sequence[TypedBlock]) -> None:
             if part.weights is not None:
                 raise PenstockError(
                     "The sampled edges have weights, which a module with forward(x, edge_index) would leave out:"
-                    " use sampler neighbour without `weight`, or cluster, or a model of the zoo."
+                    " use sampler neighbour without `weight`, or cluster, or a model of the zoo.",
+                    code="unsupported-combination",
                 )

@@ -30,7 +30,9 @@ def aggregate(block: Block, x: Tensor, reduce: Reduce = "mean") -> Tensor:
     """
     check_rows(block, x)
     if reduce not in ("mean", "sum", "max"):
-        raise PenstockError(f"Neighbours cannot be aggregated by {reduce!r}: choose mean, sum or max.")
+        raise PenstockError(
+            f"Neighbours cannot be aggregated by {reduce!r}: choose mean, sum or max.", code="unknown-name"
+        )
     if isinstance(block, DeviceBlock):
         return on_device.aggregate(block, x, reduce)
     if reduce == "max":
@@ -105,7 +107,10 @@ def known_totals(block: Block, rows: int) -> Array:
     """The whole lists' totals of the first `rows` rows, as float64."""
     if block.totals is None or len(block.totals) < rows:
         has = "no totals" if block.totals is None else f"totals of {len(block.totals):,} rows"
-        raise PenstockError(f"A block has {has} where a layer needs {rows:,}: sample with totals of the source rows.")
+        raise PenstockError(
+            f"A block has {has} where a layer needs {rows:,}: sample with totals of the source rows.",
+            code="shape-mismatch",
+        )
     return np.asarray(block.totals[:rows], np.float64)
 
 
@@ -113,31 +118,46 @@ def check_rows(block: Block, x: Tensor | TableRows | Rectified) -> None:
     """Refuse a matrix that a block's kernels cannot read."""
     if isinstance(block, DeviceBlock):
         if x.device != block.device:
-            raise PenstockError(f"A block on {block.device} was given rows on {x.device}: keep both on one device.")
+            raise PenstockError(
+                f"A block on {block.device} was given rows on {x.device}: keep both on one device.",
+                code="mismatched-inputs",
+            )
         if not x.dtype.is_floating_point:
-            raise PenstockError(f"There are no kernels for {x.dtype}: convert the features to float32.")
+            raise PenstockError(
+                f"There are no kernels for {x.dtype}: convert the features to float32.", code="wrong-type"
+            )
         check_shape(x)
     elif isinstance(x, TableRows | Rectified) or x.device.type == "cuda":
-        raise PenstockError(f"A block on the host was given rows on {x.device}: move the block to the device too.")
+        raise PenstockError(
+            f"A block on the host was given rows on {x.device}: move the block to the device too.",
+            code="mismatched-inputs",
+        )
     else:
         check_matrix(x)
     if len(x) < block.num_src:
-        raise PenstockError(f"A block reads {block.num_src:,} rows, but its input has shape {tuple(x.shape)}.")
+        raise PenstockError(
+            f"A block reads {block.num_src:,} rows, but its input has shape {tuple(x.shape)}.", code="shape-mismatch"
+        )
 
 
 def check_matrix(x: Tensor) -> None:
     """Refuse what no kernel of the host can read."""
     if x.device.type != "cpu":
-        raise PenstockError(f"There are no kernels for device {x.device.type!r} yet: keep model and data on the CPU.")
+        raise PenstockError(
+            f"There are no kernels for device {x.device.type!r} yet: keep model and data on the CPU.",
+            code="unsupported-combination",
+        )
     if x.dtype not in (torch.float32, torch.float64):
-        raise PenstockError(f"There are no kernels for {x.dtype}: convert the features to float32.")
+        raise PenstockError(f"There are no kernels for {x.dtype}: convert the features to float32.", code="wrong-type")
     check_shape(x)
 
 
 def check_shape(x: Tensor | TableRows | Rectified) -> None:
     """Refuse what is no matrix."""
     if x.dim() != 2:
-        raise PenstockError(f"Layers take a row per vertex, but their input has shape {tuple(x.shape)}.")
+        raise PenstockError(
+            f"Layers take a row per vertex, but their input has shape {tuple(x.shape)}.", code="shape-mismatch"
+        )
 
 
 def differentiable(function: Any, *arguments: Any) -> Tensor:

@@ -186,9 +186,11 @@ class _Attention:
 def _check(block: Block, values: Tensor, of_dst: Tensor, heads: int) -> None:
     check_rows(block, values)
     if values.shape[1] % heads:
-        raise PenstockError(f"{values.shape[1]} columns cannot be shared by {heads} heads.")
+        raise PenstockError(f"{values.shape[1]} columns cannot be shared by {heads} heads.", code="shape-mismatch")
     if len(of_dst) != block.num_dst:
-        raise PenstockError(f"A block writes {block.num_dst:,} rows, but attention was given {len(of_dst):,}.")
+        raise PenstockError(
+            f"A block writes {block.num_dst:,} rows, but attention was given {len(of_dst):,}.", code="shape-mismatch"
+        )
 
 
 def _by_head(x: Tensor, heads: int) -> Array:

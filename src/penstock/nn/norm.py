@@ -76,7 +76,8 @@ class SharedBatch:
         if self._calls == len(self._shares) or len(self._shares[self._calls].weights) != rows:
             raise PenstockError(
                 f"Normalisation {self._calls + 1} of a shared batch has {rows:,} rows, which other workers do not"
-                " expect: let the model normalise the rows of its layers, in their order."
+                " expect: let the model normalise the rows of its layers, in their order.",
+                code="unsupported-combination",
             )
         self._calls += 1
         return self._shares[self._calls - 1]

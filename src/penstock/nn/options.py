@@ -63,4 +63,4 @@ def model_options(**chosen: Any) -> ModelOptions:
     try:
         return ModelOptions(**chosen)
     except ValidationError as error:
-        raise PenstockError(f"The model cannot be built: {first_problem(error)}.") from None
+        raise PenstockError(f"The model cannot be built: {first_problem(error)}.", code="invalid-value") from None

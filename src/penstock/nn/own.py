@@ -26,17 +26,22 @@ def build_own(name: str, inputs: Widths, outputs: int) -> torch.nn.Module:
     make = getattr(found, attribute, None)
     if not callable(make):
         known = [each for each in vars(found) if not each.startswith("_")]
-        raise PenstockError(f"{place} has nothing to call by the name {attribute!r}{nearest(attribute, known)}")
+        raise PenstockError(
+            f"{place} has nothing to call by the name {attribute!r}{nearest(attribute, known)}", code="unknown-name"
+        )
     try:
         made: Any = make(inputs=inputs, outputs=outputs)
     except Exception as error:
         what = " ".join(str(error).split())[:200]
         raise PenstockError(
             f"{name} could not be called with inputs={inputs!r} and outputs={outputs} ({type(error).__name__}: {what}):"
-            " let it take these two."
+            " let it take these two.",
+            code="user-code-failed",
         ) from error
     if not isinstance(made, torch.nn.Module):
-        raise PenstockError(f"{name} made a {type(made).__name__}: let it return a torch.nn.Module.")
+        raise PenstockError(
+            f"{name} made a {type(made).__name__}: let it return a torch.nn.Module.", code="user-code-failed"
+        )
     return made
 
 
@@ -48,14 +53,20 @@ def own_place(name: str) -> str:
 
 def _imported(place: str, name: str) -> ModuleType:
     if not place:
-        raise PenstockError(f"Module {name!r} names no place: write FILE.py:NAME or PACKAGE.MODULE:NAME.")
+        raise PenstockError(
+            f"Module {name!r} names no place: write FILE.py:NAME or PACKAGE.MODULE:NAME.", code="invalid-value"
+        )
     try:
         return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except FileNotFoundError:
-        raise PenstockError(f"{place} does not exist: name the file of your module on every machine alike.") from None
+        raise PenstockError(
+            f"{place} does not exist: name the file of your module on every machine alike.", code="file-not-found"
+        ) from None
     except Exception as error:
         what = " ".join(str(error).split())[:200]
-        raise PenstockError(f"{place} could not be imported ({type(error).__name__}: {what}): mend it.") from error
+        raise PenstockError(
+            f"{place} could not be imported ({type(error).__name__}: {what}): mend it.", code="user-code-failed"
+        ) from error
 
 
 def _from_file(path: Path) -> ModuleType:

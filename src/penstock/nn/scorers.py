@@ -19,7 +19,7 @@ def build_scorer(name: ScorerName, width: int, relations: int = 1) -> nn.Module:
             return DistMultScorer(width, relations)
         case "mlp":
             return MLPScorer(width)
-    raise PenstockError(f"There is no scorer {name!r}: choose dot, distmult or mlp.")
+    raise PenstockError(f"There is no scorer {name!r}: choose dot, distmult or mlp.", code="unknown-name")
 
 
 class DotScorer(nn.Module):
@@ -42,7 +42,10 @@ class DistMultScorer(nn.Module):
     def forward(self, h_src: Tensor, h_dst: Tensor, relation: Tensor | None = None) -> Tensor:
         """[pairs]; `relation` [pairs] numbers each pair's relation and may be left out where there is one."""
         if relation is None and len(self.vectors) > 1:
-            raise PenstockError(f"Pairs of {len(self.vectors)} relations need the number of each pair's relation.")
+            raise PenstockError(
+                f"Pairs of {len(self.vectors)} relations need the number of each pair's relation.",
+                code="option-missing",
+            )
         vectors = self.vectors[0] if relation is None else self.vectors[relation]
         return (h_src * vectors * h_dst).sum(dim=-1)
 

@@ -67,7 +67,9 @@ def cut(
     folder = Path(folder)
     check_target(folder, force)
     if graph.path is not None and folder.resolve() == graph.path.resolve():
-        raise PenstockError(f"{folder} is the graph that is being cut: name another folder for its parts.")
+        raise PenstockError(
+            f"{folder} is the graph that is being cut: name another folder for its parts.", code="file-exists"
+        )
     assigned = assign(graph, how, threads, progress)
     trainer = assign_trainers(assigned.problem, assigned.assignment, how.trainers)
     return write_partition(assigned, how, trainer, folder, force)
@@ -141,20 +143,24 @@ def _checked(partition: Partition, progress: Progress) -> Partition:
 
 def _check(graph: Graph, how: Cut) -> None:
     if how.parts < 1 or how.trainers < 1:
-        raise PenstockError("--parts and --trainers must be at least 1.")
+        raise PenstockError("--parts and --trainers must be at least 1.", code="value-out-of-range")
     if how.parts * how.trainers > graph.num_nodes:
         wanted = f"{how.parts} parts" + (f" x {how.trainers} trainers" if how.trainers > 1 else "")
         raise PenstockError(
-            f"Graph {graph.name!r} has {graph.num_nodes:,} vertices, fewer than {wanted}: ask for fewer."
+            f"Graph {graph.name!r} has {graph.num_nodes:,} vertices, fewer than {wanted}: ask for fewer.",
+            code="value-out-of-range",
         )
     if how.passes < 1:
-        raise PenstockError("--passes must be at least 1.")
+        raise PenstockError("--passes must be at least 1.", code="value-out-of-range")
     if not 1 < how.tolerance <= 2:
         raise PenstockError(
-            f"--tolerance {how.tolerance:g} is out of range: give a ratio above 1 and up to 2, such as 1.05."
+            f"--tolerance {how.tolerance:g} is out of range: give a ratio above 1 and up to 2, such as 1.05.",
+            code="value-out-of-range",
         )
     if how.refine is not None and how.refine not in REFINEMENTS:
-        raise PenstockError(f"There is no refinement {how.refine!r}: there is {', '.join(REFINEMENTS)}.")
+        raise PenstockError(
+            f"There is no refinement {how.refine!r}: there is {', '.join(REFINEMENTS)}.", code="unknown-name"
+        )
 
 
 def _document(

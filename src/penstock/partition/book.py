@@ -55,12 +55,14 @@ class Book:
         if node_type is not None:
             return node_type
         if len(self._fine) != 1:
-            raise PenstockError(f"Name the node type: this partition has {', '.join(self._fine)}.")
+            raise PenstockError(
+                f"Name the node type: this partition has {', '.join(self._fine)}.", code="option-missing"
+            )
         return next(iter(self._fine))
 
     @staticmethod
     def _search(bounds: Array, ids: Array) -> Array:
         ids = np.asarray(ids)
         if len(ids) and (ids.min() < 0 or ids.max() >= bounds[-1]):
-            raise PenstockError(f"A vertex ID is outside 0..{int(bounds[-1]) - 1}.")
+            raise PenstockError(f"A vertex ID is outside 0..{int(bounds[-1]) - 1}.", code="id-out-of-range")
         return np.searchsorted(bounds, ids, "right") - 1

@@ -55,12 +55,13 @@ def _weights(whole: WholeAdjacency, name: str) -> dict[str, Array]:
         mask = _split_mask(whole, name)
         if not mask.any():
             raise PenstockError(
-                f"Graph {whole.graph.name!r} has no {name} vertices to balance: take {name!r} off --balance."
+                f"Graph {whole.graph.name!r} has no {name} vertices to balance: take {name!r} off --balance.",
+                code="missing-data",
             )
         return {name: mask.astype(np.int32)}
     if name == "types":
         return {f"type {kind}": _type_mask(whole, kind) for kind in whole.graph.node_types}
-    raise PenstockError(f"--balance does not know {name!r}: use any of {', '.join(KNOWN)}.")
+    raise PenstockError(f"--balance does not know {name!r}: use any of {', '.join(KNOWN)}.", code="unknown-name")
 
 
 def _split_mask(whole: WholeAdjacency, name: str) -> Array:

@@ -52,7 +52,8 @@ class PartitionDocument(StrictDocument):
             joined = shaped and all(a[-1] == b[0] for a, b in pairwise([*info.ranges, [info.count]]))
             if not joined or starts[0] or any(b < a for a, b in pairwise([*starts, info.count])):
                 raise PenstockError(
-                    f"{DOCUMENT}: the ranges of {name!r} do not cover its vertices: cut the graph again."
+                    f"{DOCUMENT}: the ranges of {name!r} do not cover its vertices: cut the graph again.",
+                    code="damaged-file",
                 )
             bounds[name] = np.array([*starts, info.count], np.int64)
         return Book(self.parts, self.trainers, bounds)
@@ -66,11 +67,12 @@ def read_partition_document(folder: Path) -> PartitionDocument:
         try:
             check_name(name, "Node type")
         except PenstockError as error:
-            raise PenstockError(f"{folder / DOCUMENT}: {error}") from None
+            raise PenstockError(f"{folder / DOCUMENT}: {error}", code=error.code) from None
         if info.original_offset != offset:
             raise PenstockError(
                 f"{folder / DOCUMENT}: {name!r} starts at {info.original_offset} in original.npy, where the types"
-                f" before it end at {offset}: cut the graph again."
+                f" before it end at {offset}: cut the graph again.",
+                code="damaged-file",
             )
         offset += info.count
     return document

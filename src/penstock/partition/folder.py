@@ -87,7 +87,8 @@ class Partition:
                 why = "which an earlier row has" if 0 <= value < info.count else f"and there are {info.count:,}"
                 raise PenstockError(
                     f"{self.path / 'original.npy'} holds vertex {value} of {name!r} at position"
-                    f" {info.original_offset + place}, {why}: cut the graph again."
+                    f" {info.original_offset + place}, {why}: cut the graph again.",
+                    code="damaged-file",
                 )
 
     def _unlike(self, original: Array) -> list[int]:
@@ -102,7 +103,8 @@ class Partition:
             if nodes is None or (nodes.first, nodes.count, nodes.total) != (first, last - first, self.book.count(name)):
                 raise PenstockError(
                     f"{graph.path} does not hold rows {first} to {last} of {self.book.count(name):,} vertices {name!r},"
-                    f" as {self.path / DOCUMENT} says: cut the graph again."
+                    f" as {self.path / DOCUMENT} says: cut the graph again.",
+                    code="damaged-file",
                 )
 
 

@@ -21,7 +21,8 @@ def assign_trainers(problem: Problem, assignment: Array, trainers: int) -> Array
     smallest = int(np.bincount(assignment, minlength=problem.parts).min())
     if trainers > smallest:
         raise PenstockError(
-            f"--trainers {trainers} is more than the {smallest} vertices of the smallest part: use fewer."
+            f"--trainers {trainers} is more than the {smallest} vertices of the smallest part: use fewer.",
+            code="value-out-of-range",
         )
     wanted = trainer_constraints(problem.whole)
     if metis_library() is None:

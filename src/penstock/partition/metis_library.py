@@ -55,7 +55,8 @@ class MetisLibrary:
         if max(totals) > np.iinfo(self.index).max:
             raise PenstockError(
                 f"METIS from {self.origin} counts in {self.index} and this graph is larger: set PENSTOCK_METIS to"
-                " a 64-bit build, or use --method stream."
+                " a 64-bit build, or use --method stream.",
+                code="too-large",
             )
         indptr = np.ascontiguousarray(adjacency.indptr, self.index)
         indices = np.ascontiguousarray(adjacency.indices, self.index)
@@ -73,9 +74,12 @@ class MetisLibrary:
             *map(_pointer, (options, cut, assignment)),
         )
         if status == _OUT_OF_MEMORY:
-            raise PenstockError("METIS ran out of memory on this graph: use --method stream.")
+            raise PenstockError("METIS ran out of memory on this graph: use --method stream.", code="out-of-memory")
         if status != _OK:
-            raise PenstockError(f"METIS from {self.origin} refused the graph (status {status}): use --method stream.")
+            raise PenstockError(
+                f"METIS from {self.origin} refused the graph (status {status}): use --method stream.",
+                code="external-failure",
+            )
         return assignment.astype(np.int32)
 
 

@@ -45,7 +45,7 @@ def split_by_owner(ids: Array, bounds: Array, once: Array | None = None) -> Spli
     slots = np.zeros(1 << (2 * len(ids)).bit_length() if once.any() else 1, np.int32)
     repeats = _find_owners(ids, bounds, once, slots, owners, starts)
     if repeats < 0:
-        raise PenstockError(f"A vertex number is outside 0..{int(bounds[-1]) - 1}.")
+        raise PenstockError(f"A vertex number is outside 0..{int(bounds[-1]) - 1}.", code="id-out-of-range")
     again, first = np.empty(repeats, np.int32), np.empty(repeats, np.int32)
     _order(ids, bounds, owners, starts, rows, places, again, first)
     kept = len(ids) - repeats

@@ -18,7 +18,10 @@ def stitch(partition: Partition) -> Graph:
     for index, part in enumerate(parts):
         check_graph(part)
         if _held_by(part) != _held_by(parts[0]):
-            raise PenstockError(f"{partition.path}: part {index} has other fields than part 0: cut the graph again.")
+            raise PenstockError(
+                f"{partition.path}: part {index} has other fields than part 0: cut the graph again.",
+                code="damaged-file",
+            )
     nodes = {name: _stitch_nodes(partition, parts, name) for name in parts[0].nodes}
     edges = {edge_type: _stitch_edges(partition, parts, edge_type) for edge_type in parts[0].edges}
     return Graph(nodes, edges, partition.document.graph, None, partition.document.origin)
@@ -96,7 +99,8 @@ def _stitch_held_out(
     if first_repeat(np.concatenate(found)) >= 0 or len(np.concatenate(found)) != total:
         raise PenstockError(
             f"{partition.path}: the places of the held-out pairs {key!r} of {edge_key(edge_type)} are not 0 to"
-            f" {total - 1}, each once: cut the graph again."
+            f" {total - 1}, each once: cut the graph again.",
+            code="damaged-file",
         )
     for part, places in zip(parts, found, strict=True):
         pairs = part.edges[edge_type].held_out[key]

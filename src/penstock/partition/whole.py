@@ -37,7 +37,10 @@ class WholeAdjacency:
 def whole_of(graph: Graph) -> WholeAdjacency:
     """All vertices of a graph, numbered type after type."""
     if graph.is_part:
-        raise PenstockError(f"Graph {graph.name!r} is a part of a cut graph: partition the whole graph instead.")
+        raise PenstockError(
+            f"Graph {graph.name!r} is a part of a cut graph: partition the whole graph instead.",
+            code="whole-graph-needed",
+        )
     offsets, total = {}, 0
     for name, nodes in graph.nodes.items():
         offsets[name] = total

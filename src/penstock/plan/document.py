@@ -118,7 +118,8 @@ class Plan(StrictDocument):
         if self.flows not in CARRIED_OUT:
             can = ", ".join(CARRIED_OUT)
             raise PenstockError(
-                f"The plan's flow policy {self.flows} can be simulated but not carried out: plan with one of {can}."
+                f"The plan's flow policy {self.flows} can be simulated but not carried out: plan with one of {can}.",
+                code="unsupported-combination",
             )
         return CARRIED_OUT[self.flows]
 
@@ -126,9 +127,14 @@ class Plan(StrictDocument):
 def read_plan(path: Path) -> Plan:
     """A plan, checked."""
     if path.is_dir():
-        raise PenstockError(f"{path} is a folder, not a plan: name the file that `penstock plan` wrote.")
+        raise PenstockError(
+            f"{path} is a folder, not a plan: name the file that `penstock plan` wrote.", code="wrong-file"
+        )
     if not path.is_file():
-        raise PenstockError(f"{path} does not exist: make a plan with `penstock plan JOB --cluster FILE -o {path}`.")
+        raise PenstockError(
+            f"{path} does not exist: make a plan with `penstock plan JOB --cluster FILE -o {path}`.",
+            code="file-not-found",
+        )
     return read_checked(path, Plan, FORMAT, VERSION)
 
 
@@ -142,4 +148,4 @@ def plan_text(plan: Plan) -> str:
     try:
         return Plan.model_validate(plan.model_dump()).model_dump_json(indent=1) + "\n"
     except ValidationError as error:
-        raise PenstockError(f"The plan is not valid: {first_problem(error)}.") from None
+        raise PenstockError(f"The plan is not valid: {first_problem(error)}.", code="invalid-document") from None

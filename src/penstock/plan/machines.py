@@ -25,7 +25,10 @@ class Machines:
     def __post_init__(self) -> None:
         for name, rate in zip(self.names, self.rates, strict=True):
             if not (np.isfinite(rate) and rate > 0):
-                raise PenstockError(f"Machine {name} has a link of {rate:g} bytes/s: give its nic_gbps, above 0.")
+                raise PenstockError(
+                    f"Machine {name} has a link of {rate:g} bytes/s: give its nic_gbps, above 0.",
+                    code="value-out-of-range",
+                )
 
     def network(self) -> Network:
         """Their links."""

@@ -71,7 +71,7 @@ class NoRoomError(PenstockError):
     """What was asked for does not fit; `would_fit` are the changed wishes that the message names."""
 
     def __init__(self, message: str, would_fit: list[Wanted]) -> None:
-        super().__init__(message)
+        super().__init__(message, code="out-of-memory")
         self.would_fit = would_fit
 
 
@@ -112,12 +112,20 @@ def cache_bytes(sizes: Sizes, rows: int) -> int:
 
 def _check(sizes: Sizes, wanted: Wanted) -> None:
     if not 0 < wanted.share <= 1:
-        raise PenstockError(f"The share of the device's memory to use is {wanted.share}: give more than 0, at most 1.")
+        raise PenstockError(
+            f"The share of the device's memory to use is {wanted.share}: give more than 0, at most 1.",
+            code="value-out-of-range",
+        )
     for name, value in (("topology", wanted.topology), ("features", wanted.features)):
         if value not in ("auto", *_PLACES):
-            raise PenstockError(f"{name} cannot be placed on {value!r}: choose auto, device, pinned or host.")
+            raise PenstockError(
+                f"{name} cannot be placed on {value!r}: choose auto, device, pinned or host.", code="unknown-name"
+            )
     if wanted.cache_rows is not None and not 0 <= wanted.cache_rows <= sizes.rows:
-        raise PenstockError(f"cache_rows is {wanted.cache_rows:,} of {sizes.rows:,} rows: give 0 to {sizes.rows:,}.")
+        raise PenstockError(
+            f"cache_rows is {wanted.cache_rows:,} of {sizes.rows:,} rows: give 0 to {sizes.rows:,}.",
+            code="value-out-of-range",
+        )
 
 
 # What was asked for by name, and whether it can be had.

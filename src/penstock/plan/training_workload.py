@@ -63,7 +63,8 @@ def training_workload(profile: Profile, shape: TrainingShape, gpus: float = 0.0)
     if len(shape.stores) != profile.parts:
         raise PenstockError(
             f"The profile is of {profile.parts} parts and the cluster has {len(shape.stores)} machines: measure again"
-            " with `penstock profile JOB --cluster` for this cluster."
+            " with `penstock profile JOB --cluster` for this cluster.",
+            code="mismatched-inputs",
         )
     return _Template(profile, shape, gpus).build()
 

@@ -37,7 +37,7 @@ def read_subject(path: Path) -> ComparedDocument:
     """The plan, run or simulation at a path."""
     if path.is_dir():
         if not (path / "run.json").is_file():
-            raise PenstockError(f"{path} is a folder without run.json: name {_UNDERSTOOD}.")
+            raise PenstockError(f"{path} is a folder without run.json: name {_UNDERSTOOD}.", code="wrong-file")
         return ComparedDocument(str(path), "run", _of_run(mapping(_read(path / "run.json").get("result"))))
     document = _read(path)
     if document.get("format") == "penstock-run":
@@ -48,7 +48,7 @@ def read_subject(path: Path) -> ComparedDocument:
         return ComparedDocument(str(path), "simulation", _of_simulation(document))
     if "epoch_seconds" in document:
         return ComparedDocument(str(path), "run", _of_run(document))
-    raise PenstockError(f"{path} is nothing that can be compared: name {_UNDERSTOOD}.")
+    raise PenstockError(f"{path} is nothing that can be compared: name {_UNDERSTOOD}.", code="wrong-file")
 
 
 def compare(subjects: list[ComparedDocument]) -> list[Difference]:
@@ -57,7 +57,10 @@ def compare(subjects: list[ComparedDocument]) -> list[Difference]:
     shared = [name for name in first.quantities if all(name in other.quantities for other in others)]
     if not shared:
         what = ", ".join(f"{each.name} (a {each.kind})" for each in subjects)
-        raise PenstockError(f"These have no quantity in common: {what}; compare what measures or predicts the same.")
+        raise PenstockError(
+            f"These have no quantity in common: {what}; compare what measures or predicts the same.",
+            code="mismatched-inputs",
+        )
     return [_difference(name, [each.quantities[name] for each in subjects]) for name in shared]
 
 
@@ -71,11 +74,13 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise PenstockError(f"{path} does not exist: name {_UNDERSTOOD}.") from None
+        raise PenstockError(f"{path} does not exist: name {_UNDERSTOOD}.", code="file-not-found") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise PenstockError(f"{path} is not JSON ({' '.join(str(error).split())}): name {_UNDERSTOOD}.") from None
+        raise PenstockError(
+            f"{path} is not JSON ({' '.join(str(error).split())}): name {_UNDERSTOOD}.", code="wrong-file"
+        ) from None
     if not isinstance(document, dict):
-        raise PenstockError(f"{path} is not one JSON object: name {_UNDERSTOOD}.")
+        raise PenstockError(f"{path} is not one JSON object: name {_UNDERSTOOD}.", code="wrong-file")
     return document
 
 

@@ -160,15 +160,20 @@ def _document(folder: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise PenstockError(f"{folder} is no run folder: it has no run.json. Name a folder `train` wrote.") from None
+        raise PenstockError(
+            f"{folder} is no run folder: it has no run.json. Name a folder `train` wrote.", code="wrong-file"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): copy the run folder again.") from None
+        raise PenstockError(
+            f"{path} cannot be read ({error}): copy the run folder again.", code="damaged-file"
+        ) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise PenstockError(f"{path} is not a {FORMAT} document: name a folder `train` wrote.")
+        raise PenstockError(f"{path} is not a {FORMAT} document: name a folder `train` wrote.", code="wrong-file")
     if document.get("version") != VERSION:
         raise PenstockError(
             f"{path} has format version {document.get('version')!r}; this release reads version {VERSION}:"
-            " use the release that wrote it."
+            " use the release that wrote it.",
+            code="unsupported-version",
         )
     return document
 

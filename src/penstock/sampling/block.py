@@ -116,7 +116,9 @@ class MiniBatch:
         try:
             from torch_geometric.data import Data
         except ImportError:
-            raise PenstockError("PyG is not installed: install it with `pip install 'penstock[pyg]'`.") from None
+            raise PenstockError(
+                "PyG is not installed: install it with `pip install 'penstock[pyg]'`.", code="not-installed"
+            ) from None
         import torch
 
         data = Data(edge_index=torch.from_numpy(self.merged_edges()), batch_size=len(self.seeds))

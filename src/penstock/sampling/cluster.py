@@ -33,10 +33,11 @@ class ClusterSampler:
         if len(clusters) != count or clusters.dtype.kind not in "iu":
             raise PenstockError(
                 f"There are {len(clusters):,} cluster numbers ({clusters.dtype}) for {count:,} vertices:"
-                " give one whole number a vertex."
+                " give one whole number a vertex.",
+                code="shape-mismatch",
             )
         if layers < 1:
-            raise PenstockError(f"{layers} layers cannot be sampled: give 1 or more.")
+            raise PenstockError(f"{layers} layers cannot be sampled: give 1 or more.", code="value-out-of-range")
         self.layers = layers
         self._is_train = self._graph.train_mask(train)
         self._inducer = Inducer(self._graph)
@@ -66,9 +67,11 @@ class ClusterSampler:
         places = np.minimum(np.searchsorted(self.items, items), len(self.items) - 1)
         unknown = np.flatnonzero(self.items[places] != items)
         if len(unknown):
-            raise PenstockError(f"There is no cluster {items[unknown[0]]}: take numbers from `items`.")
+            raise PenstockError(
+                f"There is no cluster {items[unknown[0]]}: take numbers from `items`.", code="id-out-of-range"
+            )
         if len(np.unique(items)) != len(items):
-            raise PenstockError("A cluster is twice among a batch's items: give each once.")
+            raise PenstockError("A cluster is twice among a batch's items: give each once.", code="duplicate")
         return np.concatenate(
             [self._members[:0], *(self._members[self._starts[i] : self._starts[i + 1]] for i in places)]
         )
@@ -88,7 +91,7 @@ def clusters_of(graph: Graph, count: int, seed: int = 0) -> Array:
     """`count` clusters with few edges between them and about equally many vertices, by METIS."""
     whole_graph(graph, "clusters_of")
     if count < 2:
-        raise PenstockError(f"{count} clusters cut nothing: ask for 2 or more.")
+        raise PenstockError(f"{count} clusters cut nothing: ask for 2 or more.", code="value-out-of-range")
     return assign(graph, Cut(count, balance=("vertices",), seed=seed)).assignment
 
 

@@ -42,13 +42,14 @@ def exclusion_of(pairs: Array | None, num_sources: int, num_destinations: int) -
     if pairs.ndim != 2 or len(pairs) != 2 or (pairs.dtype.kind not in "iu" and pairs.size):
         raise PenstockError(
             f"Excluded edges have shape {pairs.shape} and type {pairs.dtype}: give whole numbers [2, m],"
-            " sources above destinations."
+            " sources above destinations.",
+            code="shape-mismatch",
         )
     if pairs.shape[1] == 0:
         return NOTHING
     for ends, count, what in zip(pairs, (num_sources, num_destinations), ("source", "destination"), strict=True):
         if ends.min() < 0 or ends.max() >= count:
-            raise PenstockError(f"An excluded edge has a {what} outside 0..{count - 1}.")
+            raise PenstockError(f"An excluded edge has a {what} outside 0..{count - 1}.", code="id-out-of-range")
     sources, targets = pairs.astype(np.int64)
     order = np.lexsort((sources, targets))
     destinations, first = np.unique(targets[order], return_index=True)

@@ -72,7 +72,9 @@ class Homogeneous(ABC):
     def train_mask(self, train: Array) -> Array:
         """Whether each vertex is a training vertex, for samplers that find their seeds in subgraphs."""
         if not len(train):
-            raise PenstockError("There are no training vertices: give their numbers, such as graph.split('train').")
+            raise PenstockError(
+                "There are no training vertices: give their numbers, such as graph.split('train').", code="missing-data"
+            )
         mask = np.zeros(self.count, np.bool_)
         mask[self.seeds(train)] = True
         return mask
@@ -108,13 +110,18 @@ def whole_graph(graph: Graph, sampler: str, original: Array | None = None) -> Wh
     if not graph.is_homogeneous or not graph.edges:
         raise PenstockError(
             f"{sampler} takes graphs with one node type and one edge type; {graph.name!r} has"
-            f" {len(graph.nodes)} and {len(graph.edges)}: use the neighbour sampler, or make one type of them."
+            f" {len(graph.nodes)} and {len(graph.edges)}: use the neighbour sampler, or make one type of them.",
+            code="unsupported-combination",
         )
     if graph.is_part:
-        raise PenstockError(f"{sampler} takes whole graphs, and {graph.name!r} is a part: open the whole graph.")
+        raise PenstockError(
+            f"{sampler} takes whole graphs, and {graph.name!r} is a part: open the whole graph.",
+            code="whole-graph-needed",
+        )
     if original is not None and len(original) != graph.num_nodes:
         raise PenstockError(
-            f"There are {len(original):,} original numbers for {graph.num_nodes:,} vertices: give one for each."
+            f"There are {len(original):,} original numbers for {graph.num_nodes:,} vertices: give one for each.",
+            code="shape-mismatch",
         )
     check_graph(graph)
     names = np.empty(0, np.int64) if original is None else np.ascontiguousarray(original, np.int64)

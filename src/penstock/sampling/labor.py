@@ -45,7 +45,10 @@ class Labor:
     def over(cls, readable: Readable, fanouts: Sequence[int]) -> Self:
         """A sampler of lists wherever they are; they must draw as `SharedLists` does."""
         if len(readable.counts) != 1 or len(readable.relations) != 1:
-            raise PenstockError("Sampler labor is for graphs with one node and edge type: use neighbour.")
+            raise PenstockError(
+                "Sampler labor is for graphs with one node and edge type: use neighbour.",
+                code="unsupported-combination",
+            )
         sampler = cls.__new__(cls)
         sampler._set_up(readable, fanouts)
         return sampler

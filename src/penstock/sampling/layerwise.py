@@ -32,7 +32,10 @@ class LayerwiseSampler(ABC):
     def __init__(self, graph: Graph | Homogeneous, sizes: Sequence[int], original: Array | None = None) -> None:
         self._graph = homogeneous(graph, type(self).__name__, original)
         if not sizes or any(size < 1 for size in sizes):
-            raise PenstockError(f"Layer sizes {list(sizes)} cannot be sampled: give a positive number for every layer.")
+            raise PenstockError(
+                f"Layer sizes {list(sizes)} cannot be sampled: give a positive number for every layer.",
+                code="value-out-of-range",
+            )
         self.sizes = list(sizes)
         self._rows: PerThread[Rows] = PerThread(lambda: rows_for(self._graph.count))
         self._scales: PerThread[Array] = PerThread(lambda: np.zeros(self._graph.count))

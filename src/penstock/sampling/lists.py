@@ -101,7 +101,10 @@ class Lists:
         self._indptr, self._indices = edges.indptr, edges.indices
         self._original = _NONE if original is None else np.asarray(original, np.int64)
         if original is not None and len(self._original) != len(edges.indptr) - 1:
-            raise PenstockError(f"{where} has {len(edges.indptr) - 1:,} lists and {len(original):,} original numbers.")
+            raise PenstockError(
+                f"{where} has {len(edges.indptr) - 1:,} lists and {len(original):,} original numbers.",
+                code="shape-mismatch",
+            )
         self._conditions, self._sums = Conditions(), np.empty(0, np.float32)
         if weight is not None:
             weights, self._sums = weights_of(edges, weight, where)
@@ -199,7 +202,9 @@ def check_typed_seeds(seeds: Mapping[str, Array], counts: Mapping[str, int]) -> 
     """Seeds by type as the kernels want them, of types that there are."""
     for name in seeds:
         if name not in counts:
-            raise PenstockError(f"There are no vertices of type {name!r} to start from: types {list(counts)}.")
+            raise PenstockError(
+                f"There are no vertices of type {name!r} to start from: types {list(counts)}.", code="unknown-name"
+            )
     return {name: check_seeds(these, counts[name], name, index_dtype(counts[name])) for name, these in seeds.items()}
 
 
@@ -209,8 +214,9 @@ def check_seeds(seeds: Array, count: int, node_type: str, dtype: np.dtype[np.sig
     if seeds.ndim != 1 or (len(seeds) and seeds.dtype.kind not in "iu"):
         raise PenstockError(
             f"Seeds of type {node_type!r} have shape {seeds.shape} and type {seeds.dtype}:"
-            " give a flat array of vertex numbers."
+            " give a flat array of vertex numbers.",
+            code="shape-mismatch",
         )
     if len(seeds) and (seeds.min() < 0 or seeds.max() >= count):
-        raise PenstockError(f"A seed of type {node_type!r} is outside 0..{count - 1}.")
+        raise PenstockError(f"A seed of type {node_type!r} is outside 0..{count - 1}.", code="id-out-of-range")
     return np.ascontiguousarray(seeds, dtype)

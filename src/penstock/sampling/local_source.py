@@ -25,9 +25,12 @@ class LocalSource:
     def __init__(self, graph: Graph, train: Array, seed: int = 0, unchecked: bool = False) -> None:
         """`unchecked`: whether a partition folder that the sampler names is opened without a check of its arrays."""
         if not graph.edges:
-            raise PenstockError(f"Graph {graph.name!r} has no edges to sample.")
+            raise PenstockError(f"Graph {graph.name!r} has no edges to sample.", code="missing-data")
         if graph.is_part:
-            raise PenstockError(f"Graph {graph.name!r} is one part of a larger graph: sample the whole graph.")
+            raise PenstockError(
+                f"Graph {graph.name!r} is one part of a larger graph: sample the whole graph.",
+                code="whole-graph-needed",
+            )
         check_graph(graph)
         self._graph, self._train, self._seed, self._unchecked = graph, train, seed, unchecked
 
@@ -69,7 +72,10 @@ class LocalSource:
     def without(self, absent: Mapping[EdgeType, Absent]) -> Self:
         """A local graph has its held-out edges removed before it is sampled."""
         if absent:
-            raise PenstockError("Edges are held out of a graph in this process by removing them from it first.")
+            raise PenstockError(
+                "Edges are held out of a graph in this process by removing them from it first.",
+                code="unsupported-combination",
+            )
         return self
 
 

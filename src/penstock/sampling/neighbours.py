@@ -68,7 +68,8 @@ class NeighbourSampler:
         """
         if len(readable.counts) != 1 or len(readable.relations) != 1:
             raise PenstockError(
-                "NeighbourSampler samples graphs with one node type and one edge type: use TypedNeighbourSampler."
+                "NeighbourSampler samples graphs with one node type and one edge type: use TypedNeighbourSampler.",
+                code="unsupported-combination",
             )
         check_fanouts(fanouts)
         sampler = cls.__new__(cls)
@@ -104,7 +105,9 @@ class NeighbourSampler:
         exclusion = exclusion_of(exclude, self._count, self._count)
         limits = self._limits(times, len(seeds))
         if limits is not None and places is not None and places.shape != limits.shape:
-            raise PenstockError(f"{len(seeds)} seeds have {len(places)} places: give one for every seed.")
+            raise PenstockError(
+                f"{len(seeds)} seeds have {len(places)} places: give one for every seed.", code="shape-mismatch"
+            )
         rows, blocks = self._rows.get(), list[Block]()
         rows.start(seeds)
         try:
@@ -126,7 +129,10 @@ class NeighbourSampler:
         if self._clock is not None:
             return self._clock.limits(times, seeds)
         if times is not None:
-            raise PenstockError("This sampler does not obey time: name the field with `time` when making it.")
+            raise PenstockError(
+                "This sampler does not obey time: name the field with `time` when making it.",
+                code="unsupported-combination",
+            )
         return None
 
 
@@ -142,17 +148,25 @@ def _readers(rows: Rows, limits: Array | None, exclusion: Exclusion = NOTHING, p
 
 def check_fanouts(fanouts: Sequence[int]) -> None:
     if not fanouts or any(fanout == 0 or fanout < ALL for fanout in fanouts):
-        raise PenstockError(f"Fan-outs {list(fanouts)} cannot be sampled: give positive numbers, or -1 for all.")
+        raise PenstockError(
+            f"Fan-outs {list(fanouts)} cannot be sampled: give positive numbers, or -1 for all.",
+            code="value-out-of-range",
+        )
 
 
 def _check_graph(graph: Graph, time: str | None) -> None:
     if not graph.is_homogeneous:
         if time is not None:
-            raise PenstockError("Sampling by time is for graphs with one node type and one edge type.")
+            raise PenstockError(
+                "Sampling by time is for graphs with one node type and one edge type.", code="unsupported-combination"
+            )
         raise PenstockError(
-            "NeighbourSampler samples graphs with one node type and one edge type: use TypedNeighbourSampler."
+            "NeighbourSampler samples graphs with one node type and one edge type: use TypedNeighbourSampler.",
+            code="unsupported-combination",
         )
     if not graph.edges:
-        raise PenstockError(f"Graph {graph.name!r} has no edges to sample.")
+        raise PenstockError(f"Graph {graph.name!r} has no edges to sample.", code="missing-data")
     if graph.is_part:
-        raise PenstockError(f"Graph {graph.name!r} is a part of a larger one: sample the whole.")
+        raise PenstockError(
+            f"Graph {graph.name!r} is a part of a larger one: sample the whole.", code="whole-graph-needed"
+        )

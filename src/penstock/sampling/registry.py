@@ -108,7 +108,7 @@ class SamplerEntry:
 def sampler_entry(name: str) -> SamplerEntry:
     """The entry of a sampler."""
     if name not in SAMPLERS:
-        raise PenstockError(f"No sampler is called {name!r}{nearest(name, SAMPLERS)}")
+        raise PenstockError(f"No sampler is called {name!r}{nearest(name, SAMPLERS)}", code="unknown-name")
     module, _, attribute = SAMPLERS[name].partition(":")
     entry: SamplerEntry = getattr(import_module(module), attribute)
     return entry
@@ -118,7 +118,9 @@ def check_supported(entry: SamplerEntry, wanted: Mapping[str, str]) -> None:
     """Refuse what a sampler does not support. `wanted` maps features of `FEATURES` to what the user can do instead."""
     for feature, remedy in wanted.items():
         if feature not in entry.supports:
-            raise PenstockError(f"Sampler {entry.name} does not support {FEATURES[feature]}: {remedy}.")
+            raise PenstockError(
+                f"Sampler {entry.name} does not support {FEATURES[feature]}: {remedy}.", code="unsupported-combination"
+            )
 
 
 def layer_count(options: "SamplerOptions", layers: int) -> int:
@@ -129,7 +131,8 @@ def layer_count(options: "SamplerOptions", layers: int) -> int:
     numbers = getattr(options, field)
     if layers and len(numbers) != layers:
         raise PenstockError(
-            f"layers is {layers}, and {field} has {len(numbers)} numbers ({numbers}): give one number for each layer."
+            f"layers is {layers}, and {field} has {len(numbers)} numbers ({numbers}): give one number for each layer.",
+            code="shape-mismatch",
         )
     return len(numbers)
 
@@ -138,5 +141,8 @@ def plain_fanouts(options: "SamplerOptions") -> list[int]:
     """The fan-outs of a graph with one relation, which are one number for each hop."""
     fanouts = [fanout for fanout in options.fanouts if isinstance(fanout, int)]
     if len(fanouts) < len(options.fanouts):
-        raise PenstockError("fanouts by relation are for graphs with several relations: give one number for each hop.")
+        raise PenstockError(
+            "fanouts by relation are for graphs with several relations: give one number for each hop.",
+            code="unsupported-combination",
+        )
     return fanouts

@@ -54,7 +54,9 @@ def rows_for(count: int, way: str = "auto") -> Rows:
 def check_way(way: str) -> None:
     """Refuse a way that is none of `WAYS`."""
     if way not in WAYS:
-        raise PenstockError(f"relabel={way!r} is no way to number vertices: use one of {', '.join(WAYS)}.")
+        raise PenstockError(
+            f"relabel={way!r} is no way to number vertices: use one of {', '.join(WAYS)}.", code="unknown-name"
+        )
 
 
 class DirectRows:
@@ -141,7 +143,7 @@ class PerThread(Generic[Room]):
 
 def repeated(vertex: int) -> PenstockError:
     """The complaint about a seed that is given twice."""
-    return PenstockError(f"Vertex {vertex} is twice among the seeds: give each once.")
+    return PenstockError(f"Vertex {vertex} is twice among the seeds: give each once.", code="duplicate")
 
 
 def with_room(vertices: Array, known: int, most: int) -> Array:

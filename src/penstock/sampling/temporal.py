@@ -34,12 +34,17 @@ class Clock(NamedTuple):
     def limits(self, times: Array | None, seeds: int) -> Array:
         """One time per seed, checked, in the clock's kind of numbers."""
         if times is None:
-            raise PenstockError("This sampler obeys time: give `times`, one for every seed.")
+            raise PenstockError("This sampler obeys time: give `times`, one for every seed.", code="option-missing")
         times = np.asarray(times)
         if times.shape != (seeds,) or times.dtype.kind not in "iuf":
-            raise PenstockError(f"`times` has shape {times.shape} for {seeds} seeds: give one number for every seed.")
+            raise PenstockError(
+                f"`times` has shape {times.shape} for {seeds} seeds: give one number for every seed.",
+                code="shape-mismatch",
+            )
         if times.dtype.kind == "f" and np.isnan(times).any():
-            raise PenstockError("`times` has a seed without a time (NaN): give one number for every seed.")
+            raise PenstockError(
+                "`times` has a seed without a time (NaN): give one number for every seed.", code="not-finite"
+            )
         if not self.in_whole_numbers:
             return times.astype(np.float64)
         if times.dtype.kind == "f":  # t <= time exactly when t <= its floor
@@ -58,12 +63,14 @@ def clock_of(graph: Graph, time: str) -> Clock:
         has = ", ".join(owner.fields) or "none"
         raise PenstockError(
             f"The {what} of {graph.name!r} have no field {name!r} to tell the time by (fields: {has});"
-            f" {OF_NODES}NAME names a field of the vertices, NAME one of the edges."
+            f" {OF_NODES}NAME names a field of the vertices, NAME one of the edges.",
+            code="field-missing",
         )
     times = owner.fields[name]
     if times.ndim != 1 or times.dtype.kind not in "iuf" or times.dtype == np.uint64:
         raise PenstockError(
-            f"Field {name!r} of {graph.name!r} cannot tell the time: it must hold one signed number each."
+            f"Field {name!r} of {graph.name!r} cannot tell the time: it must hold one signed number each.",
+            code="wrong-type",
         )
     if of_nodes:
         # An edge without a time is never drawn; a vertex without one could not be a seed either.

@@ -41,7 +41,9 @@ class TypedNeighbourSampler:
         relabel: str = "auto",
     ) -> None:
         if graph.is_part:
-            raise PenstockError(f"Graph {graph.name!r} is a part of a larger one: sample the whole.")
+            raise PenstockError(
+                f"Graph {graph.name!r} is a part of a larger one: sample the whole.", code="whole-graph-needed"
+            )
         check_graph(graph)
         hops, names = _hops(graph.edges, fanouts), original or {}
         check_way(relabel)
@@ -164,14 +166,16 @@ def edge_type_among(edge_types: Sequence[EdgeType], relation: Relation) -> EdgeT
         if relation in (kind, edge_key(kind)):
             return kind
     named = relation if isinstance(relation, str) else edge_key(relation)
-    raise PenstockError(f"There is no relation {named!r}: the graph has {', '.join(map(edge_key, edge_types))}.")
+    raise PenstockError(
+        f"There is no relation {named!r}: the graph has {', '.join(map(edge_key, edge_types))}.", code="unknown-name"
+    )
 
 
 def _hops(edge_types: Iterable[EdgeType], fanouts: Sequence[int | Mapping[Relation, int]]) -> list[dict[EdgeType, int]]:
     """Fan-outs of every hop by the relations that it follows."""
     edge_types = list(edge_types)
     if not fanouts:
-        raise PenstockError("There are no fan-outs to sample: give one for every hop.")
+        raise PenstockError("There are no fan-outs to sample: give one for every hop.", code="option-missing")
     return [_by_relation(edge_types, fanout) for fanout in fanouts]
 
 
@@ -183,7 +187,8 @@ def _by_relation(edge_types: list[EdgeType], fanout: int | Mapping[Relation, int
         found = dict.fromkeys(edge_types, fanout)
     if any(number < ALL for number in found.values()) or not any(found.values()):
         raise PenstockError(
-            f"Fan-out {fanout} cannot be sampled: give positive numbers, -1 for all or, in part, 0 for none."
+            f"Fan-out {fanout} cannot be sampled: give positive numbers, -1 for all or, in part, 0 for none.",
+            code="value-out-of-range",
         )
     return {kind: number for kind, number in found.items() if number}
 
@@ -199,7 +204,10 @@ def _build(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler |
         fanouts, lists = plain_fanouts(options), source.lists(options)
         return NeighbourSampler.over(lists.readable, fanouts, settings.totals, clock=lists.clock)
     if options.time is not None:
-        raise PenstockError("Sampling by time is for graphs with one node and edge type: leave out `time`.")
+        raise PenstockError(
+            "Sampling by time is for graphs with one node and edge type: leave out `time`.",
+            code="unsupported-combination",
+        )
     by_relation: list[int | Mapping[Relation, int]] = [
         dict(fanout.items()) if isinstance(fanout, dict) else fanout for fanout in options.fanouts
     ]

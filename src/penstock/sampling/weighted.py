@@ -24,10 +24,14 @@ def weights_of(edges: EdgeSet, field: str, where: str) -> tuple[Array, Array]:
     """The weights of the edges and the sum of each list's, checked: one finite number, not negative, an edge."""
     if field not in edges.fields:
         has = ", ".join(edges.fields) or "none"
-        raise PenstockError(f"The edges of {where} have no field {field!r} to weigh them by (fields: {has}).")
+        raise PenstockError(
+            f"The edges of {where} have no field {field!r} to weigh them by (fields: {has}).", code="field-missing"
+        )
     weights = edges.fields[field]
     if weights.ndim != 1 or weights.dtype.kind not in "iuf":
-        raise PenstockError(f"Field {field!r} of {where} cannot weigh edges: it must hold one number an edge.")
+        raise PenstockError(
+            f"Field {field!r} of {where} cannot weigh edges: it must hold one number an edge.", code="wrong-type"
+        )
     sums = np.empty(len(edges.indptr) - 1, np.float32)
     bad = _sum_lists(edges.indptr, weights, sums)
     if bad >= 0:
@@ -35,10 +39,14 @@ def weights_of(edges: EdgeSet, field: str, where: str) -> tuple[Array, Array]:
         wrong = int(np.count_nonzero(~((weights >= 0) & (weights < np.inf))))
         raise PenstockError(
             f"Field {field!r} of {where} has {wrong:,} weights that are NaN, infinite or negative, first {weights[bad]}"
-            f" at edge {bad}: weights must be finite and not negative; 0 leaves an edge out."
+            f" at edge {bad}: weights must be finite and not negative; 0 leaves an edge out.",
+            code="not-finite",
         )
     if not np.isfinite(sums).all():
-        raise PenstockError(f"The weights {field!r} of {where} add up beyond float32: divide them by a constant.")
+        raise PenstockError(
+            f"The weights {field!r} of {where} add up beyond float32: divide them by a constant.",
+            code="value-out-of-range",
+        )
     return weights, sums
 
 

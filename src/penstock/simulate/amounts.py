@@ -42,7 +42,8 @@ class Quantiles:
         values = np.sort(np.asarray(sample, np.float64))
         if len(values) == 0 or not np.isfinite(values).all() or values[0] < 0 or values[-1] <= 0:
             raise PenstockError(
-                "A measured sample must hold finite numbers, none below 0 and one above: profile again."
+                "A measured sample must hold finite numbers, none below 0 and one above: profile again.",
+                code="value-out-of-range",
             )
         # Straight lines between sorted values have this mean, not that of the values themselves.
         mean = values.mean() if len(values) == 1 else float(np.mean((values[1:] + values[:-1]) / 2))
@@ -62,7 +63,9 @@ class PeakToMean:
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.ratio) and self.ratio >= 1):
-            raise PenstockError(f"A peak-to-mean ratio of {self.ratio:g} cannot be: give 1 or more.")
+            raise PenstockError(
+                f"A peak-to-mean ratio of {self.ratio:g} cannot be: give 1 or more.", code="value-out-of-range"
+            )
 
     def factors(self, uniform: Array) -> Array:
         """Factors in [0, ratio]."""
@@ -77,7 +80,9 @@ def draw_amounts(
     An amount depends on the seed, the iteration and the item's number alone.
     """
     if iterations < 1:
-        raise PenstockError(f"{iterations} iterations cannot be simulated: ask for at least 1.")
+        raise PenstockError(
+            f"{iterations} iterations cannot be simulated: ask for at least 1.", code="value-out-of-range"
+        )
     kinds = [*load.task_kinds, *load.flow_kinds]
     means = np.concatenate([load.task_seconds, load.flow_bytes])
     out = np.repeat(means[None, :], iterations, axis=0)
@@ -86,7 +91,8 @@ def draw_amounts(
         items = np.flatnonzero(np.array(kinds) == kind)
         if len(items) == 0:
             raise PenstockError(
-                f"No task or flow of the workload is of kind {kind!r}{nearest(kind, sorted(set(kinds)))}"
+                f"No task or flow of the workload is of kind {kind!r}{nearest(kind, sorted(set(kinds)))}",
+                code="unknown-name",
             )
         if not isinstance(spread, Constant):
             out[:, items] *= spread.factors(_uniform(key, iterations, items))

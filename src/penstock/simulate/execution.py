@@ -57,7 +57,8 @@ class Executor:
             room = int(numbers[CHANGES])
         if numbers[DONE] != iterations * (case.shape.tasks + case.shape.flows):
             raise PenstockError(
-                "The simulation stopped before everything had run: some item waits for a later iteration."
+                "The simulation stopped before everything had run: some item waits for a later iteration.",
+                code="unexpected-failure",
             )
         record = record._replace(changes=record.changes[: numbers[CHANGES]])
         return Execution(float(self._scratch.clock[0]), int(numbers[TIMED]), record)

@@ -38,12 +38,20 @@ class GnnJob:
     def __post_init__(self) -> None:
         for name, least in (("stores", 1), ("workers", 1), ("samplers_per_worker", 1), ("servers", 0)):
             if getattr(self, name) < least:
-                raise PenstockError(f"A GNN job has {getattr(self, name)} {name}: give at least {least}.")
+                raise PenstockError(
+                    f"A GNN job has {getattr(self, name)} {name}: give at least {least}.", code="value-out-of-range"
+                )
         if self.prefetch is not None and self.prefetch < 1:
-            raise PenstockError(f"A prefetch of {self.prefetch} iterations would stop the job: give 1 or more.")
+            raise PenstockError(
+                f"A prefetch of {self.prefetch} iterations would stop the job: give 1 or more.",
+                code="value-out-of-range",
+            )
         unknown = set(self.resources) - {"store", "sampler", "worker", "server", "ring"}
         if unknown:
-            raise PenstockError(f"No task of a GNN job is a {min(unknown)!r}: use store, sampler, worker or server.")
+            raise PenstockError(
+                f"No task of a GNN job is a {min(unknown)!r}: use store, sampler, worker or server.",
+                code="unknown-name",
+            )
 
 
 def gnn_workload(job: GnnJob, name: str = "job") -> Workload:
@@ -147,11 +155,13 @@ def _pull_shares(job: GnnJob) -> Array:
     shares = np.asarray(job.near_stores, np.float64)
     if shares.shape != (samplers, job.stores) or not (np.isfinite(shares).all() and (shares >= 0).all()):
         raise PenstockError(
-            f"near_stores has shape {shares.shape}: give {samplers} samplers' shares of {job.stores} stores, 0 or more."
+            f"near_stores has shape {shares.shape}: give {samplers} x {job.stores} shares of 0 or more.",
+            code="shape-mismatch",
         )
     totals = shares.sum(axis=1, keepdims=True)
     if (totals == 0).any():
         raise PenstockError(
-            f"Sampler {int(np.flatnonzero(totals == 0)[0])} of near_stores pulls from no store: give it a share."
+            f"Sampler {int(np.flatnonzero(totals == 0)[0])} of near_stores pulls from no store: give it a share.",
+            code="value-out-of-range",
         )
     return np.asarray(shares / totals)

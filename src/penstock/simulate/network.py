@@ -26,23 +26,28 @@ class Network:
     def __post_init__(self) -> None:
         size = len(self.machines)
         if size == 0:
-            raise PenstockError("The network has no machines: give at least one.")
+            raise PenstockError("The network has no machines: give at least one.", code="missing-data")
         if len(set(self.machines)) != size:
-            raise PenstockError("Two machines of the network have one name: give each its own.")
+            raise PenstockError("Two machines of the network have one name: give each its own.", code="duplicate")
         if len(self.capacities) != len(self.link_names) or len(self.path_starts) != size * size + 1:
-            raise PenstockError("The network's arrays do not fit its machines and links: build it with star or racks.")
+            raise PenstockError(
+                "The network's arrays do not fit its machines and links: build it with star or racks.",
+                code="shape-mismatch",
+            )
         bad = np.flatnonzero(~(np.isfinite(self.capacities) & (self.capacities > 0)))
         if len(bad):
             raise PenstockError(
                 f"Link {self.link_names[bad[0]]} has a rate of {self.capacities[bad[0]]:g} bytes/s:"
-                " give a finite rate above 0."
+                " give a finite rate above 0.",
+                code="value-out-of-range",
             )
         empty = np.flatnonzero(np.diff(self.path_starts) == 0)
         cut = empty[empty // size != empty % size]
         if len(cut):
             source, target = divmod(int(cut[0]), size)
             raise PenstockError(
-                f"No link leads from {self.machines[source]} to {self.machines[target]}: give every pair a path."
+                f"No link leads from {self.machines[source]} to {self.machines[target]}: give every pair a path.",
+                code="missing-data",
             )
 
     def path(self, source: int, target: int) -> Array:
@@ -53,7 +58,9 @@ class Network:
     def machine(self, name: str) -> int:
         """A machine's number."""
         if name not in self.machines:
-            raise PenstockError(f"No machine is called {name!r}: the network has {', '.join(self.machines)}.")
+            raise PenstockError(
+                f"No machine is called {name!r}: the network has {', '.join(self.machines)}.", code="unknown-name"
+            )
         return self.machines.index(name)
 
 
@@ -81,10 +88,14 @@ def racks(
     if len(outgoing) != size or len(rack_of) != size:
         raise PenstockError(
             f"The network has {size} incoming rates, {len(outgoing)} outgoing rates and {len(rack_of)} racks' numbers:"
-            " give one of each for every machine."
+            " give one of each for every machine.",
+            code="shape-mismatch",
         )
     if not oversubscription > 0:
-        raise PenstockError(f"An oversubscription of {oversubscription:g} is no ratio: give a number above 0.")
+        raise PenstockError(
+            f"An oversubscription of {oversubscription:g} is no ratio: give a number above 0.",
+            code="value-out-of-range",
+        )
     names = tuple(machines) if machines is not None else tuple(f"m{number}" for number in range(size))
     labels = list(dict.fromkeys(rack_of))
     rack = np.array([labels.index(label) for label in rack_of], np.int64)

@@ -82,7 +82,8 @@ def _check_size(load: Workload, count: int) -> None:
     if count * load.items > _MOST_ITEMS:
         raise PenstockError(
             f"{count:,} iterations of {load.items:,} tasks and flows are more than {_MOST_ITEMS:,} in all:"
-            " ask for fewer with --iterations."
+            " ask for fewer with --iterations.",
+            code="too-large",
         )
 
 
@@ -145,7 +146,7 @@ def _placed(load: Workload, job: GnnDocument, machines: Sequence[str], name: str
         _known(key, choosable, "task or kind of task", where)
         listed = [given] if isinstance(given, str) else given
         if not listed:
-            raise PenstockError(f"{key} has an empty list in {where}: name at least one machine.")
+            raise PenstockError(f"{key} has an empty list in {where}: name at least one machine.", code="missing-data")
         named[key] = [_known(each, places, "machine", where) for each in listed]
     kinds = np.array(load.task_kinds)
     # A worker's samplers follow it in the list of tasks.
@@ -188,11 +189,12 @@ def _check_resources(load: Workload, placement: Array, machines: Sequence[Machin
             if amount > there * (1 + 1e-9):
                 raise PenstockError(
                     f"{machine.name} lacks {amount - there:g} {resource}: its tasks hold {amount:g} and it has"
-                    f" {there:g}; move some, or give it more."
+                    f" {there:g}; move some, or give it more.",
+                    code="infeasible",
                 )
 
 
 def _known(name: str, known: Mapping[str, Value], what: str, where: str) -> Value:
     if name not in known:
-        raise PenstockError(f"No {what} is called {name!r} (in {where}){nearest(name, known)}")
+        raise PenstockError(f"No {what} is called {name!r} (in {where}){nearest(name, known)}", code="unknown-name")
     return known[name]

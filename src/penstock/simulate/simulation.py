@@ -94,9 +94,12 @@ def with_queues(simulator: Simulator, placement: Array, queues: int) -> Simulato
     """
     policy = simulator.policy
     if policy.family != PRIORITY:
-        raise PenstockError(f"Policy {policy.name} orders nothing by priority: queues are for those that do.")
+        raise PenstockError(
+            f"Policy {policy.name} orders nothing by priority: queues are for those that do.",
+            code="unsupported-combination",
+        )
     if queues < 1:
-        raise PenstockError(f"{queues} queues carry nothing: give at least 1.")
+        raise PenstockError(f"{queues} queues carry nothing: give at least 1.", code="value-out-of-range")
     case = simulator.case(placement)
     check_coflows(case)
     orders = [policy.terms(case).rank] if policy.orders is None else policy.orders(case)
@@ -119,7 +122,9 @@ def _checked_speeds(speeds: Array | None, machines: int) -> Array:
         return np.ones(machines)
     out = np.asarray(speeds, np.float64)
     if out.shape != (machines,) or not (np.isfinite(out).all() and (out > 0).all()):
-        raise PenstockError(f"The speeds must be {machines} finite numbers above 0, one for each machine.")
+        raise PenstockError(
+            f"The speeds must be {machines} finite numbers above 0, one for each machine.", code="shape-mismatch"
+        )
     return out
 
 
@@ -128,8 +133,11 @@ def _check_amounts(load: Workload, amounts: Amounts) -> None:
     if seconds.shape[1:] != (load.tasks,) or sizes.shape != (len(seconds), load.flows) or len(seconds) == 0:
         raise PenstockError(
             f"The amounts are {seconds.shape} seconds and {sizes.shape} bytes where the workload has {load.tasks} tasks"
-            f" and {load.flows} flows: draw them for this workload."
+            f" and {load.flows} flows: draw them for this workload.",
+            code="shape-mismatch",
         )
     for values in amounts:
         if not (np.isfinite(values).all() and (values >= 0).all()):
-            raise PenstockError("The amounts hold a number that is negative or not finite: draw them again.")
+            raise PenstockError(
+                "The amounts hold a number that is negative or not finite: draw them again.", code="value-out-of-range"
+            )

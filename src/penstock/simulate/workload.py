@@ -60,7 +60,8 @@ class Workload:
             chain = " -> ".join(self.item_name(item) for item in [*cycle, cycle[0]])
             raise PenstockError(
                 f"The workload waits for itself within one iteration ({chain}):"
-                " take a dependency out, or give one a lag."
+                " take a dependency out, or give one a lag.",
+                code="invalid-document",
             )
 
     @property
@@ -86,7 +87,8 @@ class Workload:
         """Numbers of the tasks of a kind, ascending."""
         if kind not in self.task_kinds:
             raise PenstockError(
-                f"The workload has no task of kind {kind!r}{nearest(kind, sorted(set(self.task_kinds)))}"
+                f"The workload has no task of kind {kind!r}{nearest(kind, sorted(set(self.task_kinds)))}",
+                code="unknown-name",
             )
         return np.flatnonzero(np.array(self.task_kinds) == kind).astype(np.int32)
 
@@ -94,14 +96,16 @@ class Workload:
         """A placement (machine of every task) after a check, with every task beside the one it belongs to, int32."""
         if len(placement) != self.tasks:
             raise PenstockError(
-                f"The placement has {len(placement)} tasks, the workload {self.tasks}: place each once."
+                f"The placement has {len(placement)} tasks, the workload {self.tasks}: place each once.",
+                code="shape-mismatch",
             )
         out = np.asarray(placement, np.int32)[self.beside]
         bad = np.flatnonzero((out < 0) | (out >= machines))
         if len(bad):
             raise PenstockError(
                 f"{self.task_names[bad[0]]} is placed on machine {out[bad[0]]}, but there are 0 to {machines - 1}:"
-                " name one of these."
+                " name one of these.",
+                code="id-out-of-range",
             )
         return out
 
@@ -119,7 +123,7 @@ class Workload:
 def merge(workloads: Mapping[str, Workload]) -> Workload:
     """Several jobs as one workload: names become `job/name`, coflows stay apart, nothing waits across jobs."""
     if not workloads:
-        raise PenstockError("There is no workload to merge: give at least one job.")
+        raise PenstockError("There is no workload to merge: give at least one job.", code="missing-data")
     parts = list(workloads.values())
     first_task = _offsets([part.tasks for part in parts])
     first_flow = _offsets([part.flows for part in parts])
@@ -174,7 +178,7 @@ def _offsets(counts: list[int]) -> list[int]:
 def _check_lengths(load: Workload) -> None:
     tasks, flows = load.tasks, load.flows
     if tasks == 0:
-        raise PenstockError("The workload has no tasks: give it at least one.")
+        raise PenstockError("The workload has no tasks: give it at least one.", code="missing-data")
     wanted = {
         "task_kinds": tasks,
         "task_seconds": tasks,
@@ -189,17 +193,21 @@ def _check_lengths(load: Workload) -> None:
         if each.name in wanted and len(getattr(load, each.name)) != wanted[each.name]:
             raise PenstockError(
                 f"The workload's {each.name} has {len(getattr(load, each.name))} entries where "
-                f"{wanted[each.name]} are needed: give one for each."
+                f"{wanted[each.name]} are needed: give one for each.",
+                code="shape-mismatch",
             )
     for name, held in load.resources.items():
         if len(held) != tasks or not (np.isfinite(held).all() and (held >= 0).all()):
             raise PenstockError(
-                f"The workload's resource {name!r} must give each of {tasks} tasks an amount of 0 or more."
+                f"The workload's resource {name!r} must give each of {tasks} tasks an amount of 0 or more.",
+                code="shape-mismatch",
             )
     names = [*load.task_names, *load.flow_names]
     if len(set(names)) != len(names):
         twice = next(name for name, count in Counter(names).items() if count > 1)
-        raise PenstockError(f"Two items of the workload are called {twice!r}: give each a name of its own.")
+        raise PenstockError(
+            f"Two items of the workload are called {twice!r}: give each a name of its own.", code="duplicate"
+        )
 
 
 def _check_numbers(load: Workload) -> None:
@@ -210,7 +218,8 @@ def _check_numbers(load: Workload) -> None:
         bad = np.flatnonzero(~(np.isfinite(amounts) & (amounts >= 0)))
         if len(bad):
             raise PenstockError(
-                f"{names[bad[0]]} of the workload has {amounts[bad[0]]:g} {what}: give a finite number, 0 or more."
+                f"{names[bad[0]]} of the workload has {amounts[bad[0]]:g} {what}: give a finite number, 0 or more.",
+                code="value-out-of-range",
             )
     for what, numbers, bound in (
         ("job", load.task_jobs, len(load.job_names)),
@@ -223,13 +232,17 @@ def _check_numbers(load: Workload) -> None:
         bad = np.flatnonzero((numbers < 0) | (numbers >= bound))
         if len(bad):
             raise PenstockError(
-                f"The workload names {what} {numbers[bad[0]]}, but has 0 to {bound - 1}: mend the number."
+                f"The workload names {what} {numbers[bad[0]]}, but has 0 to {bound - 1}: mend the number.",
+                code="id-out-of-range",
             )
     if (load.coflows < 0).any():
-        raise PenstockError("The workload has a coflow with a negative number: number coflows from 0.")
+        raise PenstockError(
+            "The workload has a coflow with a negative number: number coflows from 0.", code="value-out-of-range"
+        )
     early = np.flatnonzero(load.lags < 0)
     if len(early):
         before, after = (load.item_name(int(items[early[0]])) for items in (load.before, load.after))
         raise PenstockError(
-            f"{after} waits for {before} with a lag of {load.lags[early[0]]} iterations: give a lag of 0 or more."
+            f"{after} waits for {before} with a lag of {load.lags[early[0]]} iterations: give a lag of 0 or more.",
+            code="value-out-of-range",
         )

@@ -68,7 +68,10 @@ class EmbeddingTable:
     def push(self, ids: Array, gradients: Array) -> None:
         """One optimiser step on the rows `ids`, all different."""
         if gradients.shape != (len(ids), self.rows.shape[1]):
-            raise PenstockError(f"Gradients of shape {gradients.shape} do not fit {len(ids)} rows of {self.name!r}.")
+            raise PenstockError(
+                f"Gradients of shape {gradients.shape} do not fit {len(ids)} rows of {self.name!r}.",
+                code="shape-mismatch",
+            )
         self.steps += 1
         table = [self.rows, *self.moments, *self._last]
         learn_rows(self.optimiser, self.rate, self.steps, table, ids, gradients, self._decay)
@@ -83,7 +86,8 @@ class EmbeddingTable:
         for own, stored in zip([self.rows, *self.moments], self._stored(state), strict=True):
             if not isinstance(stored, np.ndarray) or stored.shape != own.shape:
                 raise PenstockError(
-                    f"The checkpoint's embeddings of {self.name!r} are of another shape than the graph's."
+                    f"The checkpoint's embeddings of {self.name!r} are of another shape than the graph's.",
+                    code="mismatched-inputs",
                 )
             own[...] = stored
         self.steps = int(state["steps"])
@@ -100,14 +104,18 @@ class EmbeddingTable:
     def _stored(self, state: dict[str, Array | int]) -> list[Array | int]:
         names = ["rows", *(f"moment{i}" for i in range(len(self.moments)))]
         if missing := {"steps", *names} - set(state):
-            raise PenstockError(f"The checkpoint lacks {sorted(missing)} of the embeddings of {self.name!r}.")
+            raise PenstockError(
+                f"The checkpoint lacks {sorted(missing)} of the embeddings of {self.name!r}.", code="mismatched-inputs"
+            )
         return [state[name] for name in names]
 
 
 def check_optimiser(optimiser: str) -> None:
     """Refuse one that embeddings are not trained with."""
     if optimiser not in MOMENTS:
-        raise PenstockError(f"Embeddings cannot be trained with {optimiser!r}: choose adam or adagrad.")
+        raise PenstockError(
+            f"Embeddings cannot be trained with {optimiser!r}: choose adam or adagrad.", code="unknown-name"
+        )
 
 
 def draw_rows(name: str, seed: int, names: Array | None, out: Array) -> None:
@@ -115,7 +123,7 @@ def draw_rows(name: str, seed: int, names: Array | None, out: Array) -> None:
     if names is None:
         names = np.arange(len(out))
     if len(names) != len(out):
-        raise PenstockError(f"There are {len(names):,} names for {len(out):,} rows of {name!r}.")
+        raise PenstockError(f"There are {len(names):,} names for {len(out):,} rows of {name!r}.", code="shape-mismatch")
     if out.size:
         _draw(key_of(seed, f"embedding/{name}"), names, 1 / np.sqrt(out.shape[1]), out)
 

@@ -25,7 +25,7 @@ def rows_in_file(path: Path, shape: tuple[int, int]) -> Array:
             )
     except OSError as error:
         raise PenstockError(
-            f"{path} cannot hold {size / 1e6:,.0f} MB ({error.strerror or error}): free space."
+            f"{path} cannot hold {size / 1e6:,.0f} MB ({error.strerror or error}): free space.", code="write-failed"
         ) from error
 
 
@@ -41,7 +41,8 @@ def passing_rows(shape: tuple[int, int], in_memory: int, folder: Path | None) ->
     except OSError as error:
         where = folder or tempfile.gettempdir()
         raise PenstockError(
-            f"A field of {size / 1e6:,.0f} MB does not fit in {where} ({error.strerror or error}): free space."
+            f"A field of {size / 1e6:,.0f} MB does not fit in {where} ({error.strerror or error}): free space.",
+            code="write-failed",
         ) from error
 
 

@@ -60,14 +60,17 @@ class LocalStore:
         if field not in self.fields:
             near = difflib.get_close_matches(field, self.fields, 1)
             hint = f": did you mean {near[0]!r}?" if near else f" (there are: {', '.join(self.fields) or 'none'})."
-            raise PenstockError(f"There is no field {field!r}{hint}")
+            raise PenstockError(f"There is no field {field!r}{hint}", code="field-missing")
         return self.fields[field]
 
     def writable(self, field: str) -> Array:
         """The whole field, if it may be written to."""
         table = self.table(field)
         if not table.flags.writeable:
-            raise PenstockError(f"Field {field!r} is mapped read-only from its graph folder and cannot be pushed to.")
+            raise PenstockError(
+                f"Field {field!r} is mapped read-only from its graph folder and cannot be pushed to.",
+                code="not-permitted",
+            )
         return table
 
 

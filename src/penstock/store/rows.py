@@ -21,7 +21,9 @@ def gather_rows(table: Array, ids: Array, out: Array | None = None, span: Span |
     if out is None:
         out = np.empty(shape, table.dtype)
     elif out.shape != shape or out.dtype != table.dtype:
-        raise PenstockError(f"Rows of {table.dtype} {shape[1:]} do not fit a buffer of {out.dtype} {out.shape}.")
+        raise PenstockError(
+            f"Rows of {table.dtype} {shape[1:]} do not fit a buffer of {out.dtype} {out.shape}.", code="shape-mismatch"
+        )
     if out.size and not _gather(*_words(table, out, span), ids):
         raise outside(table)
     if not out.size:
@@ -53,16 +55,21 @@ def span_of(columns: slice | None, row_shape: tuple[int, ...]) -> Span | None:
     if columns is None:
         return None
     if len(row_shape) != 1:
-        raise PenstockError(f"Columns can be chosen of rows of numbers, not of rows of shape {row_shape}.")
+        raise PenstockError(
+            f"Columns can be chosen of rows of numbers, not of rows of shape {row_shape}.", code="shape-mismatch"
+        )
     first, last, step = columns.indices(row_shape[0])
     if step != 1:
-        raise PenstockError(f"Columns are taken one after the other, not in steps of {step}: leave the step out.")
+        raise PenstockError(
+            f"Columns are taken one after the other, not in steps of {step}: leave the step out.",
+            code="value-out-of-range",
+        )
     return first, max(first, last)
 
 
 def outside(table: Array) -> PenstockError:
     """What to say of a row number that is none."""
-    return PenstockError(f"A row asked for is outside 0..{len(table) - 1}.")
+    return PenstockError(f"A row asked for is outside 0..{len(table) - 1}.", code="id-out-of-range")
 
 
 def _words(table: Array, out: Array, span: Span | None) -> tuple[Array, int, Array]:
@@ -71,7 +78,9 @@ def _words(table: Array, out: Array, span: Span | None) -> tuple[Array, int, Arr
     row = math.prod(table.shape[1:])
     first, last = (0, row) if span is None else span
     if not (table.flags.c_contiguous and out.flags.c_contiguous):
-        raise PenstockError("A table whose rows do not lie one after the other cannot be gathered from: copy it.")
+        raise PenstockError(
+            "A table whose rows do not lie one after the other cannot be gathered from: copy it.", code="wrong-type"
+        )
     size = table.itemsize
     common = math.gcd(row * size, first * size, (last - first) * size)
     word = next(word for word in (np.uint64, np.uint32, np.uint8) if common % np.dtype(word).itemsize == 0)

@@ -49,7 +49,8 @@ class Checkpoints:
             kept = f"the last good one is {last[-1].name}" if last else "there is none before it"
             raise PenstockError(
                 f"Checkpoint {path} could not be written: {error.__cause__.strerror or error}; {kept}."
-                f" Free space, then go on with `penstock train --resume {self._folder.parent}`."
+                f" Free space, then go on with `penstock train --resume {self._folder.parent}`.",
+                code="write-failed",
             ) from error
 
 
@@ -104,8 +105,10 @@ def _newest_whole(folder: Path) -> tuple[Checkpoint, list[tuple[Path, DamagedSta
         except DamagedState as error:
             damaged.append((file, error))
     if damaged:
-        raise PenstockError(f"{damaged[0][1]}, and no older checkpoint is whole: start the run anew.")
-    raise PenstockError(f"{folder.parent} has no checkpoint to go on from: start the run anew.")
+        raise PenstockError(
+            f"{damaged[0][1]}, and no older checkpoint is whole: start the run anew.", code="damaged-file"
+        )
+    raise PenstockError(f"{folder.parent} has no checkpoint to go on from: start the run anew.", code="file-not-found")
 
 
 def _best_file(folder: Path, epoch: int) -> Path:

@@ -21,7 +21,9 @@ def open_data(options: DataOptions) -> Graph:
     """The graph of a job, with reverse relations where asked for."""
     if options.graph.endswith(IN_MEMORY):
         name = options.graph.removesuffix(IN_MEMORY)
-        raise PenstockError(f"The run's graph {name!r} was only in memory: give it again, or a folder it is in.")
+        raise PenstockError(
+            f"The run's graph {name!r} was only in memory: give it again, or a folder it is in.", code="graph-not-found"
+        )
     chosen: dict[str, Any] = {"split": options.split_number} if options.split_number else {}
     return prepared(load(options.graph, **chosen), options)
 
@@ -29,7 +31,10 @@ def open_data(options: DataOptions) -> Graph:
 def prepared(graph: Graph, options: DataOptions) -> Graph:
     """An opened graph as the job wants it."""
     if graph.is_part:
-        raise PenstockError(f"{graph.path or graph.name} is one part of a cut graph: train on the whole graph.")
+        raise PenstockError(
+            f"{graph.path or graph.name} is one part of a cut graph: train on the whole graph.",
+            code="whole-graph-needed",
+        )
     if options.unchecked:
         trust_graph(graph)
     check_graph(graph)
@@ -71,7 +76,8 @@ def choose_task(graph: Graph, options: DataOptions) -> Task:
         return "edge-classification"
     if options.label != DataOptions.model_fields["label"].default:
         raise PenstockError(
-            f"Neither vertices nor edges have a field {options.label!r} to learn: set `label` or `task`."
+            f"Neither vertices nor edges have a field {options.label!r} to learn: set `label` or `task`.",
+            code="field-missing",
         )
     return "link-prediction"
 
@@ -82,13 +88,15 @@ def choose_edge_type(graph: Graph, options: DataOptions, field: str | None) -> E
     if options.edge_type is not None:
         if options.edge_type not in kinds:
             hint = nearest(options.edge_type, kinds)
-            raise PenstockError(f"edge_type {options.edge_type!r} is not in the graph{hint}")
+            raise PenstockError(f"edge_type {options.edge_type!r} is not in the graph{hint}", code="unknown-name")
         return kinds[options.edge_type]
     fit = [kind for kind, edges in graph.edges.items() if (field in edges.fields if field else edges.held_out)]
     fit = fit or ([] if field else list(graph.edges))
     if len(fit) != 1:
         what = f"a field {field!r}" if field else "edges to predict"
-        raise PenstockError(f"{len(fit)} edge types have {what}: name one with edge_type ({', '.join(kinds)}).")
+        raise PenstockError(
+            f"{len(fit)} edge types have {what}: name one with edge_type ({', '.join(kinds)}).", code="option-missing"
+        )
     return fit[0]
 
 

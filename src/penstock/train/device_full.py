@@ -16,6 +16,9 @@ INFERENCE = "lower inference_mb or hidden, or use a device with more memory"
 class DeviceFull(PenstockError):  # noqa: N818
     """What was asked for does not fit the device."""
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="out-of-memory")
+
 
 @contextmanager
 def device_memory(where: Callable[[], str], mend: str) -> Iterator[None]:

@@ -117,15 +117,22 @@ class Inputs:
     def restore(self, state: dict[str, Any]) -> None:
         """The tables from a checkpoint."""
         if not isinstance(state, dict) or not all(isinstance(table, dict) for table in state.values()):
-            raise PenstockError("The checkpoint has no embeddings where they should be: use the checkpoint before it.")
+            raise PenstockError(
+                "The checkpoint has no embeddings where they should be: use the checkpoint before it.",
+                code="damaged-file",
+            )
         if set(state) != set(self.tables):
             raise PenstockError(
-                "The checkpoint has embeddings for other node types than the graph: name the run's graph."
+                "The checkpoint has embeddings for other node types than the graph: name the run's graph.",
+                code="mismatched-inputs",
             )
         for name, table in self.tables.items():
             steps = state[name].get("steps")
             if type(steps) is not int or steps < 0:
-                raise PenstockError(f"The checkpoint's embeddings of {name!r} have had {steps!r} steps: use another.")
+                raise PenstockError(
+                    f"The checkpoint's embeddings of {name!r} have had {steps!r} steps: use another.",
+                    code="damaged-file",
+                )
             table.restore(state[name])
 
     def _width(self, graph: Graph, name: str, job: Job) -> int:
@@ -134,7 +141,8 @@ class Inputs:
         x = graph.nodes[name].fields[job.features]
         if x.ndim != 2 or x.dtype.kind not in "biuf":
             raise PenstockError(
-                f"Features {job.features!r} of {name!r} are {x.dtype} {x.shape}: give a row of numbers each."
+                f"Features {job.features!r} of {name!r} are {x.dtype} {x.shape}: give a row of numbers each.",
+                code="wrong-type",
             )
         return int(x.shape[1])
 
@@ -159,7 +167,7 @@ def types_with(field: str, known: Mapping[str, Iterable[str]]) -> set[str]:
     if not having and field != DataOptions.model_fields["features"].default:
         others = sorted({each for fields in known.values() for each in fields})
         hint = nearest(field, others) if others else ": leave out `features`, and embeddings are learned."
-        raise PenstockError(f"No vertices have features {field!r}{hint}")
+        raise PenstockError(f"No vertices have features {field!r}{hint}", code="field-missing")
     return having
 
 

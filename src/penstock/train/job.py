@@ -100,11 +100,11 @@ def make_job(fields: dict[str, Any], where: str = "the job") -> Job:
         if name not in Job.model_fields:
             close = get_close_matches(str(name), Job.model_fields, 1, 0.5)
             hint = f"did you mean {close[0]!r}?" if close else "docs/job.md lists them all."
-            raise PenstockError(f"{where} has an unknown field {name!r}: {hint}")
+            raise PenstockError(f"{where} has an unknown field {name!r}: {hint}", code="unknown-name")
     try:
         return Job.model_validate(fields)
     except ValidationError as error:
-        raise PenstockError(f"{where}: {first_problem(error)}.") from None
+        raise PenstockError(f"{where}: {first_problem(error)}.", code="invalid-document") from None
 
 
 def job_defaults() -> dict[str, Any]:

@@ -41,11 +41,13 @@ class Labelled:
         if len(unknown):
             raise PenstockError(
                 f"{len(unknown):,} vertices of split {split!r} have no label {self.field!r} that is known, first"
-                f" {unknown[0]}: take them out of the split, or label them."
+                f" {unknown[0]}: take them out of the split, or label them.",
+                code="missing-data",
             )
         if self.multi_label and not np.isin(self.labels[rows], (0, 1)).all():
             raise PenstockError(
-                f"Labels {self.field!r} of split {split!r} are not all 0 or 1: a column says yes or no."
+                f"Labels {self.field!r} of split {split!r} are not all 0 or 1: a column says yes or no.",
+                code="value-out-of-range",
             )
 
 
@@ -56,7 +58,10 @@ def labelled_vertices(graph: Graph, options: DataOptions, task: Task) -> Labelle
     labels = _column(nodes.fields[options.label])
     multi = labels.ndim == 2
     if multi and task == "node-regression":
-        raise PenstockError(f"Labels {options.label!r} are {labels.shape[1]} numbers a vertex: regression learns one.")
+        raise PenstockError(
+            f"Labels {options.label!r} are {labels.shape[1]} numbers a vertex: regression learns one.",
+            code="unsupported-combination",
+        )
     found = Labelled(node_type, labels, {}, task, 0, multi, options.label)
     if task == "node-classification":
         found.classes = labels.shape[1] if multi else _count_classes(labels, options.label)
@@ -64,7 +69,9 @@ def labelled_vertices(graph: Graph, options: DataOptions, task: Task) -> Labelle
         found.words = None if multi else nodes.categories.get(options.label)
     found.splits = _splits(nodes, found, options)
     if len(found.splits["train"]) == 0:
-        raise PenstockError(f"The training split of {node_type!r} is empty: give the graph one, or set `split`.")
+        raise PenstockError(
+            f"The training split of {node_type!r} is empty: give the graph one, or set `split`.", code="split-missing"
+        )
     for split in found.splits:
         found.check_known(split)
     return found
@@ -73,7 +80,10 @@ def labelled_vertices(graph: Graph, options: DataOptions, task: Task) -> Labelle
 def vertices_to_judge(graph: Graph, options: DataOptions, learned: LearnedLabels) -> Labelled:
     """The vertices that a trained model is used on, with what labels and splits they have."""
     if learned.type not in graph.nodes:
-        raise PenstockError(f"The run learned about vertices of type {learned.type!r}, and the graph has none.")
+        raise PenstockError(
+            f"The run learned about vertices of type {learned.type!r}, and the graph has none.",
+            code="mismatched-inputs",
+        )
     check_learned(learned, options)
     nodes, field = graph.nodes[learned.type], learned.field or options.label
     known = (learned.task, learned.classes, learned.multi_label, field, learned.words)
@@ -103,48 +113,65 @@ def _type_with_labels(graph: Graph, options: DataOptions) -> str:
     if options.node_type is not None:
         if options.node_type not in graph.nodes:
             hint = nearest(options.node_type, graph.nodes)
-            raise PenstockError(f"node_type {options.node_type!r} is not in the graph{hint}")
+            raise PenstockError(f"node_type {options.node_type!r} is not in the graph{hint}", code="unknown-name")
         if options.node_type not in having:
-            raise PenstockError(f"Vertices of type {options.node_type!r} have no label field {options.label!r}.")
+            raise PenstockError(
+                f"Vertices of type {options.node_type!r} have no label field {options.label!r}.", code="field-missing"
+            )
         return options.node_type
     if not having:
         fields = sorted({field for nodes in graph.nodes.values() for field in nodes.fields})
         raise PenstockError(
-            f"No vertices have labels {options.label!r} (set `label` or `task`){nearest(options.label, fields)}"
+            f"No vertices have labels {options.label!r} (set `label` or `task`){nearest(options.label, fields)}",
+            code="field-missing",
         )
     if len(having) > 1:
         raise PenstockError(
-            f"Several types have labels {options.label!r}: name one with node_type ({', '.join(having)})."
+            f"Several types have labels {options.label!r}: name one with node_type ({', '.join(having)}).",
+            code="option-missing",
         )
     return having[0]
 
 
 def _count_classes(labels: Array, name: str) -> int:
     if labels.dtype.kind not in "iubf":
-        raise PenstockError(f"Labels {name!r} are {labels.dtype} and no classes: number them from 0.")
+        raise PenstockError(
+            f"Labels {name!r} are {labels.dtype} and no classes: number them from 0.", code="wrong-type"
+        )
     if labels.dtype.kind == "f":
         if not np.all(np.isfinite(labels)) or np.any(labels != np.round(labels)):
-            raise PenstockError(f"Labels {name!r} are {labels.dtype} and no classes: use task node-regression.")
+            raise PenstockError(
+                f"Labels {name!r} are {labels.dtype} and no classes: use task node-regression.", code="wrong-type"
+            )
         labels = labels.astype(np.int64)
     if len(labels) and int(labels.min()) < -1:
-        raise PenstockError(f"Labels {name!r} go down to {int(labels.min())}: classes count from 0, and -1 means none.")
+        raise PenstockError(
+            f"Labels {name!r} go down to {int(labels.min())}: classes count from 0, and -1 means none.",
+            code="value-out-of-range",
+        )
     classes = int(labels.max()) + 1 if len(labels) else 0
     if classes < 2:
-        raise PenstockError(f"Labels {name!r} name {classes} class: there is nothing to tell apart.")
+        raise PenstockError(
+            f"Labels {name!r} name {classes} class: there is nothing to tell apart.", code="missing-data"
+        )
     return classes
 
 
 def _splits(nodes: NodeSet, found: Labelled, options: DataOptions) -> dict[str, Array]:
     given = _given_splits(nodes)
     if options.split == "graph" and "train" not in given:
-        raise PenstockError("The graph has no split of its own: set `split` to ratio or per-class.")
+        raise PenstockError(
+            "The graph has no split of its own: set `split` to ratio or per-class.", code="split-missing"
+        )
     if options.split in ("auto", "graph") and "train" in given:
         return {name: given.get(name, np.empty(0, np.int64)) for name in SPLITS}
     eligible = np.flatnonzero(_known(found)).astype(np.int64)
     seed = options.split_number
     if options.split == "per-class":
         if found.classes == 0 or found.multi_label:
-            raise PenstockError("split: per-class needs one class per vertex: use ratio.")
+            raise PenstockError(
+                "split: per-class needs one class per vertex: use ratio.", code="unsupported-combination"
+            )
         return _per_class(found.labels, eligible, tuple(options.per_class), seed)
     first, second, third = options.split_ratio
     return splits_by_ratio(eligible, (first, second, third), seed)
@@ -173,11 +200,18 @@ def _given_splits(nodes: NodeSet) -> dict[str, Array]:
             continue
         rows = np.sort(np.asarray(nodes.splits[name]))
         if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
-            raise PenstockError(f"Split {name!r} is {rows.dtype} {rows.shape}: give the numbers of its vertices.")
+            raise PenstockError(
+                f"Split {name!r} is {rows.dtype} {rows.shape}: give the numbers of its vertices.", code="wrong-type"
+            )
         if len(rows) and (int(rows[0]) < 0 or int(rows[-1]) >= nodes.count):
-            raise PenstockError(f"Split {name!r} names vertices outside 0..{nodes.count - 1}: make the graph again.")
+            raise PenstockError(
+                f"Split {name!r} names vertices outside 0..{nodes.count - 1}: make the graph again.",
+                code="id-out-of-range",
+            )
         if len(repeated := rows[1:][rows[1:] == rows[:-1]]):
-            raise PenstockError(f"Split {name!r} names vertex {repeated[0]} more than once: name each once.")
+            raise PenstockError(
+                f"Split {name!r} names vertex {repeated[0]} more than once: name each once.", code="duplicate"
+            )
         found[name] = rows.astype(np.int64)
     return found
 

@@ -34,7 +34,9 @@ def learned_labels(facts: Any, where: str) -> LearnedLabels | None:
     try:
         return TypeAdapter(LearnedLabels).validate_python(facts)
     except ValidationError:
-        raise PenstockError(f"{where} does not say which labels the run learned: copy the run again.") from None
+        raise PenstockError(
+            f"{where} does not say which labels the run learned: copy the run again.", code="damaged-file"
+        ) from None
 
 
 def check_classes(classes: int, labels: Array, options: DataOptions, owner: str) -> None:
@@ -45,13 +47,15 @@ def check_classes(classes: int, labels: Array, options: DataOptions, owner: str)
     if labels.ndim == 2:
         raise PenstockError(
             f"Labels {options.label!r} of {owner} have {classes:,} columns, and max_classes is"
-            f" {options.max_classes:,}: learn fewer labels, {way_past}."
+            f" {options.max_classes:,}: learn fewer labels, {way_past}.",
+            code="too-large",
         )
     different = len(np.unique(labels[labels >= 0]))
     raise PenstockError(
         f"Label {options.label!r} of {owner} is {int(labels.max())} in row {int(labels.argmax())}, which asks for"
         f" {classes:,} classes where {different:,} different labels occur and max_classes is {options.max_classes:,}:"
-        f" number the labels from 0 without gaps, {way_past}."
+        f" number the labels from 0 without gaps, {way_past}.",
+        code="too-large",
     )
 
 
@@ -60,7 +64,8 @@ def check_learned(learned: LearnedLabels, options: DataOptions) -> None:
     if not 0 <= learned.classes <= options.max_classes:
         raise PenstockError(
             f"The run says that it learned {learned.classes:,} classes, and its max_classes is"
-            f" {options.max_classes:,}: copy the run again."
+            f" {options.max_classes:,}: copy the run again.",
+            code="damaged-file",
         )
 
 

@@ -42,5 +42,6 @@ class Level:
         except OSError as error:
             raise PenstockError(
                 f"Exact inference needs {size / 1e6:,.0f} MB in a file in {self._folder} ({error.strerror or error}):"
-                " free space, or raise inference_mb."
+                " free space, or raise inference_mb.",
+                code="write-failed",
             ) from error

@@ -106,7 +106,7 @@ class Loop:
         train_state.step += 1
         if not math.isfinite(done.loss):
             where = f"at epoch {epoch + 1}, batch {batch + 1} (step {train_state.step})"
-            raise PenstockError(self._diverged(f"The loss is {done.loss} {where}"))
+            raise PenstockError(self._diverged(f"The loss is {done.loss} {where}"), code="diverged")
         train_state.loss_sum += done.loss * done.examples
         train_state.examples += done.examples
         train_state.all_examples += done.examples
@@ -159,8 +159,10 @@ class Loop:
         try:
             return session.evaluate(["val"]).get("val", {})
         except PenstockError as error:
-            kind = DeviceFull if isinstance(error, DeviceFull) else PenstockError
-            raise kind(f"Validation after epoch {epoch} (step {self.train_state.step}): {error}") from error
+            sentence = f"Validation after epoch {epoch} (step {self.train_state.step}): {error}"
+            if isinstance(error, DeviceFull):
+                raise DeviceFull(sentence) from error
+            raise PenstockError(sentence, code=error.code) from error
 
     def _keep_best(self, val: dict[str, float], epoch: int) -> None:
         if self.records.kept and self._is_best(val):
@@ -220,7 +222,8 @@ class Loop:
         session = self.session
         if not session.is_finite():
             raise PenstockError(
-                self._diverged(f"The weights are no numbers any more after step {self.train_state.step}")
+                self._diverged(f"The weights are no numbers any more after step {self.train_state.step}"),
+                code="diverged",
             )
         if session.worker_group is not None:
             session.worker_group.gather_optimiser(session)

@@ -31,7 +31,10 @@ def make_optimiser(
     known = _classes(torch.optim, torch.optim.Optimizer)
     chosen = _named(known, job.optimiser, "optimiser")
     if job.optimiser in _UNFIT:
-        raise PenstockError(f"Optimiser {job.optimiser} {_UNFIT[job.optimiser]}: choose another, such as Adam.")
+        raise PenstockError(
+            f"Optimiser {job.optimiser} {_UNFIT[job.optimiser]}: choose another, such as Adam.",
+            code="unsupported-combination",
+        )
     options = {
         "lr": job.lr,
         **({"weight_decay": job.weight_decay} if job.weight_decay else {}),
@@ -41,7 +44,9 @@ def make_optimiser(
     try:
         optimiser: torch.optim.Optimizer = eager(chosen)(list(parameters), **options)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise PenstockError(f"Optimiser {job.optimiser} does not take {options}: {error}.") from None
+        raise PenstockError(
+            f"Optimiser {job.optimiser} does not take {options}: {error}.", code="invalid-value"
+        ) from None
     if device is not None:
         rates_on_device(optimiser, device)
     return optimiser
@@ -76,11 +81,15 @@ def make_schedule(optimiser: torch.optim.Optimizer, job: Job) -> LRScheduler | N
         return None
     known = _classes(torch.optim.lr_scheduler, LRScheduler)
     if job.schedule == "ReduceLROnPlateau" and job.schedule_options.get("mode", "min") != "min":
-        raise PenstockError("Schedule ReduceLROnPlateau is given an error to lower: leave out its mode.")
+        raise PenstockError(
+            "Schedule ReduceLROnPlateau is given an error to lower: leave out its mode.", code="conflicting-options"
+        )
     try:
         schedule: LRScheduler = _named(known, job.schedule, "schedule")(optimiser, **job.schedule_options)
     except (TypeError, ValueError) as error:
-        raise PenstockError(f"Schedule {job.schedule} does not take {job.schedule_options}: {error}.") from None
+        raise PenstockError(
+            f"Schedule {job.schedule} does not take {job.schedule_options}: {error}.", code="invalid-value"
+        ) from None
     return schedule
 
 
@@ -103,5 +112,5 @@ def _classes(module: Any, base: type) -> dict[str, Any]:
 
 def _named(known: dict[str, Any], name: str, what: str) -> Any:
     if name not in known:
-        raise PenstockError(f"torch has no {what} {name!r}{nearest(name, sorted(known))}")
+        raise PenstockError(f"torch has no {what} {name!r}{nearest(name, sorted(known))}", code="unknown-name")
     return known[name]

@@ -175,7 +175,7 @@ def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
 def take_state(session: Session, state: dict[str, Any], file: Path) -> TrainState:
     """Take the place of a state; `file` names it in errors."""
     if not {"standing", "optimiser", "schedule", "learned", "tables"} <= set(state):
-        raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.")
+        raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.", code="unsupported-version")
     train_state = checked_train_state(state["standing"], file)
     session.restore_weights(state, str(file))
     session.restore_room(state.get("room"))
@@ -186,7 +186,9 @@ def take_state(session: Session, state: dict[str, Any], file: Path) -> TrainStat
         if session.schedule is not None:
             session.schedule.load_state_dict(state["schedule"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PenstockError(f"{file} does not fit the job's optimiser ({error}): give the run's own job.") from None
+        raise PenstockError(
+            f"{file} does not fit the job's optimiser ({error}): give the run's own job.", code="mismatched-inputs"
+        ) from None
     return train_state
 
 
@@ -204,14 +206,19 @@ def _check_same_graph(session: Session, folder: RunFolder) -> None:
     edges = {edge_key(kind): edges.count for kind, edges in graph.edges.items()}
     same = isinstance(known, dict) and known.get("nodes") == nodes and known.get("edges") == edges
     if not same or folder.facts.get("labels") != session.label_facts():
-        raise PenstockError(f"The graph is not the one that {folder.path} was trained on: name that one.")
+        raise PenstockError(
+            f"The graph is not the one that {folder.path} was trained on: name that one.", code="mismatched-inputs"
+        )
 
 
 def with_more_epochs(job: Job, epochs: int | str) -> Job:
     """A run's job with another number of epochs, as a flag or a field says it."""
     job = make_job({**job.model_dump(), "epochs": epochs}, "The command")
     if not job.epochs:
-        raise PenstockError("A run that goes on trains up to a number of epochs: give --epochs a number, not auto.")
+        raise PenstockError(
+            "A run that goes on trains up to a number of epochs: give --epochs a number, not auto.",
+            code="invalid-value",
+        )
     return job
 
 
@@ -219,7 +226,9 @@ def change_epochs(train_state: TrainState, epochs: int) -> None:
     """A run that had ended goes on where more epochs are asked for."""
     begun = train_state.epoch + (train_state.batch > 0)
     if epochs < begun:
-        raise PenstockError(f"The run is in epoch {begun} already: give --epochs {begun} or more.")
+        raise PenstockError(
+            f"The run is in epoch {begun} already: give --epochs {begun} or more.", code="value-out-of-range"
+        )
     train_state.done = train_state.epoch == epochs
 
 
@@ -257,5 +266,6 @@ def _as_sentence(cause: BaseException, error: BaseException, folder: RunFolder) 
     stage = f" in stage {error.stage!r}" if isinstance(error, StageError) else ""
     what = " ".join(str(cause).split())[:300]
     return PenstockError(
-        f"Training failed{stage} ({type(cause).__name__}: {what}): the whole story is in {folder.path / 'log.txt'}."
+        f"Training failed{stage} ({type(cause).__name__}: {what}): the whole story is in {folder.path / 'log.txt'}.",
+        code="unexpected-failure",
     )

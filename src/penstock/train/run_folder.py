@@ -89,15 +89,19 @@ class RunFolder:
         try:
             folder.facts = json.loads((path / RUN).read_text())
         except FileNotFoundError:
-            raise PenstockError(f"{path} is no run folder: it has no {RUN}.") from None
+            raise PenstockError(f"{path} is no run folder: it has no {RUN}.", code="wrong-file") from None
         except (OSError, ValueError, RecursionError) as error:
-            raise PenstockError(f"{path / RUN} cannot be read ({error}): copy the run again.") from None
+            raise PenstockError(
+                f"{path / RUN} cannot be read ({error}): copy the run again.", code="damaged-file"
+            ) from None
         if (
             not isinstance(folder.facts, dict)
             or folder.facts.get("format") != FORMAT
             or folder.facts.get("version") != VERSION
         ):
-            raise PenstockError(f"{path / RUN} is no run of this release: use the release that wrote it.")
+            raise PenstockError(
+                f"{path / RUN} is no run of this release: use the release that wrote it.", code="unsupported-version"
+            )
         _check_facts(folder.facts, path / RUN)
         if writing:
             refuse_links(path)
@@ -169,7 +173,9 @@ class RunFolder:
         try:
             self._lock = open_lock(self.path / ".lock")
         except BlockingIOError:
-            raise PenstockError(f"{self.path} is in use by another process: wait for it or stop it.") from None
+            raise PenstockError(
+                f"{self.path} is in use by another process: wait for it or stop it.", code="in-use"
+            ) from None
 
     def _reserve(self) -> None:
         """Take some room on the disk, which is given up when a failure has to be written down."""
@@ -188,13 +194,18 @@ def _check_facts(facts: dict[str, Any], where: Path) -> None:
     mend = "copy the run again"
     state = facts.get("state")
     if state not in STATES:
-        raise PenstockError(f"{where} has the state {state!r}, which is none of {', '.join(STATES)}: {mend}.")
+        raise PenstockError(
+            f"{where} has the state {state!r}, which is none of {', '.join(STATES)}: {mend}.", code="damaged-file"
+        )
     result = facts.get("result", {})
     scores = {name: result[name] for name in ("val", "test") if name in result} if isinstance(result, dict) else {}
     for name, value in {**facts, **scores}.items():
         kind = _KINDS.get(name, object)
         if not isinstance(value, kind):
-            raise PenstockError(f"{where} has a {name!r} that is not {'text' if kind is str else 'a mapping'}: {mend}.")
+            raise PenstockError(
+                f"{where} has a {name!r} that is not {'text' if kind is str else 'a mapping'}: {mend}.",
+                code="damaged-file",
+            )
 
 
 def _take_place(temporary: Path, target: Path, force: bool) -> None:
@@ -204,7 +215,9 @@ def _take_place(temporary: Path, target: Path, force: bool) -> None:
         temporary.rename(target)
         return
     if not (target / RUN).exists():
-        raise PenstockError(f"{target} is no run folder, so a run will not replace it: name another.")
+        raise PenstockError(
+            f"{target} is no run folder, so a run will not replace it: name another.", code="file-exists"
+        )
     old = RunFolder(target)
     old._hold()
     try:

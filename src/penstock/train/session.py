@@ -160,7 +160,8 @@ class Session:
         except (RuntimeError, KeyError, TypeError, AttributeError) as error:
             short = " ".join(str(error).split())[:200]
             raise PenstockError(
-                f"{where} holds another model's weights ({short}): give the model it was trained with."
+                f"{where} holds another model's weights ({short}): give the model it was trained with.",
+                code="mismatched-inputs",
             ) from None
         self.inputs.restore(state["tables"])
 
@@ -181,7 +182,9 @@ def make_session(
     device = chosen_device(job.device if taught is None or job.device == "cpu" else "auto")
     if not graph.edges:
         if job.model != "mlp" or module is not None or job.module is not None:
-            raise PenstockError("The graph has no edges, so there are no neighbours to learn from: use model mlp.")
+            raise PenstockError(
+                "The graph has no edges, so there are no neighbours to learn from: use model mlp.", code="missing-data"
+            )
         graph = with_empty_relations(graph)
     torch.manual_seed(job.seed)
     inputs = Inputs(graph, job, device)
@@ -220,7 +223,10 @@ def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torc
         if getattr(module, "layerwise", False):
             return module
         if job.weight is not None:
-            raise PenstockError("A module of your own takes no edge weights: leave out `weight`, or use a zoo model.")
+            raise PenstockError(
+                "A module of your own takes no edge weights: leave out `weight`, or use a zoo model.",
+                code="unsupported-combination",
+            )
         return adapt(module, not graph.is_homogeneous, layers_of(job), list(graph.edges))
     chosen = {name: getattr(job, name) for name in ModelOptions.model_fields}
     options = ModelOptions(**{**chosen, "layers": layers_of(job)})
@@ -259,5 +265,6 @@ def model_at_fault() -> Iterator[None]:
     except Exception as error:
         what = " ".join(str(error).split())[:300]
         raise PenstockError(
-            f"The model failed on a first small batch ({type(error).__name__}: {what}): mend it."
+            f"The model failed on a first small batch ({type(error).__name__}: {what}): mend it.",
+            code="user-code-failed",
         ) from error

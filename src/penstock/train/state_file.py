@@ -45,6 +45,9 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 class DamagedState(PenstockError):  # noqa: N818
     """A state file whose bytes have changed since it was written, or that is not there any more."""
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="damaged-file")
+
 
 def write_state(path: Path, state: Mapping[str, Any], durable: bool = True) -> None:
     """Write nested dicts and lists of tensors, arrays and plain values; the file takes its name when it is whole.
@@ -63,7 +66,7 @@ def read_state(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise DamagedState(f"{path} does not exist") from None
     except OSError as error:
-        raise PenstockError(f"{path} cannot be read ({error}): check the disk it is on.") from None
+        raise PenstockError(f"{path} cannot be read ({error}): check the disk it is on.", code="damaged-file") from None
 
 
 def pack_state(file: BinaryIO, state: Mapping[str, Any]) -> None:
@@ -84,7 +87,10 @@ def unpack_state(file: BinaryIO, size: int, where: str) -> dict[str, Any]:
             unread = _members(archive, size)
             document = json.loads(archive.read(_DOCUMENT))
             if document.get("format") != _FORMAT or document.get("version") != _VERSION:
-                raise PenstockError(f"{where} is no state file of this release: use the release that wrote it.")
+                raise PenstockError(
+                    f"{where} is no state file of this release: use the release that wrote it.",
+                    code="unsupported-version",
+                )
             decoded = _decode(document["state"], archive, unread)
     except _DAMAGE as error:
         raise DamagedState(f"{where} is damaged ({error})") from None
@@ -108,7 +114,10 @@ def _encode(value: Any, arrays: dict[str, Array]) -> Any:
         return [_encode(each, arrays) for each in value]
     if isinstance(value, _PLAIN):
         return value
-    raise PenstockError(f"A {type(value).__name__} cannot be kept in a checkpoint: use an optimiser without it.")
+    raise PenstockError(
+        f"A {type(value).__name__} cannot be kept in a checkpoint: use an optimiser without it.",
+        code="unsupported-combination",
+    )
 
 
 def _encode_tensor(value: torch.Tensor, arrays: dict[str, Array]) -> dict[str, str]:

@@ -20,12 +20,18 @@ _ROWS = 65_536
 def check_table_file(out: Path, force: bool) -> None:
     """Refuse a file that cannot be written, before there is something to write."""
     if out.is_dir():
-        raise PenstockError(f"{out} is a folder: name the file to write, such as {out / 'table.parquet'}.")
+        raise PenstockError(
+            f"{out} is a folder: name the file to write, such as {out / 'table.parquet'}.", code="wrong-file"
+        )
     if out.suffix.lower() not in WRITERS:
         given = f"the extension {out.suffix!r}" if out.suffix else "no extension"
-        raise PenstockError(f"{out} has {given}, which says no format{nearest(out.suffix.lower(), WRITERS)}")
+        raise PenstockError(
+            f"{out} has {given}, which says no format{nearest(out.suffix.lower(), WRITERS)}", code="unknown-name"
+        )
     if os.path.lexists(out) and not force:
-        raise PenstockError(f"{out} exists already: add --force to replace it, or name another file.")
+        raise PenstockError(
+            f"{out} exists already: add --force to replace it, or name another file.", code="file-exists"
+        )
 
 
 def write_table(table: "pa.Table", out: Path) -> None:

@@ -45,7 +45,7 @@ class TrainState:
 def checked_train_state(raw: Any, file: Path) -> TrainState:
     """The train state from a checkpoint, with every number checked."""
     if not isinstance(raw, dict) or set(raw) != {each.name for each in fields(TrainState)}:
-        raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.")
+        raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.", code="unsupported-version")
     try:
         train_state = TypeAdapter(TrainState).validate_python(raw)
     except ValidationError as error:

@@ -22,10 +22,14 @@ def check_code(job: Job, source: Path, trusted: bool, named: str | None = None) 
     The user does so with `--trust-module`, or by naming the same module again (`named`).
     """
     if named is not None and (job.module is None or own_place(named) != own_place(job.module)):
-        raise PenstockError(f"{source} has the module {job.module!r}, not {named!r}: name that one, or leave it out.")
+        raise PenstockError(
+            f"{source} has the module {job.module!r}, not {named!r}: name that one, or leave it out.",
+            code="mismatched-inputs",
+        )
     if job.module is None or trusted or named is not None or (source.resolve(), job.module) in _started_here:
         return
     raise PenstockError(
         f"{source} names code that would be run, {job.module}, and may come from somebody else: look at that code, then"
-        " add --trust-module (in Python trust_module=True)."
+        " add --trust-module (in Python trust_module=True).",
+        code="untrusted-code",
     )

@@ -34,11 +34,13 @@ def evaluate_run(
 ) -> Scores:
     """Metrics of a run's best model on some splits, by exact inference."""
     if not splits:
-        raise PenstockError("There is no split to evaluate: name some of train, val and test.")
+        raise PenstockError("There is no split to evaluate: name some of train, val and test.", code="option-missing")
     session = open_session(path, graph, module, progress, trust_module, unchecked)
     found = session.evaluate(splits, progress)
     if missing := [split for split in splits if split not in found]:
-        raise PenstockError(f"The run's data has no split {missing[0]!r} to evaluate: choose another.")
+        raise PenstockError(
+            f"The run's data has no split {missing[0]!r} to evaluate: choose another.", code="split-missing"
+        )
     return found
 
 
@@ -185,7 +187,7 @@ def _of_edges(session: Session, task: EdgeTask, split: str | None, progress: Pro
 def _refuse_nothing(count: int, split: str | None, what: str) -> None:
     if count == 0:
         whose = "The graph" if split is None else f"Split {split!r}"
-        raise PenstockError(f"{whose} has no {what} to predict: choose another.")
+        raise PenstockError(f"{whose} has no {what} to predict: choose another.", code="missing-data")
 
 
 def _ends(graph: Graph, kind: tuple[str, str, str], sources: Array, destinations: Array) -> dict[str, pa.Array]:
@@ -203,11 +205,11 @@ def _list_column(values: Array) -> pa.Array:
 def _chosen_type(graph: Graph, asked: str | None, session: Session) -> str:
     if asked is not None:
         if asked not in graph.nodes:
-            raise PenstockError(f"There is no node type {asked!r}{nearest(asked, graph.nodes)}")
+            raise PenstockError(f"There is no node type {asked!r}{nearest(asked, graph.nodes)}", code="unknown-name")
         return asked
     task = session.task
     if isinstance(task, NodeTask):
         return task.node_type
     if len(graph.nodes) == 1:
         return graph.node_types[0]
-    raise PenstockError(f"Name the vertices to embed with --type: {', '.join(graph.nodes)}.")
+    raise PenstockError(f"Name the vertices to embed with --type: {', '.join(graph.nodes)}.", code="option-missing")

@@ -73,7 +73,8 @@ class Answer:
             sentence = f"{self._name} failed at {kind!r} ({type(error).__name__}: {error}): its log has the traceback."
         # A sentence may quote what the caller sent, or a file's name: what is no text cannot be sent.
         said = sentence[:_SENTENCE].encode(errors="backslashreplace").decode()
-        self._send(Message("error", {"sentence": said, "type": type(error).__name__}), "error", 0)
+        code = error.code if isinstance(error, PenstockError) else "unexpected-failure"
+        self._send(Message("error", {"sentence": said, "type": type(error).__name__, "code": code}), "error", 0)
 
     def _steps(self) -> None:
         """Make and send parts for as long as there is room for them and nobody else needs the thread."""

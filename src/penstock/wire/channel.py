@@ -51,7 +51,7 @@ class Channel:
         out = self._outgoing(pending)
         with self._lock:
             if self._closed:
-                raise PenstockError(f"The wire to {self.peer} is closed: call before closing it.")
+                raise PenstockError(f"The wire to {self.peer} is closed: call before closing it.", code="closed")
             # Before anybody can end the call: coflows count calls that are under way.
             self._coflows.asked(pending.coflow, out.size)
             self._calls[pending.call] = pending
@@ -90,7 +90,7 @@ class Channel:
         with self._lock:
             self._closed = True
         for pending in self._open_calls():
-            pending.fail(PenstockError(f"The wire to {self.peer} was closed before it answered."))
+            pending.fail(PenstockError(f"The wire to {self.peer} was closed before it answered.", code="closed"))
             self._forget(pending)
 
     @property

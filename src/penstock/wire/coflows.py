@@ -90,7 +90,8 @@ def read_tallies(told: object, who: str) -> dict[str, dict[str, Any]]:
         found = _TOLD.validate_python(told, strict=True)
     except ValidationError as error:
         raise PenstockError(
-            f"{who} told of coflows that cannot be ({first_problem(error)}): are all of one release?"
+            f"{who} told of coflows that cannot be ({first_problem(error)}): are all of one release?",
+            code="malformed-message",
         ) from None
     return {kind: tally.model_dump() for kind, tally in found.items()}
 

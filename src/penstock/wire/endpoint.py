@@ -60,7 +60,9 @@ class Endpoint:
         """Say where a peer is now. Its channels connect there, and what it has not answered is asked again."""
         self._check(name)
         if not ADDRESS.fullmatch(address):
-            raise PenstockError(f"{name} cannot be at {address!r}: an address is tcp://HOST:PORT.")
+            raise PenstockError(
+                f"{name} cannot be at {address!r}: an address is tcp://HOST:PORT.", code="invalid-value"
+            )
         with self._lock:
             if self._addresses.get(name) == address:
                 return
@@ -81,7 +83,8 @@ class Endpoint:
         if link.channel.flow.priority != priority:
             raise PenstockError(
                 f"The flow {link.channel.flow.name} has priority {link.channel.flow.priority}, not {priority}:"
-                " give the other one a name of its own."
+                " give the other one a name of its own.",
+                code="duplicate",
             )
         return link.channel
 
@@ -142,7 +145,8 @@ class Endpoint:
                 made.close()
             if isinstance(error, OSError):
                 raise PenstockError(
-                    f"{self.name} cannot listen on {interface!r} ({error}): name an address of this machine."
+                    f"{self.name} cannot listen on {interface!r} ({error}): name an address of this machine.",
+                    code="invalid-value",
                 ) from None
             raise
         return sockets, addresses
@@ -164,6 +168,8 @@ class Endpoint:
 
     def _check(self, peer: str) -> None:
         if peer not in self._credentials.peers:
-            raise PenstockError(f"{self.name} knows no peer {peer!r}{nearest(peer, self._credentials.peers)}")
+            raise PenstockError(
+                f"{self.name} knows no peer {peer!r}{nearest(peer, self._credentials.peers)}", code="unknown-name"
+            )
         if self._closed:
-            raise PenstockError(f"The post of {self.name} is closed: talk to {peer} before closing it.")
+            raise PenstockError(f"The post of {self.name} is closed: talk to {peer} before closing it.", code="closed")

@@ -47,12 +47,14 @@ class Credentials:
             document = _Document.model_validate_json(text)
         except ValidationError as error:
             raise PenstockError(
-                f"The credentials are not valid ({first_problem(error)}): hand them out again."
+                f"The credentials are not valid ({first_problem(error)}): hand them out again.", code="invalid-document"
             ) from None
         keys = KeyPair(document.public, document.secret)
         credentials = cls(document.name, keys, document.peers, document.token)
         if problem := _problem(credentials):
-            raise PenstockError(f"The credentials are not valid ({problem}): hand them out again.")
+            raise PenstockError(
+                f"The credentials are not valid ({problem}): hand them out again.", code="invalid-document"
+            )
         return credentials
 
 
@@ -72,10 +74,11 @@ def make_credentials(names: Sequence[str]) -> dict[str, Credentials]:
     for name in names:
         if not _NAME.fullmatch(name):
             raise PenstockError(
-                f"{name!r} cannot name a task: use up to 64 letters, digits and . _ : @ -, a letter or digit first."
+                f"{name!r} cannot name a task: use up to 64 letters, digits and . _ : @ -, a letter or digit first.",
+                code="invalid-value",
             )
         if names.count(name) > 1:
-            raise PenstockError(f"Two tasks are called {name!r}: give each a name of its own.")
+            raise PenstockError(f"Two tasks are called {name!r}: give each a name of its own.", code="duplicate")
     pairs = {name: make_keys() for name in names}
     peers = {name: pair.public for name, pair in pairs.items()}
     token = secrets.token_hex(_KEY_BYTES)

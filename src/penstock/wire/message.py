@@ -47,6 +47,9 @@ class Message:
 class Malformed(PenstockError):  # noqa: N818
     """Bytes that are no message."""
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="malformed-message")
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -99,7 +102,7 @@ def encode(
         # What the other side would refuse is refused here, where there is somebody to tell.
         _checked(header, [array.nbytes for array in arrays], limits)
     except (TypeError, ValueError, OverflowError, Malformed) as error:
-        raise PenstockError(f"A message of kind {message.kind!r} cannot be sent: {error}") from None
+        raise PenstockError(f"A message of kind {message.kind!r} cannot be sent: {error}", code="wrong-type") from None
     return [header, *(array.reshape(-1).view(np.uint8) for array in arrays)]
 
 
@@ -212,7 +215,8 @@ def _sendable(array: Array) -> Array:
     dtype = array.dtype.newbyteorder("<")
     if dtype not in _CODES:
         raise PenstockError(
-            f"An array of {array.dtype} cannot be sent: use booleans, integers or floats of 2 to 8 bytes."
+            f"An array of {array.dtype} cannot be sent: use booleans, integers or floats of 2 to 8 bytes.",
+            code="wrong-type",
         )
     return array.astype(dtype, order="C", copy=False)
 

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, known_code
 from penstock.turn import NO_COFLOW, Coflow
 from penstock.wire.egress import Outgoing
 from penstock.wire.errors import PeerLost, RemoteError
@@ -47,7 +47,10 @@ class PendingCall:
         if self._answer is None:
             self._answer = next(self.parts(), None)
         if self._answer is None or not self._single:
-            raise PenstockError(f"{self._peer} answers {self.message.kind!r} in parts: take them from parts().")
+            raise PenstockError(
+                f"{self._peer} answers {self.message.kind!r} in parts: take them from parts().",
+                code="malformed-message",
+            )
         return self._answer
 
     def parts(self) -> Iterator[Message]:
@@ -128,4 +131,5 @@ class PendingCall:
 
 
 def _remote_error(message: Message) -> RemoteError:
-    return RemoteError(str(message.body.get("sentence", "")), str(message.body.get("type", "")))
+    body = message.body
+    return RemoteError(str(body.get("sentence", "")), str(body.get("type", "")), known_code(body.get("code")))

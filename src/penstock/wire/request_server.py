@@ -122,5 +122,7 @@ class RequestServer:
     def _handler(self, kind: str) -> Handler:
         handler = self._handlers.get(kind)
         if handler is None:
-            raise PenstockError(f"{self._name} does not serve {kind!r}{nearest(kind, self._handlers)}")
+            raise PenstockError(
+                f"{self._name} does not serve {kind!r}{nearest(kind, self._handlers)}", code="unknown-name"
+            )
         return handler

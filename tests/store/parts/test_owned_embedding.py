@@ -269,7 +269,9 @@ def test_a_full_disk_is_reported_and_the_journal_stays_whole(tmp_path, monkeypat
     # The tables are written, and the disk is full when the journal should begin anew: the step is applied all the same.
     with monkeypatch.context() as patch:
         replace = Journal.replace
-        patch.setattr(Journal, "replace", lambda *_: (_ for _ in ()).throw(PenstockError("No space left")))
+        patch.setattr(
+            Journal, "replace", lambda *_: (_ for _ in ()).throw(PenstockError("No space left", code="write-failed"))
+        )
         with pytest.raises(PenstockError, match="No space left"):
             own.reach(1)
     assert Journal.replace is replace
@@ -324,7 +326,7 @@ def test_a_restoring_that_meets_a_full_disk_has_changed_nothing(tmp_path, monkey
         own.push(push)
 
     def full(*_):
-        raise PenstockError("No space left")
+        raise PenstockError("No space left", code="write-failed")
 
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "replace", full)
@@ -586,7 +588,9 @@ def test_a_factor_survives_two_kills(tmp_path, monkeypatch):
         own.push(push)
     own.shrink(0, 0.5)
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "replace", lambda *_: (_ for _ in ()).throw(PenstockError("No space left")))
+        patch.setattr(
+            Journal, "replace", lambda *_: (_ for _ in ()).throw(PenstockError("No space left", code="write-failed"))
+        )
         with pytest.raises(PenstockError, match="No space left"):
             own.reach(1)
     for push in clipped(1):

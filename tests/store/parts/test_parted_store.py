@@ -14,7 +14,7 @@ FIELDS = ["paper/x", "paper/wide", "paper/half", "paper/y", "paper/flag", "autho
 
 
 def nowhere(part):
-    raise PenstockError(f"part {part} is here")
+    raise PenstockError(f"part {part} is here", code="unexpected-failure")
 
 
 def open_store(partition, posts, local, wire_type="stored", narrowed=None):

@@ -26,7 +26,9 @@ class LocalProcess:
                     command, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True, cwd=folder
                 )
         except OSError as error:
-            raise PenstockError(f"Task {setup.task.id} could not be started ({error}).") from None
+            raise PenstockError(
+                f"Task {setup.task.id} could not be started ({error}).", code="external-failure"
+            ) from None
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(setup.model_dump_json().encode() + b"\n")
@@ -88,7 +90,8 @@ def started_here(setup: Setup, folder: Path | None = None) -> LocalProcess:
     log = log_of(setup)
     if not log.parent.is_dir():
         raise PenstockError(
-            f"Machine {setup.task.machine} does not see the run folder {setup.run}: keep runs where all machines do."
+            f"Machine {setup.task.machine} does not see the run folder {setup.run}: keep runs where all machines do.",
+            code="file-not-found",
         )
     return LocalProcess(setup, log, folder)
 

@@ -56,7 +56,8 @@ def cut_state(
             if value.dim() and value.shape != parameter.shape:
                 raise PenstockError(
                     f"Optimiser {type(optimiser).__name__} looks at whole matrices ({name!r}), which parameter servers"
-                    " do not have: choose another, or reduce: all-reduce."
+                    " do not have: choose another, or reduce: all-reduce.",
+                    code="unsupported-combination",
                 )
         found.append(
             {k: v.reshape(-1)[piece.first : piece.last].clone() if v.dim() else v.clone() for k, v in given.items()}

@@ -59,11 +59,15 @@ class Shard:
             self._check_ready()
             expected = self._count() + len(self._pieces) + more
             if len(numbers) != expected:
-                raise PenstockError(f"Gradients came as {len(numbers)} numbers, and {expected} were expected.")
+                raise PenstockError(
+                    f"Gradients came as {len(numbers)} numbers, and {expected} were expected.", code="malformed-message"
+                )
             if step < self._step:
                 return
             if step > self._step:
-                raise PenstockError(f"Gradients of step {step} came before those of step {self._step}.")
+                raise PenstockError(
+                    f"Gradients of step {step} came before those of step {self._step}.", code="step-conflict"
+                )
             self._given[rank], self._rate = numbers, rate
             if len(self._given) == self._world:
                 self._summed = self._sum()
@@ -175,4 +179,6 @@ class Shard:
 
     def _check_ready(self) -> None:
         if not self._begun:
-            raise PenstockError("The parameter server has no weights yet: the first worker gives them.")
+            raise PenstockError(
+                "The parameter server has no weights yet: the first worker gives them.", code="not-available"
+            )

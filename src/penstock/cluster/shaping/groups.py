@@ -75,7 +75,8 @@ def default_groups(cluster: ClusterDocument) -> FlowGroups:
     if 0 in cluster.wire.marks:
         raise PenstockError(
             "The wire's mark 0 is that of all unmarked packets, which could not be told apart: give the wire another,"
-            " in dscp or dscp_classes of the cluster file."
+            " in dscp or dscp_classes of the cluster file.",
+            code="invalid-value",
         )
     if cluster.wire.dscp_classes:
         return _strict_groups(cluster)
@@ -105,4 +106,4 @@ def read_groups(path: Path) -> FlowGroups:
     try:
         return FlowGroups.model_validate(fields)
     except ValidationError as error:
-        raise PenstockError(f"{path}: {first_problem(error)}.") from None
+        raise PenstockError(f"{path}: {first_problem(error)}.", code="invalid-document") from None

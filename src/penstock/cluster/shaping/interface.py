@@ -63,7 +63,7 @@ class InterfaceQueue:
 def look(device: str) -> InterfaceQueue:
     """What an interface has now."""
     if not _DEVICE.fullmatch(device):
-        raise PenstockError(f"{device!r} is no name of a network interface: `ip link` lists them.")
+        raise PenstockError(f"{device!r} is no name of a network interface: `ip link` lists them.", code="unknown-name")
     found: list[dict[str, Any]] = json.loads(run(["tc", "-j", "qdisc", "show", "dev", device]) or "[]")
     root = next((each for each in found if each.get("root")), {"kind": "noqueue", "handle": _KERNELS_OWN})
     queue = InterfaceQueue(str(root["kind"]), str(root["handle"]), ())
@@ -90,7 +90,8 @@ def refuse_foreign(queue: InterfaceQueue, device: str) -> None:
     if queue.foreign:
         raise PenstockError(
             f"{device} has a {queue.kind} queue ({queue.handle}) that penstock did not make: remove it yourself,"
-            " or add --force."
+            " or add --force.",
+            code="in-use",
         )
 
 

@@ -17,13 +17,15 @@ def machine_of(cluster: ClusterDocument, name: str | None, device: str) -> Machi
         for machine in cluster.machines:
             if machine.name == name:
                 return machine
-        raise PenstockError(f"The cluster has no machine {name!r}: it has {names}.")
+        raise PenstockError(f"The cluster has no machine {name!r}: it has {names}.", code="unknown-name")
     found: list[dict[str, Any]] = json.loads(run(["ip", "-j", "address", "show", "dev", device]) or "[]")
     own = {str(info.get("local")) for each in found for info in each.get("addr_info", [])}
     for machine in cluster.machines:
         if machine.address in own:
             return machine
-    raise PenstockError(f"{device} has the address of no machine: say which this is with --machine ({names}).")
+    raise PenstockError(
+        f"{device} has the address of no machine: say which this is with --machine ({names}).", code="option-missing"
+    )
 
 
 def peers_of(cluster: ClusterDocument, machine: Machine) -> tuple[str, ...]:
@@ -48,4 +50,6 @@ def _numeric(address: str) -> str:
     try:
         return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
-        raise PenstockError(f"The address {address!r} of a machine is not known ({error.strerror}): mend it.") from None
+        raise PenstockError(
+            f"The address {address!r} of a machine is not known ({error.strerror}): mend it.", code="peer-lost"
+        ) from None

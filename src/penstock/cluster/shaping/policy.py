@@ -46,7 +46,10 @@ class Classes:
 def classes_of(groups: FlowGroups, machine: Machine, peers: tuple[str, ...]) -> Classes:
     """The classes of a machine's interface; `peers` are the other machines' numeric addresses."""
     if machine.nic_gbps is None:
-        raise PenstockError(f"Machine {machine.name} has no nic_gbps in the cluster file: say how fast its link is.")
+        raise PenstockError(
+            f"Machine {machine.name} has no nic_gbps in the cluster file: say how fast its link is.",
+            code="option-missing",
+        )
     whole = round(machine.nic_gbps * 1e9)
     # The kernel would let megabytes wait behind more urgent ones, where no process can put them in order any more.
     queue = max(_LEAST_QUEUE, round(whole / 8 * _QUEUE_SECONDS)) if groups.strict else None
@@ -55,7 +58,8 @@ def classes_of(groups: FlowGroups, machine: Machine, peers: tuple[str, ...]) -> 
         if group.dscp is None and not peers:
             raise PenstockError(
                 f"Group {group.name} is what goes to other machines, and {machine.name} has none at another address:"
-                " give the machines their addresses."
+                " give the machines their addresses.",
+                code="option-missing",
             )
         where = peers if group.dscp is None else ()
         share = groups.share_of(group)

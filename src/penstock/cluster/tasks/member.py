@@ -58,7 +58,7 @@ class Member:
         if not self._refused and not self.stopped.is_set():
             self._refused = True
             with suppress(PenstockError):
-                self.ask("failed", message=str(error))
+                self.ask("failed", message=str(error), code=error.code)
 
     def note(self, sentence: str) -> None:
         """Something that whoever watches the run should know."""
@@ -77,7 +77,8 @@ class Member:
             return
         refusal = PenstockError(
             f"{error}, and {self.setup.task.id} cannot go on without it: `penstock train --resume {self.setup.run}`"
-            " goes on from the newest checkpoint."
+            " goes on from the newest checkpoint.",
+            code=error.code,
         )
         self.refuse(refusal)
         raise refusal from error
@@ -97,7 +98,7 @@ class Member:
         needed = {task.id for task in self.setup.layout.tasks if task.kind in kinds}
         while not needed <= self._reachable:
             if self.stopped.wait(_LOOK):
-                raise PenstockError("The controller ended the run.")
+                raise PenstockError("The controller ended the run.", code="closed")
 
     def _meet(self, addresses: dict[str, Any]) -> None:
         for name, address in addresses.items():
@@ -118,7 +119,7 @@ class Member:
 
     def _hear(self, message: Message, sender: str) -> Message:
         if sender != CONTROLLER:
-            raise PenstockError(f"{sender} gives no orders: the controller does.")
+            raise PenstockError(f"{sender} gives no orders: the controller does.", code="not-permitted")
         self._meet(message.body.get("addresses", {}))
         self.round = max(self.round, int(message.body.get("over", 0)))
         if message.body.get("ask_to_stop"):

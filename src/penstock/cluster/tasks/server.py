@@ -56,7 +56,9 @@ def serve_shard(endpoint: Endpoint, shard: Shard, world: int) -> None:
     def begin(message: Message, sender: str) -> Message:
         asked = checked(message, Begin)
         if rank_of(sender, world) != 0:
-            raise PenstockError(f"{sender} has no weights to begin with: the first worker gives them.")
+            raise PenstockError(
+                f"{sender} has no weights to begin with: the first worker gives them.", code="not-available"
+            )
         shard.begin(asked.step, asked.shapes, *begun_with(message, asked), asked.again)
         return Message("begun")
 

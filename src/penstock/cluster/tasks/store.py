@@ -58,7 +58,9 @@ def serve_descriptions(member: Member, graphs: dict[int, Graph]) -> None:
     def part_of(message: Message) -> Graph:
         part = message.body.get("part")
         if part not in graphs:
-            raise PenstockError(f"{member.setup.task.id} does not hold part {part!r}: ask who does.")
+            raise PenstockError(
+                f"{member.setup.task.id} does not hold part {part!r}: ask who does.", code="not-available"
+            )
         return graphs[part]
 
     def describe(message: Message, sender: str) -> Message:
@@ -67,7 +69,9 @@ def serve_descriptions(member: Member, graphs: dict[int, Graph]) -> None:
     def splits(message: Message, sender: str) -> Message:
         nodes = part_of(message).nodes.get(str(message.body.get("node_type")))
         if nodes is None:
-            raise PenstockError(f"There are no vertices of type {message.body.get('node_type')!r}.")
+            raise PenstockError(
+                f"There are no vertices of type {message.body.get('node_type')!r}.", code="unknown-name"
+            )
         # Inside a part rows count from its first.
         rows = tuple(np.asarray(rows, np.int64) + nodes.first for rows in nodes.splits.values())
         return Message("splits", {"names": list(nodes.splits)}, rows)

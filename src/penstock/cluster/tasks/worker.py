@@ -70,7 +70,7 @@ def run_worker(setup: Setup) -> int:
             if isinstance(cause, DeviceFull) or is_host_full(cause):
                 # It would be so again: whoever started the run hears whose memory it is.
                 said = str(cause) if isinstance(cause, DeviceFull) else _HOST_FULL
-                cause = PenstockError(f"{setup.task.id} on {setup.task.machine}: {said}")
+                cause = PenstockError(f"{setup.task.id} on {setup.task.machine}: {said}", code="out-of-memory")
             if isinstance(cause, PenstockError):
                 member.refuse(cause)
             raise cause from error
@@ -130,7 +130,8 @@ class Worker:
                     if isinstance(cause, RegroupError):
                         raise PenstockError(
                             f"The workers tried step {self._train_state.step} again for {self._longest:g} s and did not"
-                            f" agree on it ({cause}): look at the tasks' logs."
+                            f" agree on it ({cause}): look at the tasks' logs.",
+                            code="peer-lost",
                         ) from error
                     raise
                 logging.info("Another task was lost (%s): meeting again.", cause)

@@ -45,7 +45,9 @@ def offer_clusters(parts: Parts, job: Job) -> Array:
     def give(message: Message, sender: str) -> Message:
         first = message.body.get("first")
         if not isinstance(first, int) or first < 0:
-            raise PenstockError(f"Clusters from vertex {first!r} on cannot be given: ask from 0 on.")
+            raise PenstockError(
+                f"Clusters from vertex {first!r} on cannot be given: ask from 0 on.", code="value-out-of-range"
+            )
         # Without an array: not yet.
         return Message("clusters", {}, tuple(clusters[first : first + _PIECE] for clusters in found))
 
@@ -65,7 +67,8 @@ def _kept(parts: Parts, job: Job) -> Array:
             known = False
         if not known:
             raise PenstockError(
-                f"{path} has not the clusters of {count:,} vertices: delete it to have them found anew."
+                f"{path} has not the clusters of {count:,} vertices: delete it to have them found anew.",
+                code="damaged-file",
             )
         return clusters
     clusters = _found(parts, job)
@@ -81,7 +84,8 @@ def _found(parts: Parts, job: Job) -> Array:
         if len(clusters) != count:
             raise PenstockError(
                 f"There are {len(clusters):,} cluster numbers ({clusters.dtype}) for {count:,} vertices:"
-                " give one whole number a vertex."
+                " give one whole number a vertex.",
+                code="shape-mismatch",
             )
     else:
         (kind,) = parts.edge_types
@@ -104,9 +108,12 @@ def _ask(parts: Parts) -> Array:
         if arrays:
             (piece,) = arrays
             if piece.ndim != 1 or piece.dtype != np.int64 or not 0 < len(piece) <= len(clusters) - known:
-                raise PenstockError("The first worker answered with clusters that are none: are both of one release?")
+                raise PenstockError(
+                    "The first worker answered with clusters that are none: are both of one release?",
+                    code="malformed-message",
+                )
             clusters[known : known + len(piece)] = piece
             known += len(piece)
         elif parts.member.stopped.wait(_AGAIN):
-            raise PenstockError("The controller ended the run.")
+            raise PenstockError("The controller ended the run.", code="closed")
     return clusters

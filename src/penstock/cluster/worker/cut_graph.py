@@ -115,7 +115,8 @@ class Parts:
             if rows:
                 original = int(self.partition.original()[first])
                 raise PenstockError(
-                    f"Field {name!r} has {rows:,} times that are NaN, first of vertex {original}: give each a time."
+                    f"Field {name!r} has {rows:,} times that are NaN, first of vertex {original}: give each a time.",
+                    code="not-finite",
                 )
         return self._times
 
@@ -181,6 +182,8 @@ def _splits(parts: Parts, node_type: str) -> dict[str, Array]:
         answer = channel.call(Message("splits", {"part": part, "node_type": node_type}))
         for name, rows in zip(answer.body["names"], answer.arrays, strict=True):
             if name not in SPLITS:
-                raise PenstockError(f"Part {part} has a split {name!r}, which is none of {', '.join(SPLITS)}.")
+                raise PenstockError(
+                    f"Part {part} has a split {name!r}, which is none of {', '.join(SPLITS)}.", code="unknown-name"
+                )
             found.setdefault(name, []).append(original[rows])
     return {name: np.sort(np.concatenate(rows)) for name, rows in found.items()}

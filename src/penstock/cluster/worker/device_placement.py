@@ -24,16 +24,21 @@ def check_for_gpus(job: Job, served: bool, learnable: bool) -> None:
     """Refuse what only a GPU that has the graph to itself can do; `learnable`: embeddings are at their owners."""
     wish = job.placed
     if job.sample_on in ("device", "hybrid"):
-        raise PenstockError(f"sample_on {job.sample_on} needs the whole graph: on several machines use auto or host.")
+        raise PenstockError(
+            f"sample_on {job.sample_on} needs the whole graph: on several machines use auto or host.",
+            code="unsupported-combination",
+        )
     if not {wish.topology, wish.features} <= {"auto", "host"} or wish.cache_rows or job.feature_type != "stored":
         raise PenstockError(
             "On several machines the graph stays with its stores, and nothing of it on GPUs: leave out placement and"
-            " feature_type."
+            " feature_type.",
+            code="unsupported-combination",
         )
     if job.compute_type == "float16" and (served or learnable):
         raise PenstockError(
             "compute_type float16 leaves out steps that overflow, which parameter servers and the owners of embeddings"
-            " do not hear of: use bfloat16."
+            " do not hear of: use bfloat16.",
+            code="unsupported-combination",
         )
 
 

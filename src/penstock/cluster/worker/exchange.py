@@ -56,7 +56,9 @@ class RowExchange:
     def _give(self, message: Message, sender: str) -> Iterator[Message]:
         name = str(message.body.get("name"))
         if name not in self._kept:
-            raise PenstockError(f"{self._member.setup.task.id} has no part of {name!r}: was it started again?")
+            raise PenstockError(
+                f"{self._member.setup.task.id} has no part of {name!r}: was it started again?", code="not-available"
+            )
         return _pieces(self._kept[name])
 
 
@@ -74,9 +76,10 @@ def _receive(call: PendingCall, place: Array, who: str) -> None:
             if piece.shape[1:] != place.shape[1:] or piece.dtype != place.dtype or not start < stop <= len(place):
                 raise PenstockError(
                     f"{who} sent rows of {piece.dtype} {piece.shape} where {len(place) - start} of {place.dtype}"
-                    f" {place.shape[1:]} were left: are both of one release?"
+                    f" {place.shape[1:]} were left: are both of one release?",
+                    code="malformed-message",
                 )
             place[start:stop] = piece
             start = stop
     if start != len(place):
-        raise PenstockError(f"{who} sent {start:,} rows of {len(place):,}: ask it again.")
+        raise PenstockError(f"{who} sent {start:,} rows of {len(place):,}: ask it again.", code="malformed-message")

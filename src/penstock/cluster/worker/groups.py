@@ -151,7 +151,10 @@ class DeviceCollectiveGroup:
         if errors:
             self._explain(errors[0])
         if float(one) != setup.layout.world:
-            raise PenstockError(f"NCCL counted {float(one):g} of {setup.layout.world} workers: set device to cpu.")
+            raise PenstockError(
+                f"NCCL counted {float(one):g} of {setup.layout.world} workers: set device to cpu.",
+                code="external-failure",
+            )
 
     def _explain(self, error: BaseException) -> None:
         """Others may have failed because one was lost, which the controller knows in time; else it was NCCL itself."""
@@ -163,7 +166,8 @@ class DeviceCollectiveGroup:
         what = " ".join(str(error).split())[:300]
         raise PenstockError(
             f"The workers' GPUs could not be joined by NCCL ({what}): set NCCL_DEBUG=INFO and look at the tasks' logs,"
-            " or use reduce: servers."
+            " or use reduce: servers.",
+            code="external-failure",
         ) from error
 
     def _watch(self, is_done: Callable[[], bool], pause: float) -> None:

@@ -53,7 +53,9 @@ class PartedInference:
     ) -> dict[str, torch.Tensor]:
         """The outputs of vertices, in their order, to every worker."""
         if hidden:
-            raise PenstockError("Hidden outputs are not computed on several machines yet: use one.")
+            raise PenstockError(
+                "Hidden outputs are not computed on several machines yet: use one.", code="unsupported-combination"
+            )
         with device_memory(lambda: "in exact inference", INFERENCE):
             if not getattr(self._model, "layerwise", False) or self._clock is not None:
                 # As on one machine: no vertex has one value that all its readers could share.

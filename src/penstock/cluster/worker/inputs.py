@@ -39,7 +39,8 @@ class AgreedTable:
         if not np.isfinite(state["rows"]).all():
             raise PenstockError(
                 f"Embeddings of {self.remote.name!r} are no numbers any more after step {self._inputs.step}: lower"
-                " embedding_lr, and go on from the last checkpoint."
+                " embedding_lr, and go on from the last checkpoint.",
+                code="diverged",
             )
         return state
 
@@ -137,5 +138,7 @@ class PartedInputs(Inputs):
         field = f"{name}/{job.features}"
         shape = self.store.row_shape(field)
         if len(shape) != 1 or self.store.dtype(field).kind not in "biuf":
-            raise PenstockError(f"Features {job.features!r} of {name!r} are no rows of numbers: give a row each.")
+            raise PenstockError(
+                f"Features {job.features!r} of {name!r} are no rows of numbers: give a row each.", code="wrong-type"
+            )
         return int(shape[0])

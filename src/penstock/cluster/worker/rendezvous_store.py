@@ -40,7 +40,7 @@ class RendezvousStore(Store):
             if found is not None:
                 return found
             time.sleep(_AGAIN)
-        raise PenstockError(f"The workers did not find each other within {self._patience:g} s.")
+        raise PenstockError(f"The workers did not find each other within {self._patience:g} s.", code="peer-lost")
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Until all are there."""

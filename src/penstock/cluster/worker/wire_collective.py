@@ -56,9 +56,14 @@ class WireCollective:
         kind, _, rank = sender.partition("-")
         generation, number = int(message.body["generation"]), int(message.body["number"])
         if kind != "worker" or not rank.isdecimal() or int(rank) >= self._world or len(message.arrays) != 1:
-            raise PenstockError(f"{sender} has nothing to sum: only workers send numbers, an array at a time.")
+            raise PenstockError(
+                f"{sender} has nothing to sum: only workers send numbers, an array at a time.", code="not-permitted"
+            )
         if message.arrays[0].ndim != 1 or message.arrays[0].dtype not in _KINDS:
-            raise PenstockError(f"{sender} sent {message.arrays[0].dtype} {message.arrays[0].shape}: send one row.")
+            raise PenstockError(
+                f"{sender} sent {message.arrays[0].dtype} {message.arrays[0].shape}: send one row.",
+                code="malformed-message",
+            )
         with self._changed:
             self._turn_to(generation)
             # Nobody is further ahead than by one: for the next he needs this worker's.
@@ -143,7 +148,7 @@ class WireGroup:
 def _added(parts: Sequence[Array], own: Array) -> Array:
     """The sum of all workers' numbers, which must be like this worker's own."""
     if any(part.shape != own.shape or part.dtype != own.dtype for part in parts):
-        raise PenstockError("Workers have different numbers to sum: are all of one release?")
+        raise PenstockError("Workers have different numbers to sum: are all of one release?", code="malformed-message")
     total = parts[0].copy()
     for part in parts[1:]:
         total += part

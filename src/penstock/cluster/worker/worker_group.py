@@ -128,7 +128,7 @@ class ClusterWorkerGroup:
 
     def _pause(self) -> None:
         if self._member.stopped.is_set():
-            raise PenstockError("The controller ended the run.")
+            raise PenstockError("The controller ended the run.", code="closed")
         time.sleep(_AGAIN)
 
 

@@ -17,22 +17,30 @@ def checked_demand(matrix: Any) -> Array:
     try:
         given = np.asarray(matrix)
     except ValueError:
-        raise PenstockError("The rows of the all-to-all's matrix differ in length: give n rows of n sizes.") from None
+        raise PenstockError(
+            "The rows of the all-to-all's matrix differ in length: give n rows of n sizes.", code="shape-mismatch"
+        ) from None
     if given.ndim != 2 or given.shape[0] != given.shape[1] or given.shape[0] == 0:
         raise PenstockError(
-            f"The all-to-all's matrix has the shape {given.shape}: give n rows of n sizes, row i what rank i sends."
+            f"The all-to-all's matrix has the shape {given.shape}: give n rows of n sizes, row i what rank i sends.",
+            code="shape-mismatch",
         )
     if given.dtype.kind not in "iu":
-        raise PenstockError(f"The all-to-all's matrix holds {given.dtype}, which is no whole number: round to bytes.")
+        raise PenstockError(
+            f"The all-to-all's matrix holds {given.dtype}, which is no whole number: round to bytes.", code="wrong-type"
+        )
     wrong = np.argwhere(given < 0)
     if len(wrong):
         sender, receiver = wrong[0]
         raise PenstockError(
-            f"Rank {sender} cannot send {given[sender, receiver]:,} bytes to rank {receiver}: sizes begin at 0."
+            f"Rank {sender} cannot send {given[sender, receiver]:,} bytes to rank {receiver}: sizes begin at 0.",
+            code="value-out-of-range",
         )
     rough = given.astype(np.float64)
     if max(rough.sum(0).max(), rough.sum(1).max()) >= _LARGEST_LOAD:
-        raise PenstockError("A rank of the all-to-all has 2^62 bytes or more to carry: give sizes in larger units.")
+        raise PenstockError(
+            "A rank of the all-to-all has 2^62 bytes or more to carry: give sizes in larger units.", code="too-large"
+        )
     demand = given.astype(np.int64)
     np.fill_diagonal(demand, 0)
     return demand
@@ -51,5 +59,7 @@ def bound(matrix: Any, rate: float) -> float:
 def checked_rate(rate: float) -> float:
     """A line rate that something can be divided by, in bytes/s."""
     if not (rate > 0 and math.isfinite(rate)):
-        raise PenstockError(f"A line rate of {rate} bytes/s sends nothing: give a number above 0.")
+        raise PenstockError(
+            f"A line rate of {rate} bytes/s sends nothing: give a number above 0.", code="value-out-of-range"
+        )
     return rate

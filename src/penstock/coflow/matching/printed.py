@@ -26,7 +26,8 @@ def printed_phases(demand: Array, limit: int = LIMIT) -> list[Phase]:
         if len(phases) == limit:
             raise PenstockError(
                 f"The printed schedule of {len(demand)} ranks has sent {demand.sum() - left.sum():,} of "
-                f"{demand.sum():,} bytes after {limit:,} phases: use 'bvn', or larger units than bytes."
+                f"{demand.sum():,} bytes after {limit:,} phases: use 'bvn', or larger units than bytes.",
+                code="too-large",
             )
         rows, columns = linear_sum_assignment(left, maximize=True)
         weight = int(left[left > 0].min())

@@ -19,14 +19,16 @@ class Archive(Mapping[str, Array]):
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
-            raise PenstockError(f"{path} does not exist: check the path.")
+            raise PenstockError(f"{path} does not exist: check the path.", code="file-not-found")
         if not zipfile.is_zipfile(path):
-            raise PenstockError(f"{path} is no .npz archive: copy it again, or write one with numpy.savez.")
+            raise PenstockError(
+                f"{path} is no .npz archive: copy it again, or write one with numpy.savez.", code="wrong-file"
+            )
         self._read: dict[str, Array] = {}
         try:
             self._file: Any = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise PenstockError(f"{path} {_UNREADABLE} ({error}): make it again.") from None
+            raise PenstockError(f"{path} {_UNREADABLE} ({error}): make it again.", code="damaged-file") from None
 
     def close(self) -> None:
         """Let the file go; arrays that were read stay."""
@@ -39,7 +41,9 @@ class Archive(Mapping[str, Array]):
             try:
                 self._read[key] = self._file[key]
             except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-                raise PenstockError(f"it {_UNREADABLE} (array {key}: {error}): make it again.") from None
+                raise PenstockError(
+                    f"it {_UNREADABLE} (array {key}: {error}): make it again.", code="damaged-file"
+                ) from None
         return self._read[key]
 
     def __iter__(self) -> Iterator[str]:

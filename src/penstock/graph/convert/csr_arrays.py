@@ -46,4 +46,4 @@ def dense_rows(entries: Entries) -> Array:
 
 
 def _misfit(what: str, why: str) -> PenstockError:
-    return PenstockError(f"The {what} do not fit together ({why}): make the archive again.")
+    return PenstockError(f"The {what} do not fit together ({why}): make the archive again.", code="shape-mismatch")

@@ -53,7 +53,8 @@ def _recognised(source: Any, options: dict[str, Any]) -> Graph:
         if library in _LIBRARIES and hasattr(source, _LIBRARIES[library][0]):
             return _convert(_LIBRARIES[library][1], source, options)
     raise PenstockError(
-        f"A {type(source).__module__}.{type(source).__name__} is no graph Penstock knows: give {_UNDERSTOOD}."
+        f"A {type(source).__module__}.{type(source).__name__} is no graph Penstock knows: give {_UNDERSTOOD}.",
+        code="wrong-type",
     )
 
 
@@ -72,12 +73,14 @@ def _from_folder(path: Path, options: dict[str, Any]) -> Graph:
     if (path / "partition.json").is_file():
         raise PenstockError(
             f"{path} is a partition, not a graph: open it with penstock.partition.open_partition,"
-            " or join its parts with penstock.partition.stitch."
+            " or join its parts with penstock.partition.stitch.",
+            code="wrong-file",
         )
     if is_ogb_folder(path):
         return _convert(from_ogb, path, options)
     raise PenstockError(
-        f"{path} is neither a graph folder (no graph.json) nor an OGB folder (no raw/ files): check the path."
+        f"{path} is neither a graph folder (no graph.json) nor an OGB folder (no raw/ files): check the path.",
+        code="graph-not-found",
     )
 
 
@@ -86,10 +89,12 @@ def _from_file(path: Path, options: dict[str, Any]) -> Graph:
         return _convert(from_npz, path, options)
     if path.suffix in (".yaml", ".yml"):
         raise PenstockError(
-            f"{path} describes tables: make a graph of them with `penstock data import {path} --out FOLDER`."
+            f"{path} describes tables: make a graph of them with `penstock data import {path} --out FOLDER`.",
+            code="wrong-file",
         )
     raise PenstockError(
-        f"{path} is no graph Penstock knows: give {_UNDERSTOOD}; tables need a spec and `penstock data import`."
+        f"{path} is no graph Penstock knows: give {_UNDERSTOOD}; tables need a spec and `penstock data import`.",
+        code="wrong-file",
     )
 
 
@@ -100,7 +105,9 @@ def _from_name(name: str) -> Graph:
         return make_cached(name)
     near = difflib.get_close_matches(name, list(DATASETS), n=1)
     hint = f"did you mean the data set {near[0]!r}?" if near else f"data sets are {', '.join(DATASETS)}."
-    raise PenstockError(f"{name!r} is neither a path that exists nor the name of a data set: {hint}")
+    raise PenstockError(
+        f"{name!r} is neither a path that exists nor the name of a data set: {hint}", code="graph-not-found"
+    )
 
 
 def _convert(converter: Callable[..., Graph], source: Any, options: dict[str, Any]) -> Graph:
@@ -109,5 +116,5 @@ def _convert(converter: Callable[..., Graph], source: Any, options: dict[str, An
     for option in options:
         if option not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise PenstockError(f"Option {option!r} means nothing for this source: {takes}.")
+            raise PenstockError(f"Option {option!r} means nothing for this source: {takes}.", code="unknown-name")
     return converter(source, **options)

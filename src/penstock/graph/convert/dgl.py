@@ -24,9 +24,14 @@ def from_dgl(graph: Any, split: int = 0) -> Graph:
     Nothing of DGL is imported: the object answers for itself.
     """
     if not hasattr(graph, "canonical_etypes") or not hasattr(graph, "ntypes"):
-        raise PenstockError(f"{type(graph).__name__} is not a DGLGraph: it has no ntypes and canonical_etypes.")
+        raise PenstockError(
+            f"{type(graph).__name__} is not a DGLGraph: it has no ntypes and canonical_etypes.", code="wrong-type"
+        )
     if getattr(graph, "is_block", False):
-        raise PenstockError("A DGL block is one layer of a batch, not a graph: convert the graph it was sampled from.")
+        raise PenstockError(
+            "A DGL block is one layer of a batch, not a graph: convert the graph it was sampled from.",
+            code="wrong-type",
+        )
     nodes = {_type(name): _nodes(graph, name, split) for name in graph.ntypes}
     edges = {
         (_type(source), _type(relation), _type(destination)): _edges(graph, (source, relation, destination))

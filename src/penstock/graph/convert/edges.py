@@ -37,7 +37,9 @@ def edge_set(
     destinations = vertex_numbers(destinations, num_destinations, where)
     for key, values in (fields or {}).items():
         if len(values) != len(sources):
-            raise PenstockError(f"{where}: field {key!r} has {len(values):,} rows for {len(sources):,} edges.")
+            raise PenstockError(
+                f"{where}: field {key!r} has {len(values):,} rows for {len(sources):,} edges.", code="shape-mismatch"
+            )
     given = len(sources)
     if inverse:
         sources, destinations = (
@@ -62,20 +64,24 @@ def _check_shapes(sources: Array, destinations: Array, where: str) -> None:
     if sources.ndim != 1 or sources.shape != destinations.shape:
         raise PenstockError(
             f"{where} has sources of shape {sources.shape} for destinations of shape {destinations.shape}:"
-            " give one of each for every edge."
+            " give one of each for every edge.",
+            code="shape-mismatch",
         )
 
 
 def vertex_numbers(values: Array, count: int, where: str) -> Array:
     """Contiguous int32 or int64 vertex numbers, all below `count`: the list kernels do not check bounds."""
     if values.dtype.kind not in "iu" and len(values):
-        raise PenstockError(f"{where} holds {values.dtype} where vertex numbers are integers: convert it.")
+        raise PenstockError(
+            f"{where} holds {values.dtype} where vertex numbers are integers: convert it.", code="wrong-type"
+        )
     if len(values):
         low, high = int(values.min()), int(values.max())
         if low < 0 or high >= count:
             raise PenstockError(
                 f"{where} names vertex {low if low < 0 else high}, but only 0 to {count - 1} exist:"
-                " check the vertex count or the edges."
+                " check the vertex count or the edges.",
+                code="id-out-of-range",
             )
     dtype = values.dtype if values.dtype in (np.int32, np.int64) else np.dtype(np.int64)
     return np.ascontiguousarray(values, dtype)

@@ -13,15 +13,21 @@ def array_ids(values: Array, where: str) -> Ids:
     """Ids from an array of integers (int64 then) or of strings. `where` names it in sentences."""
     if values.ndim != 1 or values.dtype.kind not in "iuU":
         raise PenstockError(
-            f"{where} is {values.dtype} of shape {values.shape}, but ids are a list of integers or strings: convert it."
+            f"{where} is {values.dtype} of shape {values.shape}, not a list of integers or strings: convert the ids.",
+            code="wrong-type",
         )
     if values.dtype.kind == "U":
         return string_ids(values.tolist(), where)
     if values.dtype.kind == "u" and values.size and int(values.max()) > np.iinfo(np.int64).max:
-        raise PenstockError(f"{where} holds {int(values.max())}, which int64 does not have: give the ids as strings.")
+        raise PenstockError(
+            f"{where} holds {int(values.max())}, which int64 does not have: give the ids as strings.",
+            code="value-out-of-range",
+        )
     found, counts = np.unique(values, return_counts=True)
     if len(found) < len(values):
-        raise PenstockError(f"{where} holds {int(found[np.argmax(counts > 1)])} twice: give every vertex its own id.")
+        raise PenstockError(
+            f"{where} holds {int(found[np.argmax(counts > 1)])} twice: give every vertex its own id.", code="duplicate"
+        )
     return values.astype(np.int64, copy=False)
 
 
@@ -30,9 +36,11 @@ def string_ids(strings: Sequence[str], where: str) -> StringIds:
     seen = set[str]()
     for text in strings:
         if text in seen:
-            raise PenstockError(f"{where} holds {text!r} twice: give every vertex its own id.")
+            raise PenstockError(f"{where} holds {text!r} twice: give every vertex its own id.", code="duplicate")
         seen.add(text)
     try:
         return StringIds.of(strings)
     except UnicodeEncodeError as error:
-        raise PenstockError(f"{where} holds the id {error.object!r}, which is not valid Unicode: rename it.") from None
+        raise PenstockError(
+            f"{where} holds the id {error.object!r}, which is not valid Unicode: rename it.", code="invalid-value"
+        ) from None

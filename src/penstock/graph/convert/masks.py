@@ -42,6 +42,9 @@ def _column(mask: Array, key: str, split: int) -> Array:
     if mask.ndim == 1:
         return mask
     if not 0 <= split < mask.shape[1]:
-        raise PenstockError(f"{key} holds {mask.shape[1]} splits, not number {split}: choose 0 to {mask.shape[1] - 1}.")
+        raise PenstockError(
+            f"{key} holds {mask.shape[1]} splits, not number {split}: choose 0 to {mask.shape[1] - 1}.",
+            code="value-out-of-range",
+        )
     column: Array = mask[:, split]
     return column

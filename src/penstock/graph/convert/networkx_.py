@@ -66,7 +66,9 @@ def _ids(names: Sequence[Any]) -> Ids | None:
     strings = [str(name) for name in names]
     if len(set(strings)) < len(strings):
         twice = next(text for row, text in enumerate(strings) if text in strings[:row])
-        raise PenstockError(f"Two nodes of the NetworkX graph are both written {twice!r}: relabel one of them.")
+        raise PenstockError(
+            f"Two nodes of the NetworkX graph are both written {twice!r}: relabel one of them.", code="duplicate"
+        )
     return string_ids(strings, "The NetworkX graph")
 
 

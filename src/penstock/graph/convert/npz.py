@@ -45,16 +45,19 @@ def _built(path: Path, archive: Archive, split: int) -> Graph:
                 nodes, edges = build(archive, split)
             except KeyError as error:
                 raise PenstockError(
-                    f"{path} has no array {error.args[0]!r}: it is incomplete, make it again."
+                    f"{path} has no array {error.args[0]!r}: it is incomplete, make it again.", code="field-missing"
                 ) from None
             except PenstockError as error:
-                raise PenstockError(f"{path}: {error}") from None
+                raise PenstockError(f"{path}: {error}", code=error.code) from None
             except (TypeError, ValueError, IndexError) as error:
-                raise PenstockError(f"{path}: its arrays do not fit together ({error}): make it again.") from None
+                raise PenstockError(
+                    f"{path}: its arrays do not fit together ({error}): make it again.", code="shape-mismatch"
+                ) from None
             return Graph(nodes, edges, path.stem, origin={"from": "npz", "file": path.name})
     raise PenstockError(
         f"{path} is no graph Penstock knows: it needs indptr and indices, adj_data and adj_indices, edge_index and"
-        " edge_type, <type>__num_nodes, or train with num_entities or num_users (docs/graph-format.md)."
+        " edge_type, <type>__num_nodes, or train with num_entities or num_users (docs/graph-format.md).",
+        code="wrong-file",
     )
 
 
@@ -64,11 +67,12 @@ def _one_type(archive: _Archive, split: int) -> _Pieces:
     indptr, indices = archive["indptr"], archive["indices"]
     if indptr.ndim != 1 or indptr.dtype.kind not in "iu":
         raise PenstockError(
-            f"indptr is {indptr.dtype} of shape {indptr.shape}, but offsets are a list of integers: convert it."
+            f"indptr is {indptr.dtype} of shape {indptr.shape}, but offsets are a list of integers: convert it.",
+            code="wrong-type",
         )
     indptr = indptr.astype(np.int64, copy=False)
     if len(indptr) != count + 1 or int(indptr[-1]) != len(indices) or np.any(np.diff(indptr) < 0):
-        raise PenstockError("indptr does not fit num_nodes and indices: make the archive again.")
+        raise PenstockError("indptr does not fit num_nodes and indices: make the archive again.", code="shape-mismatch")
     nodes = _nodes(archive, count, split)
     if "original_id" in archive:
         nodes = replace(nodes, ids=array_ids(archive["original_id"], "original_id"))
@@ -131,7 +135,10 @@ def _adjacency(archive: _Archive, split: int) -> _Pieces:
     entries = csr_entries(archive, adjacency, "adjacency arrays")
     count = entries.shape[0]
     if entries.shape[1] != count:
-        raise PenstockError(f"{adjacency}shape is {entries.shape}, but an adjacency matrix is square: convert it.")
+        raise PenstockError(
+            f"{adjacency}shape is {entries.shape}, but an adjacency matrix is square: convert it.",
+            code="shape-mismatch",
+        )
     own = {key: archive[key] for key in archive if _MASK.fullmatch(key)}
     if f"{attributes}indptr" in archive:
         own["features"] = dense_rows(csr_entries(archive, attributes, "sparse attributes"))
@@ -192,7 +199,8 @@ def _nodes(archive: _Archive, count: int, split: int) -> NodeSet:
     for key, values in fields.items():
         if values.ndim == 0 or values.dtype.kind not in "biuf":
             raise PenstockError(
-                f"Field {key!r} is {values.dtype} of shape {values.shape}, not a row of numbers per vertex: convert it."
+                f"Field {key!r} is {values.dtype} of shape {values.shape}, not one row per vertex: convert it.",
+                code="wrong-type",
             )
     return NodeSet(count, fields, _splits(archive, count, split))
 
@@ -201,7 +209,9 @@ def _size(archive: _Archive, key: str) -> int:
     """A count, which NumPy keeps as an array without dimensions."""
     value = archive[key]
     if value.ndim != 0 or value.dtype.kind not in "iu" or value < 0:
-        raise PenstockError(f"{key} is {value.tolist()!r:.40}, not a count: store one integer from 0 up.")
+        raise PenstockError(
+            f"{key} is {value.tolist()!r:.40}, not a count: store one integer from 0 up.", code="invalid-value"
+        )
     return int(value)
 
 
@@ -209,7 +219,9 @@ def _ends(archive: _Archive, key: str) -> tuple[Array, Array]:
     """The two rows of an array of pairs."""
     pairs = archive[key]
     if pairs.ndim != 2 or len(pairs) != 2:
-        raise PenstockError(f"{key} has shape {pairs.shape} where [2, edges] is needed: make the archive again.")
+        raise PenstockError(
+            f"{key} has shape {pairs.shape} where [2, edges] is needed: make the archive again.", code="shape-mismatch"
+        )
     return pairs[0], pairs[1]
 
 
@@ -217,7 +229,10 @@ def _columns(archive: _Archive, key: str) -> tuple[Array, ...]:
     """The three columns of an array of triples."""
     triples = archive[key]
     if triples.ndim != 2 or triples.shape[1] != 3:
-        raise PenstockError(f"{key} has shape {triples.shape} where [triples, 3] is needed: make the archive again.")
+        raise PenstockError(
+            f"{key} has shape {triples.shape} where [triples, 3] is needed: make the archive again.",
+            code="shape-mismatch",
+        )
     return tuple(triples.T)
 
 
@@ -237,7 +252,8 @@ def _splits(archive: _Archive, count: int, split: int) -> dict[str, Array]:
             continue
         if not 0 <= split < len(choices):
             raise PenstockError(
-                f"There are {len(choices)} splits, so {split} does not exist: choose 0 to {len(choices) - 1}."
+                f"There are {len(choices)} splits, so {split} does not exist: choose 0 to {len(choices) - 1}.",
+                code="value-out-of-range",
             )
         splits[name] = np.flatnonzero(sorted(choices, key=lambda choice: choice[0])[split][1])
     return splits
@@ -247,5 +263,6 @@ def _check_mask(key: str, mask: Array, count: int) -> None:
     if mask.ndim not in (1, 2) or mask.shape[-1] != count or mask.dtype.kind not in "biuf":
         raise PenstockError(
             f"{key} is {mask.dtype} of shape {mask.shape} where a boolean [{count}] or [splits, {count}] is needed:"
-            " make the archive again."
+            " make the archive again.",
+            code="shape-mismatch",
         )

@@ -32,7 +32,7 @@ def from_pyg(data: Any, split: int = 0) -> Graph:
     elif isinstance(data, Data):
         nodes, edges = reader.homogeneous(data._store)
     else:
-        raise PenstockError(f"A PyG {type(data).__name__} is no graph: give a Data or a HeteroData.")
+        raise PenstockError(f"A PyG {type(data).__name__} is no graph: give a Data or a HeteroData.", code="wrong-type")
     dropped = {"dropped": reader.dropped} if reader.dropped else {}
     return Graph(nodes, edges, "pyg", origin={"from": "PyG", **dropped})
 
@@ -46,10 +46,13 @@ def to_pyg(graph: Graph) -> Any:
     try:
         from torch_geometric.data import Data, HeteroData
     except ImportError:
-        raise PenstockError("PyG is not installed: install it with `pip install 'penstock[pyg]'`.") from None
+        raise PenstockError(
+            "PyG is not installed: install it with `pip install 'penstock[pyg]'`.", code="not-installed"
+        ) from None
     if graph.is_part:
         raise PenstockError(
-            f"Graph {graph.name!r} is a part of a cut graph, which PyG cannot hold: convert the whole graph."
+            f"Graph {graph.name!r} is a part of a cut graph, which PyG cannot hold: convert the whole graph.",
+            code="whole-graph-needed",
         )
     if graph.is_homogeneous:
         node_values = _node_values(next(iter(graph.nodes.values())))
@@ -67,7 +70,9 @@ def to_pyg(graph: Graph) -> Any:
 
 def _node_values(nodes: NodeSet) -> dict[str, Any]:
     for key in _PYG_OWN & set(nodes.fields):
-        raise PenstockError(f"PyG keeps something of its own under the name of field {key!r}: rename the field.")
+        raise PenstockError(
+            f"PyG keeps something of its own under the name of field {key!r}: rename the field.", code="duplicate"
+        )
     values = {key: to_tensor(array, f"Field {key!r}") for key, array in nodes.fields.items()}
     for split, rows in nodes.splits.items():
         values[mask_name(split)] = to_tensor(mask_of(rows, nodes.count), split)

@@ -53,7 +53,8 @@ class StoreReader:
         count = _num_nodes(store, -1)
         if count is None:
             raise PenstockError(
-                f"PyG node type {name!r} does not say how many vertices it has: set data[{name!r}].num_nodes."
+                f"PyG node type {name!r} does not say how many vertices it has: set data[{name!r}].num_nodes.",
+                code="missing-data",
             )
         return self._node_set(dict(_values(store)), count, f"data[{name!r}]")
 
@@ -62,7 +63,10 @@ class StoreReader:
         where = f"data[{edge_type!r}]"
         for end in (edge_type[0], edge_type[2]):
             if end not in nodes:
-                raise PenstockError(f"{where} names node type {end!r}, which has no data: set data[{end!r}].num_nodes.")
+                raise PenstockError(
+                    f"{where} names node type {end!r}, which has no data: set data[{end!r}].num_nodes.",
+                    code="missing-data",
+                )
         source, destination = nodes[edge_type[0]], nodes[edge_type[2]]
         return self._edge_set(_edge_index(store, where), dict(_values(store)), source, destination, where)
 
@@ -92,7 +96,8 @@ class StoreReader:
                 fields[key] = to_array(value, f"{where}.{key}")
             elif key in _NEVER_DROPPED:
                 raise PenstockError(
-                    f"{where}.{key} has {rows or 0:,} rows, which fits neither vertices nor edges: mend it."
+                    f"{where}.{key} has {rows or 0:,} rows, which fits neither vertices nor edges: mend it.",
+                    code="shape-mismatch",
                 )
             else:
                 self.dropped.append(key if where == "data" else f"{where}.{key}")
@@ -121,7 +126,9 @@ def _num_nodes(store: Any, top: int) -> int | None:
         try:
             return int(stored)
         except (TypeError, ValueError, RuntimeError):
-            raise PenstockError("num_nodes of the PyG data is not one number: set it to the vertex count.") from None
+            raise PenstockError(
+                "num_nodes of the PyG data is not one number: set it to the vertex count.", code="invalid-value"
+            ) from None
     for key in _SIZED:
         rows = _rows(key, store[key]) if key in store else None
         if rows is not None and (key != "y" or rows > top):
@@ -132,12 +139,19 @@ def _num_nodes(store: Any, top: int) -> int | None:
 def _edge_index(store: Any, where: str) -> Array:
     if "edge_index" not in store:
         if "adj_t" in store or "adj" in store:
-            raise PenstockError(f"{where} holds its edges as adj_t, not as edge_index: load it without ToSparseTensor.")
-        raise PenstockError(f"{where} has no edge_index: set one of shape [2, edges], empty if there are no edges.")
+            raise PenstockError(
+                f"{where} holds its edges as adj_t, not as edge_index: load it without ToSparseTensor.",
+                code="wrong-type",
+            )
+        raise PenstockError(
+            f"{where} has no edge_index: set one of shape [2, edges], empty if there are no edges.",
+            code="field-missing",
+        )
     edge_index = to_array(store["edge_index"], f"{where}.edge_index")
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         raise PenstockError(
-            f"{where}.edge_index has shape {edge_index.shape} where [2, edges] is needed: transpose it."
+            f"{where}.edge_index has shape {edge_index.shape} where [2, edges] is needed: transpose it.",
+            code="shape-mismatch",
         )
     return edge_index
 

@@ -24,7 +24,8 @@ def relation_sets(
     if num_relations > max(_UNQUESTIONED, triples):
         raise PenstockError(
             f"There are {num_relations:,} relations for {triples:,} triples: check num_relations, and number relations"
-            " from 0 without gaps."
+            " from 0 without gaps.",
+            code="value-out-of-range",
         )
     apart = {name: _by_relation(triples, num_relations, name) for name, triples in held_out.items()}
     edges = {}
@@ -40,12 +41,18 @@ def _by_relation(triples: Triples, num_relations: int, where: str) -> list[tuple
     if relations.ndim != 1 or not heads.shape == relations.shape == tails.shape:
         raise PenstockError(
             f"{where} have heads, relations and tails of shapes {heads.shape}, {relations.shape} and {tails.shape}:"
-            " give one of each for every triple."
+            " give one of each for every triple.",
+            code="shape-mismatch",
         )
     if len(relations) and relations.dtype.kind not in "iu":
-        raise PenstockError(f"{where}: relation numbers are {relations.dtype}, not integers: convert them.")
+        raise PenstockError(
+            f"{where}: relation numbers are {relations.dtype}, not integers: convert them.", code="wrong-type"
+        )
     if len(relations) and not 0 <= int(relations.min()) <= int(relations.max()) < num_relations:
-        raise PenstockError(f"{where}: relation numbers run outside 0 to {num_relations - 1}: check num_relations.")
+        raise PenstockError(
+            f"{where}: relation numbers run outside 0 to {num_relations - 1}: check num_relations.",
+            code="id-out-of-range",
+        )
     relations = relations.astype(np.int64, copy=False)
     order = np.argsort(relations, kind="stable")
     ends = np.cumsum(np.bincount(relations, minlength=num_relations))[:-1]

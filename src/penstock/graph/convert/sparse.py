@@ -19,10 +19,13 @@ def from_scipy(matrix: Any, x: Array | None = None, y: Array | None = None, name
     """
     if len(matrix.shape) != 2:
         raise PenstockError(
-            f"A sparse array of shape {matrix.shape} is no adjacency matrix: give one with two dimensions."
+            f"A sparse array of shape {matrix.shape} is no adjacency matrix: give one with two dimensions.",
+            code="shape-mismatch",
         )
     if matrix.dtype.kind not in "biuf":
-        raise PenstockError(f"The matrix holds {matrix.dtype}, which cannot be edge weights: convert it to float32.")
+        raise PenstockError(
+            f"The matrix holds {matrix.dtype}, which cannot be edge weights: convert it to float32.", code="wrong-type"
+        )
     rows, columns = matrix.shape
     edges = _lists(matrix)
     given = {key: values for key, values in (("x", x), ("y", y)) if values is not None}
@@ -32,7 +35,8 @@ def from_scipy(matrix: Any, x: Array | None = None, y: Array | None = None, name
     if given:
         raise PenstockError(
             f"A {rows:,} x {columns:,} matrix has two node types, so {' and '.join(given)} cannot be placed:"
-            ' set graph.nodes["row"].fields or graph.nodes["column"].fields.'
+            ' set graph.nodes["row"].fields or graph.nodes["column"].fields.',
+            code="unsupported-combination",
         )
     nodes = {"row": NodeSet(rows), "column": NodeSet(columns)}
     return Graph(nodes, {("row", "to", "column"): edges}, name, origin={"from": "SciPy"})
@@ -44,7 +48,7 @@ def _lists(matrix: Any) -> EdgeSet:
         try:
             matrix.check_format(full_check=True)
         except ValueError as error:
-            raise PenstockError(f"The matrix is not valid ({error}): build it again.") from None
+            raise PenstockError(f"The matrix is not valid ({error}): build it again.", code="invalid-value") from None
     compressed = matrix.tocsc()
     if not compressed.has_canonical_format:
         # The matrix may be the caller's own, so it is sorted and summed in a copy.

@@ -15,17 +15,19 @@ def to_array(value: Any, what: str) -> Array:
     if not isinstance(value, torch.Tensor):
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
-            raise PenstockError(f"{what} holds {array.dtype}, which is not numeric: convert or remove it.")
+            raise PenstockError(
+                f"{what} holds {array.dtype}, which is not numeric: convert or remove it.", code="wrong-type"
+            )
         return array
     if value.layout is not torch.strided:
-        raise PenstockError(f"{what} is a sparse tensor: give it as a dense one (.to_dense()).")
+        raise PenstockError(f"{what} is a sparse tensor: give it as a dense one (.to_dense()).", code="wrong-type")
     # Subclasses such as PyG's EdgeIndex have opinions on conversions; the plain tensor below them has none.
     plain = value.detach().as_subclass(torch.Tensor).cpu()
     try:
         array = plain.numpy()
     except TypeError:
         raise PenstockError(
-            f"{what} is {value.dtype}, which NumPy does not have: convert it, say with .float()."
+            f"{what} is {value.dtype}, which NumPy does not have: convert it, say with .float().", code="wrong-type"
         ) from None
     return array
 
@@ -37,7 +39,9 @@ def to_tensor(array: Array, what: str) -> Any:
     try:
         return torch.from_numpy(_writable(array.astype(array.dtype.newbyteorder("="), copy=False)))
     except TypeError:
-        raise PenstockError(f"{what} is {array.dtype}, which torch does not have: convert or remove it.") from None
+        raise PenstockError(
+            f"{what} is {array.dtype}, which torch does not have: convert or remove it.", code="wrong-type"
+        ) from None
 
 
 def _writable(array: Array) -> Array:

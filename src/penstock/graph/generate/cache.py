@@ -42,5 +42,6 @@ def _check_writable(folder: Path) -> None:
     except OSError as error:
         raise PenstockError(
             f"{folder.name} is made once and kept in {folder.parent}, which cannot be written ({error.strerror}):"
-            " set PENSTOCK_CACHE to a folder that can."
+            " set PENSTOCK_CACHE to a folder that can.",
+            code="write-failed",
         ) from None

@@ -14,7 +14,7 @@ def recipe_named(name: str) -> Recipe:
         return DATASETS[name]
     near = difflib.get_close_matches(name, DATASETS, 1, 0.4)
     hint = f"did you mean {near[0]!r}?" if near else "`penstock data list` shows what there is."
-    raise PenstockError(f"There is no data set {name!r}: {hint}")
+    raise PenstockError(f"There is no data set {name!r}: {hint}", code="unknown-name")
 
 
 def _single(

@@ -55,7 +55,9 @@ class Recipe:
     def scaled(self, scale: float) -> "Recipe":
         """The same kind of graph with `scale` times the vertices, edges and split sizes."""
         if not 0 < scale <= 100:
-            raise PenstockError(f"--scale {scale} is out of range: give a number above 0 and up to 100.")
+            raise PenstockError(
+                f"--scale {scale} is out of range: give a number above 0 and up to 100.", code="value-out-of-range"
+            )
 
         def times(count: int) -> int:
             return max(1, round(count * scale))

@@ -37,7 +37,9 @@ def scan_edges(
     found = list(map_blocks(work, destination.count, _BLOCK_ROWS))
     loops, duplicates, descents, bad = (sum(column) for column in zip(*found, strict=True)) if found else (0,) * 4
     if bad:
-        raise PenstockError(f"{what} has {bad:,} lists or edges that lead nowhere: it is damaged, make it again.")
+        raise PenstockError(
+            f"{what} has {bad:,} lists or edges that lead nowhere: it is damaged, make it again.", code="damaged-file"
+        )
     # Lists in the order of other numbers than these, as after a cut, cannot be walked side by side.
     comparable = same_type and destination.count == destination.total and descents == 0
     return EdgeScan(loops, duplicates, _count_reciprocal(edges, progress) if comparable else None)

@@ -47,7 +47,7 @@ def require_finite(owner: "NodeSet | EdgeSet", name: str, field: str, use: str, 
     if owner.facts.trusted or owner.fields[field].nbytes > most:
         return
     if found := non_finite(owner, name, field):
-        raise PenstockError(f"{found}: {use} must be finite; replace these numbers.")
+        raise PenstockError(f"{found}: {use} must be finite; replace these numbers.", code="not-finite")
 
 
 def require_times(owner: "NodeSet", name: str, field: str) -> None:
@@ -58,4 +58,6 @@ def require_times(owner: "NodeSet", name: str, field: str) -> None:
     rows, first = owner.facts.of(file, values, "NaN", nan_rows)
     if rows:
         where = owner.facts.where(file, values, name)
-        raise PenstockError(f"{where} has {rows:,} times that are NaN, first in row {first}: give each row a time.")
+        raise PenstockError(
+            f"{where} has {rows:,} times that are NaN, first in row {first}: give each row a time.", code="not-finite"
+        )

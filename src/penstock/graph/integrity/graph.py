@@ -58,7 +58,8 @@ def _check_edges(edges: "EdgeSet", key: str, source: "NodeSet", destination: "No
         if len(values) != count:
             raise PenstockError(
                 f"{facts.where(f'field.{file_name(field)}', values, key)} has {len(values):,} rows for {count:,} edges"
-                f" of {key}: {AGAIN}."
+                f" of {key}: {AGAIN}.",
+                code="damaged-file",
             )
     for held, pairs in edges.held_out.items():
         file = f"held_out.{file_name(held)}"
@@ -73,13 +74,20 @@ def check_offsets(facts: Facts, file: str, offsets: Array, last: int, owner: str
     """Refuse list offsets that do not start at 0, fall anywhere, or end elsewhere than at `last`."""
     where = facts.where(file, offsets, owner)
     if int(offsets[0]) != 0:
-        raise PenstockError(f"{where} starts with {int(offsets[0])} at position 0: offsets start at 0; {AGAIN}.")
+        raise PenstockError(
+            f"{where} starts with {int(offsets[0])} at position 0: offsets start at 0; {AGAIN}.", code="damaged-file"
+        )
     (fall,) = facts.of(file, offsets, "falls", lambda values: [first_fall(values)])
     if fall >= 0:
         before, after = int(offsets[fall - 1]), int(offsets[fall])
-        raise PenstockError(f"{where} falls from {before} to {after} at position {fall}: offsets never fall; {AGAIN}.")
+        raise PenstockError(
+            f"{where} falls from {before} to {after} at position {fall}: offsets never fall; {AGAIN}.",
+            code="damaged-file",
+        )
     if int(offsets[-1]) != last:
-        raise PenstockError(f"{where} ends with {int(offsets[-1])} where there are {last:,} entries; {AGAIN}.")
+        raise PenstockError(
+            f"{where} ends with {int(offsets[-1])} where there are {last:,} entries; {AGAIN}.", code="damaged-file"
+        )
 
 
 def check_range(
@@ -97,7 +105,8 @@ def check_range(
         at = place if column is None else f"{place}, {column}"
         raise PenstockError(
             f"{facts.where(file, values, owner)} holds {int(chosen(values)[place])} at position {at}, where the"
-            f" {what} are 0 to {total - 1}: {AGAIN}."
+            f" {what} are 0 to {total - 1}: {AGAIN}.",
+            code="damaged-file",
         )
 
 
@@ -106,7 +115,8 @@ def _check_integers(facts: Facts, file: str, values: Array, shape: tuple[int, ..
     if values.shape != shape or (values.size and (values.dtype.kind not in "iu" or not values.dtype.isnative)):
         raise PenstockError(
             f"{facts.where(file, values, owner)} is {values.dtype} of shape {values.shape} where integers of shape"
-            f" {shape} are needed: {AGAIN}."
+            f" {shape} are needed: {AGAIN}.",
+            code="damaged-file",
         )
 
 
@@ -122,7 +132,8 @@ def _check_codes(owner: "NodeSet | EdgeSet", name: str) -> None:
             place = first_outside(values, -1, len(words) - 1)
             raise PenstockError(
                 f"{owner.facts.where(file, values, name)} holds the code {int(values.reshape(-1)[place])} at position"
-                f" {place}, and there are {len(words):,} categories: {AGAIN}."
+                f" {place}, and there are {len(words):,} categories: {AGAIN}.",
+                code="damaged-file",
             )
 
 
@@ -132,7 +143,7 @@ def _check_strings(facts: Facts, ids: StringIds, owner: str) -> None:
     (bad,) = facts.of("ids.bytes", ids.data, "not UTF-8", lambda _: [_first_not_utf8(ids)])
     if bad >= 0:
         where = facts.where("ids.bytes", ids.data, owner)
-        raise PenstockError(f"{where}: the id of vertex {bad} is not valid UTF-8: {AGAIN}.")
+        raise PenstockError(f"{where}: the id of vertex {bad} is not valid UTF-8: {AGAIN}.", code="damaged-file")
 
 
 def _first_not_utf8(ids: StringIds) -> int:

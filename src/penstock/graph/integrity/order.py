@@ -26,7 +26,8 @@ def check_order(graph: "Graph", edge_type: EdgeType) -> None:
         where = edges.facts.where("indices", edges.indices, edge_key(edge_type))
         raise PenstockError(
             f"{where}: the neighbour list of vertex {row} does not ascend, from position {int(edges.indptr[row])} on:"
-            " sort every list (and the edge fields with it), or make the graph again."
+            " sort every list (and the edge fields with it), or make the graph again.",
+            code="damaged-file",
         )
 
 

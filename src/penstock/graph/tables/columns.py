@@ -121,6 +121,7 @@ def _distinct(fields: list[Field], what: str) -> list[Field]:
     for name in names:
         if names.count(name) > 1:
             raise PenstockError(
-                f"Two columns of {what} become the field {name!r}: give one of them another name in 'fields'."
+                f"Two columns of {what} become the field {name!r}: give one of them another name in 'fields'.",
+                code="duplicate",
             )
     return fields

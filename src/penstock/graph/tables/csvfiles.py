@@ -34,7 +34,7 @@ def csv_batches(path: Path, delimiter: str, types: Mapping[str, pa.DataType]) ->
     try:
         yield from _open(path, delimiter, types)
     except pa.ArrowInvalid:
-        raise PenstockError(_sentence(path, delimiter, types)) from None
+        raise PenstockError(_sentence(path, delimiter, types), code="damaged-file") from None
 
 
 def _open(path: Path, delimiter: str, types: Mapping[str, pa.DataType] | None, threads: bool = True) -> Any:
@@ -59,7 +59,7 @@ def _first_block(path: Path, delimiter: str) -> pa.Schema:
     try:
         return _open(path, delimiter, None).schema
     except pa.ArrowInvalid:
-        raise PenstockError(_sentence(path, delimiter, None)) from None
+        raise PenstockError(_sentence(path, delimiter, None), code="damaged-file") from None
 
 
 def _first_value_type(path: Path, delimiter: str, column: str) -> pa.DataType:

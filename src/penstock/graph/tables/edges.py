@@ -49,7 +49,7 @@ class EdgeTable:
                 self._take(chunk, spool)
                 progress.advance(len(chunk))
         if self.dropped and self.spec.dangling == "error":
-            raise PenstockError(self._dangling_sentence())
+            raise PenstockError(self._dangling_sentence(), code="id-out-of-range")
         return spool
 
     def _roles(self) -> dict[str, Role]:

@@ -42,7 +42,10 @@ def export_tables(
     `spec.yaml` beside them imports the same graph again.
     """
     if graph.is_part:
-        raise PenstockError(f"Graph {graph.name!r} is one part of a cut graph: export the whole graph instead.")
+        raise PenstockError(
+            f"Graph {graph.name!r} is one part of a cut graph: export the whole graph instead.",
+            code="whole-graph-needed",
+        )
     check_graph(graph)
     spec: dict[str, Any] = {"name": graph.name, "nodes": [], "edges": []}
     with new_folder(Path(folder), force) as target:
@@ -84,7 +87,10 @@ def _export_edges(
     columns = _columns_of(edges, f"edge type {key}", {"source", "destination", "split"}, form)
     unknown = set(edges.held_out) - set(SPLITS[1:])
     if unknown:
-        raise PenstockError(f"Edge type {key} holds out {min(unknown)!r}: tables know only val and test.")
+        raise PenstockError(
+            f"Edge type {key} holds out {min(unknown)!r}: tables know only val and test.",
+            code="unsupported-combination",
+        )
 
     def batch(sources: Array, destinations: Array, fields: dict[str, pa.Array], fold: str | None) -> pa.RecordBatch:
         source_ids, destination_ids = graph.nodes[edge_type[0]].ids, graph.nodes[edge_type[2]].ids
@@ -134,7 +140,8 @@ def _folds(nodes: NodeSet, name: str) -> Array | None:
         if split not in SPLITS or (folds[rows] != len(SPLITS)).any():
             raise PenstockError(
                 f"Split {split!r} of node type {name} is none of train, val, test, or shares vertices with"
-                " another: a table has one split column, change the splits first."
+                " another: a table has one split column, change the splits first.",
+                code="unsupported-combination",
             )
         folds[rows] = SPLITS.index(split)
     return folds

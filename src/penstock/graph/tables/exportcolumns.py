@@ -26,7 +26,8 @@ class OutColumns:
         if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8 or values.ndim > 2:
             raise PenstockError(
                 f"Field {name!r} of {self._what} is {values.dtype} of {values.ndim} dimensions:"
-                " tables take numbers of one or two."
+                " tables take numbers of one or two.",
+                code="wrong-type",
             )
         if values.ndim == 2:
             self._columns.append(self._matrix(name, values, categories))
@@ -65,7 +66,10 @@ class OutColumns:
 
     def _words(self, name: str, values: Array, categories: list[str], is_label: bool) -> "_Column":
         if len(set(categories)) < len(categories) or _lowest(values) < -1 or _highest(values) >= len(categories):
-            raise PenstockError(f"Field {name!r} of {self._what} has codes that its categories do not name one to one.")
+            raise PenstockError(
+                f"Field {name!r} of {self._what} has codes that its categories do not name one to one.",
+                code="value-out-of-range",
+            )
         column, words = self._free(name), pa.array(categories, pa.string())
 
         def make(rows: Array) -> dict[str, pa.Array]:

@@ -92,7 +92,9 @@ class PlainField(Field):
             return parts[0]
         for column, part in zip(self._columns, parts, strict=True):
             if part.ndim != 1:
-                raise PenstockError(f"{chunk.place(0, column.column)}: 'columns' takes numbers, not lists.")
+                raise PenstockError(
+                    f"{chunk.place(0, column.column)}: 'columns' takes numbers, not lists.", code="wrong-type"
+                )
         return np.stack(parts, axis=1)
 
     @property
@@ -116,7 +118,8 @@ class PlainField(Field):
             wrong = tuple(axis[0] for axis in np.nonzero(typed != values))
             raise PenstockError(
                 f"{chunk.place(wrong[0], column)}: {values[wrong]} does not fit {self._dtype}:"
-                " give the field a wider 'dtype'."
+                " give the field a wider 'dtype'.",
+                code="value-out-of-range",
             )
         return typed
 
@@ -137,7 +140,9 @@ class TimeField(Field):
         wrong = np.flatnonzero((whole != values) | beyond)
         if values.ndim != 1 or len(wrong):
             where = chunk.place(wrong[0] if len(wrong) else 0, self._column.column)
-            raise PenstockError(f"{where}: a time must be one whole number or a timestamp, convert it.")
+            raise PenstockError(
+                f"{where}: a time must be one whole number or a timestamp, convert it.", code="wrong-type"
+            )
         return whole.astype(np.int64)
 
 
@@ -154,7 +159,9 @@ class WeightField(Field):
         column = self._column.column
         values = self._column.read(chunk)
         if values.ndim != 1:
-            raise PenstockError(f"{chunk.place(0, column)}: a weight must be one number, not a list.")
+            raise PenstockError(
+                f"{chunk.place(0, column)}: a weight must be one number, not a list.", code="wrong-type"
+            )
         with np.errstate(over="ignore"):
             weights = values.astype(np.float32)
         refuse_infinite(weights, chunk, column)

@@ -24,6 +24,7 @@ def fold_codes(chunk: Chunk, column: str) -> Array:
         value = chunk.column(column)[int(wrong[0])].as_py()
         raise PenstockError(
             f"{chunk.place(wrong[0], column)}: {value!r} is no split:"
-            f" use {', '.join(SPLITS)}, or leave it empty for none."
+            f" use {', '.join(SPLITS)}, or leave it empty for none.",
+            code="unknown-name",
         )
     return out

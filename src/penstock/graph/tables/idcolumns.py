@@ -17,7 +17,9 @@ def id_kind(chunk: Chunk, column: str) -> IdKind:
         return "integer"
     if _is_string(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind):
         return "string"
-    raise PenstockError(f"Column {column!r} of {chunk.file} is {kind}: ids must be strings or integers, convert it.")
+    raise PenstockError(
+        f"Column {column!r} of {chunk.file} is {kind}: ids must be strings or integers, convert it.", code="wrong-type"
+    )
 
 
 def id_values(chunk: Chunk, column: str, kind: IdKind) -> pa.Array:
@@ -27,7 +29,9 @@ def id_values(chunk: Chunk, column: str, kind: IdKind) -> pa.Array:
         values = values.dictionary_decode()
     if values.null_count:
         row = values.is_null().index(True).as_py()
-        raise PenstockError(f"{chunk.place(row, column)}: the id is missing, fill it in or remove the row.")
+        raise PenstockError(
+            f"{chunk.place(row, column)}: the id is missing, fill it in or remove the row.", code="missing-data"
+        )
     id_kind(chunk, column)
     plain = values.type.value_type if kinds.is_dictionary(values.type) else values.type
     if kind == "string" and _is_string(plain):
@@ -39,7 +43,8 @@ def id_values(chunk: Chunk, column: str, kind: IdKind) -> pa.Array:
         row = next(row for row, value in enumerate(values) if not _casts(value, wanted))
         raise PenstockError(
             f"{chunk.place(row, column)}: {values[row].as_py()!r} is no {_NAMES[kind]}, as the ids of this"
-            " node type are: mend it, or set 'id_type: string' for the node type."
+            " node type are: mend it, or set 'id_type: string' for the node type.",
+            code="wrong-type",
         ) from None
 
 

@@ -33,7 +33,9 @@ def import_tables(spec_path: str | Path, out: str | Path, force: bool = False, p
             _build(spec, spec_path.parent, folder, progress)
         except pa.ArrowException as error:
             problem = str(error).split("\n")[0].rstrip(".")
-            raise PenstockError(f"A column of {spec_path}'s tables cannot be read as asked ({problem}).") from error
+            raise PenstockError(
+                f"A column of {spec_path}'s tables cannot be read as asked ({problem}).", code="wrong-type"
+            ) from error
     return open_graph(Path(out))
 
 

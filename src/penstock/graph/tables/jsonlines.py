@@ -32,7 +32,7 @@ def json_looks(path: Path, columns: list[str]) -> dict[str, pa.DataType]:
     try:
         schema = pajson.read_json(io.BytesIO(lines), pajson.ReadOptions(block_size=len(lines) + 1)).schema
     except pa.ArrowInvalid as error:
-        raise PenstockError(_sentence(path, error, 0)) from None
+        raise PenstockError(_sentence(path, error, 0), code="damaged-file") from None
     looks = {field.name: field.type for field in schema}
     return {name: _first_value_type(path, name) if pa.types.is_null(kind) else kind for name, kind in looks.items()}
 
@@ -50,7 +50,7 @@ def json_batches(path: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Re
             yield batch
             rows += len(batch)
     except pa.ArrowInvalid as error:
-        raise PenstockError(_sentence(path, error, rows)) from None
+        raise PenstockError(_sentence(path, error, rows), code="damaged-file") from None
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -60,9 +60,13 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise PenstockError(f"{path}, row {number}: not JSON ({error}): mend that line.") from None
+                raise PenstockError(
+                    f"{path}, row {number}: not JSON ({error}): mend that line.", code="damaged-file"
+                ) from None
             if not isinstance(row, dict):
-                raise PenstockError(f"{path}, row {number}: not an object of columns and values: mend that line.")
+                raise PenstockError(
+                    f"{path}, row {number}: not an object of columns and values: mend that line.", code="damaged-file"
+                )
             yield row
 
 

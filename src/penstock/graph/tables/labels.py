@@ -76,14 +76,16 @@ class FloatLabel(LabelField):
         values = chunk.column(self._column)
         if not (kinds.is_integer(values.type) or kinds.is_floating(values.type) or kinds.is_null(values.type)):
             raise PenstockError(
-                f"Column {self._column!r} of {chunk.file} is {values.type}: a float label needs numbers."
+                f"Column {self._column!r} of {chunk.file} is {values.type}: a float label needs numbers.",
+                code="wrong-type",
             )
         with np.errstate(over="ignore"):
             numbers: Array = values.cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float32)
         infinite = np.flatnonzero(np.isinf(numbers))
         if len(infinite):
             raise PenstockError(
-                f"{chunk.place(infinite[0], self._column)}: the label is infinite, leave it empty or mend it."
+                f"{chunk.place(infinite[0], self._column)}: the label is infinite, leave it empty or mend it.",
+                code="not-finite",
             )
         return numbers
 
@@ -100,7 +102,8 @@ def refuse_range(numbers: Array, classes: int | None, chunk: Chunk, column: str)
     if len(wrong):
         raise PenstockError(
             f"{chunk.place(wrong[0], column)}: label {numbers[wrong[0]]} is out of range:"
-            f" 'classes: {classes}' allows 0 to {classes - 1}."
+            f" 'classes: {classes}' allows 0 to {classes - 1}.",
+            code="value-out-of-range",
         )
 
 
@@ -108,7 +111,9 @@ def whole_numbers(values: pa.Array, chunk: Chunk, column: str) -> Array:
     """int64 labels, -1 for none. Whole floats are taken too: a column with gaps often has no integers."""
     kind = values.type
     if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_null(kind)):
-        raise PenstockError(f"Column {column!r} of {chunk.file} is {kind}: a class label needs integers or strings.")
+        raise PenstockError(
+            f"Column {column!r} of {chunk.file} is {kind}: a class label needs integers or strings.", code="wrong-type"
+        )
     if kinds.is_floating(kind):
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, kind), values)
     numbers = values.cast(pa.float64() if kinds.is_floating(kind) else pa.int64(), safe=False)
@@ -118,7 +123,8 @@ def whole_numbers(values: pa.Array, chunk: Chunk, column: str) -> Array:
     if len(wrong):
         raise PenstockError(
             f"{chunk.place(wrong[0], column)}: label {present[wrong[0]]} is not a whole number from 0 on:"
-            " mend it, or leave it empty for no label."
+            " mend it, or leave it empty for no label.",
+            code="value-out-of-range",
         )
     valid = numbers.is_valid().to_numpy(zero_copy_only=False)
     return np.where(valid, present, -1).astype(np.int64)

@@ -40,7 +40,8 @@ class MultiLabel(LabelField):
             if self._classes is None and self._highest >= _MOST_CLASSES:
                 raise PenstockError(
                     f"Column {self._column!r} of {chunk.file} has label {self._highest}: a row would be that wide;"
-                    " number the classes from 0, or set 'classes'."
+                    " number the classes from 0, or set 'classes'.",
+                    code="too-large",
                 )
 
     def rows(self, chunk: Chunk) -> Array:
@@ -83,7 +84,8 @@ class MultiLabel(LabelField):
         ):
             raise PenstockError(
                 f"Column {self._column!r} of {chunk.file} is {lists.type}: a multi-label is a column of lists"
-                " or 'columns: [...]' of 0 and 1."
+                " or 'columns: [...]' of 0 and 1.",
+                code="wrong-type",
             )
         owners: Array = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
         values = pc.list_flatten(lists)
@@ -104,10 +106,15 @@ class FlagLabel(LabelField):
         for place, column in enumerate(self._columns):
             values = column.read(chunk)
             if values.ndim != 1:
-                raise PenstockError(f"{chunk.place(0, column.column)}: a flag is a 0 or 1, not a list.")
+                raise PenstockError(
+                    f"{chunk.place(0, column.column)}: a flag is a 0 or 1, not a list.", code="wrong-type"
+                )
             wrong = np.flatnonzero((values != 0) & (values != 1))
             if len(wrong):
-                raise PenstockError(f"{chunk.place(wrong[0], column.column)}: {values[wrong[0]]} is neither 0 nor 1.")
+                raise PenstockError(
+                    f"{chunk.place(wrong[0], column.column)}: {values[wrong[0]]} is neither 0 nor 1.",
+                    code="value-out-of-range",
+                )
             out[:, place] = values
         return out
 

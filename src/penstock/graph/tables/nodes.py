@@ -121,7 +121,8 @@ class NodeTable:
             begins, file, start = self._places[bisect_right(self._places, earlier, key=lambda place: place[0]) - 1]
             raise PenstockError(
                 f"{chunk.place(row, column)}: id {ids[row].as_py()!r} stands already in {file},"
-                f" row {start + earlier - begins + 1}: ids must be unique, remove one of the two."
+                f" row {start + earlier - begins + 1}: ids must be unique, remove one of the two.",
+                code="duplicate",
             )
 
     def _mark(self, chunk: Chunk) -> None:

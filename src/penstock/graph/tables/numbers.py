@@ -38,7 +38,9 @@ class NumberColumn:
         flat = lists.flatten()
         if flat.null_count:
             row = flat.is_null().index(True).as_py() // width
-            raise PenstockError(f"{chunk.place(row, self.column)}: the list has a null in it, fill it in.")
+            raise PenstockError(
+                f"{chunk.place(row, self.column)}: the list has a null in it, fill it in.", code="missing-data"
+            )
         return _plain(flat, chunk, self.column).reshape(len(lists), width)
 
     def _check_lengths(self, chunk: Chunk, lists: pa.Array) -> None:
@@ -52,7 +54,8 @@ class NumberColumn:
         if len(wrong):
             raise PenstockError(
                 f"{chunk.place(wrong[0], self.column)}: the list has {lengths[wrong[0]]} values where the"
-                f" rows before it have {self._width}: make all lists equally long."
+                f" rows before it have {self._width}: make all lists equally long.",
+                code="shape-mismatch",
             )
 
 
@@ -60,7 +63,9 @@ def refuse_nulls(values: pa.Array, chunk: Chunk, column: str) -> None:
     """Every row must have a value."""
     if values.null_count:
         row = values.is_null().index(True).as_py()
-        raise PenstockError(f"{chunk.place(row, column)}: the value is missing, fill it in or remove the row.")
+        raise PenstockError(
+            f"{chunk.place(row, column)}: the value is missing, fill it in or remove the row.", code="missing-data"
+        )
 
 
 def refuse_infinite(values: Array, chunk: Chunk, column: str) -> None:
@@ -70,7 +75,9 @@ def refuse_infinite(values: Array, chunk: Chunk, column: str) -> None:
         rows, *inner = np.nonzero(~finite)
         value = values[(rows[0], *(positions[0] for positions in inner))]
         where = chunk.place(rows[0], column)
-        raise PenstockError(f"{where}: the value is {value}, fill in a finite number or remove the row.")
+        raise PenstockError(
+            f"{where}: the value is {value}, fill in a finite number or remove the row.", code="not-finite"
+        )
 
 
 def _plain(values: pa.Array, chunk: Chunk, column: str) -> Array:
@@ -84,7 +91,8 @@ def _plain(values: pa.Array, chunk: Chunk, column: str) -> Array:
     elif not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)):
         shown = f", in row {chunk.start + 1} {values[0].as_py()!r}" if len(values) else ""
         raise PenstockError(
-            f"Column {column!r} of {chunk.file} is not numeric (it is {kind}{shown}): convert it, or use 'categorical'."
+            f"Column {column!r} of {chunk.file} is not numeric (it is {kind}{shown}): convert, or use 'categorical'.",
+            code="wrong-type",
         )
     array: np.ndarray[Any, np.dtype[Any]] = values.to_numpy(zero_copy_only=False)
     return array

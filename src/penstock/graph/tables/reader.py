@@ -141,13 +141,18 @@ class Table:
         for name in self.roles:
             if name not in names:
                 raise PenstockError(
-                    f"{path} has no column {name!r} for {self.what}: its columns are {', '.join(names) or 'none'}."
+                    f"{path} has no column {name!r} for {self.what}: its columns are {', '.join(names) or 'none'}.",
+                    code="field-missing",
                 )
             if names.count(name) > 1:
-                raise PenstockError(f"{path} has {names.count(name)} columns named {name!r}: rename all but one.")
+                raise PenstockError(
+                    f"{path} has {names.count(name)} columns named {name!r}: rename all but one.", code="duplicate"
+                )
 
     def _empty(self, path: Path) -> PenstockError:
-        return PenstockError(f"{path} has no rows: {self.what} needs some, or 'allow_empty: true'.")
+        return PenstockError(
+            f"{path} has no rows: {self.what} needs some, or 'allow_empty: true'.", code="missing-data"
+        )
 
     def _names(self, path: Path) -> list[str]:
         if self._format == "parquet":
@@ -164,5 +169,6 @@ def _readable(path: Path, form: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         problem = " ".join(str(error).split("\n")[0].rstrip(".").split())
         raise PenstockError(
-            f"{path} cannot be read as {form} ({problem}): the file is damaged or has another format."
+            f"{path} cannot be read as {form} ({problem}): the file is damaged or has another format.",
+            code="damaged-file",
         ) from None

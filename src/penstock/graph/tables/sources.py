@@ -25,17 +25,22 @@ def find_files(patterns: list[str], folder: Path, what: str) -> list[Path]:
         try:
             matches = _matches(folder, pattern)
         except (ValueError, RuntimeError) as error:
-            raise PenstockError(f"{pattern!r} of {what} is no path or pattern ({error}): mend the spec.") from None
+            raise PenstockError(
+                f"{pattern!r} of {what} is no path or pattern ({error}): mend the spec.", code="invalid-value"
+            ) from None
         if not matches:
             raise PenstockError(
-                f"No file matches {pattern!r} of {what} in {folder}: check the path, relative to the spec."
+                f"No file matches {pattern!r} of {what} in {folder}: check the path, relative to the spec.",
+                code="file-not-found",
             )
         found += matches
     # A file that two patterns name is read once.
     found = list(dict.fromkeys(found))
     for path in found:
         if path.is_dir():
-            raise PenstockError(f"{path} of {what} is a folder: name its files, for instance {path.name}/*.parquet.")
+            raise PenstockError(
+                f"{path} of {what} is a folder: name its files, for instance {path.name}/*.parquet.", code="wrong-file"
+            )
     return found
 
 
@@ -46,7 +51,10 @@ def format_of(paths: list[Path], asked: Format | None) -> Format:
     formats = {path: _by_extension(path) for path in paths}
     if len(set(formats.values())) > 1:
         other = next(path for path in paths if formats[path] != formats[paths[0]])
-        raise PenstockError(f"{paths[0]} and {other} have different formats: convert one, or give them as one format.")
+        raise PenstockError(
+            f"{paths[0]} and {other} have different formats: convert one, or give them as one format.",
+            code="wrong-file",
+        )
     return formats[paths[0]]
 
 
@@ -65,6 +73,7 @@ def _by_extension(path: Path) -> Format:
         suffixes.pop()
     if not suffixes or suffixes[-1] not in _FORMATS:
         raise PenstockError(
-            f"The format of {path} is not known by its extension: add 'format: parquet', csv, tsv or json."
+            f"The format of {path} is not known by its extension: add 'format: parquet', csv, tsv or json.",
+            code="option-missing",
         )
     return _FORMATS[suffixes[-1]]

@@ -19,7 +19,7 @@ def read_spec(path: Path) -> "Spec":
     try:
         return Spec.model_validate(raw)
     except ValidationError as error:
-        raise PenstockError(f"{path}: {first_problem(error)}.") from None
+        raise PenstockError(f"{path}: {first_problem(error)}.", code="invalid-document") from None
 
 
 class _Part(StrictDocument):

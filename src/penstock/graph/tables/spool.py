@@ -66,7 +66,8 @@ class Spool:
             if index_dtype(nodes.count).itemsize > self._dtype.itemsize:
                 raise PenstockError(
                     f"{edge_key(self.spec.type)} creates more than 2,147,483,647 vertices of type {nodes.spec.type}:"
-                    " give them a node table."
+                    " give them a node table.",
+                    code="too-large",
                 )
 
     def _writer(self, name: str, dtype: Any = None, row_shape: tuple[int, ...] = ()) -> ArrayWriter:

@@ -70,7 +70,10 @@ def known_totals(block: DeviceBlock, rows: int) -> Tensor:
     totals: Any = block.totals
     if totals is None or len(totals) < rows:
         has = "no totals" if totals is None else f"totals of {len(totals):,} rows"
-        raise PenstockError(f"A block has {has} where a layer needs {rows:,}: sample with totals of the source rows.")
+        raise PenstockError(
+            f"A block has {has} where a layer needs {rows:,}: sample with totals of the source rows.",
+            code="shape-mismatch",
+        )
     return cast(Tensor, totals[:rows])
 
 

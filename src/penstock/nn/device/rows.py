@@ -27,7 +27,10 @@ class TableRows:
         from penstock.nn.device.gather import copy_rows
 
         if self.direct:
-            raise PenstockError("The batch's neighbours have no rows of their own: they cannot be copied to a matrix.")
+            raise PenstockError(
+                "The batch's neighbours have no rows of their own: they cannot be copied to a matrix.",
+                code="unsupported-combination",
+            )
         return copy_rows(self.table, self.ids, dtype or self.table.dtype)
 
     def __getitem__(self, rows: slice) -> "TableRows":

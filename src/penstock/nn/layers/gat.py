@@ -52,7 +52,10 @@ class GATLayer(nn.Module):
         `kind` is the block's relation in a batch of several, for its dropout.
         """
         if x_dst is not None and (self.target is None or self.self_loop):
-            raise PenstockError("Attention between two matrices needs GATLayer(two_sided=True, self_loop=False).")
+            raise PenstockError(
+                "Attention between two matrices needs GATLayer(two_sided=True, self_loop=False).",
+                code="unsupported-combination",
+            )
         lists = with_self_loops(block) if self.self_loop else block
         values = self.source(x)
         own = x[: block.num_dst] if x_dst is None else x_dst

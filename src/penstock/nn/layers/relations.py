@@ -17,7 +17,9 @@ def own_terms(block: TypedBlock, x: Mapping[str, Tensor], layers: Mapping[str, n
         if not rows:
             continue
         if name not in x or len(x[name]) < rows:
-            raise PenstockError(f"A block computes {rows:,} rows of {name!r}, which its input does not have.")
+            raise PenstockError(
+                f"A block computes {rows:,} rows of {name!r}, which its input does not have.", code="mismatched-inputs"
+            )
         result[name] = layer(x[name][:rows])
     return result
 
@@ -31,7 +33,11 @@ def readable_relations(
         if target not in wanted or not part.num_edges:
             continue
         if kind not in known:
-            raise PenstockError(f"A block has edges {edge_key(kind)}, for which the model has no weights.")
+            raise PenstockError(
+                f"A block has edges {edge_key(kind)}, for which the model has no weights.", code="mismatched-inputs"
+            )
         if source not in x or part.num_dst != len(wanted[target]):
-            raise PenstockError(f"The block of {edge_key(kind)} does not fit the rows of its two types.")
+            raise PenstockError(
+                f"The block of {edge_key(kind)} does not fit the rows of its two types.", code="shape-mismatch"
+            )
         yield kind, part

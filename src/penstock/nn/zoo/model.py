@@ -81,7 +81,10 @@ class GraphModel(LayeredModel):
 def check_depth(layers: int, blocks: int) -> None:
     """Refuse a batch that was sampled for another depth."""
     if layers != blocks:
-        raise PenstockError(f"A model of {layers} layers was given {blocks} blocks: give as many fan-outs as layers.")
+        raise PenstockError(
+            f"A model of {layers} layers was given {blocks} blocks: give as many fan-outs as layers.",
+            code="shape-mismatch",
+        )
 
 
 def _convolution(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
@@ -100,4 +103,6 @@ def _convolution(options: ModelOptions, width_in: int, width_out: int, last: boo
             v2 = options.model == "gatv2"
             return GATLayer(width_in, size, options.heads, not last, v2, dropout=options.attention_dropout)
         case "rgcn":
-            raise PenstockError("RGCN is a typed model: build it with RGCN(...) or build_model.")
+            raise PenstockError(
+                "RGCN is a typed model: build it with RGCN(...) or build_model.", code="unsupported-combination"
+            )

@@ -101,7 +101,9 @@ class RGCN(TypedModel):
         chosen = model_options(model="rgcn", hidden=hidden, layers=layers, **options)
         if isinstance(graph, int):
             if out is None:
-                raise PenstockError("The width of the output is not known: give out, or a graph with labels.")
+                raise PenstockError(
+                    "The width of the output is not known: give out, or a graph with labels.", code="option-missing"
+                )
             super().__init__(chosen, {ONLY_RELATION[0]: graph}, [ONLY_RELATION], out)
             return
         if out is None:

@@ -35,7 +35,9 @@ class TypedModel(LayeredModel):
     ) -> None:
         super().__init__(options)
         if target_type is not None and target_type not in in_widths:
-            raise PenstockError(f"There is no node type {target_type!r} (types: {', '.join(in_widths)}).")
+            raise PenstockError(
+                f"There is no node type {target_type!r} (types: {', '.join(in_widths)}).", code="unknown-name"
+            )
         self.node_types, self.edge_types = list(in_widths), list(edge_types)
         several = len(in_widths) > 1 and not options.one_hot
         self.projections = nn.ModuleList(nn.Linear(width, options.hidden) for width in in_widths.values() if several)
@@ -61,7 +63,10 @@ class TypedModel(LayeredModel):
         if isinstance(x, Tensor):
             return drop(x, share)
         if unknown := set(x) - set(self.node_types):
-            raise PenstockError(f"The model has no node type {min(unknown)!r} (types: {', '.join(self.node_types)}).")
+            raise PenstockError(
+                f"The model has no node type {min(unknown)!r} (types: {', '.join(self.node_types)}).",
+                code="unknown-name",
+            )
         prepared = {}
         # In the model's order, and without leaving one out, so that calls of dropout are numbered alike everywhere.
         for place, name in enumerate(self.node_types):
@@ -119,7 +124,9 @@ class TypedModel(LayeredModel):
     def _plain(self, i: int, block: Block, x: Rows | Tensor) -> Tensor:
         """A layer of the only relation, on its block."""
         if len(self.node_types) != 1 or len(self.edge_types) != 1 or not isinstance(x, Tensor):
-            raise PenstockError("A model of several types or relations needs typed blocks and tensors by node type.")
+            raise PenstockError(
+                "A model of several types or relations needs typed blocks and tensors by node type.", code="wrong-type"
+            )
         name = self.node_types[0]
         typed = TypedBlock({self.edge_types[0]: block}, {name: block.num_src}, {name: block.num_dst})
         result = cast(Rows, self.layer(i, typed, {name: x}))
@@ -136,10 +143,13 @@ def _check_one_hot(options: ModelOptions, in_widths: Mapping[str, int], first: t
     if featured:
         raise PenstockError(
             f"one_hot is for graphs without features, and {featured[0]!r} has some ({in_widths[featured[0]]} numbers):"
-            " leave out one_hot, or name features that are not there for any type."
+            " leave out one_hot, or name features that are not there for any type.",
+            code="unsupported-combination",
         )
     if first[1] != options.hidden:
-        raise PenstockError("one_hot needs a layer behind the first: give two fan-outs or more.")
+        raise PenstockError(
+            "one_hot needs a layer behind the first: give two fan-outs or more.", code="unsupported-combination"
+        )
 
 
 def _first_rows(rows: Rows | Tensor, last: Rows | Tensor) -> Rows | Tensor:
@@ -169,5 +179,6 @@ def _convolution(
             return TypedGATLayer(width_in, size, node_types, edge_types, options.heads, not last, v2, dropout)
         case "gcn" | "gin":
             raise PenstockError(
-                f"Model {options.model!r} is for one node type and one relation: choose sage, gat, gatv2 or rgcn."
+                f"Model {options.model!r} is for one node type and one relation: choose sage, gat, gatv2 or rgcn.",
+                code="unsupported-combination",
             )

@@ -12,10 +12,15 @@ def plain_widths(graph: Graph | int, out: int | None) -> tuple[int, int]:
     if isinstance(graph, int):
         return graph, _given(out)
     if not graph.is_homogeneous:
-        raise PenstockError(f"{graph.name!r} has several types or relations: use RGCN or build_model.")
+        raise PenstockError(
+            f"{graph.name!r} has several types or relations: use RGCN or build_model.", code="unsupported-combination"
+        )
     nodes = next(iter(graph.nodes.values()))
     if "x" not in nodes.fields:
-        raise PenstockError(f"{graph.name!r} has no features x: give the width of its embeddings instead of the graph.")
+        raise PenstockError(
+            f"{graph.name!r} has no features x: give the width of its embeddings instead of the graph.",
+            code="field-missing",
+        )
     return _width(nodes.x), label_width(nodes) if out is None else out
 
 
@@ -28,14 +33,16 @@ def labelled_type(graph: Graph) -> str:
     """The only node type with labels."""
     names = [name for name, nodes in graph.nodes.items() if "y" in nodes.fields]
     if len(names) != 1:
-        raise PenstockError(f"{len(names)} node types of {graph.name!r} have labels y: name the target type.")
+        raise PenstockError(
+            f"{len(names)} node types of {graph.name!r} have labels y: name the target type.", code="option-missing"
+        )
     return names[0]
 
 
 def label_width(nodes: NodeSet) -> int:
     """Classes of integer labels, columns of a label matrix, one for a real number."""
     if "y" not in nodes.fields:
-        raise PenstockError("The vertices have no labels y: give the width of the output.")
+        raise PenstockError("The vertices have no labels y: give the width of the output.", code="option-missing")
     y = nodes.y
     if y.ndim == 2 and y.shape[1] > 1:
         return int(y.shape[1])
@@ -50,5 +57,7 @@ def _width(x: Array) -> int:
 
 def _given(out: int | None) -> int:
     if out is None:
-        raise PenstockError("The width of the output is not known: give out, or a graph with labels.")
+        raise PenstockError(
+            "The width of the output is not known: give out, or a graph with labels.", code="option-missing"
+        )
     return out

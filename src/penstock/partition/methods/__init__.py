@@ -25,4 +25,4 @@ def method_named(name: str) -> Method:
         return METHODS[name]
     near = difflib.get_close_matches(name, METHODS, 1, 0.4)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(METHODS)}."
-    raise PenstockError(f"There is no partitioning method {name!r}: {hint}")
+    raise PenstockError(f"There is no partitioning method {name!r}: {hint}", code="unknown-name")

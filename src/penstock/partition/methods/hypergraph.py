@@ -30,7 +30,7 @@ NO_MTKAHYPAR = "Method 'hypergraph' needs Mt-KaHyPar: `pip install mtkahypar`, o
 def assign_hypergraph(problem: Problem) -> Array:
     """Parts by Mt-KaHyPar, then into every constraint's tolerance, then greedy moves that still save volume."""
     if find_spec("mtkahypar") is None:
-        raise PenstockError(NO_MTKAHYPAR)
+        raise PenstockError(NO_MTKAHYPAR, code="not-installed")
     with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
         assignment = _by_mtkahypar(problem, Path(scratch))
     assignment = repaired(problem, assignment)
@@ -45,7 +45,9 @@ def _by_mtkahypar(problem: Problem, folder: Path) -> Array:
         with problem.progress.step(f"Mt-KaHyPar, {problem.parts} parts"):
             _run(problem, folder)
     except OSError as error:
-        raise PenstockError(f"Could not write to {folder}: {error.strerror}; free space or set TMPDIR.") from error
+        raise PenstockError(
+            f"Could not write to {folder}: {error.strerror}; free space or set TMPDIR.", code="write-failed"
+        ) from error
     return np.array(open_array(folder / "assignment.npy"))
 
 
@@ -86,7 +88,7 @@ def _run(problem: Problem, folder: Path) -> None:
             "it was killed, perhaps for want of memory" if child.returncode < 0 else f"exit code {child.returncode}"
         )
         last = complaint.strip().splitlines()[-1:] or [killed]
-        raise PenstockError(f"Mt-KaHyPar failed ({last[0]}): use --method metis or stream.")
+        raise PenstockError(f"Mt-KaHyPar failed ({last[0]}): use --method metis or stream.", code="external-failure")
 
 
 @njit(nogil=True, cache=True)

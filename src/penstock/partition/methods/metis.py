@@ -37,7 +37,9 @@ def part_adjacency(adjacency: Adjacency, weights: Array, parts: int, tolerance: 
     library = metis_library()
     if library is None:
         asked = os.environ.get("PENSTOCK_METIS")
-        raise PenstockError(f"PENSTOCK_METIS={asked} is no METIS library that loads." if asked else NO_METIS)
+        raise PenstockError(
+            f"PENSTOCK_METIS={asked} is no METIS library that loads." if asked else NO_METIS, code="not-installed"
+        )
     # METIS's imbalance is in thousandths; a little is kept back because it treats it as a wish.
     imbalance = max(1, round((tolerance - 1) * 1000 * 0.8))
     options = library.options(objective=0, seed=seed % (1 << 31), imbalance=imbalance)

@@ -56,7 +56,8 @@ def check_table(problem: Problem) -> None:
         size = problem.whole.count * problem.parts * 4 / 1e9
         raise PenstockError(
             f"Refining {problem.whole.count:,} vertices in {problem.parts} parts needs a table of {size:.0f} GB:"
-            " use fewer parts, or leave out --refine."
+            " use fewer parts, or leave out --refine.",
+            code="out-of-memory",
         )
 
 

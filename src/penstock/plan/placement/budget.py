@@ -25,11 +25,15 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps < 0:
-            raise PenstockError(f"A search of {self.steps} steps cannot be: give 0 or more.")
+            raise PenstockError(f"A search of {self.steps} steps cannot be: give 0 or more.", code="value-out-of-range")
         if self.simulations is not None and self.simulations < 0:
-            raise PenstockError(f"A search with {self.simulations} simulations cannot be: give 0 or more.")
+            raise PenstockError(
+                f"A search with {self.simulations} simulations cannot be: give 0 or more.", code="value-out-of-range"
+            )
         if self.seconds is not None and not (self.seconds > 0 and math.isfinite(self.seconds)):
-            raise PenstockError(f"A search of {self.seconds:g} seconds cannot be: give a number above 0.")
+            raise PenstockError(
+                f"A search of {self.seconds:g} seconds cannot be: give a number above 0.", code="value-out-of-range"
+            )
 
 
 class Found(NamedTuple):

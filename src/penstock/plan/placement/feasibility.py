@@ -13,18 +13,22 @@ def check_machines(problem: PlacementProblem) -> None:
     """Every machine has a speed above 0 and a finite amount, 0 or more, of every resource."""
     machines, capacities, speeds = problem.network.machines, problem.capacities, problem.speeds
     if len(speeds) != len(machines):
-        raise PenstockError(f"{len(speeds)} speeds are given for {len(machines)} machines: give one for each.")
+        raise PenstockError(
+            f"{len(speeds)} speeds are given for {len(machines)} machines: give one for each.", code="shape-mismatch"
+        )
     bad = np.flatnonzero(~(np.isfinite(speeds) & (speeds > 0)))
     if len(bad):
         raise PenstockError(
-            f"Machine {machines[bad[0]]} has a speed of {speeds[bad[0]]:g}: give a finite number above 0."
+            f"Machine {machines[bad[0]]} has a speed of {speeds[bad[0]]:g}: give a finite number above 0.",
+            code="value-out-of-range",
         )
     wrong = np.argwhere(~(np.isfinite(capacities) & (capacities >= 0)))
     if len(wrong):
         machine, resource = wrong[0]
         raise PenstockError(
             f"Machine {machines[machine]} has {capacities[machine, resource]:g} {problem.resources[resource]}:"
-            " give a finite number, 0 or more."
+            " give a finite number, 0 or more.",
+            code="value-out-of-range",
         )
 
 
@@ -45,7 +49,8 @@ def _check_pinned(problem: PlacementProblem) -> None:
         raise PenstockError(
             f"The tasks pinned to {problem.network.machines[machine]} need {used[machine, resource]:g}"
             f" {problem.resources[resource]} and it has {has:g}: add {used[machine, resource] - has:g},"
-            " or pin some elsewhere."
+            " or pin some elsewhere.",
+            code="infeasible",
         )
 
 
@@ -68,7 +73,7 @@ def _check_sums(problem: PlacementProblem) -> None:
         kind = next(iter(counts))
         fitting = int(has[resource] / problem.demands[asking, resource].max() + 1e-9)
         remedy = f"ask for {_counted(fitting, kind)}" if fitting else f"ask for a {kind} without {name}"
-    raise PenstockError(f"{who} and {cluster}: add {lack:g}, or {remedy}.")
+    raise PenstockError(f"{who} and {cluster}: add {lack:g}, or {remedy}.", code="infeasible")
 
 
 def _check_single_tasks(problem: PlacementProblem) -> None:
@@ -85,10 +90,13 @@ def _check_single_tasks(problem: PlacementProblem) -> None:
             name = problem.resources[resource]
             raise PenstockError(
                 f"{task} needs {demand[resource]:g} {name} and no machine has more than {most[resource]:g} free:"
-                f" give one machine {demand[resource] - most[resource]:g} more, or the task less."
+                f" give one machine {demand[resource] - most[resource]:g} more, or the task less.",
+                code="infeasible",
             )
         needs = " and ".join(f"{amount:g} {name}" for amount, name in zip(demand, problem.resources, strict=True))
-        raise PenstockError(f"{task} needs {needs} and no single machine has all of it free: give one machine more.")
+        raise PenstockError(
+            f"{task} needs {needs} and no single machine has all of it free: give one machine more.", code="infeasible"
+        )
 
 
 def _check_packing(problem: PlacementProblem) -> None:
@@ -109,7 +117,8 @@ def _check_packing(problem: PlacementProblem) -> None:
     if most < 0:
         raise PenstockError(
             f"The sums fit ({sums}), but no packing puts {_listed(rest)} on the machines:"
-            " give machines more of what is nearly used up, or ask for fewer tasks."
+            " give machines more of what is nearly used up, or ask for fewer tasks.",
+            code="infeasible",
         )
     lack = int(wanted[common]) - most
     demand = " and ".join(
@@ -118,7 +127,8 @@ def _check_packing(problem: PlacementProblem) -> None:
     beside = f" beside {_listed(rest)}" if rest else ""
     raise PenstockError(
         f"The sums fit ({sums}), but no packing does: {most} of {_listed(kinds)} fit on the machines{beside}; give"
-        f" machines room for {lack} more of {demand} each, or ask for {lack} fewer."
+        f" machines room for {lack} more of {demand} each, or ask for {lack} fewer.",
+        code="infeasible",
     )
 
 

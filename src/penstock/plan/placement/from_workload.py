@@ -28,14 +28,16 @@ def placement_problem(
     missing = sorted(name for name, held in load.resources.items() if name not in capacities and held.any())
     if missing:
         raise PenstockError(
-            f"Tasks hold {missing[0]}, but the cluster does not say how many its machines have: give {missing[0]}."
+            f"Tasks hold {missing[0]}, but the cluster does not say how many its machines have: give {missing[0]}.",
+            code="option-missing",
         )
     names = tuple(name for name in load.resources if name in capacities)
     for name in names:
         if len(capacities[name]) != len(network.machines):
             raise PenstockError(
                 f"The cluster gives {name} of {len(capacities[name])} machines and has {len(network.machines)}:"
-                " give one amount for each."
+                " give one amount for each.",
+                code="shape-mismatch",
             )
     table = np.array([capacities[name] for name in names], np.float64).reshape(len(names), len(network.machines)).T
     homes = _named_pins(load, network, pinned) if pinned is not None else _store_pins(load, network)
@@ -57,7 +59,8 @@ def _store_pins(load: Workload, network: Network) -> Array:
     if most > len(network.machines):
         raise PenstockError(
             f"{most} graph stores are to stand on {len(network.machines)} machines:"
-            " cut the graph into fewer parts, or pin every store to a machine."
+            " cut the graph into fewer parts, or pin every store to a machine.",
+            code="infeasible",
         )
     return homes
 
@@ -67,7 +70,9 @@ def _named_pins(load: Workload, network: Network, pinned: Mapping[str, str]) -> 
     numbers = {name: task for task, name in enumerate(load.task_names)}
     for task, machine in pinned.items():
         if task not in numbers:
-            raise PenstockError(f"No task to pin is called {task!r}{nearest(task, load.task_names)}")
+            raise PenstockError(
+                f"No task to pin is called {task!r}{nearest(task, load.task_names)}", code="unknown-name"
+            )
         homes[numbers[task]] = network.machine(machine)
     return homes
 

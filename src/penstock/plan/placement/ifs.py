@@ -22,7 +22,9 @@ def initial_placement(problem: PlacementProblem, seed: int = 0) -> Array:
     demands, class_of = classes_of(problem.demands[problem.movable])
     counts = pack(demands, np.bincount(class_of, minlength=len(demands)), problem.free[order])
     if counts is None:
-        raise PenstockError("No packing of the tasks exists, though the problem was checked: report this.")
+        raise PenstockError(
+            "No packing of the tasks exists, though the problem was checked: report this.", code="unexpected-failure"
+        )
     units = problem.home.copy()
     for number in range(len(demands)):
         units[problem.movable[class_of == number]] = np.repeat(order, counts[:, number])

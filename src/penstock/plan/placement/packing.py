@@ -64,7 +64,8 @@ def _fill(demands: Array, wanted: Array, free: Array) -> tuple[int, _Choices]:
     if np.prod(np.array(shape, np.float64)) > _MOST_STATES:
         raise PenstockError(
             f"Tasks with {len(wanted) - 2} different demands are too many kinds to pack exactly:"
-            " give tasks of one kind the same demands."
+            " give tasks of one kind the same demands.",
+            code="too-large",
         )
     total = int(wanted[common])
     table = np.full(shape, -1, np.int64)

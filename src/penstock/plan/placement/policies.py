@@ -43,7 +43,9 @@ class PlacedUnits:
 def place(evaluator: Evaluator, policy: str = "search", budget: Budget | None = None, seed: int = 0) -> PlacedUnits:
     """Place an evaluator's problem by a policy; the same seed and steps give the same placement anywhere."""
     if policy not in PLACEMENTS:
-        raise PenstockError(f"No placement policy is called {policy!r}{nearest(policy, PLACEMENTS)}")
+        raise PenstockError(
+            f"No placement policy is called {policy!r}{nearest(policy, PLACEMENTS)}", code="unknown-name"
+        )
     problem = evaluator.problem
     begin, simulated = time.perf_counter(), evaluator.simulated
     found = PLACEMENTS[policy](problem, evaluator, budget or Budget(), seed)

@@ -19,6 +19,10 @@ def write_timeline(shown: Shown, path: Path) -> None:
 def check_form(path: Path) -> None:
     """Refuse a name that says neither page nor trace, or a folder that is not there, before anything is simulated."""
     if path.suffix not in _FORMS:
-        raise PenstockError(f"{path} is neither a page nor a trace: end its name in .html or .json.")
+        raise PenstockError(
+            f"{path} is neither a page nor a trace: end its name in .html or .json.", code="invalid-value"
+        )
     if not path.parent.is_dir():
-        raise PenstockError(f"The folder {path.parent} does not exist: make it, or write {path.name} elsewhere.")
+        raise PenstockError(
+            f"The folder {path.parent} does not exist: make it, or write {path.name} elsewhere.", code="file-not-found"
+        )

@@ -15,7 +15,9 @@ def link_use_over_time(timeline: Timeline, slots: int) -> Array:
     if timeline.makespan <= 0 or load.flows == 0:
         return out
     if len(timeline.owner) == 0:
-        raise PenstockError("The timeline has no rates of flows: simulate it with segments=True.")
+        raise PenstockError(
+            "The timeline has no rates of flows: simulate it with segments=True.", code="option-missing"
+        )
     # Within one instant the last change counts, so the sort has to be stable.
     changes = timeline.changes[np.argsort(timeline.changes["serial"], kind="stable")]
     _fill(

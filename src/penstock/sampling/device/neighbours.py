@@ -42,7 +42,9 @@ class DeviceNeighbourSampler:
         """`room`: what most batches need, where that is known; it grows when one needs more."""
         check_fanouts(fanouts)
         if topology.count >= 1 << 31:
-            raise PenstockError(f"A device samples up to 2^31 vertices, not {topology.count:,}: sample on the host.")
+            raise PenstockError(
+                f"A device samples up to 2^31 vertices, not {topology.count:,}: sample on the host.", code="too-large"
+            )
         self.fanouts, self.node_type, self._topology, self._device = list(fanouts), node_type, topology, device
         self._options = {"replace": replace, "totals": totals, "edges": edges}
         self._thread_states: PerThread[_ThreadState] = PerThread(lambda: _ThreadState(side_stream(device), room))
@@ -107,7 +109,10 @@ class _ThreadState:
 def check_fanouts(fanouts: Sequence[int]) -> None:
     """Refuse what is sampled on the host alone: beyond `SCANNED` its draws pass through whole lists, entry by entry."""
     if not fanouts or any(not 0 < fanout <= SCANNED for fanout in fanouts):
-        raise PenstockError(f"A device samples fan-outs of 1 to {SCANNED}, not {list(fanouts)}: sample on the host.")
+        raise PenstockError(
+            f"A device samples fan-outs of 1 to {SCANNED}, not {list(fanouts)}: sample on the host.",
+            code="value-out-of-range",
+        )
 
 
 def side_stream(device: torch.device) -> "torch.cuda.Stream | None":

@@ -55,9 +55,11 @@ __all__ = [
 def negatives_named(name: str, **options: Any) -> NegativePolicy:
     """The policy of that name with its options; an unknown one gets the nearest suggested."""
     if name not in NEGATIVES:
-        raise PenstockError(f"There are no negatives {name!r}{nearest(name, NEGATIVES)}")
+        raise PenstockError(f"There are no negatives {name!r}{nearest(name, NEGATIVES)}", code="unknown-name")
     taken = NEGATIVES[name].__dataclass_fields__
     for option in options:
         if option not in taken:
-            raise PenstockError(f"{name!r} negatives have no option {option!r}: they take {', '.join(taken)}.")
+            raise PenstockError(
+                f"{name!r} negatives have no option {option!r}: they take {', '.join(taken)}.", code="unknown-name"
+            )
     return NEGATIVES[name](**options)

@@ -38,7 +38,10 @@ class EdgeBatcher:
         self._edges, self._typed = graph.edges[self.edge_type], not graph.is_homogeneous
         if labels is not None and labels not in self._edges.fields:
             has = ", ".join(self._edges.fields) or "none"
-            raise PenstockError(f"{edge_key(self.edge_type)} has no field {labels!r} to be labels (fields: {has}).")
+            raise PenstockError(
+                f"{edge_key(self.edge_type)} has no field {labels!r} to be labels (fields: {has}).",
+                code="field-missing",
+            )
         self._labels = None if labels is None else self._edges.fields[labels]
 
     def batch(self, positions: Array, key: BatchKey) -> EdgeBatch:
@@ -46,7 +49,8 @@ class EdgeBatcher:
         positions = np.ascontiguousarray(positions, np.int64)
         if len(positions) and (positions.min() < 0 or positions.max() >= self._edges.count):
             raise PenstockError(
-                f"An edge position of {edge_key(self.edge_type)} is outside 0..{self._edges.count - 1}."
+                f"An edge position of {edge_key(self.edge_type)} is outside 0..{self._edges.count - 1}.",
+                code="id-out-of-range",
             )
         positives = Positives(*(np.empty(len(positions), np.int64) for _ in range(3)))
         _look_up(

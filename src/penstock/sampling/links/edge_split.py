@@ -108,9 +108,14 @@ def split_positions(
     edge and its reverse are in the same split.
     """
     if min(ratios) < 0 or sum(ratios) > 1 + 1e-9:
-        raise PenstockError(f"Split ratios {list(ratios)} must be at least 0 and sum to at most 1.")
+        raise PenstockError(
+            f"Split ratios {list(ratios)} must be at least 0 and sum to at most 1.", code="value-out-of-range"
+        )
     if reverse not in ("none", "same"):
-        raise PenstockError(f"Positions of one edge type cannot be split with reverse {reverse!r}: say none or same.")
+        raise PenstockError(
+            f"Positions of one edge type cannot be split with reverse {reverse!r}: say none or same.",
+            code="unsupported-combination",
+        )
     chosen = np.arange(edges.count) if eligible is None else _checked_positions(eligible, edges.count)
     bits = _pair_bits(edges, key_of(seed, "edge positions"), reverse == "same", False, True)[chosen]
     ends = np.round(np.cumsum(ratios) * len(chosen)).astype(np.int64)
@@ -123,21 +128,31 @@ def _checked_positions(eligible: Array, count: int) -> Array:
     positions = np.sort(np.asarray(eligible))
     if positions.ndim != 1 or (len(positions) and positions.dtype.kind not in "iu"):
         raise PenstockError(
-            f"Edges to split are {positions.dtype} {positions.shape}: give their positions (np.flatnonzero of a mask)."
+            f"Edges to split are {positions.dtype} {positions.shape}: give their positions (np.flatnonzero of a mask).",
+            code="wrong-type",
         )
     if len(positions) and (positions[0] < 0 or positions[-1] >= count or np.any(positions[1:] == positions[:-1])):
-        raise PenstockError(f"Edges to split are not different positions in 0..{count - 1}.")
+        raise PenstockError(f"Edges to split are not different positions in 0..{count - 1}.", code="id-out-of-range")
     return positions
 
 
 def _check_split(graph: Graph, edge_type: EdgeType, ratios: tuple[float, float]) -> None:
     if graph.is_part:
-        raise PenstockError(f"Graph {graph.name!r} is a part: hold edges out of the whole graph, then cut it.")
+        raise PenstockError(
+            f"Graph {graph.name!r} is a part: hold edges out of the whole graph, then cut it.",
+            code="whole-graph-needed",
+        )
     if min(ratios) < 0 or sum(ratios) >= 1:
-        raise PenstockError(f"Ratios {list(ratios)} of held-out edges must be at least 0 and sum to less than 1.")
+        raise PenstockError(
+            f"Ratios {list(ratios)} of held-out edges must be at least 0 and sum to less than 1.",
+            code="value-out-of-range",
+        )
     held = [name for name in SPLITS[1:] if name in graph.edges[edge_type].held_out]
     if held:
-        raise PenstockError(f"{edge_key(edge_type)} has edges held out already ({', '.join(held)}): use those.")
+        raise PenstockError(
+            f"{edge_key(edge_type)} has edges held out already ({', '.join(held)}): use those.",
+            code="unsupported-combination",
+        )
 
 
 def _thresholds(bits: Array, ratios: tuple[float, float], where: str) -> tuple[np.uint64, np.uint64]:
@@ -145,7 +160,10 @@ def _thresholds(bits: Array, ratios: tuple[float, float], where: str) -> tuple[n
     ends = np.round(np.cumsum(ratios) * len(bits)).astype(np.int64)
     counts = np.diff(ends, prepend=0)
     if any(ratio > 0 and count == 0 for ratio, count in zip(ratios, counts, strict=True)) or ends[1] >= len(bits):
-        raise PenstockError(f"{where} has {len(bits):,} different pairs, too few to hold out {list(ratios)} of them.")
+        raise PenstockError(
+            f"{where} has {len(bits):,} different pairs, too few to hold out {list(ratios)} of them.",
+            code="missing-data",
+        )
     ordered = np.partition(bits, ends)
     return ordered[ends[0]], ordered[ends[1]]
 

@@ -32,13 +32,17 @@ class Joint:
     def __post_init__(self) -> None:
         check_policy(self.k, self.corrupt)
         if self.group is not None and self.group < 1:
-            raise PenstockError(f"Groups of {self.group} positives cannot share negatives: give 1 or more.")
+            raise PenstockError(
+                f"Groups of {self.group} positives cannot share negatives: give 1 or more.", code="value-out-of-range"
+            )
 
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
         """[groups, k] vertices."""
         count = known.candidates(end)
         if count < 2:
-            raise PenstockError(f"There is only one vertex to stand as {end}: negatives need at least two.")
+            raise PenstockError(
+                f"There is only one vertex to stand as {end}: negatives need at least two.", code="missing-data"
+            )
         group = max(1, min(self.group or len(positives), len(positives)))
         starts = np.arange(0, len(positives), group)
         vertices = np.empty((len(starts), self.k), np.int64)

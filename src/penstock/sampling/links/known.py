@@ -71,7 +71,9 @@ def known_edges(
     """The lists of an edge type and, where given, held-out [m, 2] pairs (in both directions if it is symmetric)."""
     edge_type = chosen_edge_type(graph, edge_type)
     if graph.is_part:
-        raise PenstockError(f"Graph {graph.name!r} is a part: links are looked up in whole graphs.")
+        raise PenstockError(
+            f"Graph {graph.name!r} is a part: links are looked up in whole graphs.", code="whole-graph-needed"
+        )
     edges = graph.edges[edge_type]
     counts = graph.nodes[edge_type[0]].count, graph.nodes[edge_type[2]].count
     pairs = [checked_pairs(some, *counts, f"Held-out pairs of {edge_key(edge_type)}") for some in held_out]
@@ -86,7 +88,9 @@ def checked_pairs(pairs: Array, num_sources: int, num_destinations: int, where: 
     """(source, destination) pairs as int64 [m, 2], all of them vertices that exist."""
     pairs = np.asarray(pairs)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise PenstockError(f"{where} have shape {pairs.shape}: give one (source, destination) a row, [m, 2].")
+        raise PenstockError(
+            f"{where} have shape {pairs.shape}: give one (source, destination) a row, [m, 2].", code="shape-mismatch"
+        )
     return pair_array(pairs[:, 0], pairs[:, 1], num_sources, num_destinations, where)
 
 

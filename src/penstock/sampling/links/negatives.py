@@ -62,11 +62,13 @@ class NegativePolicy(Protocol):
 def check_policy(k: int, corrupt: str) -> None:
     """Options that policies share."""
     if k < 1:
-        raise PenstockError(f"{k} negatives a positive cannot be drawn: give 1 or more.")
+        raise PenstockError(f"{k} negatives a positive cannot be drawn: give 1 or more.", code="value-out-of-range")
     check_corrupt(corrupt)
 
 
 def check_corrupt(corrupt: str) -> None:
     """The ends that can be replaced."""
     if corrupt not in ("destination", "source", "both"):
-        raise PenstockError(f"Negatives cannot replace {corrupt!r}: choose destination, source or both.")
+        raise PenstockError(
+            f"Negatives cannot replace {corrupt!r}: choose destination, source or both.", code="unknown-name"
+        )

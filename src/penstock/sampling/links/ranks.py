@@ -38,9 +38,15 @@ def ranks(
     not count (give it the held-out pairs too). Scores take `block_bytes` (float64), or one row if that is more.
     """
     if corrupt not in ("destination", "source"):
-        raise PenstockError(f"Ranks cannot replace {corrupt!r}: choose destination or source, and rank twice for both.")
+        raise PenstockError(
+            f"Ranks cannot replace {corrupt!r}: choose destination or source, and rank twice for both.",
+            code="unknown-name",
+        )
     if candidates != "all" and (not isinstance(candidates, int) or candidates < 1):
-        raise PenstockError(f"Edges cannot be ranked among {candidates!r} candidates: give 'all' or a number from 1.")
+        raise PenstockError(
+            f"Edges cannot be ranked among {candidates!r} candidates: give 'all' or a number from 1.",
+            code="value-out-of-range",
+        )
     pairs = checked_pairs(pairs, known.num_sources, known.num_destinations, "Pairs to rank")
     width = known.candidates(corrupt) if candidates == "all" else candidates + 1
     rows = max(1, block_bytes // (8 * width))
@@ -116,7 +122,9 @@ def _ends(pairs: Array, corrupt: End) -> tuple[Array, Array]:
 def _checked(scores: Array, shape: tuple[int, ...]) -> Array:
     scores = np.asarray(scores)
     if scores.shape != shape:
-        raise PenstockError(f"The scores of a block have shape {scores.shape} where {shape} were asked for.")
+        raise PenstockError(
+            f"The scores of a block have shape {scores.shape} where {shape} were asked for.", code="shape-mismatch"
+        )
     return scores
 
 

@@ -45,18 +45,21 @@ def checked_reverse(graph: Graph, edge_type: EdgeType, reverse: Reverse) -> Reve
     if reverse == "same" or reverse == edge_type:
         if source != destination:
             raise PenstockError(
-                f"{edge_key(edge_type)} cannot be its own reverse, its ends differ: name the reverse edge type."
+                f"{edge_key(edge_type)} cannot be its own reverse, its ends differ: name the reverse edge type.",
+                code="unsupported-combination",
             )
         return "same"
     if reverse not in graph.edges:
         has = ", ".join(map(edge_key, graph.edge_types))
         raise PenstockError(
-            f"There is no edge type {reverse} to be the reverse of {edge_key(edge_type)}: there are {has}."
+            f"There is no edge type {reverse} to be the reverse of {edge_key(edge_type)}: there are {has}.",
+            code="unknown-name",
         )
     if (reverse[0], reverse[2]) != (destination, source):
         raise PenstockError(
             f"{edge_key(reverse)} cannot be the reverse of {edge_key(edge_type)}: it must lead from {destination!r}"
-            f" to {source!r}."
+            f" to {source!r}.",
+            code="mismatched-inputs",
         )
     return reverse
 
@@ -71,8 +74,10 @@ def chosen_edge_type(graph: Graph, edge_type: EdgeType | None) -> EdgeType:
         return edge_type
     has = ", ".join(map(edge_key, graph.edge_types)) or "none"
     if edge_type is None:
-        raise PenstockError(f"Graph {graph.name!r} has several edge types: say which one to predict ({has}).")
-    raise PenstockError(f"Graph {graph.name!r} has no edge type {edge_type}: there are {has}.")
+        raise PenstockError(
+            f"Graph {graph.name!r} has several edge types: say which one to predict ({has}).", code="option-missing"
+        )
+    raise PenstockError(f"Graph {graph.name!r} has no edge type {edge_type}: there are {has}.", code="unknown-name")
 
 
 def _is_reverse(edges: EdgeSet, other: EdgeSet) -> bool:

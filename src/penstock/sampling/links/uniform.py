@@ -36,7 +36,9 @@ class Uniform:
         """[positives, k] vertices."""
         count = known.candidates(end)
         if count < 2:
-            raise PenstockError(f"There is only one vertex to stand as {end}: negatives need at least two.")
+            raise PenstockError(
+                f"There is only one vertex to stand as {end}: negatives need at least two.", code="missing-data"
+            )
         out = np.empty((len(positives), self.k), np.int64)
         mask = np.ones(out.shape, np.bool_)
         clashes = _draw_uniform(

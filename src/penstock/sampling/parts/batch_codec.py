@@ -115,7 +115,9 @@ def _layer_form(layer: TypedBlock, arrays: "_Outgoing") -> _Layer:
     lists = []
     for kind, block in layer.relations.items():
         if block.edges is not None:
-            raise PenstockError("Positions of edges do not travel: sample without `edges`.")
+            raise PenstockError(
+                "Positions of edges do not travel: sample without `edges`.", code="unsupported-combination"
+            )
         totals = block.totals
         lists.append(
             _Lists(
@@ -235,4 +237,6 @@ class _Incoming:
 
 
 def _wrong(who: str, what: str) -> PenstockError:
-    return PenstockError(f"{who} answered with a batch that has {what}: is it of the same release?")
+    return PenstockError(
+        f"{who} answered with a batch that has {what}: is it of the same release?", code="malformed-message"
+    )

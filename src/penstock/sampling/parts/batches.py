@@ -40,6 +40,9 @@ _AGAIN = 0.05
 class SamplerNotReady(PenstockError):  # noqa: N818
     """A task is there and has not finished what its sampler needs of the whole graph."""
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="not-available")
+
 
 def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Sampler | None]) -> None:
     """Answer "batch" and "items" with some samplers, by name, which ask owners elsewhere; None: not ready yet.
@@ -49,7 +52,9 @@ def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Sampler | None]) ->
 
     def named(name: str) -> Sampler:
         if name not in samplers:
-            raise PenstockError(f"{endpoint.name} has no sampler {name!r}{nearest(name, samplers)}")
+            raise PenstockError(
+                f"{endpoint.name} has no sampler {name!r}{nearest(name, samplers)}", code="unknown-name"
+            )
         sampler = samplers[name]
         if sampler is None:
             raise SamplerNotReady(f"{endpoint.name} has not made its sampler {name!r} ready: ask again.")
@@ -64,7 +69,9 @@ def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Sampler | None]) ->
         sampler = named(asked.sampler)
         numbers: Array | None = getattr(sampler, "items", None)
         if numbers is None:
-            raise PenstockError(f"The sampler {asked.sampler!r} is given its seeds: it has no items.")
+            raise PenstockError(
+                f"The sampler {asked.sampler!r} is given its seeds: it has no items.", code="unsupported-combination"
+            )
         return Message("items", {}, (numbers.astype(np.int64),))
 
     endpoint.serve("batch", batch)
@@ -86,7 +93,7 @@ class RemoteSampler:
     ) -> None:
         """`sampler` is the name under which the tasks serve it; `counts` and `names` are as for `Readable`."""
         if not channels:
-            raise PenstockError("There are no sampler tasks to ask: give at least one channel.")
+            raise PenstockError("There are no sampler tasks to ask: give at least one channel.", code="option-missing")
         self._channels, self._sampler, self._counts, self._names = list(channels), sampler, dict(counts), names
 
     def sample(
@@ -111,7 +118,10 @@ class RemoteSampler:
         message = Message("items", ItemsRequest(sampler=self._sampler).model_dump())
         (found,) = _when_ready(lambda: channel.start(message).result()).arrays
         if found.ndim != 1 or found.dtype != np.int64 or (np.diff(found) <= 0).any():
-            raise PenstockError(f"{channel.peer} answered with items that are none: is it of the same release?")
+            raise PenstockError(
+                f"{channel.peer} answered with items that are none: is it of the same release?",
+                code="malformed-message",
+            )
         return found
 
     def sample_items(self, items: Array, key: BatchKey) -> MiniBatch:
@@ -149,7 +159,10 @@ class RemoteSampler:
         message = Message("batch", body.model_dump(), tuple(arrays))
         batch = _when_ready(lambda: batch_received(channel.start(message).parts(), self._counts, key, channel.peer))
         if isinstance(batch, TypedBatch) != typed:
-            raise PenstockError(f"The sampler {self._sampler!r} of {channel.peer} is for another graph than this one.")
+            raise PenstockError(
+                f"The sampler {self._sampler!r} of {channel.peer} is for another graph than this one.",
+                code="mismatched-inputs",
+            )
         if self._names is not None:
             if isinstance(batch, TypedBatch):
                 batch.names = {name: self._names[name][vertices] for name, vertices in batch.vertices.items()}
@@ -160,7 +173,9 @@ class RemoteSampler:
     def _by_type(self, seeds: Array | Mapping[str, Array]) -> dict[str, Array]:
         if not isinstance(seeds, Mapping):
             if len(self._counts) != 1:
-                raise PenstockError(f"Name the seeds' type: the graph has {', '.join(self._counts)}.")
+                raise PenstockError(
+                    f"Name the seeds' type: the graph has {', '.join(self._counts)}.", code="option-missing"
+                )
             seeds = dict.fromkeys(self._counts, seeds)
         return check_typed_seeds(seeds, self._counts)
 
@@ -186,7 +201,8 @@ def _by_relation(exclude: Array | Mapping[Relation, Array]) -> dict[str, Array]:
         if pairs.ndim != 2 or len(pairs) != 2 or (pairs.dtype.kind not in "iu" and pairs.size):
             raise PenstockError(
                 f"Excluded edges have shape {pairs.shape} and type {pairs.dtype}: give whole numbers [2, m],"
-                " sources above destinations."
+                " sources above destinations.",
+                code="shape-mismatch",
             )
         found[relation if isinstance(relation, str) else edge_key(relation)] = pairs.astype(np.int64)
     return found
@@ -205,18 +221,25 @@ def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> 
     if isinstance(sampler, HoldoutSampler):
         sampler = sampler.lacking({name: form.read() for name, form in (asked.absent or {}).items()})
     elif asked.absent:
-        raise PenstockError(f"The sampler {asked.sampler!r} is of the whole graph, without edges held out of it.")
+        raise PenstockError(
+            f"The sampler {asked.sampler!r} is of the whole graph, without edges held out of it.",
+            code="unsupported-combination",
+        )
     sample: Callable[..., MiniBatch | TypedBatch] = sampler.sample
     taken = signature(sample).parameters
     any_name = any(each.kind is Parameter.VAR_KEYWORD for each in taken.values())
     refused = [name for name in more if name not in taken and not any_name]
     if refused:
-        raise PenstockError(f"The sampler {asked.sampler!r} does not support {' and '.join(refused)}.")
+        raise PenstockError(
+            f"The sampler {asked.sampler!r} does not support {' and '.join(refused)}.", code="unsupported-combination"
+        )
     node_type = getattr(sampler, "node_type", None)
     if node_type is None:
         return sample(seeds, key, **more)
     if list(seeds) != [node_type] or (excluded is not None and list(excluded) != [""]):
-        raise PenstockError(f"The sampler {asked.sampler!r} is of a graph of one type, {node_type!r}.")
+        raise PenstockError(
+            f"The sampler {asked.sampler!r} is of a graph of one type, {node_type!r}.", code="unsupported-combination"
+        )
     if excluded is not None:
         more["exclude"] = excluded[""]
     return sample(seeds[node_type], key, **more)
@@ -226,7 +249,10 @@ def _checked_seen(asked: BatchRequest, times: Array, places: Array) -> dict[str,
     """Times and places of all seeds; times are checked by the sampler."""
     count = sum(asked.seeds.values())
     if places.shape != (count,) or times.shape != (count,) or places.dtype != np.int64:
-        raise PenstockError("A request for a batch has other times than seeds: is the worker of the same release?")
+        raise PenstockError(
+            "A request for a batch has other times than seeds: is the worker of the same release?",
+            code="malformed-message",
+        )
     return {"times": times, "places": places}
 
 
@@ -234,13 +260,17 @@ def _apart(asked: BatchRequest, arrays: Sequence[Array]) -> tuple[dict[str, Arra
     """Seeds by type and excluded edges by relation."""
     wanted = 1 if asked.excluded is None else 2
     if len(arrays) != wanted or arrays[0].shape != (sum(asked.seeds.values()),):
-        raise PenstockError("A request for a batch has other seeds than it says: is the worker of the same release?")
+        raise PenstockError(
+            "A request for a batch has other seeds than it says: is the worker of the same release?",
+            code="malformed-message",
+        )
     seeds = dict(zip(asked.seeds, _cut(arrays[0], list(asked.seeds.values())), strict=True))
     if asked.excluded is None:
         return seeds, None
     if arrays[1].shape != (2, sum(asked.excluded.values())):
         raise PenstockError(
-            "A request for a batch excludes other edges than it says: is the worker of the same release?"
+            "A request for a batch excludes other edges than it says: is the worker of the same release?",
+            code="malformed-message",
         )
     return seeds, dict(zip(asked.excluded, _cut(arrays[1], list(asked.excluded.values())), strict=True))
 

@@ -47,7 +47,8 @@ def parted_sampler(
     """
     if edges:
         raise PenstockError(
-            "A cut graph's edges have no positions to give: sample without `edges`, or the whole graph."
+            "A cut graph's edges have no positions to give: sample without `edges`, or the whole graph.",
+            code="unsupported-combination",
         )
     local, channels = _reached(partition, local, channels)
     readable, clock = parted_lists(
@@ -57,7 +58,10 @@ def parted_sampler(
         return TypedNeighbourSampler.over(readable, fanouts, totals, relabel)
     plain = [fanout for fanout in fanouts if isinstance(fanout, int)]
     if len(plain) < len(fanouts):
-        raise PenstockError("Fan-outs by relation are for graphs with several relations: give one number a hop.")
+        raise PenstockError(
+            "Fan-outs by relation are for graphs with several relations: give one number a hop.",
+            code="unsupported-combination",
+        )
     return NeighbourSampler.over(readable, plain, totals, relabel, clock)
 
 
@@ -83,7 +87,8 @@ def parted_lists(
     if by_vertex and (vertex_times is None or (weight is not None and absent)):
         raise PenstockError(
             "A cut graph is sampled by the times of vertices where all are given, and in proportion to a field with all"
-            " its edges: give `vertex_times` and hold no edges out, or name a field of the edges as `time`."
+            " its edges: give `vertex_times` and hold no edges out, or name a field of the edges as `time`.",
+            code="unsupported-combination",
         )
     obeyed, whole = None if by_vertex else time, by_vertex and weight is not None
     readable = readable_parts(
@@ -92,7 +97,9 @@ def parted_lists(
     if time is None:
         return Lists(readable, None)
     if len(readable.counts) > 1 or len(readable.relations) > 1:
-        raise PenstockError("Sampling by time is for graphs with one node type and one edge type.")
+        raise PenstockError(
+            "Sampling by time is for graphs with one node type and one edge type.", code="unsupported-combination"
+        )
     if by_vertex and vertex_times is not None:
         return Lists(*_by_vertex_times(readable, vertex_times, replace))
     return Lists(readable, _clock_like(partition, local, channels, time))
@@ -102,7 +109,9 @@ def _by_vertex_times(readable: Readable, times: Array, replace: bool) -> tuple[R
     """The only relation, as whoever has all vertices' times draws from it."""
     ((node_type, count),), ((kind, lists),) = readable.counts.items(), readable.relations.items()
     if times.shape != (count,) or times.dtype.kind not in "iuf" or times.dtype == np.uint64 or readable.names is None:
-        raise PenstockError(f"Times of {count:,} vertices must be one signed number each, not {times.dtype}.")
+        raise PenstockError(
+            f"Times of {count:,} vertices must be one signed number each, not {times.dtype}.", code="wrong-type"
+        )
     times = times.astype(np.int64) if times.dtype.kind == "u" else times
     timed = VertexTimedLists(lists, readable.names[node_type], times, replace)
     nothing = np.empty(0, times.dtype)
@@ -114,7 +123,9 @@ def _clock_like(partition: Partition, local: Mapping[int, OwnedPart], channels: 
     (kind,) = edge_types_in(local, channels)
     values = RelationReader(partition, local, channels).no_values(kind, time)
     if values.ndim != 1 or values.dtype.kind not in "iuf" or values.dtype == np.uint64:
-        raise PenstockError(f"Edge field {time!r} cannot tell the time: it must hold one signed number each.")
+        raise PenstockError(
+            f"Edge field {time!r} cannot tell the time: it must hold one signed number each.", code="wrong-type"
+        )
     nothing = np.empty(0, np.float64 if values.dtype.kind == "f" else np.int64)
     return Clock(nothing, nothing)
 
@@ -182,13 +193,14 @@ def edge_types_of(channel: Channel, part: int) -> list[EdgeType]:
     """The relations of a graph, in stored order, as the owner of a part tells them."""
     held = read_body(channel.call(Message("lists")), _Held)
     if str(part) not in held.parts:
-        raise PenstockError(f"{channel.peer} does not hold part {part}: tell who does.")
+        raise PenstockError(f"{channel.peer} does not hold part {part}: tell who does.", code="not-available")
     return [(source, name, target) for source, name, target in (each.type for each in held.parts[str(part)].relations)]
 
 
 def _nobody(part: int) -> Channel:
     raise PenstockError(
-        f"Part {part} is not here and nobody is known who holds it: give `local` all parts, or `channels`."
+        f"Part {part} is not here and nobody is known who holds it: give `local` all parts, or `channels`.",
+        code="not-available",
     )
 
 

@@ -30,7 +30,10 @@ class HoldoutSampler:
         """The sampler without the edges that are held out, by relation's key."""
         for name in absent:
             if name not in self._kinds:
-                raise PenstockError(f"There is no relation {name!r} to hold edges out of: {', '.join(self._kinds)}.")
+                raise PenstockError(
+                    f"There is no relation {name!r} to hold edges out of: {', '.join(self._kinds)}.",
+                    code="unknown-name",
+                )
         with self._lock:
             if self._newest[0] != absent:
                 self._newest = dict(absent), self._make({self._kinds[name]: rule for name, rule in absent.items()})

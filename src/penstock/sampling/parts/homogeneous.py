@@ -34,7 +34,10 @@ def parted_graph(
     """A cut graph as `sampler` sees it; `local` are the parts that are here, `channels` leads to the others' owners."""
     readable = readable_parts(partition, local, channels)
     if len(readable.counts) != 1 or len(readable.relations) != 1:
-        raise PenstockError(f"Sampler {sampler} is for graphs with one node and edge type: use neighbour.")
+        raise PenstockError(
+            f"Sampler {sampler} is for graphs with one node and edge type: use neighbour.",
+            code="unsupported-combination",
+        )
     ((kind, lists),) = readable.relations.items()
     offsets = RelationReader(partition, local, channels).offsets(kind)
     name, names = str(partition.document.graph), np.ascontiguousarray(partition.original(), np.int64)
@@ -63,7 +66,10 @@ class PartedGraph(Homogeneous):
         for vertices, found in self._pieces(np.arange(self.count)):
             first, last = self.indptr[vertices[0]], self.indptr[vertices[-1] + 1]
             if last - first != len(found.sources):
-                raise PenstockError("The owners of a cut graph gave other lists than they had said: are both of it?")
+                raise PenstockError(
+                    "The owners of a cut graph gave other lists than they had said: are both of it?",
+                    code="malformed-message",
+                )
             indices[first:last] = found.sources
         return WholeGraph(self.name, self.node_type, self.indptr, self.names, indices)
 

@@ -39,7 +39,8 @@ class OwnedPart:
             if name not in names or len(names[name]) != nodes.count:
                 raise PenstockError(
                     f"{graph.name!r} has {nodes.count:,} vertices of type {name!r}"
-                    f" and {len(names.get(name, ())):,} original numbers: take both from one partition."
+                    f" and {len(names.get(name, ())):,} original numbers: take both from one partition.",
+                    code="shape-mismatch",
                 )
         check_graph(graph)
         self.graph, self._names, self._all_names, self._places = graph, names, all_names, places
@@ -62,7 +63,8 @@ class OwnedPart:
         """Where the part's held-out pairs of a name stood before the cut."""
         if self._places is None:
             raise PenstockError(
-                f"Nobody knows the places of held-out pairs in {self.graph.name!r}: open its partition."
+                f"Nobody knows the places of held-out pairs in {self.graph.name!r}: open its partition.",
+                code="missing-data",
             )
         return self._places(kind, name)
 
@@ -95,7 +97,10 @@ class OwnedPart:
         edges, where = self.graph.edges[kind], f"{edge_key(kind)} of {self.graph.name!r}"
         if absent is not None:
             if self._all_names is None:
-                raise PenstockError(f"Nobody knows the original numbers of the sources of {where}: open its partition.")
+                raise PenstockError(
+                    f"Nobody knows the original numbers of the sources of {where}: open its partition.",
+                    code="missing-data",
+                )
             fields = {name: edges.fields[name] for name in edges.fields if name == weight}
             bare = EdgeSet(edges.indptr, edges.indices, fields)
             edges = absent.taken_from(bare, self._all_names[kind[0]], self._names[kind[2]])
@@ -107,7 +112,8 @@ class OwnedPart:
         if time.startswith(OF_NODES) or absent is not None or not self.graph.is_homogeneous:
             raise PenstockError(
                 f"Parts of {self.graph.name!r} are sampled by the times of edges, in graphs of one type, with all their"
-                " edges."
+                " edges.",
+                code="unsupported-combination",
             )
         return clock_of(self.graph, time)
 
@@ -141,7 +147,8 @@ class PartLists:
         """One hop's draws as LABOR has them, which weigh (see `sampling.labor`); a fan-out of -1: all."""
         if self._source_names is None:
             raise PenstockError(
-                f"Nobody knows the original numbers of the sources of {self._name!r}: open its partition."
+                f"Nobody knows the original numbers of the sources of {self._name!r}: open its partition.",
+                code="missing-data",
             )
         edges, rows, most = self._edges, self._local(vertices), fanout if fanout >= 0 else np.iinfo(np.int64).max
         indptr, positions = draw_shared(edges.indptr, edges.indices, self._source_names, key, most, rows)
@@ -175,26 +182,37 @@ class PartLists:
             or seen.trees.dtype != np.int64
             or seen.times.dtype not in (np.int64, np.float64)
         ):
-            raise PenstockError(f"{self._name!r} cannot draw by time: give each vertex its tree and its time.")
+            raise PenstockError(
+                f"{self._name!r} cannot draw by time: give each vertex its tree and its time.", code="option-missing"
+            )
         what = f"{self._name!r} cannot draw {edge_key(self._kind)}"
         first, last = self._nodes.first, self._nodes.first + self._nodes.count
         if vertices.ndim != 1 or vertices.dtype not in (np.int32, np.int64):
             raise PenstockError(
-                f"{what}: vertices of shape {vertices.shape} and type {vertices.dtype} are no flat list."
+                f"{what}: vertices of shape {vertices.shape} and type {vertices.dtype} are no flat list.",
+                code="shape-mismatch",
             )
         if len(vertices) and (vertices.min() < first or vertices.max() >= last):
-            raise PenstockError(f"{what}: a vertex is outside its {first}..{last - 1}; ask the part that owns it.")
+            raise PenstockError(
+                f"{what}: a vertex is outside its {first}..{last - 1}; ask the part that owns it.",
+                code="id-out-of-range",
+            )
         if excluded is None:
             return
         if excluded.ndim != 2 or len(excluded) != 2 or excluded.dtype != np.int64:
             raise PenstockError(
-                f"{what}: excluded edges of shape {excluded.shape} and type {excluded.dtype} are no pairs."
+                f"{what}: excluded edges of shape {excluded.shape} and type {excluded.dtype} are no pairs.",
+                code="shape-mismatch",
             )
         sources, destinations = excluded
         if excluded.shape[1] and (sources.min() < 0 or sources.max() >= self.num_sources):
-            raise PenstockError(f"{what}: an excluded edge has a source outside 0..{self.num_sources - 1}.")
+            raise PenstockError(
+                f"{what}: an excluded edge has a source outside 0..{self.num_sources - 1}.", code="id-out-of-range"
+            )
         if excluded.shape[1] and (destinations.min() < first or destinations.max() >= last):
-            raise PenstockError(f"{what}: an excluded edge has a destination outside its {first}..{last - 1}.")
+            raise PenstockError(
+                f"{what}: an excluded edge has a destination outside its {first}..{last - 1}.", code="id-out-of-range"
+            )
 
     def _readers(self, vertices: Array, excluded: Array | None, seen: Seen | None) -> Readers:
         readers = Readers(self._local(vertices), exclusion=self._exclusion(excluded))

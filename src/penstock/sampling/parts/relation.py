@@ -153,7 +153,10 @@ def answer_about(owned: OwnedPart, message: Message) -> Message:
         return Message("held-out", told.model_dump(), tuple(np.asarray(array, np.int64) for array in arrays))
     count = edges.count if isinstance(asked, EdgesRequest) else len(edges.indptr) - 1
     if not asked.first <= asked.last <= count or asked.last - asked.first > _PIECE:
-        raise PenstockError(f"{asked.first}..{asked.last} of {asked.relation} cannot be given: there are {count}.")
+        raise PenstockError(
+            f"{asked.first}..{asked.last} of {asked.relation} cannot be given: there are {count}.",
+            code="id-out-of-range",
+        )
     if not isinstance(asked, EdgesRequest):
         degrees = np.diff(edges.indptr[asked.first : asked.last + 1])
         return Message("degrees", {}, (degrees.astype(np.uint32),))
@@ -161,7 +164,7 @@ def answer_about(owned: OwnedPart, message: Message) -> Message:
     arrays = [edges.indices[some].astype(index_dtype(owned.graph.nodes[kind[0]].total), copy=False)]
     if asked.field is not None:
         if asked.field not in edges.fields:
-            raise PenstockError(f"The edges {asked.relation} have no field {asked.field!r}.")
+            raise PenstockError(f"The edges {asked.relation} have no field {asked.field!r}.", code="field-missing")
         arrays.append(edges.fields[asked.field][some])
     return Message("edges", {}, tuple(np.ascontiguousarray(array) for array in arrays))
 
@@ -191,4 +194,4 @@ def _owner(part: int) -> str:
 
 
 def _wrong(part: int, what: str) -> PenstockError:
-    return PenstockError(f"{_owner(part)} answered with {what}: is it of the same release?")
+    return PenstockError(f"{_owner(part)} answered with {what}: is it of the same release?", code="malformed-message")

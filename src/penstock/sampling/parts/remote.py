@@ -63,7 +63,8 @@ class PartedLists:
         """Ask the owners that are elsewhere; those here draw when the answer is waited for."""
         if edges:
             raise PenstockError(
-                "A cut graph's edges have no positions to give: sample without `edges`, or the whole graph."
+                "A cut graph's edges have no positions to give: sample without `edges`, or the whole graph.",
+                code="unsupported-combination",
             )
         groups = self._groups(readers)
         asked = {}
@@ -99,7 +100,9 @@ class PartedLists:
     def _groups(self, readers: Readers) -> dict[int, Group]:
         check_readers(readers)
         if len(readers.limits) and self._time is None:
-            raise PenstockError("These lists do not obey time: name the field with `time`.")
+            raise PenstockError(
+                "These lists do not obey time: name the field with `time`.", code="unsupported-combination"
+            )
         return group_by_owner(readers.vertices, self._bounds)
 
     def _ask(self, kind: str, part: int, group: Group, body: TotalsRequest, readers: Readers) -> PendingCall:
@@ -143,7 +146,10 @@ class PartedLists:
         for part, pending in asked.items():
             answer, who = pending.result(), f"The owner of part {part}"
             if len(answer.arrays) != 1:
-                raise PenstockError(f"{who} answered with {len(answer.arrays)} arrays: is it of the same release?")
+                raise PenstockError(
+                    f"{who} answered with {len(answer.arrays)} arrays: is it of the same release?",
+                    code="malformed-message",
+                )
             pieces[part] = floats_received(answer.arrays[0], len(groups[part].rows), who)
         return stitch_rows(groups, pieces, len(readers.vertices))
 
@@ -151,7 +157,10 @@ class PartedLists:
         """An owner's answer. It goes to kernels that believe it, so nothing in it is believed here."""
         arrays, who = pending.result().arrays, f"The owner of part {part}"
         if len(arrays) != (3 if estimates else 2) or arrays[0].shape != (rows,):
-            raise PenstockError(f"{who} answered with lists of other rows than asked for: is it of the same release?")
+            raise PenstockError(
+                f"{who} answered with lists of other rows than asked for: is it of the same release?",
+                code="malformed-message",
+            )
         sources = numbers_received(arrays[1], self._num_sources, index_dtype(self._num_sources), who)
         counts = counts_received(arrays[0], len(sources), who)
         kind = np.float64 if self._whole else np.float32

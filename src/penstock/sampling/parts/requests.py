@@ -117,7 +117,9 @@ def read_body(message: Message, form: type[Form]) -> Form:
     try:
         return form.model_validate(message.body)
     except ValidationError as error:
-        raise PenstockError(f"A message of kind {message.kind!r} is not valid: {first_problem(error)}.") from None
+        raise PenstockError(
+            f"A message of kind {message.kind!r} is not valid: {first_problem(error)}.", code="malformed-message"
+        ) from None
 
 
 def counts_as_sent(counts: Array) -> Array:
@@ -132,14 +134,19 @@ def counts_received(counts: Array, total: int, who: str) -> Array:
         or counts.dtype not in (np.uint8, np.uint16, np.uint32)
         or int(counts.sum(dtype=np.int64)) != total
     ):
-        raise PenstockError(f"{who} answered with lists that do not add up: is it of the same release?")
+        raise PenstockError(
+            f"{who} answered with lists that do not add up: is it of the same release?", code="malformed-message"
+        )
     return counts.astype(np.int64)
 
 
 def numbers_received(numbers: Array, count: int, dtype: np.dtype[Any], who: str) -> Array:
     """Vertex or row numbers, after checking that they are within 0..count - 1."""
     if numbers.ndim != 1 or numbers.dtype != dtype or (len(numbers) and (numbers.min() < 0 or numbers.max() >= count)):
-        raise PenstockError(f"{who} answered with numbers outside 0..{count - 1}: is it of the same partition?")
+        raise PenstockError(
+            f"{who} answered with numbers outside 0..{count - 1}: is it of the same partition?",
+            code="malformed-message",
+        )
     return numbers
 
 
@@ -147,6 +154,7 @@ def floats_received(values: Array, count: int, who: str, dtype: type[np.floating
     """Of a type, as many as expected."""
     if values.shape != (count,) or values.dtype != dtype:
         raise PenstockError(
-            f"{who} answered with {values.shape} {values.dtype} for {count} numbers: is it of the same release?"
+            f"{who} answered with {values.shape} {values.dtype} for {count} numbers: is it of the same release?",
+            code="malformed-message",
         )
     return values

@@ -41,7 +41,9 @@ class _Lists:
         """Counts by row, sources, and weights where there are any."""
         asked = read_body(message, DrawRequest)
         if asked.fanout == 0:
-            raise PenstockError("A fan-out of 0 draws nothing: ask for a positive number, or -1 for all.")
+            raise PenstockError(
+                "A fan-out of 0 draws nothing: ask for a positive number, or -1 for all.", code="value-out-of-range"
+            )
         lists = self._part(asked.part).lists(asked.relation, asked.replace, asked.weight, _absent(asked), asked.time)
         vertices, excluded, seen = self._arrays(message, asked)
         lists.check(vertices, excluded, seen)
@@ -80,12 +82,17 @@ class _Lists:
     def _part(self, index: int) -> OwnedPart:
         if index not in self._parts:
             held = ", ".join(map(str, self._parts)) or "none"
-            raise PenstockError(f"{self._name} does not hold part {index} (it holds: {held}): ask who does.")
+            raise PenstockError(
+                f"{self._name} does not hold part {index} (it holds: {held}): ask who does.", code="not-available"
+            )
         return self._parts[index]
 
     def _arrays(self, message: Message, asked: TotalsRequest) -> tuple[Array, Array | None, Seen | None]:
         if len(message.arrays) not in ((1, 2) if asked.time is None else (3,)):
-            raise PenstockError(f"A message of kind {message.kind!r} has {len(message.arrays)} arrays: send vertices.")
+            raise PenstockError(
+                f"A message of kind {message.kind!r} has {len(message.arrays)} arrays: send vertices.",
+                code="malformed-message",
+            )
         if asked.time is not None:
             vertices, trees, times = message.arrays
             return vertices, None, Seen(trees, times)
@@ -101,13 +108,18 @@ def _check_shared(asked: DrawRequest, excluded: Array | None) -> None:
     unheard = [name for name in ("weight", "absent", "time", "replace") if getattr(asked, name)]
     unheard += [] if excluded is None else ["excluded edges"]
     if unheard:
-        raise PenstockError(f"Draws that rows share do not obey {' and '.join(unheard)}: ask without.")
+        raise PenstockError(
+            f"Draws that rows share do not obey {' and '.join(unheard)}: ask without.", code="unsupported-combination"
+        )
 
 
 def _whole_by(asked: DrawRequest, excluded: Array | None) -> str:
     """The field that whole lists are weighted by; what would be left unheard is refused."""
     if asked.weight is None or asked.fanout >= 0 or asked.absent or asked.time or excluded is not None:
-        raise PenstockError("Whole lists come with a field's weights and all their edges: ask for these.")
+        raise PenstockError(
+            "Whole lists come with a field's weights and all their edges: ask for these.",
+            code="unsupported-combination",
+        )
     return asked.weight
 
 
@@ -115,7 +127,8 @@ def _check_amount(edges: int, vertices: Array, asked: DrawRequest) -> None:
     if edges > MOST_EDGES:
         raise PenstockError(
             f"{len(vertices):,} vertices draw up to {edges:,} edges of {asked.relation}, over {MOST_EDGES:,}:"
-            " use smaller batches or fan-outs."
+            " use smaller batches or fan-outs.",
+            code="too-large",
         )
 
 

@@ -23,7 +23,10 @@ _WEIGHT = "weight"
 def check_readers(readers: Readers) -> None:
     """Refuse what whoever draws by time over parts would not obey everywhere."""
     if len(readers.limits) and readers.exclusion:
-        raise PenstockError("A cut graph is not sampled by time with edges excluded: leave out `time` or `exclude`.")
+        raise PenstockError(
+            "A cut graph is not sampled by time with edges excluded: leave out `time` or `exclude`.",
+            code="unsupported-combination",
+        )
 
 
 class VertexTimedLists:

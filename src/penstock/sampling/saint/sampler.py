@@ -55,14 +55,20 @@ class Saint:
         self._inclusion = inclusion(self._draws.mass, size)
         self._trained = int(self._is_train[self._inclusion > 0].sum())
         if not self._trained:
-            raise PenstockError(f"No training vertex of {graph.name!r} has an edge: draw vertices or walks instead.")
+            raise PenstockError(
+                f"No training vertex of {graph.name!r} has an edge: draw vertices or walks instead.",
+                code="missing-data",
+            )
         self.items = np.arange(int(np.ceil(self._graph.count / self._inclusion.sum())))
         self._inducer = Inducer(self._graph)
 
     def sample(self, items: Array, key: BatchKey) -> MiniBatch:
         """The subgraph of one item. Its draws depend on the key alone, and are the same on any thread."""
         if np.size(items) != 1:
-            raise PenstockError(f"GraphSAINT draws one subgraph a batch, not {np.size(items)}: make the batch size 1.")
+            raise PenstockError(
+                f"GraphSAINT draws one subgraph a batch, not {np.size(items)}: make the batch size 1.",
+                code="value-out-of-range",
+            )
         reader = self._graph.reader()
         vertices = self._seeds_first(self._draws.visit(self.size, key, reader))
         inside = self._inducer.induce(vertices, reader)
@@ -96,13 +102,19 @@ class Saint:
 
 def _check(kind: str, size: int, walk_length: int, layers: int, presample: int | None) -> None:
     if kind not in KINDS:
-        raise PenstockError(f"There is no kind {kind!r} of GraphSAINT: there are {', '.join(KINDS)}.")
+        raise PenstockError(
+            f"There is no kind {kind!r} of GraphSAINT: there are {', '.join(KINDS)}.", code="unknown-name"
+        )
     least = 2 if kind == "vertex" else 1
     if size < least:
-        raise PenstockError(f"Size {size} draws no edge: give {least} or more.")
+        raise PenstockError(f"Size {size} draws no edge: give {least} or more.", code="value-out-of-range")
     if walk_length < 1 or layers < 1:
         raise PenstockError(
-            f"{walk_length} steps a walk and {layers} layers cannot be sampled: give 1 or more of both."
+            f"{walk_length} steps a walk and {layers} layers cannot be sampled: give 1 or more of both.",
+            code="value-out-of-range",
         )
     if presample is not None and presample < 1:
-        raise PenstockError(f"{presample} subgraphs give no counts: give presample 1 or more, or leave it out.")
+        raise PenstockError(
+            f"{presample} subgraphs give no counts: give presample 1 or more, or leave it out.",
+            code="value-out-of-range",
+        )

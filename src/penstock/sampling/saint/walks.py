@@ -28,7 +28,8 @@ class WalkDraws:
             if unsorted >= 0:
                 raise PenstockError(
                     f"The neighbours of vertex {unsorted} do not ascend by original number: give `original`, the"
-                    " original number of every vertex."
+                    " original number of every vertex.",
+                    code="option-missing",
                 )
         self._pairs, self._counted = np.zeros(0, np.int32), counted
         if length > 1:

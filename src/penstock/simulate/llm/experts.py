@@ -71,7 +71,8 @@ class Experts:
         if not self._pairs and drawn * ranks**4 > _MOST_WORK:
             raise PenstockError(
                 f"All-to-alls of {ranks} ranks in {drawn} layers that differ take too long to schedule: spread experts"
-                " over fewer ranks, or let schedule be fair and detail pairs."
+                " over fewer ranks, or let schedule be fair and detail pairs.",
+                code="too-large",
             )
 
     def routing(self, layer: int, devices: Sequence[int]) -> Routing:

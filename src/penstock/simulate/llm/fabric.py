@@ -41,7 +41,10 @@ class Servers:
 
     def __post_init__(self) -> None:
         if self.gpus % self.nics and self.nics % self.gpus:
-            raise PenstockError(f"{self.gpus} GPUs have no equal parts in {self.nics} NICs: let one divide the other.")
+            raise PenstockError(
+                f"{self.gpus} GPUs have no equal parts in {self.nics} NICs: let one divide the other.",
+                code="unsupported-combination",
+            )
 
     def apart(self, one: int, other: int) -> int:
         """How far two servers are apart; all are far where switches cannot limit."""
@@ -103,7 +106,8 @@ class Fabric:
         """Without images, the seats are all there are, and switches carry what they do in truth."""
         if servers.routing == "ecmp" and images:
             raise PenstockError(
-                "Paths by hash (ecmp) collide with those of all devices: set simulate to all, or routing to spray."
+                "Paths by hash (ecmp) collide with those of all devices: set simulate to all, or routing to spray.",
+                code="unsupported-combination",
             )
         self.servers, self._seats, self._images = servers, seats, images
         self._key = key_of(seed, "equal-cost paths")

@@ -24,18 +24,25 @@ class Model:
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "feed_forward"):
             if getattr(self, name) < 1:
-                raise PenstockError(f"A model has {getattr(self, name)} {name}: give at least 1.")
+                raise PenstockError(
+                    f"A model has {getattr(self, name)} {name}: give at least 1.", code="value-out-of-range"
+                )
         if self.hidden % self.heads:
-            raise PenstockError(f"A hidden width of {self.hidden} has no {self.heads} equal heads: make it a multiple.")
+            raise PenstockError(
+                f"A hidden width of {self.hidden} has no {self.heads} equal heads: make it a multiple.",
+                code="unsupported-combination",
+            )
         if self.heads % (self.key_value_heads or self.heads):
             raise PenstockError(
                 f"{self.heads} heads cannot share {self.key_value_heads} key_value_heads evenly: let these divide"
-                " heads."
+                " heads.",
+                code="unsupported-combination",
             )
         if bool(self.experts) != bool(self.top_k) or self.top_k > self.experts:
             raise PenstockError(
                 f"A model with {self.experts} experts sends a token to {self.top_k} of them: give a top_k of 1 to"
-                " experts, or neither."
+                " experts, or neither.",
+                code="value-out-of-range",
             )
 
     @property

@@ -32,15 +32,19 @@ class Parallelism:
     def __post_init__(self) -> None:
         for name in ("tensor", "pipeline", "data", "expert", "microbatches", "microbatch_size", "interleave"):
             if getattr(self, name) < 1:
-                raise PenstockError(f"The degree {name} is {getattr(self, name)}: give at least 1.")
+                raise PenstockError(
+                    f"The degree {name} is {getattr(self, name)}: give at least 1.", code="value-out-of-range"
+                )
         if self.data % self.expert:
             raise PenstockError(
-                f"{self.data} data ranks make no groups of {self.expert} for experts: let expert divide data."
+                f"{self.data} data ranks make no groups of {self.expert} for experts: let expert divide data.",
+                code="unsupported-combination",
             )
         if self.interleave > 1 and (self.microbatches % self.pipeline or self.pipeline == 1):
             raise PenstockError(
                 f"Interleaving takes {self.microbatches} microbatches through {self.pipeline} stages in rounds: let"
-                " pipeline, above 1, divide microbatches."
+                " pipeline, above 1, divide microbatches.",
+                code="unsupported-combination",
             )
 
     @property
@@ -62,16 +66,19 @@ class Parallelism:
         """Refuse what does not go into each other."""
         if model.layers % self.chunks:
             raise PenstockError(
-                f"{model.layers} layers make no {self.chunks} equal chunks: let pipeline times interleave divide them."
+                f"{model.layers} layers make no {self.chunks} equal chunks: let pipeline times interleave divide them.",
+                code="unsupported-combination",
             )
         if self.tensor > server_gpus or server_gpus % self.tensor:
             raise PenstockError(
-                f"A tensor degree of {self.tensor} does not fit servers of {server_gpus} GPUs: let it divide them."
+                f"A tensor degree of {self.tensor} does not fit servers of {server_gpus} GPUs: let it divide them.",
+                code="unsupported-combination",
             )
         if self.expert > 1 and (not model.experts or model.experts % self.expert):
             raise PenstockError(
                 f"{model.experts} experts cannot be spread over {self.expert} ranks: let expert divide experts, or be"
-                " 1 for a dense model."
+                " 1 for a dense model.",
+                code="unsupported-combination",
             )
 
     def replicas(self, server_gpus: int, everything: bool) -> int:

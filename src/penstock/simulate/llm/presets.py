@@ -35,5 +35,5 @@ PRESETS = {
 def preset(name: str) -> Model:
     """The model of that name."""
     if name not in PRESETS:
-        raise PenstockError(f"No model is called {name!r}{nearest(name, PRESETS)}")
+        raise PenstockError(f"No model is called {name!r}{nearest(name, PRESETS)}", code="unknown-name")
     return PRESETS[name]

@@ -63,7 +63,10 @@ def _check_size(job: LlmJob) -> None:
             mend = f"let data be a multiple of {alike}, so that {alike} ranks stand for all"
         else:
             mend = "set simulate to representatives" if enough else "lower pipeline, or expert"
-        raise PenstockError(f"{devices:,} devices are more than {_MOST_DEVICES} that are simulated one by one: {mend}.")
+        raise PenstockError(
+            f"{devices:,} devices are more than {_MOST_DEVICES} that are simulated one by one: {mend}.",
+            code="too-large",
+        )
     passes = 2 * parallel.microbatches
     items = passes * parallel.chunks * replicas * 2
     if parallel.expert > 1:
@@ -72,7 +75,8 @@ def _check_size(job: LlmJob) -> None:
     if items > _MOST_ITEMS:
         raise PenstockError(
             f"A step has about {items:,} tasks and flows, more than {_MOST_ITEMS:,}: take fewer microbatches or layers"
-            + (", or set all_to_all to detail ports." if parallel.expert > 1 and in_pairs(job) else ".")
+            + (", or set all_to_all to detail ports." if parallel.expert > 1 and in_pairs(job) else "."),
+            code="too-large",
         )
 
 

@@ -35,5 +35,5 @@ __all__ = ["COFLOW_POLICIES", "FLOW_POLICIES", "POLICIES", "Case", "RatePolicy",
 def policy_named(name: str) -> RatePolicy:
     """The policy of that name."""
     if name not in POLICIES:
-        raise PenstockError(f"No rate policy is called {name!r}{nearest(name, POLICIES)}")
+        raise PenstockError(f"No rate policy is called {name!r}{nearest(name, POLICIES)}", code="unknown-name")
     return POLICIES[name]

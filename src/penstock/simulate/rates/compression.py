@@ -38,7 +38,8 @@ def check_coflows(case: Case) -> None:
     if many > _MOST:
         raise PenstockError(
             f"{many:,} coflows are more than {_MOST:,} that are put in queues: take fewer iterations or microbatches,"
-            " or leave out --queues."
+            " or leave out --queues.",
+            code="too-large",
         )
 
 

@@ -94,29 +94,37 @@ def rates_of(rate_bytes_s: float | PortRates, ports: int) -> Array:
     given = rate_bytes_s if isinstance(rate_bytes_s, PortRates) else PortRates(*[np.full(ports, rate_bytes_s)] * 2)
     for name, values in zip(PortRates._fields, given, strict=True):
         if len(values) != ports:
-            raise PenstockError(f"There are {len(values)} {name} rates for {ports} ports: give one for each.")
+            raise PenstockError(
+                f"There are {len(values)} {name} rates for {ports} ports: give one for each.", code="shape-mismatch"
+            )
     out = np.concatenate([np.asarray(values, np.float64) for values in given])
     bad = out[~(np.isfinite(out) & (out > 0))]
     if len(bad):
-        raise PenstockError(f"A port's rate is {bad[0]:g} bytes/s: give a finite rate above 0.")
+        raise PenstockError(
+            f"A port's rate is {bad[0]:g} bytes/s: give a finite rate above 0.", code="value-out-of-range"
+        )
     return out
 
 
 def _check_coflows(ports: int, names: Array, arrivals: Array) -> None:
     if not 1 <= ports <= MOST_PORTS:
-        raise PenstockError(f"The switch has {ports} ports: give 1 to {MOST_PORTS:,}.")
+        raise PenstockError(f"The switch has {ports} ports: give 1 to {MOST_PORTS:,}.", code="value-out-of-range")
     if not 1 <= len(names) <= MOST_COFLOWS or len(arrivals) != len(names):
         raise PenstockError(
             f"There are {len(names):,} coflows with {len(arrivals):,} arrivals: give 1 to {MOST_COFLOWS:,} coflows,"
-            " and an arrival for each."
+            " and an arrival for each.",
+            code="shape-mismatch",
         )
     found, counts = np.unique(names, return_counts=True)
     if len(found) != len(names):
-        raise PenstockError(f"Two coflows are called {found[counts > 1][0]}: give each a number of its own.")
+        raise PenstockError(
+            f"Two coflows are called {found[counts > 1][0]}: give each a number of its own.", code="duplicate"
+        )
     bad = np.flatnonzero(~((arrivals >= 0) & (arrivals <= MOST_SECONDS)))
     if len(bad):
         raise PenstockError(
-            f"Coflow {names[bad[0]]} arrives at {arrivals[bad[0]]:g} s: give a number from 0 to {MOST_SECONDS:g}."
+            f"Coflow {names[bad[0]]} arrives at {arrivals[bad[0]]:g} s: give a number from 0 to {MOST_SECONDS:g}.",
+            code="value-out-of-range",
         )
 
 
@@ -124,12 +132,18 @@ def _check_flows(ports: int, coflows: int, owners: Array, sources: Array, target
     if len({len(owners), len(sources), len(targets), len(sizes)}) != 1 or len(sizes) > MOST_FLOWS:
         raise PenstockError(
             f"There are {len(owners):,} owners, {len(sources):,} sources, {len(targets):,} targets and"
-            f" {len(sizes):,} sizes of flows: give as many of each, {MOST_FLOWS:,} at most."
+            f" {len(sizes):,} sizes of flows: give as many of each, {MOST_FLOWS:,} at most.",
+            code="shape-mismatch",
         )
     for what, numbers, bound in (("coflow", owners, coflows), ("port", sources, ports), ("port", targets, ports)):
         bad = np.flatnonzero((numbers < 0) | (numbers >= bound))
         if len(bad):
-            raise PenstockError(f"A flow names {what} {numbers[bad[0]]}, but there are 0 to {bound - 1}: mend it.")
+            raise PenstockError(
+                f"A flow names {what} {numbers[bad[0]]}, but there are 0 to {bound - 1}: mend it.",
+                code="id-out-of-range",
+            )
     bad = np.flatnonzero(~((sizes >= 0) & (sizes <= MOST_BYTES)))
     if len(bad):
-        raise PenstockError(f"A flow has {sizes[bad[0]]:g} bytes: give a number from 0 to {MOST_BYTES:g}.")
+        raise PenstockError(
+            f"A flow has {sizes[bad[0]]:g} bytes: give a number from 0 to {MOST_BYTES:g}.", code="value-out-of-range"
+        )

@@ -31,7 +31,9 @@ class TracePolicy:
 def trace_policy_named(name: str) -> TracePolicy:
     """The policy of that name."""
     if name not in TRACE_POLICIES:
-        raise PenstockError(f"No policy for traces is called {name!r}{nearest(name, TRACE_POLICIES)}")
+        raise PenstockError(
+            f"No policy for traces is called {name!r}{nearest(name, TRACE_POLICIES)}", code="unknown-name"
+        )
     return TRACE_POLICIES[name]
 
 

@@ -25,12 +25,14 @@ def read_trace(path: Path | str) -> Trace:
     """Read a trace."""
     path = Path(path)
     if "\0" in str(path):
-        raise PenstockError(f"{str(path)!r} is no name of a file: give the file of a trace.")
+        raise PenstockError(f"{str(path)!r} is no name of a file: give the file of a trace.", code="invalid-value")
     try:
         with path.open(encoding="ascii", errors="replace") as file:
             return _Reader(path, file).trace()
     except OSError as error:
-        raise PenstockError(f"{path} cannot be read ({error.strerror}): give the file of a trace.") from None
+        raise PenstockError(
+            f"{path} cannot be read ({error.strerror}): give the file of a trace.", code="file-not-found"
+        ) from None
 
 
 def write_trace(trace: Trace, path: Path | str) -> None:
@@ -160,4 +162,4 @@ class _Reader:
             self._refuse(f"{self._words[self._at][:40]!r} is one word too many", "mend the counts in the line")
 
     def _refuse(self, what: str, mend: str) -> NoReturn:
-        raise PenstockError(f"{self._path}, line {max(self._number, 1)}: {what}; {mend}.")
+        raise PenstockError(f"{self._path}, line {max(self._number, 1)}: {what}; {mend}.", code="invalid-document")

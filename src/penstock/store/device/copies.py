@@ -32,7 +32,8 @@ def to_device(
     except torch.OutOfMemoryError:
         size = array.size * source.dtype.itemsize / 1e9
         raise PenstockError(
-            f"There is no room for {what} ({size:.1f} GB) on {device}: set them to pinned, or free device memory."
+            f"There is no room for {what} ({size:.1f} GB) on {device}: set them to pinned, or free device memory.",
+            code="out-of-memory",
         ) from None
     with progress.step(f"placing {what} on the device", array.nbytes, "bytes"):
         if device.type == "cuda":
@@ -69,7 +70,10 @@ class _Source:
         self.dtype = dtype or stored
         self.converted = self.dtype != stored
         if self.converted and not self.dtype.is_floating_point:
-            raise PenstockError(f"{what} are {stored} and cannot be stored as {dtype}: choose a type of real numbers.")
+            raise PenstockError(
+                f"{what} are {stored} and cannot be stored as {dtype}: choose a type of real numbers.",
+                code="wrong-type",
+            )
         # Pages of a file are dropped once read; those of a mapping that was written to would be lost.
         self.mapped = isinstance(array.base, np.memmap) and array.base.mode == "r"
         self.unreleased = 0
@@ -104,7 +108,8 @@ class _Source:
             place = tuple(lost[0].tolist())
             raise PenstockError(
                 f"Row {start + place[0]} of {self.what} holds {rows[place].item():g}, which {self.dtype} cannot hold: "
-                "scale the values, or choose a type of wider range."
+                "scale the values, or choose a type of wider range.",
+                code="value-out-of-range",
             )
 
     def _tensor(self, start: int, stop: int) -> Tensor:
@@ -113,7 +118,9 @@ class _Source:
         try:
             return torch.from_numpy(np.asarray(_Writable(rows)))
         except TypeError:
-            raise PenstockError(f"{self.what} are {rows.dtype}, which torch does not have: convert them.") from None
+            raise PenstockError(
+                f"{self.what} are {rows.dtype}, which torch does not have: convert them.", code="wrong-type"
+            ) from None
 
 
 class _Writable:

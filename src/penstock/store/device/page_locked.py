@@ -46,7 +46,8 @@ def _mapped(size: int) -> Array:
         mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:
         raise PenstockError(
-            f"There is no room for {size / 1e9:.1f} GB in host memory ({error}): set features to host, or free memory."
+            f"There is no room for {size / 1e9:.1f} GB in host memory ({error}): set features to host, or free memory.",
+            code="out-of-memory",
         ) from None
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):
@@ -60,7 +61,8 @@ def _lock(memory: Array) -> None:
     if int(answer) != 0:
         raise PenstockError(
             f"{memory.nbytes / 1e9:.1f} GB of host memory could not be locked for the GPU ({answer}): set what lies "
-            "there to host or device, or free memory."
+            "there to host or device, or free memory.",
+            code="out-of-memory",
         )
     # Tensors hold the array, and the array's weak references are told before its memory goes. Nothing is left to do
     # at exit, when the driver may be gone already.

@@ -44,7 +44,9 @@ class _Rows:
 
     def __init__(self, table: Tensor) -> None:
         if table.dim() == 0 or not table.is_contiguous():
-            raise PenstockError("A table whose rows do not lie one after the other cannot be gathered from: copy it.")
+            raise PenstockError(
+                "A table whose rows do not lie one after the other cannot be gathered from: copy it.", code="wrong-type"
+            )
         self.table = table
         self.shape, self.dtype = tuple(table.shape), table.dtype
         self._lines = table.view(len(table), math.prod(self.shape[1:]))
@@ -78,7 +80,10 @@ class PinnedTable(_Rows):
         super().__init__(table)
         if device.type == "cuda" and table.nbytes and not table.is_pinned():
             # Else the first gather would fail, in the middle of a batch.
-            raise PenstockError("A table in plain host memory cannot be read by the GPU: place it with to_pinned.")
+            raise PenstockError(
+                "A table in plain host memory cannot be read by the GPU: place it with to_pinned.",
+                code="unsupported-combination",
+            )
 
     @property
     def device_bytes(self) -> int:
@@ -151,9 +156,14 @@ def _gather(
     if out is None:
         out = torch.empty(wanted, dtype=lines.dtype, device=ids.device)
     if out.shape != wanted or (out.numel() and out.view(len(ids), -1).stride(-1) != 1):
-        raise PenstockError(f"Rows of shape {shape[1:]} for {len(ids)} ids do not fit a buffer of {tuple(out.shape)}.")
+        raise PenstockError(
+            f"Rows of shape {shape[1:]} for {len(ids)} ids do not fit a buffer of {tuple(out.shape)}.",
+            code="shape-mismatch",
+        )
     if ids.dtype not in (torch.int32, torch.int64) or not ids.is_contiguous():
-        raise PenstockError(f"Rows are gathered by int32 or int64 ids that lie side by side, not by {ids.dtype}.")
+        raise PenstockError(
+            f"Rows are gathered by int32 or int64 ids that lie side by side, not by {ids.dtype}.", code="wrong-type"
+        )
     if out.numel():
         launch_gather(lines, ids, out.view(len(ids), -1), count, order, cache)
     return out

@@ -119,7 +119,7 @@ class EmbeddingService:
     def _restore(self, request: Message, sender: str) -> Message:
         asked = checked(request, Restore)
         if not request.arrays:
-            raise PenstockError("An 'embed-restore' request needs rows and their moments.")
+            raise PenstockError("An 'embed-restore' request needs rows and their moments.", code="malformed-message")
         owned = self._owned(asked)
         complete = owned.restore(asked.token, asked.start, list(request.arrays), asked.step, asked.steps)
         return Message("restored", {"complete": complete})
@@ -128,5 +128,8 @@ class EmbeddingService:
         owned = self._tables.get((asked.table, asked.part))
         if owned is None:
             has = ", ".join(f"{table} of part {part}" for table, part in self._tables) or "none"
-            raise PenstockError(f"{self._name} has no embeddings {asked.table!r} of part {asked.part} (it has {has}).")
+            raise PenstockError(
+                f"{self._name} has no embeddings {asked.table!r} of part {asked.part} (it has {has}).",
+                code="not-available",
+            )
         return owned

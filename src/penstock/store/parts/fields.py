@@ -29,10 +29,12 @@ class PartFields(LocalStore):
         with self._lock:
             if field in self._dropped:
                 # Else a request that was long on its way could bring back what everybody is done with.
-                raise PenstockError(f"Field {field!r} was dropped: make one of another name.")
+                raise PenstockError(f"Field {field!r} was dropped: make one of another name.", code="not-available")
             if field in self.fields:
                 if field not in self._made or self.fields[field].shape[1:] != (width,):
-                    raise PenstockError(f"There is a field {field!r} of another shape: choose another name.")
+                    raise PenstockError(
+                        f"There is a field {field!r} of another shape: choose another name.", code="duplicate"
+                    )
                 return
             nodes = self.nodes[type_of(field, self.nodes)]
             self.fields[field] = passing_rows((nodes.count, width), self._in_memory, self._folder)
@@ -42,7 +44,9 @@ class PartFields(LocalStore):
         """Forget a made field, and its name for good. It may be gone, or never have been, already."""
         with self._lock:
             if field in self.fields and field not in self._made:
-                raise PenstockError(f"Field {field!r} belongs to the graph and cannot be dropped.")
+                raise PenstockError(
+                    f"Field {field!r} belongs to the graph and cannot be dropped.", code="not-permitted"
+                )
             self.fields.pop(field, None)
             self._made.discard(field)
             self._dropped.add(field)
@@ -53,5 +57,7 @@ def type_of(field: str, node_types: Iterable[str]) -> str:
     known = list(node_types)
     found = [name for name in known if field.startswith(f"{name}/")]
     if not found:
-        raise PenstockError(f"Field {field!r} names no node type{nearest(field.split('/')[0], known)}")
+        raise PenstockError(
+            f"Field {field!r} names no node type{nearest(field.split('/')[0], known)}", code="unknown-name"
+        )
     return max(found, key=len)

@@ -24,6 +24,9 @@ _LIMITS = Limits(array_bytes=1 << 40)
 class UnreadableRecord(PenstockError):  # noqa: N818
     """A record whose bytes are as they were written, but that this release cannot read."""
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="damaged-file")
+
 
 class Journal:
     """Appending returns when the system has the bytes: a killed process loses no record that was appended.
@@ -45,7 +48,9 @@ class Journal:
             self.size += _write(self._file, self.size, record)
         except OSError as error:
             os.ftruncate(self._file, self.size)
-            raise PenstockError(f"{self.path} cannot grow ({error.strerror or error}): free space.") from error
+            raise PenstockError(
+                f"{self.path} cannot grow ({error.strerror or error}): free space.", code="write-failed"
+            ) from error
 
     def replace(self, records: Iterable[Message]) -> None:
         """Have these records, and those alone, from one moment to the next."""
@@ -97,7 +102,9 @@ def _written(path: Path, records: Iterable[Message]) -> tuple[int, int]:
         if file >= 0:
             os.close(file)
         temporary.unlink(missing_ok=True)
-        raise PenstockError(f"{path} cannot be written ({error.strerror or error}): free space.") from error
+        raise PenstockError(
+            f"{path} cannot be written ({error.strerror or error}): free space.", code="write-failed"
+        ) from error
     return file, size
 
 

@@ -33,13 +33,22 @@ JOURNAL = "journal"
 class PushMissing(PenstockError):  # noqa: N818
     """A step cannot be applied: not every rank's gradients are there."""
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="step-conflict")
+
 
 class DamagedEmbedding(PenstockError):  # noqa: N818
     """The files of an embedding are not as they were left: its rows must come from a checkpoint."""
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="damaged-file")
+
 
 class StepPast(PenstockError):  # noqa: N818
     """Rows of a step were asked for after it had been applied."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="step-conflict")
 
 
 class Push(NamedTuple):
@@ -182,7 +191,9 @@ class OwnedEmbedding:
         """Apply what lies before a step. Raises PushMissing, or StepPast if the rows are beyond it."""
         with self._lock:
             if self._restoring:
-                raise PenstockError(f"The embeddings of {self.name!r} are half restored: restore them again.")
+                raise PenstockError(
+                    f"The embeddings of {self.name!r} are half restored: restore them again.", code="step-conflict"
+                )
             if step < self.step:
                 raise StepPast(f"The embeddings of {self.name!r} stand before step {self.step}: {step} is past.")
             while self.step < step:
@@ -223,7 +234,9 @@ class OwnedEmbedding:
         with self._lock:
             if token in self._past:
                 if not self._past[token]:
-                    raise PenstockError(f"The embeddings of {self.name!r} were meanwhile restored from elsewhere.")
+                    raise PenstockError(
+                        f"The embeddings of {self.name!r} were meanwhile restored from elsewhere.", code="step-conflict"
+                    )
                 return True
             if token != self._restoring:
                 self._begin_restoring(token)
@@ -256,7 +269,10 @@ class OwnedEmbedding:
             given.shape == (len(tables[0]), self.rows.shape[1]) and given.dtype == np.float32 for given in tables
         )
         if not fit or stop > len(self.rows):
-            raise PenstockError(f"The checkpoint's embeddings of {self.name!r} are of another shape than the graph's.")
+            raise PenstockError(
+                f"The checkpoint's embeddings of {self.name!r} are of another shape than the graph's.",
+                code="mismatched-inputs",
+            )
 
     def close(self) -> None:
         """Let go of the files, as a kill would. Again is no harm."""
@@ -275,7 +291,10 @@ class OwnedEmbedding:
         # Journals of releases without a decay do not speak of it.
         said = {key: head.body.get(key, 0.0 if key == "decay" else None) for key in self._about}
         if said != self._about:
-            raise PenstockError(f"{folder} holds other embeddings ({said}, not {self._about}): name another folder.")
+            raise PenstockError(
+                f"{folder} holds other embeddings ({said}, not {self._about}): name another folder.",
+                code="mismatched-inputs",
+            )
         self.step, self.steps = head.body["step"], head.body["steps"]
         self._restoring, self._past = head.body["restoring"], head.body["past"]
         step, squares = head.body.get("squares", (-1, 0.0))
@@ -315,13 +334,19 @@ class OwnedEmbedding:
     def _check(self, push: Push) -> None:
         check_rows(self.rows, push.ids)
         if len(push.ids) and not push.learned:
-            raise PenstockError(f"Rank {push.rank} pushes rows of {self.name!r} and says that it learned none.")
+            raise PenstockError(
+                f"Rank {push.rank} pushes rows of {self.name!r} and says that it learned none.",
+                code="malformed-message",
+            )
         if not 0 <= push.rank < push.world:
-            raise PenstockError(f"Rank {push.rank} is none of {push.world}: ranks count from 0.")
+            raise PenstockError(
+                f"Rank {push.rank} is none of {push.world}: ranks count from 0.", code="malformed-message"
+            )
         if push.gradients.shape != (len(push.ids), self.rows.shape[1]) or push.gradients.dtype != np.float32:
             raise PenstockError(
                 f"Gradients of {push.gradients.dtype} {push.gradients.shape} do not fit {len(push.ids)} rows of"
-                f" {self.rows.shape[1]} float32 of {self.name!r}."
+                f" {self.rows.shape[1]} float32 of {self.name!r}.",
+                code="shape-mismatch",
             )
 
     def _apply(self) -> None:
@@ -450,7 +475,9 @@ def _locked(folder: Path) -> int:
     try:
         return open_lock(folder / "lock")
     except BlockingIOError:
-        raise PenstockError(f"{folder} is in use by another process: end that one, or name another folder.") from None
+        raise PenstockError(
+            f"{folder} is in use by another process: end that one, or name another folder.", code="in-use"
+        ) from None
 
 
 def _staged(push: Push) -> Message:

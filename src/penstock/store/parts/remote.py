@@ -52,7 +52,9 @@ class RemoteEmbedding:
         if out is None:
             out = np.empty((len(ids), self.width), np.float32)
         elif out.shape != (len(ids), self.width) or out.dtype != np.float32 or not out.flags.c_contiguous:
-            raise PenstockError(f"Rows of {self.width} float32 do not fit a buffer of {out.dtype} {out.shape}.")
+            raise PenstockError(
+                f"Rows of {self.width} float32 do not fit a buffer of {out.dtype} {out.shape}.", code="shape-mismatch"
+            )
         split = split_by_owner(ids, self._bounds, np.ones(self._parts, np.bool_))
         asked = ask_rows(
             self._channels, split, list(range(self._parts)), lambda part: self._message("embed-pull", part, step)
@@ -75,7 +77,10 @@ class RemoteEmbedding:
         gradients = np.zeros((0, self.width), np.float32) if gradients is None else gradients
         ids = ids if learned else ids[:0]
         if gradients.shape != (len(ids), self.width):
-            raise PenstockError(f"Gradients of shape {gradients.shape} do not fit {len(ids)} rows of {self.name!r}.")
+            raise PenstockError(
+                f"Gradients of shape {gradients.shape} do not fit {len(ids)} rows of {self.name!r}.",
+                code="shape-mismatch",
+            )
         gradients = np.ascontiguousarray(gradients, np.float32)
         split = split_by_owner(ids, self._bounds)
         calls = []
@@ -124,7 +129,9 @@ class RemoteEmbedding:
             for key, table in zip(self._keys, tables, strict=True):
                 found[key][place] = table
         if len(steps) != 1:
-            raise PenstockError(f"Parts of {self.name!r} have had {sorted(steps)} steps: restore a checkpoint.")
+            raise PenstockError(
+                f"Parts of {self.name!r} have had {sorted(steps)} steps: restore a checkpoint.", code="step-conflict"
+            )
         return {"steps": steps.pop(), **found}
 
     def restore(self, state: dict[str, Array | int], step: int) -> None:
@@ -144,7 +151,10 @@ class RemoteEmbedding:
             while calls:
                 complete |= _complete(calls.popleft())
             if not complete:
-                raise PenstockError(f"Part {part} did not take all embeddings of {self.name!r}: restore them again.")
+                raise PenstockError(
+                    f"Part {part} did not take all embeddings of {self.name!r}: restore them again.",
+                    code="step-conflict",
+                )
 
     def traffic(self) -> Traffic:
         """What pulls brought so far."""
@@ -164,7 +174,10 @@ class RemoteEmbedding:
         shape = (int(self._bounds[-1]), self.width)
         tables = [table for table in found if isinstance(table, np.ndarray) and table.shape == shape]
         if len(tables) != len(found) or not isinstance(state.get("steps"), int):
-            raise PenstockError(f"The checkpoint's embeddings of {self.name!r} are of another shape than the graph's.")
+            raise PenstockError(
+                f"The checkpoint's embeddings of {self.name!r} are of another shape than the graph's.",
+                code="mismatched-inputs",
+            )
         return tables
 
     def _message(self, kind: str, part: int, step: int, arrays: tuple[Array, ...] = (), **body: Any) -> Message:

@@ -103,14 +103,21 @@ def checked(request: Message, model: type[Body]) -> Body:
     try:
         return model.model_validate(request.body)
     except ValidationError as error:
-        raise PenstockError(f"A {request.kind!r} request is not valid: {first_problem(error)}.") from None
+        raise PenstockError(
+            f"A {request.kind!r} request is not valid: {first_problem(error)}.", code="malformed-message"
+        ) from None
 
 
 def row_numbers(request: Message, arrays: int = 1) -> Array:
     """The first of so many arrays, if it can be row numbers."""
     if len(request.arrays) != arrays:
-        raise PenstockError(f"A {request.kind!r} request needs {arrays} arrays and has {len(request.arrays)}.")
+        raise PenstockError(
+            f"A {request.kind!r} request needs {arrays} arrays and has {len(request.arrays)}.", code="malformed-message"
+        )
     rows = request.arrays[0]
     if rows.ndim != 1 or rows.dtype not in (np.int32, np.int64):
-        raise PenstockError(f"A {request.kind!r} request needs row numbers of int32 or int64, not {rows.dtype}.")
+        raise PenstockError(
+            f"A {request.kind!r} request needs row numbers of int32 or int64, not {rows.dtype}.",
+            code="malformed-message",
+        )
     return rows

@@ -45,5 +45,7 @@ def receive_rows(asked: RowRequest, way: Transit, out: Array) -> int:
         start += len(places)
         size += sum(array.nbytes for array in part.arrays)
     if start != len(asked.places):
-        raise PenstockError(f"Part {asked.part} sent {start:,} rows of {len(asked.places):,}: ask it again.")
+        raise PenstockError(
+            f"Part {asked.part} sent {start:,} rows of {len(asked.places):,}: ask it again.", code="malformed-message"
+        )
     return size

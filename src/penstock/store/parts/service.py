@@ -43,7 +43,8 @@ class StoreService:
         span = None if asked.columns is None else span_of(slice(*asked.columns), table.shape[1:])
         if span is not None and list(span) != asked.columns:
             raise PenstockError(
-                f"Field {asked.field!r} has no columns {asked.columns}: its rows are {table.shape[1:]}."
+                f"Field {asked.field!r} has no columns {asked.columns}: its rows are {table.shape[1:]}.",
+                code="shape-mismatch",
             )
         return pack_rows(transit(asked.wire_type, table.dtype, table.shape[1:], span), table, rows, self.buffers)
 
@@ -82,7 +83,7 @@ class StoreService:
     def _part(self, asked: PartRequest) -> PartFields:
         if asked.part not in self.parts:
             has = ", ".join(map(str, self.parts)) or "none"
-            raise PenstockError(f"{self._name} does not hold part {asked.part} (it holds {has}).")
+            raise PenstockError(f"{self._name} does not hold part {asked.part} (it holds {has}).", code="not-available")
         return self.parts[asked.part]
 
 

@@ -93,7 +93,9 @@ class PartedStore:
         """Replace rows, all different, at their owners."""
         kind = self._kind(field)
         if values.shape != (len(ids), *kind.row_shape):
-            raise PenstockError(f"Values of shape {values.shape} do not fit {len(ids)} rows of {field!r}.")
+            raise PenstockError(
+                f"Values of shape {values.shape} do not fit {len(ids)} rows of {field!r}.", code="shape-mismatch"
+            )
         values = np.ascontiguousarray(values, kind.dtype)
         split = split_by_owner(ids, self._bounds[type_of(field, self._bounds)])
         here, calls = self._here(field), []
@@ -152,7 +154,7 @@ class PartedStore:
         part = next((part for part in range(self.book.parts) if part not in self._local), 0)
         said = self._channels(part).call(Message("fields", {"part": part})).body.get("fields")
         if not isinstance(said, dict) or field not in said:
-            raise PenstockError(f"There is no field {field!r}{nearest(field, said or ['none'])}")
+            raise PenstockError(f"There is no field {field!r}{nearest(field, said or ['none'])}", code="field-missing")
         return Kind(np.dtype(said[field]["dtype"]), tuple(said[field]["row_shape"]))
 
     def _tell(self, kind: str, field: str, body: dict[str, Any]) -> None:
@@ -179,5 +181,7 @@ def _room(count: int, kind: Kind, span: Span | None, out: Array | None) -> Array
     if out is None:
         return np.empty(shape, kind.dtype)
     if out.shape != shape or out.dtype != kind.dtype or not out.flags.c_contiguous:
-        raise PenstockError(f"Rows of {kind.dtype} {shape[1:]} do not fit a buffer of {out.dtype} {out.shape}.")
+        raise PenstockError(
+            f"Rows of {kind.dtype} {shape[1:]} do not fit a buffer of {out.dtype} {out.shape}.", code="shape-mismatch"
+        )
     return out

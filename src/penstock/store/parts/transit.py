@@ -31,7 +31,9 @@ class Transit(Protocol):
 def transit(wire_type: WireType, dtype: np.dtype[Any], row_shape: tuple[int, ...], span: Span | None) -> Transit:
     """The way for a field's rows, or for some columns of them. What is no wide float always travels as stored."""
     if wire_type not in get_args(WireType):
-        raise PenstockError(f"Rows cannot travel as {wire_type!r}{nearest(wire_type, get_args(WireType))}")
+        raise PenstockError(
+            f"Rows cannot travel as {wire_type!r}{nearest(wire_type, get_args(WireType))}", code="unknown-name"
+        )
     if dtype.kind == "f" and wire_type == "float16" and dtype.itemsize > 2:
         return AsHalf(row_shape, span)
     if dtype.kind == "f" and wire_type == "int8" and dtype.itemsize > 2:
@@ -69,7 +71,10 @@ class AsHalf:
         """Gather and narrow rows into the buffer; refuses numbers beyond float16."""
         out = buffer[: len(rows) * self.row_bytes].view(np.uint16).reshape(len(rows), self._width)
         if not narrow.gather_half(_flat(table), self._first, rows, out):
-            raise PenstockError("A row has numbers beyond 65504, which float16 cannot hold: send the field as stored.")
+            raise PenstockError(
+                "A row has numbers beyond 65504, which float16 cannot hold: send the field as stored.",
+                code="value-out-of-range",
+            )
         return (out.view(np.float16),)
 
     def unpack(self, arrays: tuple[Array, ...], places: Array, out: Array) -> None:
@@ -91,7 +96,8 @@ class AsScaled:
         out = buffer[4 * len(rows) : len(rows) * self.row_bytes].view(np.int8).reshape(len(rows), self._width)
         if not narrow.gather_scaled(_flat(table), self._first, rows, scales, out):
             raise PenstockError(
-                "A row has numbers that are not finite, which int8 cannot say: send the field as stored."
+                "A row has numbers that are not finite, which int8 cannot say: send the field as stored.",
+                code="not-finite",
             )
         return out, scales
 
@@ -109,7 +115,10 @@ def arrived(arrays: tuple[Array, ...], expected: list[Expected]) -> tuple[Array,
     """The arrays of a message, if they are what they should be: kernels trust shapes."""
     found = [(array.shape, array.dtype) for array in arrays]
     if found != expected:
-        raise PenstockError(f"Rows arrived as {found} where {expected} were asked for: are both of one release?")
+        raise PenstockError(
+            f"Rows arrived as {found} where {expected} were asked for: are both of one release?",
+            code="malformed-message",
+        )
     return arrays
 
 

@@ -39,7 +39,10 @@ def decide(session: Session, schedule: Schedule) -> Decision:
     job, graph, task = session.job, session.graph, session.task
     on_host = against_sampling(job, graph, task)
     if on_host and job.sample_on in ("device", "hybrid"):
-        raise PenstockError(f"sample_on {job.sample_on} cannot be: {', '.join(on_host)}. Set it to auto or host.")
+        raise PenstockError(
+            f"sample_on {job.sample_on} cannot be: {', '.join(on_host)}. Set it to auto or host.",
+            code="unsupported-combination",
+        )
     if job.sample_on == "host":
         on_host = [*on_host, "sample_on is host"]
     zoo = getattr(session.model, "layerwise", False)
@@ -120,7 +123,8 @@ def _decided(
     if drawn_on_host and wish.topology in ("device", "pinned"):
         raise PenstockError(
             f"placement keeps the topology {wish.topology}, but batches are drawn on the host"
-            f" ({', '.join(drawn_on_host)}): leave out topology."
+            f" ({', '.join(drawn_on_host)}): leave out topology.",
+            code="unsupported-combination",
         )
     tables = [graph.nodes[name].fields[field] for name, field in fields.items()]
     sizes = [table.size * stored_type(job, table).itemsize for table in tables]
@@ -134,7 +138,10 @@ def _decided(
     if not graph.is_homogeneous:
         # A cache would have to be shared out among the types.
         if cache:
-            raise PenstockError("cache_rows is for graphs with one node and edge type: leave it out of `placement`.")
+            raise PenstockError(
+                "cache_rows is for graphs with one node and edge type: leave it out of `placement`.",
+                code="unsupported-combination",
+            )
         cache = 0
     row = max(1, sum(sizes) // max(rows, 1))
     return decide_residence(

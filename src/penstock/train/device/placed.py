@@ -63,7 +63,10 @@ class Placed:
             rows, edges = (), ()
         fits = (len(rows), len(edges)) == (len(self.fanouts) + 1, len(self.fanouts))
         if not fits or rows[0] != self.room.rows[0] or min(*rows, *edges) < 1:
-            raise PenstockError("The checkpoint's room for batches is not one of this job's: use another checkpoint.")
+            raise PenstockError(
+                "The checkpoint's room for batches is not one of this job's: use another checkpoint.",
+                code="mismatched-inputs",
+            )
         self.room = Room(rows, edges)
 
     def slot(self, room: Room, keys: int, place: Tensor | None = None) -> Slot:

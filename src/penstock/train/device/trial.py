@@ -90,7 +90,8 @@ def _tried(session: Session, carrier: DeviceCarrier, seeds: int) -> tuple[Load, 
                 session.backward(loss)
         except torch.OutOfMemoryError:
             raise PenstockError(
-                f"Not even {seeds:,} seeds fit {device}: lower batch_size, fanouts or hidden, or free device memory."
+                f"Not even {seeds:,} seeds fit {device}: lower batch_size, fanouts or hidden, or free device memory.",
+                code="out-of-memory",
             ) from None
         torch.cuda.synchronize(device)
         peak = torch.cuda.max_memory_allocated(device)

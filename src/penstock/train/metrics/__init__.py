@@ -62,7 +62,7 @@ def metric_named(name: str) -> Metric:
     start, _, k = name.partition("@")
     if start == "hits" and k.isdecimal() and int(k) > 0:
         return _hits(int(k))
-    raise PenstockError(f"There is no metric {name!r}{nearest(name, METRICS)}")
+    raise PenstockError(f"There is no metric {name!r}{nearest(name, METRICS)}", code="unknown-name")
 
 
 def metrics_for(task: str) -> list[str]:
@@ -78,4 +78,4 @@ def default_metric(task: str, multi_label: bool = False) -> Metric:
         return METRICS["mrr"]
     if task in _NUMBERS:
         return METRICS["mae"]
-    raise PenstockError(f"There is no task {task!r}{nearest(task, (*_SCORED, *_NUMBERS))}")
+    raise PenstockError(f"There is no task {task!r}{nearest(task, (*_SCORED, *_NUMBERS))}", code="unknown-name")

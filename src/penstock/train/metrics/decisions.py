@@ -13,7 +13,10 @@ def accuracy(outputs: Any, labels: Any) -> float:
     """Share of rows whose class is right."""
     outputs, labels = checked(outputs, labels, "accuracy")
     if labels.ndim != 1:
-        raise PenstockError("accuracy is for one label a row, and these have several: use micro-f1 or roc-auc.")
+        raise PenstockError(
+            "accuracy is for one label a row, and these have several: use micro-f1 or roc-auc.",
+            code="unsupported-combination",
+        )
     return float(np.mean(_classes(outputs) == labels))
 
 
@@ -45,7 +48,7 @@ def _counts(outputs: Array, labels: Array) -> tuple[Array, Array, Array]:
     classes, labels = _classes(outputs).astype(np.int64), labels.astype(np.int64)
     lowest = int(min(classes.min(), labels.min()))
     if lowest < 0:
-        raise PenstockError(f"F1 met the class {lowest}: leave rows without a label out.")
+        raise PenstockError(f"F1 met the class {lowest}: leave rows without a label out.", code="value-out-of-range")
     size = int(max(classes.max(), labels.max())) + 1
     right = classes[classes == labels]
     return tuple(np.bincount(some, minlength=size) for some in (right, classes, labels))  # type: ignore[return-value]

@@ -34,7 +34,10 @@ def checked(outputs: Any, labels: Any, name: str) -> tuple[Array, Array]:
     """Arrays of as many rows, not empty, without NaN; a single column is dropped."""
     outputs, labels = _flat(np.asarray(outputs)), _flat(np.asarray(labels))
     if len(outputs) != len(labels):
-        raise PenstockError(f"{name} compares {len(outputs):,} outputs with {len(labels):,} labels: give one for each.")
+        raise PenstockError(
+            f"{name} compares {len(outputs):,} outputs with {len(labels):,} labels: give one for each.",
+            code="shape-mismatch",
+        )
     refuse_empty_or_nan(outputs, name)
     return outputs, labels
 
@@ -42,7 +45,7 @@ def checked(outputs: Any, labels: Any, name: str) -> tuple[Array, Array]:
 def refuse_empty_or_nan(values: Array, name: str) -> None:
     """A metric of nothing, or of NaN, would be a number that says nothing."""
     if len(values) == 0:
-        raise PenstockError(f"{name} has no rows to measure: the split is empty.")
+        raise PenstockError(f"{name} has no rows to measure: the split is empty.", code="missing-data")
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise NotFinite(f"{name} cannot be computed, an output is not a number (NaN): the model has diverged.")
 
@@ -50,7 +53,10 @@ def refuse_empty_or_nan(values: Array, name: str) -> None:
 def refuse_unlike(outputs: Array, labels: Array, name: str) -> None:
     """Arrays compared cell by cell have one shape."""
     if outputs.shape != labels.shape:
-        raise PenstockError(f"{name} compares outputs {outputs.shape} with labels {labels.shape}: they must be alike.")
+        raise PenstockError(
+            f"{name} compares outputs {outputs.shape} with labels {labels.shape}: they must be alike.",
+            code="shape-mismatch",
+        )
 
 
 def _flat(values: Array) -> Array:

@@ -51,7 +51,7 @@ def labelled_edges(
     reverse = find_reverse(graph, kind) if reverse is None else reverse
     if learned is None:
         if field not in edges.fields:
-            raise PenstockError(f"The edges have no field {field!r} to learn: set `label`.")
+            raise PenstockError(f"The edges have no field {field!r} to learn: set `label`.", code="field-missing")
         labels = np.asarray(edges.fields[field])
         classes = _count_classes(labels, field, kind)
         check_classes(classes, labels, options, f"edges {edge_key(kind)}")
@@ -76,8 +76,13 @@ def labelled_edges(
 
 def _count_classes(labels: Array, field: str, kind: EdgeType) -> int:
     if labels.ndim != 1 or labels.dtype.kind not in "iub":
-        raise PenstockError(f"Edge field {field!r} of {edge_key(kind)} is {labels.dtype} {labels.shape}: no classes.")
+        raise PenstockError(
+            f"Edge field {field!r} of {edge_key(kind)} is {labels.dtype} {labels.shape}: no classes.", code="wrong-type"
+        )
     classes = int(labels.max()) + 1 if len(labels) else 0
     if classes < 2:
-        raise PenstockError(f"Edge field {field!r} of {edge_key(kind)} names {classes} class: nothing to tell apart.")
+        raise PenstockError(
+            f"Edge field {field!r} of {edge_key(kind)} names {classes} class: nothing to tell apart.",
+            code="missing-data",
+        )
     return classes

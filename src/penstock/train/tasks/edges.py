@@ -66,7 +66,7 @@ class EdgeTask:
         """Metrics of the edges of each split."""
         positions = {name: self._data.splits[name] for name in splits if len(self._data.splits.get(name, ()))}
         if self._data.problem is not None:
-            raise PenstockError(self._data.problem)
+            raise PenstockError(self._data.problem, code="mismatched-inputs")
         if not positions:
             return {}
         rows = all_rows(self._graph, self._kind, inference, progress)
@@ -86,7 +86,7 @@ class EdgeTask:
         """The edges of a split, as positions in the lists."""
         splits = self._data.splits
         if split not in splits:
-            raise PenstockError(f"There is no split {split!r}{nearest(split, splits)}")
+            raise PenstockError(f"There is no split {split!r}{nearest(split, splits)}", code="split-missing")
         return splits[split]
 
     def ends_of(self, positions: Array) -> tuple[Array, Array]:

@@ -58,7 +58,7 @@ class LinkTask:
         self.learned = LearnedLabels(self.name, edge_key(kind))
         edges = graph.edges[kind]
         if edges.count == 0:
-            raise PenstockError(f"Relation {edge_key(kind)} has no edges to learn from.")
+            raise PenstockError(f"Relation {edge_key(kind)} has no edges to learn from.", code="missing-data")
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
         self.head: torch.nn.Module = build_scorer(job.scorer, job.hidden)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
@@ -108,7 +108,9 @@ class LinkTask:
         """The held-out pairs [m, 2] of a split."""
         held_out = self._graph.edges[self._kind].held_out
         if split not in held_out:
-            raise PenstockError(f"There are no held-out edges {split!r}{nearest(split, held_out)}")
+            raise PenstockError(
+                f"There are no held-out edges {split!r}{nearest(split, held_out)}", code="split-missing"
+            )
         return np.asarray(held_out[split])
 
     def score_pairs(self, inference: Inference, pairs: Array, progress: Progress = SILENT) -> Array:

@@ -70,7 +70,7 @@ class NodeTask:
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Metrics of the labelled vertices of each split."""
         if self._data.problem is not None:
-            raise PenstockError(self._data.problem)
+            raise PenstockError(self._data.problem, code="mismatched-inputs")
         rows = {name: self._data.splits[name] for name in splits if len(self._data.splits.get(name, ()))}
         if not rows:
             return {}
@@ -86,7 +86,7 @@ class NodeTask:
     def items_of(self, split: str) -> Array:
         """The vertices of a split."""
         if split not in self._data.splits:
-            raise PenstockError(f"There is no split {split!r}{nearest(split, self._data.splits)}")
+            raise PenstockError(f"There is no split {split!r}{nearest(split, self._data.splits)}", code="split-missing")
         return self._data.splits[split]
 
     def _scores(self, out: Array, labels: Array) -> dict[str, float]:
@@ -113,6 +113,7 @@ class NodeTask:
             what = f"{self._data.classes} classes" if self._data.classes else "one number a vertex"
             raise PenstockError(
                 f"The model gives outputs of shape {tuple(out.shape)} where the task has {what}:"
-                f" make its last layer {self.out} wide."
+                f" make its last layer {self.out} wide.",
+                code="shape-mismatch",
             )
         return out

@@ -71,5 +71,7 @@ def chosen_metric(asked: str, default: Metric, task: TaskName) -> Metric:
         return default
     metric = metric_named(asked)
     if task not in metric.tasks:
-        raise PenstockError(f"Metric {asked!r} is not for {task}: it is for {', '.join(metric.tasks)}.")
+        raise PenstockError(
+            f"Metric {asked!r} is not for {task}: it is for {', '.join(metric.tasks)}.", code="unsupported-combination"
+        )
     return metric

@@ -43,5 +43,6 @@ def _unmet(place: Place, error: BaseException) -> PenstockError:
     said = str(error).strip().splitlines()[0]
     return PenstockError(
         f"The job's processes cannot meet at {place.master}:{place.port} ({said}): see whether process 0 runs and"
-        " MASTER_ADDR and MASTER_PORT are its host and a free port there."
+        " MASTER_ADDR and MASTER_PORT are its host and a free port there.",
+        code="peer-lost",
     )

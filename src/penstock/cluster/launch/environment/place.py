@@ -63,7 +63,8 @@ def read_place(variables: Mapping[str, str] = os.environ) -> Place:
         return _of_slurm(variables)
     raise PenstockError(
         "The launcher `environment` needs a job's environment: start the command with torchrun or srun, or set RANK,"
-        " WORLD_SIZE, MASTER_ADDR and MASTER_PORT."
+        " WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
+        code="option-missing",
     )
 
 
@@ -73,7 +74,8 @@ def _of_ranks(variables: Mapping[str, str]) -> Place:
     if not 0 <= rank < world or not 0 <= local < here or world % here:
         raise PenstockError(
             f"RANK {rank} of WORLD_SIZE {world} and LOCAL_RANK {local} of LOCAL_WORLD_SIZE {here} do not go together:"
-            " every node must have as many processes."
+            " every node must have as many processes.",
+            code="invalid-value",
         )
     master, port = _said(variables, "MASTER_ADDR"), _number(variables, "MASTER_PORT")
     job = f"{variables.get('TORCHELASTIC_RUN_ID', '')}.{port}"
@@ -88,7 +90,9 @@ def _of_slurm(variables: Mapping[str, str]) -> Place:
     tasks = variables.get("SLURM_STEP_TASKS_PER_NODE") or _said(variables, "SLURM_TASKS_PER_NODE")
     workers = tuple(int(count) for count, times in _REPEATED.findall(tasks) for _ in range(int(times or 1)))
     if not 0 <= node < len(workers):
-        raise PenstockError(f"SLURM_NODEID is {node}, but SLURM_TASKS_PER_NODE {tasks!r} has no such node.")
+        raise PenstockError(
+            f"SLURM_NODEID is {node}, but SLURM_TASKS_PER_NODE {tasks!r} has no such node.", code="invalid-value"
+        )
     hosts = variables.get("SLURM_STEP_NODELIST") or _said(variables, "SLURM_JOB_NODELIST")
     job = f"{_said(variables, 'SLURM_JOB_ID')}.{variables.get('SLURM_STEP_ID', '0')}"
     port = _number(variables, "MASTER_PORT", _PORTS[zlib.crc32(job.encode()) % len(_PORTS)])
@@ -99,13 +103,17 @@ def _first_host(hosts: str) -> str:
     """The first of a list in Slurm's form, say gpu[01-04,07],big3."""
     found = _FIRST_HOST.match(hosts)
     if found is None:
-        raise PenstockError(f"SLURM_JOB_NODELIST is {hosts!r}, which names no host: set MASTER_ADDR.")
+        raise PenstockError(
+            f"SLURM_JOB_NODELIST is {hosts!r}, which names no host: set MASTER_ADDR.", code="invalid-value"
+        )
     return "".join(part or "" for part in found.groups())
 
 
 def _said(variables: Mapping[str, str], name: str) -> str:
     if not variables.get(name):
-        raise PenstockError(f"{name} is not set: start the command with torchrun or srun, or set it.")
+        raise PenstockError(
+            f"{name} is not set: start the command with torchrun or srun, or set it.", code="option-missing"
+        )
     return variables[name]
 
 
@@ -114,7 +122,9 @@ def _number(variables: Mapping[str, str], name: str, default: int | None = None)
         return default
     text = _said(variables, name)
     if not text.isdecimal():
-        raise PenstockError(f"{name} is {text!r}, which is no number: start the command with torchrun or srun.")
+        raise PenstockError(
+            f"{name} is {text!r}, which is no number: start the command with torchrun or srun.", code="invalid-value"
+        )
     return int(text)
 
 
@@ -125,4 +135,6 @@ def _way_to(host: str) -> str:
             asked.connect((host, 9))
             return str(asked.getsockname()[0])
     except OSError as error:
-        raise PenstockError(f"There is no way to {host} ({error}): give every machine its address.") from None
+        raise PenstockError(
+            f"There is no way to {host} ({error}): give every machine its address.", code="peer-lost"
+        ) from None

@@ -26,11 +26,17 @@ def read_secret(variables: Mapping[str, str] = os.environ) -> str:
         try:
             secret = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise PenstockError(f"The secret in {path} cannot be read ({error}): name another file.") from None
+            raise PenstockError(
+                f"The secret in {path} cannot be read ({error}): name another file.", code="damaged-file"
+            ) from None
     if not secret:
-        raise PenstockError(f"The job's processes have no secret to know each other by: {_MEND}.")
+        raise PenstockError(
+            f"The job's processes have no secret to know each other by: {_MEND}.", code="option-missing"
+        )
     if len(secret) < _SHORTEST:
-        raise PenstockError(f"The job's secret has fewer than {_SHORTEST} characters: {_MEND}.")
+        raise PenstockError(
+            f"The job's secret has fewer than {_SHORTEST} characters: {_MEND}.", code="value-out-of-range"
+        )
     return secret
 
 

@@ -30,7 +30,9 @@ def gathered(cluster: ClusterDocument) -> AgentRegistry:
     """The gathering of this process's job, made at the first call and closed at the latest when the process ends."""
     place = _checked_place(cluster)
     if not place.first:
-        raise PenstockError("Only the first process of a job controls a run: call `take_part` first.")
+        raise PenstockError(
+            "Only the first process of a job controls a run: call `take_part` first.", code="not-permitted"
+        )
     if place not in _open or _open[place].closed:
         made = AgentRegistry(place, read_secret(), _address(cluster, place), cluster.failure.patience)
         _open[place] = made
@@ -43,7 +45,8 @@ def _checked_place(cluster: ClusterDocument) -> Place:
     if place.nodes != len(cluster.machines):
         raise PenstockError(
             f"The job has {place.nodes} nodes, and the cluster file {len(cluster.machines)} machines: the n-th machine"
-            " is the n-th node, so there must be as many, or say `machines: environment`."
+            " is the n-th node, so there must be as many, or say `machines: environment`.",
+            code="mismatched-inputs",
         )
     return place
 

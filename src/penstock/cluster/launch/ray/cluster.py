@@ -155,7 +155,8 @@ def join(options: RayOptions) -> RayCluster:
     if address.startswith("ray://"):
         raise PenstockError(
             f"{address} is an address for Ray clients, and tasks must reach the controller: start the run on a node of"
-            " the cluster, with ray.address auto."
+            " the cluster, with ray.address auto.",
+            code="unsupported-combination",
         )
     with _environment(_QUIET):
         _init(ray, options.start_timeout, address=address)
@@ -169,7 +170,9 @@ def imported_ray() -> Any:
         import ray.exceptions
         import ray.util
     except ImportError:
-        raise PenstockError("Ray is not installed: install it with `pip install 'penstock[ray]'`.") from None
+        raise PenstockError(
+            "Ray is not installed: install it with `pip install 'penstock[ray]'`.", code="not-installed"
+        ) from None
     return ray
 
 
@@ -186,7 +189,8 @@ def _init(ray: Any, limit: float, address: str, **more: Any) -> None:
         said = f"it took more than {limit:g} s" if isinstance(error, TimeLimit) else " ".join(str(error).split())[:500]
         raise PenstockError(
             f"Ray cannot be reached or started at {address} ({said}): start a node with `ray start --head`, name one in"
-            " ray.address or RAY_ADDRESS, or raise ray.start_timeout in the cluster file."
+            " ray.address or RAY_ADDRESS, or raise ray.start_timeout in the cluster file.",
+            code="peer-lost",
         ) from None
 
 

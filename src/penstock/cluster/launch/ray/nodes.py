@@ -80,13 +80,16 @@ class Seating:
                 raise PenstockError(
                     f"Ray has no node for machine {machine.name}: start one with"
                     f" --resources='{{\"{MACHINE}{machine.name}\": 1}}', or give the machine the name or address of one"
-                    f" of these: {known}."
+                    f" of these: {known}.",
+                    code="infeasible",
                 )
         for node in nodes:
             here = [self._machines[name] for name, seat in self._seats.items() if seat == node.id]
             if problem := lacking(here, node):
                 names = " and ".join(machine.name for machine in here)
-                raise PenstockError(f"The Ray node {node.name} has too little for {names}: {problem}.")
+                raise PenstockError(
+                    f"The Ray node {node.name} has too little for {names}: {problem}.", code="infeasible"
+                )
 
     def _candidates(self, machine: Machine, nodes: Sequence[Node], taken: set[str]) -> list[Node]:
         found = [node for node in nodes if machine.name in node.machines]

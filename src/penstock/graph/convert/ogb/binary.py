@@ -24,7 +24,7 @@ def read_binary(raw: Path) -> RawGraph:
     arrays = _arrays(path)
     for key in ("num_nodes_list", "edge_index"):
         if key not in arrays:
-            raise PenstockError(f"{path} has no array {key!r}: download the set again.")
+            raise PenstockError(f"{path} has no array {key!r}: download the set again.", code="damaged-file")
     count = _only(arrays["num_nodes_list"], path)
     sources, destinations = arrays["edge_index"]
     fields = tidy({key: values for key, values in arrays.items() if key.startswith("node_")})
@@ -67,13 +67,14 @@ def _arrays(path: Path) -> dict[str, Array]:
         with np.load(path, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
     except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): download the set again.") from None
+        raise PenstockError(f"{path} cannot be read ({error}): download the set again.", code="damaged-file") from None
 
 
 def _of(stored: dict[str, dict[str, Array]], name: str, path: Path) -> dict[str, Array]:
     if name not in stored:
         raise PenstockError(
-            f"{path} names node type {name!r}, which num_nodes_dict.npz does not: download the set again."
+            f"{path} names node type {name!r}, which num_nodes_dict.npz does not: download the set again.",
+            code="damaged-file",
         )
     return stored[name]
 
@@ -81,13 +82,16 @@ def _of(stored: dict[str, dict[str, Array]], name: str, path: Path) -> dict[str,
 def _edge_type(key: str, path: Path) -> EdgeType:
     parts = key.split("___")
     if len(parts) != 3:
-        raise PenstockError(f"{path} has a member {key!r} where <source>___<relation>___<destination> is needed.")
+        raise PenstockError(
+            f"{path} has a member {key!r} where <source>___<relation>___<destination> is needed.", code="damaged-file"
+        )
     return parts[0], parts[1], parts[2]
 
 
 def _only(numbers: Array, path: Path) -> int:
     if numbers.size != 1:
         raise PenstockError(
-            f"{path} counts {numbers.size:,} graphs: Penstock trains on one, so this set cannot be used."
+            f"{path} counts {numbers.size:,} graphs: Penstock trains on one, so this set cannot be used.",
+            code="wrong-file",
         )
     return int(numbers.reshape(-1)[0])

@@ -37,7 +37,8 @@ def from_ogb(folder: str | Path, inverse: bool | None = None, scheme: str | None
     inverse = _set_name(folder) in _INVERSE if inverse is None else inverse
     if inverse and len(raw.counts) > 1:
         raise PenstockError(
-            f"{folder} has several node types, so inverse edges would need relations: leave inverse off."
+            f"{folder} has several node types, so inverse edges would need relations: leave inverse off.",
+            code="unsupported-combination",
         )
     splits, links = read_splits(folder / "split", scheme, raw.counts)
     nodes = {name: NodeSet(count, raw.fields.get(name, {}), splits.get(name, {})) for name, count in raw.counts.items()}
@@ -56,7 +57,8 @@ def _read_raw(folder: Path) -> RawGraph:
             return read(folder / "raw")
     raise PenstockError(
         f"{folder} is no OGB folder: raw/ has none of {', '.join(_LAYOUTS)};"
-        " give the folder that holds raw/ and split/."
+        " give the folder that holds raw/ and split/.",
+        code="wrong-file",
     )
 
 

@@ -51,7 +51,9 @@ def held_out_pairs(raw: RawGraph, links: Mapping[str, Links], folder: Path) -> H
                 held_out[edge_type][name] = pairs
             continue
         if len(raw.edges) != 1:
-            raise PenstockError(f"{where} does not say which edge type its edges are of: this layout is not known.")
+            raise PenstockError(
+                f"{where} does not say which edge type its edges are of: this layout is not known.", code="wrong-file"
+            )
         (edge_type,) = raw.edges
         ends = raw.counts[edge_type[0]], raw.counts[edge_type[2]]
         for key, (sources, destinations) in _pairs(arrays, where).items():
@@ -66,7 +68,9 @@ def _pairs(arrays: Links, where: str) -> dict[str, tuple[Array, Array]]:
         return {suffix: _columns(_array(arrays, key, where), where) for suffix, key in keys.items() if key in arrays}
     if "source_node" not in arrays:
         has = ", ".join(arrays)
-        raise PenstockError(f"{where} has {has} where edge, source_node or head is needed: this layout is not known.")
+        raise PenstockError(
+            f"{where} has {has} where edge, source_node or head is needed: this layout is not known.", code="wrong-file"
+        )
     sources = _array(arrays, "source_node", where)
     found = {"": (sources, _array(arrays, "target_node", where))}
     if "target_node_neg" in arrays:
@@ -83,7 +87,8 @@ def _by_edge_type(raw: RawGraph, triples: Triples, where: str) -> dict[EdgeType,
         numbers = edges.fields.get(_RELATION)
         if numbers is None or len(numbers) == 0:
             raise PenstockError(
-                f"{where} has triples, but {edge_key(edge_type)} has no {_RELATION}: download it again."
+                f"{where} has triples, but {edge_key(edge_type)} has no {_RELATION}: download it again.",
+                code="damaged-file",
             )
         rows = relations == numbers[0]
         ends = raw.counts[edge_type[0]], raw.counts[edge_type[2]]
@@ -91,7 +96,8 @@ def _by_edge_type(raw: RawGraph, triples: Triples, where: str) -> dict[EdgeType,
         placed += len(found[edge_type])
     if placed != len(relations):
         raise PenstockError(
-            f"{where} has {len(relations) - placed:,} triples of relations that the graph does not have."
+            f"{where} has {len(relations) - placed:,} triples of relations that the graph does not have.",
+            code="damaged-file",
         )
     return found
 
@@ -102,11 +108,14 @@ def _triples(arrays: Links, where: str) -> Triples:
 
 def _columns(pairs: Array, where: str) -> tuple[Array, Array]:
     if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise PenstockError(f"{where} has edges of shape {pairs.shape} where [m, 2] is needed: download the set again.")
+        raise PenstockError(
+            f"{where} has edges of shape {pairs.shape} where [m, 2] is needed: download the set again.",
+            code="damaged-file",
+        )
     return pairs[:, 0], pairs[:, 1]
 
 
 def _array(arrays: Links, key: str, where: str) -> Array:
     if key not in arrays:
-        raise PenstockError(f"{where} has no {key!r}: download the set again.")
+        raise PenstockError(f"{where} has no {key!r}: download the set again.", code="damaged-file")
     return to_array(arrays[key], f"{where}, {key!r}")

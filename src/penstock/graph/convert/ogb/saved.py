@@ -18,14 +18,17 @@ def load_saved(path: Path) -> Any:
         with torch.serialization.safe_globals(_array_makers()):
             return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise PenstockError(f"{path} is missing: download the set again.") from None
+        raise PenstockError(f"{path} is missing: download the set again.", code="file-not-found") from None
     except pickle.UnpicklingError:
         raise PenstockError(
             f"{path} holds more than tensors and arrays, which will not be run:"
-            " load it where you trust it and save it again as plain tensors."
+            " load it where you trust it and save it again as plain tensors.",
+            code="untrusted-code",
         ) from None
     except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
-        raise PenstockError(f"{path} cannot be read ({str(error).splitlines()[0]}): download the set again.") from None
+        raise PenstockError(
+            f"{path} cannot be read ({str(error).splitlines()[0]}): download the set again.", code="damaged-file"
+        ) from None
 
 
 def _array_makers() -> list[Any]:

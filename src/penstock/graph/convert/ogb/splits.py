@@ -47,11 +47,15 @@ def _scheme(folder: Path, scheme: str | None) -> Path:
     if scheme is None and len(schemes) == 1:
         scheme = schemes[0]
     if not schemes:
-        raise PenstockError(f"{folder} holds no split: download the set again.")
+        raise PenstockError(f"{folder} holds no split: download the set again.", code="split-missing")
     if scheme is None:
-        raise PenstockError(f"{folder} holds several splits: choose a scheme ({', '.join(schemes)}).")
+        raise PenstockError(
+            f"{folder} holds several splits: choose a scheme ({', '.join(schemes)}).", code="option-missing"
+        )
     if scheme not in schemes:
-        raise PenstockError(f"{folder} has no split {scheme!r}: choose one of {', '.join(schemes)}.")
+        raise PenstockError(
+            f"{folder} has no split {scheme!r}: choose one of {', '.join(schemes)}.", code="unknown-name"
+        )
     return folder / scheme
 
 
@@ -66,7 +70,9 @@ def _stored(folder: Path, counts: Mapping[str, int]) -> dict[str, Any]:
         return {name: load_saved(folder / f"{name}.pt") for name in NAMES if name != "train"}
     typed = [name for name in counts if (folder / name / "train.csv.gz").is_file()]
     if not typed:
-        raise PenstockError(f"{folder} has no train.csv.gz, train.pt or split_dict.pt: download the set again.")
+        raise PenstockError(
+            f"{folder} has no train.csv.gz, train.pt or split_dict.pt: download the set again.", code="split-missing"
+        )
     return {
         stored: {node_type: read_numbers(folder / node_type / f"{stored}.csv.gz") for node_type in typed}
         for stored in NAMES

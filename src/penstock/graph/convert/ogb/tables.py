@@ -51,11 +51,14 @@ def read_words(path: Path) -> list[list[str]]:
         with gzip.open(path, "rt", newline="") as file:
             return [row for row in csv.reader(file) if row]
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): download the set again.") from None
+        raise PenstockError(f"{path} cannot be read ({error}): download the set again.", code="damaged-file") from None
 
 
 class _NotWholeError(PenstockError):
     """A file that was read as whole numbers holds something else."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="damaged-file")
 
 
 def _fill(path: Path, rows: int, dtype: np.dtype[Any]) -> Array:
@@ -73,12 +76,17 @@ def _checked_blocks(path: Path, rows: int, dtype: np.dtype[Any], columns: int) -
     done = 0
     for block in _blocks(path, dtype):
         if len(block) != columns:
-            raise PenstockError(f"{path} has {len(block)} columns where {columns} are needed: download the set again.")
+            raise PenstockError(
+                f"{path} has {len(block)} columns where {columns} are needed: download the set again.",
+                code="damaged-file",
+            )
         done += len(block[0])
         if done <= rows:
             yield block
     if done != rows:
-        raise PenstockError(f"{path} has {done:,} rows where the set says {rows:,}: download the set again.")
+        raise PenstockError(
+            f"{path} has {done:,} rows where the set says {rows:,}: download the set again.", code="damaged-file"
+        )
 
 
 def _blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[list[Array]]:
@@ -101,10 +109,12 @@ def _blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[list[Array]]:
                 raise _NotWholeError(f"{path} has an empty value where a whole number is needed.")
             yield [column.to_numpy(zero_copy_only=False) for column in batch.columns]
     except pa.ArrowInvalid as error:
-        kind = _NotWholeError if dtype.kind == "i" else PenstockError
-        raise kind(f"{path} cannot be read ({error}): download the set again.") from None
+        sentence = f"{path} cannot be read ({error}): download the set again."
+        if dtype.kind == "i":
+            raise _NotWholeError(sentence) from None
+        raise PenstockError(sentence, code="damaged-file") from None
     except (OSError, EOFError) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): download the set again.") from None
+        raise PenstockError(f"{path} cannot be read ({error}): download the set again.", code="damaged-file") from None
 
 
 def _num_columns(path: Path) -> int:
@@ -113,5 +123,5 @@ def _num_columns(path: Path) -> int:
         with gzip.open(path, "rb") as file:
             first = file.readline()
     except (OSError, EOFError, zlib.error) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): download the set again.") from None
+        raise PenstockError(f"{path} cannot be read ({error}): download the set again.", code="damaged-file") from None
     return first.count(b",") + 1 if first.strip() else 0

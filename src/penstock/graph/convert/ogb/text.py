@@ -24,7 +24,7 @@ def read_typed_text(raw: Path) -> RawGraph:
     """A graph of several types: folders `relations/`, `node-feat/` and `node-label/`."""
     names, numbers, *more = read_words(raw / "num-node-dict.csv.gz")
     if more:
-        raise PenstockError(f"{raw} holds {1 + len(more)} graphs: Penstock trains on one.")
+        raise PenstockError(f"{raw} holds {1 + len(more)} graphs: Penstock trains on one.", code="wrong-file")
     counts = {name: int(number) for name, number in zip(names, numbers, strict=True)}
     fields, edges = {}, {}
     for name, count in counts.items():
@@ -37,7 +37,8 @@ def read_typed_text(raw: Path) -> RawGraph:
         for end in (source, destination):
             if end not in counts:
                 raise PenstockError(
-                    f"{folder} joins {end!r}, which num-node-dict.csv.gz does not name: download it again."
+                    f"{folder} joins {end!r}, which num-node-dict.csv.gz does not name: download it again.",
+                    code="damaged-file",
                 )
         edges[source, relation, destination] = _edges(folder, counts[source], counts[destination])
     return RawGraph(counts, fields, edges)
@@ -73,6 +74,7 @@ def _only(path: Path) -> int:
     numbers = read_numbers(path)
     if len(numbers) != 1:
         raise PenstockError(
-            f"{path} counts {len(numbers):,} graphs: Penstock trains on one, so this set cannot be used."
+            f"{path} counts {len(numbers):,} graphs: Penstock trains on one, so this set cannot be used.",
+            code="wrong-file",
         )
     return int(numbers[0])
