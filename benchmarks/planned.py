@@ -24,11 +24,11 @@ from unittest.mock import patch
 import psutil
 
 from hosts import Host, HostLauncher, check_allowed, hosts
-from penstock.cluster.document import ClusterDocument
 from penstock.cluster.planning import plan_run
 from penstock.cluster.profiling import profile_job
 from penstock.cost.profile import write_profile
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import ClusterDocument
 from penstock.partition import Cut, cut
 from penstock.plan.document import Plan
 from penstock.plan.placement import Budget

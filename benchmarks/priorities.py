@@ -35,10 +35,10 @@ import psutil
 import yaml
 
 from hosts import DEVICE, Host, HostLauncher, check_allowed, hosts
-from penstock.cluster.document import ClusterDocument
 from penstock.cluster.shaping import carry_out, classes_of, clear_commands, default_groups, set_commands
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
+from penstock.hardware.cluster import ClusterDocument
 from penstock.partition import Cut, cut
 from penstock.train.job import make_job
 from products_graph import products, show

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from hosts import DEVICE, Host
-from penstock.cluster.document import Machine
 from penstock.cluster.shaping import FlowGroup, FlowGroups, carry_out, classes_of, clear_commands, set_commands
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.hardware.cluster import Machine
 from penstock.simulate.amounts import Amounts
 from penstock.simulate.workload import Workload
 

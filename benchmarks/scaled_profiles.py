@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.cluster.document import read_cluster
+from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.profiling import profile_job
 from penstock.cluster.scaled import fit_profile
 from penstock.cost.profile import Profile

@@ -3,7 +3,7 @@
 from typing import Any
 
 from penstock.cost.profile import CostSpread, Profile, TaskCost
-from penstock.plan.machines import Machines
+from penstock.hardware.machines import Machines
 
 
 def profile_of(parts: int, workers: int, **changes: Any) -> Profile:

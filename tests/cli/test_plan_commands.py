@@ -106,9 +106,9 @@ def test_a_plan_is_carried_out_as_it_stands(monkeypatch, capsys, files, words, s
 
 
 def test_a_plan_of_other_tasks_is_refused(monkeypatch, capsys, files):
-    from penstock.cluster.document import ClusterDocument
     from penstock.cluster.layout import lay_out
     from penstock.errors import PenstockError
+    from penstock.hardware.cluster import ClusterDocument
     from penstock.plan.document import read_plan
 
     assert planned(monkeypatch, capsys, files)[0] == 0

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from penstock.cluster.document import read_cluster
+from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.setup import read_setup
 from penstock.errors import PenstockError
 

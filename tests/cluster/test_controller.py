@@ -9,7 +9,7 @@ from wired import template_for
 
 from penstock.cluster import controller as controller_module
 from penstock.cluster.controller import Controller
-from penstock.cluster.tasks.member import Member
+from penstock.cluster.member import Member
 from penstock.errors import PenstockError
 from penstock.progress import Progress
 

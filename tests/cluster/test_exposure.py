@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.cluster.document import ClusterDocument
 from penstock.cluster.exposure import exposures
 from penstock.cluster.layout import lay_out
+from penstock.hardware.cluster import ClusterDocument
 
 TWO = [
     {"name": "a", "workers": 1, "address": "10.0.0.1"},

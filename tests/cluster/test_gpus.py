@@ -7,10 +7,10 @@ import torch
 from wired import template_for
 
 from penstock.cluster import gpus
-from penstock.cluster.document import ClusterDocument, Machine
 from penstock.cluster.layout import lay_out
 from penstock.cluster.worker.device_placement import check_for_gpus
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.train.job import make_job
 
 

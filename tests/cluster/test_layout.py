@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
-from penstock.cluster.document import ClusterDocument, Machine
 from penstock.cluster.layout import lay_out
 from penstock.cluster.setup import Setup, read_setup
+from penstock.hardware.cluster import ClusterDocument, Machine
 
 machine = st.tuples(st.integers(0, 4), st.floats(0.1, 10.0))
 

@@ -2,12 +2,12 @@
 
 from types import SimpleNamespace
 
-from penstock.cluster.document import ClusterDocument, FailureOptions, Machine
 from penstock.cluster.layout import CONTROLLER, lay_out
+from penstock.cluster.member import Member
 from penstock.cluster.setup import Setup
-from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.exchange import RowExchange
 from penstock.cluster.worker.worker_group import ClusterWorkerGroup
+from penstock.hardware.cluster import ClusterDocument, FailureOptions, Machine
 from penstock.wire import Credentials, Endpoint, make_credentials
 
 

@@ -6,7 +6,8 @@ from penstock.cost import measure_epoch, measure_sampling, measure_steps
 from penstock.cost.sampling_rate import seed_batches
 from penstock.cost.step_time import loaded, sage_step
 from penstock.errors import PenstockError
-from penstock.graph.graph import Graph, NodeSet
+from penstock.graph.data import NodeSet
+from penstock.graph.graph import Graph
 from random_graphs import power_law_graph
 
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import EdgeSet, Graph, NodeSet, PenstockError, StringIds
-from penstock.graph.convert import from_pyg, to_pyg
+from penstock.graph.convert import from_pyg
+from penstock.graph.pyg_export import to_pyg
 
 torch = pytest.importorskip("torch")
 pyg = pytest.importorskip("torch_geometric.data", reason="PyG is an extra")

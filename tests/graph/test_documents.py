@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from penstock.cluster.document import read_cluster
+from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.shaping import read_groups
 from penstock.cost.profile import read_profile
 from penstock.errors import PenstockError

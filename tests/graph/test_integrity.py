@@ -8,9 +8,11 @@ import pytest
 
 import penstock as ps
 from penstock import Cut, EdgeSet, Graph, NodeSet, PenstockError, cut, open_partition, stitch
+from penstock.graph import fact_record as record
+from penstock.graph import facts
 from penstock.graph.ids import StringIds
 from penstock.graph.inspect import inspect_graph
-from penstock.graph.integrity import check_graph, facts, order, record, scan
+from penstock.graph.integrity import check_graph, order, scan
 from penstock.graph.integrity.scan import first_fall, first_outside, first_repeat, non_finite_rows, value_range
 from penstock.graph.tables.export import export_tables
 from penstock.sampling import NeighbourSampler

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from penstock import Cut, EdgeSet, Graph, NodeSet, PenstockError, cut, open_partition
-from penstock.graph.folder import open_graph
 
 
 def a_graph(node_type="node", relation="to", field="x"):
@@ -26,7 +25,7 @@ def test_the_parent_folder_is_not_read(tmp_path):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("penstock.graph.folder.open_array", lambda path, *more: opened.append(path))
         with pytest.raises(PenstockError, match=r"graph\.json: Node type '\.\.' cannot be a name"):
-            open_graph(tmp_path / "graph")
+            Graph.open(tmp_path / "graph")
     assert opened == []
 
 
@@ -61,7 +60,7 @@ def test_a_document_that_does_not_fit_together(tmp_path, change, said):
     change(document)
     path.write_text(json.dumps(document))
     with pytest.raises(PenstockError, match=said):
-        open_graph(tmp_path / "graph")
+        Graph.open(tmp_path / "graph")
 
 
 @pytest.mark.parametrize(
@@ -91,4 +90,4 @@ def test_another_byte_order_is_refused(tmp_path):
     values = np.load(path)
     np.save(path, values.astype(values.dtype.newbyteorder()))
     with pytest.raises(PenstockError, match="byte order"):
-        open_graph(tmp_path / "graph")
+        Graph.open(tmp_path / "graph")

@@ -5,11 +5,11 @@ from itertools import product
 import numpy as np
 import pytest
 
+from penstock.hardware.machines import Machines
 from penstock.plan.bound import cluster_bound, slowest_cycle
 from penstock.plan.comparison import Comparison
 from penstock.plan.document import CARRIED_OUT
 from penstock.plan.iterations import draw_iterations
-from penstock.plan.machines import Machines
 from penstock.plan.placement import PlacedUnits, PlacementProblem
 from penstock.plan.training_workload import TrainingShape, training_workload
 from penstock.simulate.amounts import Quantiles

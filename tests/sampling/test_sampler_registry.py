@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from penstock import PenstockError
-from penstock.sampling.registry import FEATURES, SAMPLERS, check_supported, layer_count, sampler_entry
+from penstock.sampling.registry import FEATURES, check_supported, layer_count, sampler_entry
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.job import make_job
 
 TESTS = Path(__file__).parent.parent
@@ -49,7 +50,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.sampling.registry import SAMPLERS
+from penstock.sampling.sampler_table import SAMPLERS
 
 SAMPLERS["first"] = "first_neighbours:FIRST"  # the one line
 
@@ -94,7 +95,8 @@ def test_a_new_sampler_is_one_file_and_one_line(tmp_path):
 
 
 def test_a_relation_that_no_hop_follows_is_never_opened():
-    from penstock.graph.graph import EdgeSet, Graph, NodeSet
+    from penstock.graph.data import EdgeSet, NodeSet
+    from penstock.graph.graph import Graph
     from penstock.sampling.local_source import LocalSource
 
     edges = {

@@ -20,7 +20,7 @@ from penstock.simulate import (
     simulate,
 )
 from penstock.simulate.rates import FLOW_POLICIES, terms_of
-from penstock.simulate.rates.families import PRIORITY
+from penstock.simulate.sharing.families import PRIORITY
 
 SEEDS = st.integers(0, 10**6)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cluster_runs import JOB, cluster_file, in_parts, machines
-from penstock.cluster.document import read_cluster
+from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.profiling import profile_job
 from penstock.progress import SILENT
 from penstock.train.job import make_job

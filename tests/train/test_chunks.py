@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.graph.graph import EdgeSet, Graph, NodeSet
+from penstock.graph.data import EdgeSet, NodeSet
+from penstock.graph.graph import Graph
 from penstock.train.chunks import cut_into_chunks
 
 

@@ -5,9 +5,7 @@ import signal
 import sys
 from typing import Any
 
-from penstock.cli.interrupts import InterruptWatch
-
-INTERRUPTED = 130
+from penstock.cli.interrupts import INTERRUPTED, InterruptWatch
 
 
 def main() -> None:
@@ -53,4 +51,4 @@ def _heard_in_a_callback(trouble: Any) -> None:
         sys.__unraisablehook__(trouble)
 
 
-__all__ = ["INTERRUPTED", "main"]
+__all__ = ["main"]

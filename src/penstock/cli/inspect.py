@@ -44,7 +44,7 @@ def inspect_command(graph: GraphArgument, as_json: JsonOption = False) -> None:
 
 def as_fields(found: "Inspection", source: str) -> dict[str, Any]:
     """The inspection as the JSON interface names it; a graph without a folder has its source for `path`."""
-    from penstock.graph.graph import SPLITS
+    from penstock.graph.data import SPLITS
     from penstock.graph.schema import edge_key
 
     return {

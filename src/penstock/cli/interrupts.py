@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+INTERRUPTED = 130
+"""Exit code of a command that was interrupted."""
 _PATIENCE_S = 0.6
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

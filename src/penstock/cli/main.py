@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from penstock.cli import INTERRUPTED
+from penstock.cli.interrupts import INTERRUPTED
 from penstock.cli.job_flags import with_flags
 from penstock.cli.long_help import show_hidden
 from penstock.cli.output import print_error

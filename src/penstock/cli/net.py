@@ -14,8 +14,8 @@ from penstock.errors import PenstockError
 from penstock.quantities import counted
 
 if TYPE_CHECKING:
-    from penstock.cluster.document import Machine
     from penstock.cluster.shaping import Classes, InterfaceQueue
+    from penstock.hardware.cluster import Machine
 
 net = typer.Typer(no_args_is_help=True, help="Give flows of a run their shares of a network interface (Linux, root).")
 
@@ -130,7 +130,7 @@ def _own_queue(device: str, force: bool) -> "InterfaceQueue":
 def _planned(
     device: str, cluster: Path, machine: str | None, router: bool, groups: Path | None
 ) -> "tuple[Machine, Classes]":
-    from penstock.cluster.document import read_cluster
+    from penstock.cluster.cluster_file import read_cluster
     from penstock.cluster.shaping import classes_of, default_groups, machine_of, own_address, peers_of, read_groups
 
     if router and machine is None:

@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from penstock.cli.sweep import computed_rows
-from penstock.cluster.document import ClusterDocument
 from penstock.cluster.planning import plan_run
 from penstock.cluster.profiling import profile_job
 from penstock.cluster.replay import replay
@@ -17,6 +16,7 @@ from penstock.cost.profile import DECIDING, write_profile
 from penstock.errors import PenstockError
 from penstock.graph.document_sweep import Part, Point, fields_of, parse_sweeps, points_of, said, with_point
 from penstock.graph.documents import first_problem
+from penstock.hardware.cluster import ClusterDocument
 from penstock.plan.document import Plan
 from penstock.plan.placement import Budget
 from penstock.progress import Progress

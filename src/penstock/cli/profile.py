@@ -32,7 +32,7 @@ def profile_command(
 
     Example: penstock profile job.yaml --cluster cluster.yaml -o profile.json
     """
-    from penstock.cluster.document import read_cluster
+    from penstock.cluster.cluster_file import read_cluster
     from penstock.train.job import make_job, read_job
 
     check_new_file(out, force)

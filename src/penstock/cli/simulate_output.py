@@ -15,8 +15,8 @@ from penstock.report.words import seconds
 from penstock.simulate import RatePolicy, Timeline, critical_path
 from penstock.simulate.coflows import coflow_times
 from penstock.simulate.pace import step_seconds
-from penstock.simulate.rates.families import PRIORITY
 from penstock.simulate.scenario import Scenario
+from penstock.simulate.sharing.families import PRIORITY
 
 _BUSIEST = 3
 """Links that are named."""

@@ -215,8 +215,8 @@ def _plan_at(plan: "Plan", point: Point) -> "Plan":
     """The plan on a cluster with other values: its placement stays as it is."""
     from pydantic import ValidationError
 
-    from penstock.cluster.document import ClusterDocument
     from penstock.graph.documents import first_problem
+    from penstock.hardware.cluster import ClusterDocument
 
     known = [path for path in fields_of(ClusterDocument) if path[-1].name in _REPLAYED]
     changed = with_point(plan.cluster, point, known)

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli import INTERRUPTED
+from penstock.cli.interrupts import INTERRUPTED
 from penstock.cli.job_flags import takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, TrustOption, print_error, print_json
 from penstock.cli.progress import importing, shown_progress

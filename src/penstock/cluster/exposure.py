@@ -1,8 +1,8 @@
 """What of a run a listener on the network could read or alter, told at its start."""
 
-from penstock.cluster.document import ClusterDocument
 from penstock.cluster.layout import Layout
 from penstock.cluster.worker.reductions import REDUCTIONS
+from penstock.hardware.cluster import ClusterDocument
 from penstock.wire.transport import SECURITIES
 
 

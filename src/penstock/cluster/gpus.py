@@ -4,10 +4,11 @@ import os
 
 import torch
 
-from penstock.cluster.document import ClusterDocument, Machine
 from penstock.cluster.layout import Layout
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import ClusterDocument, Machine
+from penstock.hardware.devices import check_device
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -18,13 +19,9 @@ def chosen_for_all(device: str, cluster: ClusterDocument, layout: Layout | None 
     `auto` is cuda where every worker has a GPU of its own: workers of different kinds would wait for the slowest.
     Workers are where `layout` says, or as many on each machine as the cluster file does.
     """
+    check_device(device)
     if device == "cpu":
         return "cpu", None
-    if device not in ("auto", "cuda"):
-        raise PenstockError(
-            f"Device {device!r} is not for several machines: use auto, cpu or cuda, and say each machine's `gpus`.",
-            code="unsupported-combination",
-        )
     short = [(machine, workers) for machine, workers in _seated(cluster, layout) if workers > machine.gpus]
     if device == "auto" and short:
         some = any(machine.gpus for machine, workers in _seated(cluster, layout) if workers)
@@ -32,31 +29,6 @@ def chosen_for_all(device: str, cluster: ClusterDocument, layout: Layout | None 
     for machine, workers in short:
         _check_shared(machine, workers, cluster.share_gpus)
     return "cuda", None
-
-
-def chosen_for_plan(device: str, cluster: ClusterDocument) -> tuple[str, float]:
-    """`cpu` or `cuda` for all workers of a plan, and the GPUs that each of them needs.
-
-    Where workers go is the plan's to decide: what counts is how many GPUs all machines have together.
-    """
-    if device not in ("auto", "cpu", "cuda"):
-        return chosen_for_all(device, cluster)[0], 0.0
-    gpus, workers = sum(machine.gpus for machine in cluster.machines), cluster.workers
-    if device == "cpu" or (device == "auto" and gpus < workers):
-        return "cpu", 0.0
-    if not gpus:
-        raise PenstockError(
-            "Device cuda cannot be planned for: no machine of the cluster has a GPU. Say how many each has (`gpus`), or"
-            " set device to cpu.",
-            code="device-not-found",
-        )
-    if gpus < workers and not cluster.share_gpus:
-        raise PenstockError(
-            f"Device cuda cannot be planned for: the cluster has {workers} workers and {gpus} GPUs. Ask for fewer"
-            " workers, or set `share_gpus: true`.",
-            code="infeasible",
-        )
-    return "cuda", 1 / max(1, -(-workers // gpus))
 
 
 def own_gpus(cluster: ClusterDocument, layout: Layout) -> bool:

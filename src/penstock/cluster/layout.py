@@ -5,9 +5,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from penstock.cluster.document import ClusterDocument
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument
+from penstock.hardware.cluster import ClusterDocument
 
 Kind = Literal["store", "sampler", "server", "worker"]
 CONTROLLER = "controller"

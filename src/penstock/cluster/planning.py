@@ -2,21 +2,20 @@
 
 from collections import defaultdict
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from time import perf_counter
 
-from penstock.cluster.document import LOOPBACK, ClusterDocument, Machine
-from penstock.cluster.gpus import chosen_for_plan
 from penstock.cluster.profiling import profile_job, set_up
 from penstock.cluster.scaled import fit_profile
 from penstock.cost.profile import Profile, read_profile
 from penstock.errors import PenstockError, nearest
 from penstock.graph.blocks import default_threads
+from penstock.hardware.cluster import LOOPBACK, ClusterDocument
+from penstock.hardware.devices import chosen_for_plan
+from penstock.hardware.machines import machines_of
 from penstock.plan.bottleneck import bottleneck_of
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedTask, Predicted
-from penstock.plan.machines import Machines
 from penstock.plan.placement import PLACEMENTS, Budget
 from penstock.plan.training_workload import TrainingShape
 from penstock.plan.upgrades import changes_of
@@ -25,8 +24,6 @@ from penstock.simulate.rates import POLICIES
 from penstock.train.job import Job
 from penstock.train.run import found_anywhere
 
-_BYTES = 1e9 / 8
-"""In a gigabit."""
 _PROFILED = 50
 """Iterations measured where there is no profile."""
 _TASKS_HERE = 16
@@ -110,22 +107,6 @@ def comparison_of(job: Job, cluster: ClusterDocument, profile: Profile, seed: in
     return Comparison(profile, shape_of(cluster, job), machines_of(cluster, profile.rate), gpus, seed)
 
 
-def machines_of(cluster: ClusterDocument, measured_rate: float) -> Machines:
-    """What a cluster file says; a link of which it says nothing is as fast as the profile's were (bytes/s)."""
-    return Machines(
-        names=tuple(machine.name for machine in cluster.machines),
-        capacities={
-            "cores": tuple(inf if machine.cores is None else machine.cores for machine in cluster.machines),
-            "memory_gb": tuple(inf if each.memory_gb is None else each.memory_gb for each in cluster.machines),
-            "gpus": tuple(float(machine.gpus) for machine in cluster.machines),
-        },
-        rates=tuple(_rate(machine, measured_rate) for machine in cluster.machines),
-        racks=tuple(_racks(cluster)),
-        speeds=tuple(machine.speed for machine in cluster.machines),
-        oversubscription=cluster.oversubscription,
-    )
-
-
 def shape_of(cluster: ClusterDocument, job: Job) -> TrainingShape:
     """How a run on a cluster is set up."""
     return TrainingShape(
@@ -180,28 +161,6 @@ def _small(cluster: ClusterDocument) -> ClusterDocument:
         return cluster
     machines = [machine.model_copy(update={"workers": 1}) for machine in cluster.machines[:2]]
     return cluster.model_copy(update={"machines": machines, "partition": None})
-
-
-def _racks(cluster: ClusterDocument) -> list[str]:
-    """The rack of every machine; one for all where none is named."""
-    without = [machine.name for machine in cluster.machines if machine.rack is None]
-    if 0 < len(without) < len(cluster.machines):
-        raise PenstockError(
-            f"Machine {without[0]} is in no rack and others are: give every machine a rack, or none.",
-            code="invalid-document",
-        )
-    return [machine.rack or "" for machine in cluster.machines]
-
-
-def _rate(machine: Machine, measured: float) -> float:
-    if machine.nic_gbps is not None:
-        return machine.nic_gbps * _BYTES
-    if measured <= 0:
-        raise PenstockError(
-            f"Nobody says how fast the link of machine {machine.name} is: give it nic_gbps in the cluster file.",
-            code="option-missing",
-        )
-    return measured
 
 
 def _tasks(run: Comparison, best: Trial) -> list[PlannedTask]:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from penstock.cluster.controller import Controller, Task
-from penstock.cluster.document import ClusterDocument, Machine
 from penstock.cluster.launch import make_launcher
 from penstock.cluster.run import cut_for, template_of
 from penstock.cluster.tasks.worker import WARMING
@@ -16,6 +15,7 @@ from penstock.cost.profile import CostSpread, Profile, SmallerBatches, TaskCost,
 from penstock.cost.scaled_profile import SCALED_SAMPLERS
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.partition import open_partition
 from penstock.progress import Progress
 from penstock.train.job import Job

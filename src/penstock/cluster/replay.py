@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import ValidationError
 
-from penstock.cluster.document import ClusterDocument
-from penstock.cluster.gpus import chosen_for_plan
 from penstock.cluster.planning import comparison_of
 from penstock.cost.profile import Profile
 from penstock.errors import PenstockError, nearest
 from penstock.graph.documents import first_problem
+from penstock.hardware.cluster import ClusterDocument
+from penstock.hardware.devices import chosen_for_plan
 from penstock.plan.comparison import Comparison
 from penstock.plan.document import Plan
 from penstock.plan.placement import PlacedUnits

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from penstock.cluster.checked_parts import check_parts
+from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.controller import Controller, MachineAway, Outcome
-from penstock.cluster.document import ClusterDocument, read_cluster
 from penstock.cluster.exposure import exposures
 from penstock.cluster.gpus import chosen_for_all
 from penstock.cluster.launch import Launcher, make_launcher, take_part
@@ -22,6 +22,7 @@ from penstock.graph.atomic import write_whole
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem
 from penstock.graph.graph import Graph
+from penstock.hardware.cluster import ClusterDocument
 from penstock.nn.own import own_place
 from penstock.partition import Cut, Partition, cut, open_partition
 from penstock.pipeline.options import PipelineOptions

@@ -4,13 +4,13 @@ from itertools import islice
 
 import numpy as np
 
-from penstock.cluster.document import ClusterDocument
 from penstock.cost.profile import Profile
 from penstock.cost.scaled_profile import SCALED_SAMPLERS, scaled_profile
 from penstock.cost.work import TaskWork, count_work
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.hardware.cluster import ClusterDocument
 from penstock.partition import Cut, assign, open_partition
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.progress import SILENT, Progress

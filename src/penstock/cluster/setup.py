@@ -4,10 +4,10 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from penstock.cluster.document import ClusterDocument
 from penstock.cluster.layout import Layout, TaskSpec
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem
+from penstock.hardware.cluster import ClusterDocument
 
 
 class Setup(StrictDocument):

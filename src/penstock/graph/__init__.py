@@ -1,7 +1,8 @@
 """Graphs: what they are, how they live on disk, where they come from.
 
-`graph` and `folder` are the core; `tables` builds graphs from users' tables, `convert` from other libraries' objects
-and files, `generate` from recipes. Nothing here knows about partitions, models or training.
+`data` is what a graph holds, `folder` how it lies on disk, and `graph` joins the two; `tables` builds graphs from
+users' tables, `convert` from other libraries' objects and files, `generate` from recipes. Nothing here knows about
+partitions, models or training.
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 from penstock.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.graph.graph import EdgeSet, Graph, NodeSet
+    from penstock.graph.data import EdgeSet, NodeSet
+    from penstock.graph.graph import Graph
     from penstock.graph.ids import StringIds
     from penstock.graph.schema import EdgeType
 
@@ -19,11 +21,8 @@ __all__ = ["EdgeSet", "EdgeType", "Graph", "NodeSet", "StringIds"]
 __getattr__ = lazy_names(
     __name__,
     {
-        "penstock.graph.graph": (
-            "EdgeSet",
-            "Graph",
-            "NodeSet",
-        ),
+        "penstock.graph.data": ("EdgeSet", "NodeSet"),
+        "penstock.graph.graph": ("Graph",),
         "penstock.graph.ids": ("StringIds",),
         "penstock.graph.schema": ("EdgeType",),
     },

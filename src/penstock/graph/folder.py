@@ -8,9 +8,9 @@ import numpy as np
 
 from penstock.graph.arrays import Array, open_array, write_array
 from penstock.graph.atomic import new_folder
-from penstock.graph.graph import EdgeSet, Graph, NodeSet
+from penstock.graph.data import EdgeSet, GraphData, NodeSet
+from penstock.graph.facts import Facts
 from penstock.graph.ids import Ids, StringIds
-from penstock.graph.integrity.facts import Facts
 from penstock.graph.output_files import write_new
 from penstock.graph.schema import (
     DOCUMENT,
@@ -25,7 +25,7 @@ from penstock.graph.schema import (
 )
 
 
-def open_graph(folder: Path) -> Graph:
+def read_graph(folder: Path) -> GraphData:
     """Map every array of a graph folder. Time and memory depend on the number of fields only."""
     document = read_document(folder)
     nodes = {name: _open_nodes(nodes_folder(folder, name), info) for name, info in document.node_types.items()}
@@ -33,20 +33,19 @@ def open_graph(folder: Path) -> Graph:
     for info in document.edge_types.values():
         edge_type = (info.source, info.relation, info.destination)
         edges[edge_type] = _open_edges(edges_folder(folder, edge_type), info, nodes[info.destination].count)
-    return Graph(nodes, edges, document.name, folder, document.origin)
+    return GraphData(nodes, edges, document.name, folder, document.origin)
 
 
-def write_graph(graph: Graph, folder: Path, force: bool = False) -> Graph:
-    """Write any graph as a folder and open it from there."""
+def write_graph(graph: GraphData, folder: Path, force: bool = False) -> None:
+    """Write any graph as a folder."""
     with new_folder(folder, force) as temporary:
         write_arrays(graph, temporary)
         write_document(graph, temporary)
         # Before it replaces anything: what was written must open.
-        open_graph(temporary)
-    return open_graph(folder)
+        read_graph(temporary)
 
 
-def write_arrays(graph: Graph, folder: Path) -> None:
+def write_arrays(graph: GraphData, folder: Path) -> None:
     """Every array of a graph, without the document that makes the folder openable."""
     for name, nodes in graph.nodes.items():
         write_nodes(nodes, nodes_folder(folder, name))
@@ -88,7 +87,7 @@ def write_ids(ids: Ids | None, target: Path) -> None:
         write_array(target / "ids.npy", np.asarray(ids, np.int64))
 
 
-def write_document(graph: Graph, folder: Path) -> None:
+def write_document(graph: GraphData, folder: Path) -> None:
     """`graph.json`, last: from here on the folder opens."""
     document = GraphDocument(
         name=graph.name,

@@ -1,247 +1,36 @@
-"""What a graph is: node types with fields, edge types with in-neighbour lists."""
+"""A graph as users hold it: its contents, opened from a folder, saved to one, or handed to PyG."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-import numpy as np
-
-from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.ids import Ids
-from penstock.graph.integrity.facts import Facts
-from penstock.graph.schema import EdgeType, check_names, edge_key
-
-SPLITS = ("train", "val", "test")
+from penstock.graph.data import GraphData
+from penstock.graph.folder import read_graph, write_graph
 
 
-@dataclass(eq=False)
-class NodeSet:
-    """The vertices of one type. In a part of a cut graph they are rows [first, first + count) of `total`."""
-
-    count: int
-    fields: dict[str, Array] = field(default_factory=dict)
-    splits: dict[str, Array] = field(default_factory=dict)
-    ids: Ids | None = None
-    categories: dict[str, list[str]] = field(default_factory=dict)
-    first: int = 0
-    total: int = -1
-    facts: Facts = field(default_factory=Facts, init=False, repr=False)
-    """What has been found out about the arrays' values (graph/integrity)."""
-
-    def __post_init__(self) -> None:
-        if self.total < 0:
-            self.total = self.count
-        for name, values in self.fields.items():
-            if len(values) != self.count:
-                raise PenstockError(
-                    f"Field {name!r} has {len(values):,} rows for {self.count:,} vertices.", code="shape-mismatch"
-                )
-        if self.ids is not None and len(self.ids) != self.count:
-            raise PenstockError(f"There are {len(self.ids):,} ids for {self.count:,} vertices.", code="shape-mismatch")
-
-    @property
-    def x(self) -> Array:
-        """The feature matrix."""
-        return self._named("x")
-
-    @property
-    def y(self) -> Array:
-        """The labels; -1 where there is none."""
-        return self._named("y")
-
-    def _named(self, name: str) -> Array:
-        if name not in self.fields:
-            has = ", ".join(self.fields) or "none"
-            raise AttributeError(f"these vertices have no field {name!r} (fields: {has})")
-        return self.fields[name]
-
-
-@dataclass(eq=False)
-class EdgeSet:
-    """Edges of one type as the in-neighbours of each destination vertex.
-
-    `indices[indptr[v]:indptr[v + 1]]` are the sources of v's in-edges in ascending order of original vertex number;
-    edge fields are rows in the same order. `held_out` are (source, destination) pairs kept out of the lists for
-    evaluation.
-    """
-
-    indptr: Array
-    indices: Array
-    fields: dict[str, Array] = field(default_factory=dict)
-    held_out: dict[str, Array] = field(default_factory=dict)
-    categories: dict[str, list[str]] = field(default_factory=dict)
-    facts: Facts = field(default_factory=Facts, init=False, repr=False)
-    """What has been found out about the arrays' values (graph/integrity)."""
-
-    @property
-    def count(self) -> int:
-        """Number of edges in the lists."""
-        return len(self.indices)
-
-    def destinations(self) -> Array:
-        """The destination of every edge, in list order. As large as the edges: for converters and tests."""
-        return np.repeat(np.arange(len(self.indptr) - 1, dtype=self.indices.dtype), np.diff(self.indptr))
-
-    def edge_index(self) -> Array:
-        """[2, edges] sources above destinations."""
-        return np.stack([np.asarray(self.indices), self.destinations()])
-
-
-class Graph:
+class Graph(GraphData):
     """A heterogeneous graph, in memory or mapped. With one type of each, `graph.x` and `graph.num_nodes` just work."""
 
-    def __init__(
-        self,
-        nodes: Mapping[str, NodeSet],
-        edges: Mapping[EdgeType, EdgeSet],
-        name: str = "graph",
-        path: Path | None = None,
-        origin: dict[str, Any] | None = None,
-    ) -> None:
-        self.nodes, self.edges = dict(nodes), dict(edges)
-        self.name, self.path, self.origin = name, path, origin or {}
-        _check(self)
-
     @classmethod
-    def open(cls, path: str | Path, unchecked: bool = False) -> "Graph":
+    def open(cls, path: str | Path, unchecked: bool = False) -> Self:
         """Map a graph folder; costs the same for any size.
 
         Its arrays are checked before the first kernel reads them, once for each folder; with `unchecked` they never
         are, and a wrong number in a file may then crash the process.
         """
-        from penstock.graph.folder import open_graph
-        from penstock.graph.integrity import trust_graph
+        found = read_graph(Path(path))
+        graph = cls(found.nodes, found.edges, found.name, found.path, found.origin)
+        if unchecked:
+            graph.trust()
+        return graph
 
-        graph = open_graph(Path(path))
-        return trust_graph(graph) if unchecked else graph
-
-    def save(self, path: str | Path, force: bool = False) -> "Graph":
+    def save(self, path: str | Path, force: bool = False) -> Self:
         """Write a graph folder and return the graph mapped from it."""
-        from penstock.graph.folder import write_graph
-
-        return write_graph(self, Path(path), force)
-
-    @property
-    def node_types(self) -> list[str]:
-        """Names of the node types, in stored order."""
-        return list(self.nodes)
-
-    @property
-    def edge_types(self) -> list[EdgeType]:
-        """(source, relation, destination) of the edge types, in stored order."""
-        return list(self.edges)
-
-    @property
-    def is_homogeneous(self) -> bool:
-        """One node type and at most one edge type."""
-        return len(self.nodes) == 1 and len(self.edges) <= 1
-
-    @property
-    def is_part(self) -> bool:
-        """Whether this is a slice of a larger graph."""
-        return any(nodes.count != nodes.total for nodes in self.nodes.values())
-
-    @property
-    def num_nodes(self) -> int:
-        """Vertices of all types."""
-        return sum(nodes.count for nodes in self.nodes.values())
-
-    @property
-    def num_edges(self) -> int:
-        """Edges of all types."""
-        return sum(edges.count for edges in self.edges.values())
-
-    @property
-    def x(self) -> Array:
-        """The feature matrix of the only node type."""
-        return self._only_nodes("x").x
-
-    @property
-    def y(self) -> Array:
-        """The labels of the only node type."""
-        return self._only_nodes("y").y
-
-    @property
-    def indptr(self) -> Array:
-        """The list offsets of the only edge type."""
-        return self._only_edges("indptr").indptr
-
-    @property
-    def indices(self) -> Array:
-        """The in-neighbours of the only edge type."""
-        return self._only_edges("indices").indices
-
-    def split(self, name: str, node_type: str | None = None) -> Array:
-        """Ascending vertex numbers of a split."""
-        nodes = self.nodes[node_type] if node_type else self._only_nodes("split")
-        if name not in nodes.splits:
-            has = ", ".join(nodes.splits) or "none"
-            raise PenstockError(f"Graph {self.name!r} has no split {name!r} (splits: {has}).", code="split-missing")
-        return nodes.splits[name]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays, mapped or not."""
-        return sum(array.nbytes for _, array in self.arrays())
-
-    def arrays(self) -> list[tuple[str, Array]]:
-        """Every array with a path-like name; ids count as their parts."""
-        found: list[tuple[str, Array]] = []
-        for name, nodes in self.nodes.items():
-            found += [(f"{name}/{key}", array) for key, array in {**nodes.fields, **nodes.splits}.items()]
-            if nodes.ids is not None:
-                parts = [nodes.ids] if isinstance(nodes.ids, np.ndarray) else [nodes.ids.offsets, nodes.ids.data]
-                found += [(f"{name}/ids", array) for array in parts]
-        for edge_type, edges in self.edges.items():
-            key = edge_key(edge_type)
-            arrays = {"indptr": edges.indptr, "indices": edges.indices, **edges.fields, **edges.held_out}
-            found += [(f"{key}/{what}", array) for what, array in arrays.items()]
-        return found
+        write_graph(self, Path(path), force)
+        return self.open(path)
 
     def to_pyg(self) -> Any:
         """As a PyG `Data` (one type of each) or `HeteroData`; arrays are shared where torch allows."""
-        from penstock.graph.convert.pyg import to_pyg
+        # Torch takes seconds to import, and most commands need none of it.
+        from penstock.graph.pyg_export import to_pyg
 
         return to_pyg(self)
-
-    def __repr__(self) -> str:
-        nodes = ", ".join(f"{name}: {nodes.count:,}" for name, nodes in self.nodes.items())
-        edges = ", ".join(f"{edge_key(kind)}: {edges.count:,}" for kind, edges in self.edges.items())
-        return f"Graph({self.name!r}, nodes {{{nodes}}}, edges {{{edges}}})"
-
-    def _only_nodes(self, what: str) -> NodeSet:
-        if len(self.nodes) != 1:
-            raise AttributeError(f"graph.{what} needs one node type; use graph.nodes[type] with {self.node_types}")
-        return next(iter(self.nodes.values()))
-
-    def _only_edges(self, what: str) -> EdgeSet:
-        if len(self.edges) != 1:
-            raise AttributeError(f"graph.{what} needs one edge type; use graph.edges[type] with {self.edge_types}")
-        return next(iter(self.edges.values()))
-
-
-def _check(graph: Graph) -> None:
-    """The cheap invariants: names and lengths, nothing that reads the arrays' contents beyond their ends."""
-    check_names(graph)
-    for edge_type, edges in graph.edges.items():
-        source, _, destination = edge_type
-        for end in (source, destination):
-            if end not in graph.nodes:
-                raise PenstockError(
-                    f"Edge type {edge_key(edge_type)} names node type {end!r}, which does not exist.",
-                    code="unknown-name",
-                )
-        rows = graph.nodes[destination].count
-        if len(edges.indptr) != rows + 1:
-            raise PenstockError(
-                f"Edge type {edge_key(edge_type)} has {len(edges.indptr) - 1:,} lists for {rows:,} vertices.",
-                code="shape-mismatch",
-            )
-        if int(edges.indptr[-1]) != edges.count:
-            raise PenstockError(
-                f"Edge type {edge_key(edge_type)} has {edges.count:,} edges"
-                f" where its offsets say {int(edges.indptr[-1]):,}.",
-                code="shape-mismatch",
-            )

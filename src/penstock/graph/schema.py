@@ -1,16 +1,14 @@
 """`graph.json`: what a graph folder says about itself."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic import Field
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, read_checked
-
-if TYPE_CHECKING:
-    from penstock.graph.graph import Graph
 
 EdgeType = tuple[str, str, str]
 
@@ -103,19 +101,18 @@ def check_field_name(name: str, what: str) -> str:
     return name
 
 
-def check_names(graph: "Graph | GraphDocument") -> None:
-    """Refuse names that are no safe file names; before a file is opened by any of them."""
-    nodes = graph.node_types if isinstance(graph, GraphDocument) else graph.nodes
-    for name, info in nodes.items():
-        check_name(name, "Node type")
-        for field in (*info.fields, *info.splits):
-            check_field_name(field, f"Field or split of {name!r}")
-    edges = graph.edge_types if isinstance(graph, GraphDocument) else graph.edges
-    for key, lists in edges.items():
-        relation = lists.relation if isinstance(lists, EdgeInfo) else key[1]
-        check_name(relation, "Relation")
-        for field in (*lists.fields, *lists.held_out):
-            check_field_name(field, f"Field or held-out set of {relation!r}")
+def check_node_names(name: str, fields: Iterable[str]) -> None:
+    """Refuse a node type whose name, or one of whose fields or splits, is no safe file name."""
+    check_name(name, "Node type")
+    for field in fields:
+        check_field_name(field, f"Field or split of {name!r}")
+
+
+def check_edge_names(relation: str, fields: Iterable[str]) -> None:
+    """Refuse an edge type whose relation, or one of whose fields or held-out sets, is no safe file name."""
+    check_name(relation, "Relation")
+    for field in fields:
+        check_field_name(field, f"Field or held-out set of {relation!r}")
 
 
 def read_document(folder: Path) -> GraphDocument:
@@ -123,7 +120,11 @@ def read_document(folder: Path) -> GraphDocument:
     path = folder / DOCUMENT
     document = read_checked(path, GraphDocument, FORMAT, VERSION)
     try:
-        check_names(document)
+        # Before a file is opened by any of them.
+        for name, info in document.node_types.items():
+            check_node_names(name, (*info.fields, *info.splits))
+        for lists in document.edge_types.values():
+            check_edge_names(lists.relation, (*lists.fields, *lists.held_out))
     except PenstockError as error:
         raise PenstockError(f"{path}: {error}", code=error.code) from None
     for name, nodes in document.node_types.items():

@@ -4,7 +4,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import SPLITS
+from penstock.graph.data import SPLITS
 from penstock.graph.hashing import key_of, unit_draws
 
 

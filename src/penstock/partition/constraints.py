@@ -6,7 +6,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import SPLITS
+from penstock.graph.data import SPLITS
 from penstock.kernels import njit
 from penstock.partition.whole import WholeAdjacency
 

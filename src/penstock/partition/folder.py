@@ -6,10 +6,9 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array
-from penstock.graph.folder import edges_folder, nodes_folder, open_graph
+from penstock.graph.facts import Facts
+from penstock.graph.folder import edges_folder, nodes_folder
 from penstock.graph.graph import Graph
-from penstock.graph.integrity import trust_graph
-from penstock.graph.integrity.facts import Facts
 from penstock.graph.integrity.graph import check_range
 from penstock.graph.integrity.scan import first_repeat
 from penstock.graph.schema import EdgeType, file_name
@@ -39,9 +38,11 @@ class Partition:
 
     def part(self, index: int) -> Graph:
         """One part, mapped. Its neighbour lists name vertices by new ID."""
-        graph = open_graph(part_folder(self.path, index))
+        graph = Graph.open(part_folder(self.path, index))
         self._check_part(graph, index)
-        return trust_graph(graph) if self._facts.trusted else graph
+        if self._facts.trusted:
+            graph.trust()
+        return graph
 
     def original(self, node_type: str | None = None) -> Array:
         """Original ID of every new ID of a type; checked when they are first asked for."""

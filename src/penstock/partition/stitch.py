@@ -4,7 +4,8 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import EdgeSet, Graph, NodeSet
+from penstock.graph.data import EdgeSet, NodeSet
+from penstock.graph.graph import Graph
 from penstock.graph.ids import concatenate, take_ids
 from penstock.graph.integrity import check_graph
 from penstock.graph.integrity.scan import first_repeat

@@ -6,6 +6,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
 from penstock.graph.blocks import map_blocks
+from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.folder import (
     edges_folder,
     index_type,
@@ -15,7 +16,7 @@ from penstock.graph.folder import (
     write_ids,
     write_splits,
 )
-from penstock.graph.graph import EdgeSet, Graph, NodeSet
+from penstock.graph.graph import Graph
 from penstock.graph.ids import take_ids
 from penstock.graph.schema import EdgeType, file_name
 from penstock.kernels import njit

@@ -10,10 +10,10 @@ import numpy as np
 
 from penstock.cost.profile import Profile
 from penstock.graph.arrays import Array
+from penstock.hardware.machines import Machines
 from penstock.plan.bound import cluster_bound, placement_bound
 from penstock.plan.document import Compared
 from penstock.plan.iterations import draw_iterations
-from penstock.plan.machines import Machines
 from penstock.plan.placement import Budget, Evaluator, PlacedUnits, PlacementProblem, place, placement_problem
 from penstock.plan.placement.evaluator import Walks
 from penstock.plan.threads import in_threads

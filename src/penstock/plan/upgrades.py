@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 
+from penstock.hardware.machines import Machines
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import Change
-from penstock.plan.machines import Machines
 from penstock.plan.placement import Budget, Evaluator, place
 from penstock.plan.threads import in_threads
 from penstock.progress import SILENT, Progress

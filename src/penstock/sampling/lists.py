@@ -15,7 +15,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
-from penstock.graph.graph import EdgeSet
+from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType
 from penstock.sampling.admissible import Conditions, draw_admissible, redraw_excluded, total_admissible, total_whole
 from penstock.sampling.block import Block

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from penstock.graph.documents import StrictDocument, split_commas
-from penstock.sampling.registry import SAMPLERS
+from penstock.sampling.sampler_table import SAMPLERS
 
 if TYPE_CHECKING:
     SamplerName = str

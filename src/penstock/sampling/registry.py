@@ -1,7 +1,7 @@
 """The samplers by name: how each is built, what an epoch of it goes through, and what it supports.
 
-A new sampler is one file that defines a `SamplerEntry` and one line in `SAMPLERS`. It then runs on one machine and on
-clusters, and what it does not support is refused from its entry, in one place (`check_supported`).
+A new sampler is one file that defines a `SamplerEntry` and one line in `SAMPLERS` (`sampler_table`). It then runs on
+one machine and on clusters, and what it does not support is refused from its entry, in one place (`check_supported`).
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from penstock.errors import PenstockError, nearest
+from penstock.sampling.sampler_table import SAMPLERS
 
 if TYPE_CHECKING:
     from penstock.graph.arrays import Array
@@ -19,18 +20,6 @@ if TYPE_CHECKING:
     from penstock.sampling.lists import Readable
     from penstock.sampling.options import SamplerOptions
     from penstock.sampling.temporal import Clock
-
-SAMPLERS = {
-    "neighbour": "penstock.sampling.typed:NEIGHBOUR",
-    "labor": "penstock.sampling.labor:LABOR",
-    "fastgcn": "penstock.sampling.fastgcn:FASTGCN",
-    "ladies": "penstock.sampling.ladies:LADIES",
-    "saint-vertex": "penstock.sampling.saint:SAINT_VERTEX",
-    "saint-edge": "penstock.sampling.saint:SAINT_EDGE",
-    "saint-walk": "penstock.sampling.saint:SAINT_WALK",
-    "cluster": "penstock.sampling.cluster:CLUSTER",
-}
-"""For each sampler, the module and the name of its entry. Modules are imported when their sampler is asked for."""
 
 FEATURES = {
     "types": "graphs with several node or edge types",

@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import EdgeSet
+from penstock.graph.data import EdgeSet
 from penstock.graph.hashing import mix, unit
 from penstock.kernels import njit
 

@@ -7,11 +7,11 @@ in a file and `scenario` what a file describes; `engine` and the files it needs 
 `levels`, `inner`) are kernels. Where tasks are placed is decided elsewhere.
 """
 
+from penstock.hardware.network import Network, racks, star
 from penstock.simulate.amounts import Amounts, Constant, PeakToMean, Quantiles, Spread, draw_amounts
 from penstock.simulate.bound import chain_alone, chain_crowded, largest_degree, lower_bound
 from penstock.simulate.critical import CriticalStep, critical_path
 from penstock.simulate.gnn import GnnJob, gnn_workload
-from penstock.simulate.network import Network, racks, star
 from penstock.simulate.rates import POLICIES, Case, RatePolicy, policy_named
 from penstock.simulate.simulation import Simulator, simulate
 from penstock.simulate.timeline import Segment, Timeline

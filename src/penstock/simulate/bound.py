@@ -12,7 +12,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.simulate.levels import durations_alone, durations_crowded, heads, tails
-from penstock.simulate.rates.policy import Case, terms_of
+from penstock.simulate.rate_policy import Case, terms_of
 from penstock.simulate.routes import carried_by
 from penstock.simulate.symmetry import MANY, quotient_of
 

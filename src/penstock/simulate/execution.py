@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.simulate.engine import open_run, run
-from penstock.simulate.rates.families import PRIORITY, PROPORTIONAL
-from penstock.simulate.rates.policy import Case
+from penstock.simulate.rate_policy import Case
+from penstock.simulate.sharing.families import PRIORITY, PROPORTIONAL
 from penstock.simulate.state import CHANGES, DONE, TIMED, Record, Scratch, Terms, record_for, scratch_for
 from penstock.simulate.symmetry import MANY, quotient_of
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.simulate.rates.policy import Case
+from penstock.simulate.rate_policy import Case
 from penstock.simulate.timeline import Timeline
 
 COMPUTING = ("forward", "backward")

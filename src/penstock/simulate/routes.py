@@ -3,8 +3,8 @@
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.hardware.network import Network
 from penstock.kernels import njit
-from penstock.simulate.network import Network
 from penstock.simulate.state import LINK, PATH, Routes
 from penstock.simulate.workload import Workload
 

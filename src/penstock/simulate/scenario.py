@@ -8,12 +8,12 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.hardware.network import Network, racks
 from penstock.simulate.amounts import Amounts, PeakToMean, draw_amounts
 from penstock.simulate.document import GnnDocument, MachineDocument, WorkloadDocument
 from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.llm.document import LlmDocument
 from penstock.simulate.llm.step import DELAYS, build_step
-from penstock.simulate.network import Network, racks
 from penstock.simulate.rates import RatePolicy
 from penstock.simulate.simulation import Simulator, simulate, with_queues
 from penstock.simulate.timeline import Timeline

@@ -20,7 +20,7 @@ from penstock.graph.hashing import draw, key_of
 from penstock.kernels import njit
 from penstock.simulate.amounts import Amounts
 from penstock.simulate.dependency_order import sorted_items
-from penstock.simulate.rates.policy import Case
+from penstock.simulate.rate_policy import Case
 from penstock.simulate.routes import crossed_routes
 from penstock.simulate.state import PATH, Record, Routes, Terms, shape_from
 

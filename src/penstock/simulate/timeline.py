@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.simulate.network import Network
-from penstock.simulate.rates.policy import Case
+from penstock.hardware.network import Network
+from penstock.simulate.rate_policy import Case
 from penstock.simulate.routes import carried_by
 from penstock.simulate.workload import Workload
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.graph.graph import EdgeSet, Graph
+from penstock.graph.data import EdgeSet
+from penstock.graph.graph import Graph
 from penstock.kernels import njit
 
 _PIECES = 8

@@ -8,8 +8,9 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.convert import load
 from penstock.graph.csr import index_dtype, transpose_lists
-from penstock.graph.graph import EdgeSet, Graph
-from penstock.graph.integrity import check_graph, require_finite, trust_graph
+from penstock.graph.data import EdgeSet
+from penstock.graph.graph import Graph
+from penstock.graph.integrity import check_graph, require_finite
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.train.data_options import DataOptions, Task
 
@@ -36,7 +37,7 @@ def prepared(graph: Graph, options: DataOptions) -> Graph:
             code="whole-graph-needed",
         )
     if options.unchecked:
-        trust_graph(graph)
+        graph.trust()
     check_graph(graph)
     for name, nodes in graph.nodes.items():
         if options.features in nodes.fields:

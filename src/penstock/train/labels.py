@@ -6,7 +6,8 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.graph.graph import SPLITS, Graph, NodeSet
+from penstock.graph.data import SPLITS, NodeSet
+from penstock.graph.graph import Graph
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.graph.splits import splits_by_ratio
 from penstock.train.data_options import DataOptions, Task

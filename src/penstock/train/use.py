@@ -10,7 +10,8 @@ import torch
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph, NodeSet
+from penstock.graph.data import NodeSet
+from penstock.graph.graph import Graph
 from penstock.partition import open_partition, stitch
 from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import read_best

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cluster_runs import MARK, marked_processes
-from penstock.cluster.document import ClusterDocument, Machine
 from penstock.cluster.layout import lay_out
 from penstock.cluster.setup import Setup
+from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.wire import make_credentials
 
 

@@ -11,18 +11,18 @@ import pytest
 from setups import cluster_of, nothing_left, setup_of
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
-from penstock.cluster.document import FailureOptions, Machine
 from penstock.cluster.launch.environment.agent import Agent
 from penstock.cluster.launch.environment.agents import AgentRegistry
 from penstock.cluster.launch.environment.launcher import AgentTask
 from penstock.cluster.launch.environment.place import Place
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import FailureOptions, Machine
 from training_graphs import community_graph
 
 SECRET = "a secret of these tests"
 PROCESS = """
 import sys
-from penstock.cluster.document import read_cluster
+from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.launch import take_part
 from penstock.cluster.run import start_cluster_run
 from penstock.errors import PenstockError

@@ -3,12 +3,12 @@
 import pytest
 from setups import cluster_of
 
-from penstock.cluster.discovery import machines_of_job
-from penstock.cluster.document import Machine, read_cluster
+from penstock.cluster.cluster_file import machines_of_job, read_cluster
 from penstock.cluster.launch import take_part
 from penstock.cluster.launch.environment.place import read_place
 from penstock.cluster.launch.environment.secret import LAUNCHER, derived_credentials, read_secret
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import Machine
 from penstock.wire import Credentials
 
 TORCHRUN = {

@@ -6,10 +6,11 @@ from unittest.mock import patch
 import pytest
 from setups import cluster_of, setup_of
 
-from penstock.cluster.document import Machine, RayOptions, read_cluster
+from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.launch.ray.cluster import connect, join
 from penstock.cluster.launch.ray.keeper import TaskKeeper
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import Machine, RayOptions
 
 
 def test_without_ray_there_is_one_sentence(tmp_path):

@@ -3,11 +3,11 @@
 import pytest
 from setups import cluster_of
 
-from penstock.cluster.document import Machine
 from penstock.cluster.launch.ray.nodes import Node, Seating, lacking
 from penstock.cluster.launch.ray.shares import Share, share_of
 from penstock.cluster.layout import lay_out
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import Machine
 
 
 def node(id, address="10.0.0.1", name="", host="", cores=4.0, gpus=0.0, memory=8e9, machines=()):

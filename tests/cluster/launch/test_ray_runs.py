@@ -9,7 +9,7 @@ import pytest
 from setups import nothing_left
 
 from cluster_runs import AtEpoch, assert_same_losses, cluster_file, in_parts, machines, recorded_starts, run_on
-from penstock.cluster.document import read_cluster
+from penstock.cluster.cluster_file import read_cluster
 from penstock.errors import PenstockError
 from training_graphs import community_graph
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.cluster.document import ClusterDocument, Machine, RayOptions
 from penstock.cluster.launch.ray import cluster as ray_cluster
 from penstock.cluster.launch.ray.time_limit import TimeLimit, time_limit
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import ClusterDocument, Machine, RayOptions
 
 TIMED_OUT = "The current node timed out during startup.\nSome of the raylet may have failed to start."
 

@@ -3,10 +3,10 @@
 import pytest
 from setups import cluster_of, setup_of
 
-from penstock.cluster.document import Machine
 from penstock.cluster.launch.ray import task as module
 from penstock.cluster.launch.ray.cluster import End
 from penstock.cluster.launch.ray.task import RayTask
+from penstock.hardware.cluster import Machine
 
 HERE = "10.0.0.1"
 

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from penstock.cluster.document import ClusterDocument, Machine
 from penstock.cluster.shaping import (
     FlowGroup,
     FlowGroups,
@@ -19,6 +18,7 @@ from penstock.cluster.shaping import (
 )
 from penstock.cluster.shaping.interface import parse_classes
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import ClusterDocument, Machine
 
 PEERS = ("10.0.0.2", "fd00::3")
 

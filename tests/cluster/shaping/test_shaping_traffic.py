@@ -6,7 +6,6 @@ import threading
 import numpy as np
 import pytest
 
-from penstock.cluster.document import Machine
 from penstock.cluster.shaping import (
     FlowGroup,
     FlowGroups,
@@ -18,6 +17,7 @@ from penstock.cluster.shaping import (
     set_commands,
 )
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import Machine
 from penstock.wire import Endpoint, Message, WireOptions, make_credentials
 
 MARKED, CAPPED = 10, 40

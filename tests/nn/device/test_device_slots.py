@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.graph.graph import EdgeSet, Graph, NodeSet
+from penstock.graph.data import EdgeSet, NodeSet
+from penstock.graph.graph import Graph
 from penstock.nn import build_model
 from penstock.nn.device.lists import _turn_round
 from penstock.nn.device.rows import TableRows

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from penstock.graph.arrays import Array
+from penstock.hardware.network import star
 from penstock.plan.placement import PlacementProblem, placement_problem
 from penstock.simulate.gnn import GnnJob, gnn_workload
-from penstock.simulate.network import star
 from penstock.simulate.workload import Workload
 
 NEEDS = {"worker": {"gpus": 1.0, "cores": 1.0}, "sampler": {"cores": 2.0}, "server": {"cores": 1.0}}

@@ -5,8 +5,8 @@ import pytest
 from small_clusters import job, posed
 
 from penstock.errors import PenstockError
+from penstock.hardware.network import star
 from penstock.plan.placement import placement_problem
-from penstock.simulate.network import star
 from penstock.simulate.workload import merge
 
 PAIR = ([100.0, 100.0], [8.0, 8.0], [2.0, 2.0])

@@ -3,8 +3,8 @@
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.hardware.network import Network
 from penstock.simulate.llm.fabric import Fabric, Image, Seat, Servers
-from penstock.simulate.network import Network
 
 
 def _names(network: Network, source: int, target: int) -> list[str]:

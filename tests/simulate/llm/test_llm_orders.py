@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.hardware.network import star
 from penstock.simulate.amounts import draw_amounts
 from penstock.simulate.llm import (
     Compute,
@@ -18,7 +19,6 @@ from penstock.simulate.llm import (
     Servers,
     build_step,
 )
-from penstock.simulate.network import star
 from penstock.simulate.pace import exposed_seconds, step_seconds
 from penstock.simulate.rates.compression import compressed
 from penstock.simulate.rates.hermod import model_ranks

@@ -5,8 +5,8 @@
 
 from pathlib import Path
 
-from penstock.cluster.document import ClusterDocument
 from penstock.cluster.launch.launcher import Handle, Launcher
+from penstock.hardware.cluster import ClusterDocument
 
 __all__ = ["Handle", "Launcher", "make_launcher", "take_part"]
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError, model_validator
 
-from penstock.cluster.document import ClusterDocument, Name
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem, read_yaml
+from penstock.hardware.cluster import ClusterDocument, Name
 
 _REST = 0.1
 """Of the rate for what belongs to no run: people's terminals, the file system."""

@@ -5,9 +5,9 @@ import json
 import socket
 from typing import Any
 
-from penstock.cluster.document import ClusterDocument, Machine
 from penstock.cluster.shaping.iproute import run
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import ClusterDocument, Machine
 
 
 def machine_of(cluster: ClusterDocument, name: str | None, device: str) -> Machine:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from penstock.cluster.document import Machine
 from penstock.cluster.shaping.groups import FlowGroups
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import Machine
 
 REST = "rest"
 _LEAST, _LAST = 1000, 7

@@ -5,8 +5,8 @@ It answers from its start: what a sampler needs of the whole graph may take minu
 
 from typing import Any
 
+from penstock.cluster.member import Member
 from penstock.cluster.setup import Setup
-from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.batch_source import SAMPLER, job_sampler
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.sampling.parts import serve_batches

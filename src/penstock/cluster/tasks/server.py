@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from penstock.cluster.member import Member
 from penstock.cluster.server.requests import (
     Begin,
     Gradients,
@@ -15,7 +16,6 @@ from penstock.cluster.server.requests import (
 )
 from penstock.cluster.server.shard import Shard
 from penstock.cluster.setup import Setup
-from penstock.cluster.tasks.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.output_files import make_private_folder
 from penstock.store.parts.requests import checked

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from penstock.cluster.checked_parts import checked_part
+from penstock.cluster.member import Member
 from penstock.cluster.setup import Setup
-from penstock.cluster.tasks.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.graph.output_files import make_private_folder

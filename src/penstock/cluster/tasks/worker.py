@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cluster.gpus import claim_gpu
+from penstock.cluster.member import Member, raised_by
 from penstock.cluster.setup import Setup
-from penstock.cluster.tasks.member import Member, raised_by
 from penstock.cluster.worker.all_reduce import AllReduce
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.cluster.worker.forwarded_progress import ForwardedProgress

@@ -1,6 +1,6 @@
 """Gradients summed among the workers, and the same step made by each."""
 
-from penstock.cluster.tasks.member import Member
+from penstock.cluster.member import Member
 from penstock.cluster.worker.clip import clip_with_owners
 from penstock.cluster.worker.flat import Flat
 from penstock.cluster.worker.reductions import REDUCTIONS

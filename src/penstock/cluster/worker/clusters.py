@@ -14,7 +14,8 @@ from penstock.cluster.worker.cut_graph import Parts
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.atomic import replace_whole
-from penstock.graph.graph import Graph, NodeSet
+from penstock.graph.data import NodeSet
+from penstock.graph.graph import Graph
 from penstock.partition import open_partition
 from penstock.sampling.cluster import clusters_from, clusters_of
 from penstock.train.job import Job

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from penstock.cluster.checked_parts import checked_part
-from penstock.cluster.tasks.member import Member
+from penstock.cluster.member import Member
 from penstock.cluster.worker.exchange import RowExchange
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
-from penstock.graph.graph import SPLITS, EdgeSet, Graph, NodeSet
+from penstock.graph.data import SPLITS, EdgeSet, NodeSet
+from penstock.graph.graph import Graph
 from penstock.graph.integrity.scan import nan_rows
 from penstock.graph.schema import EdgeType
 from penstock.partition import Partition, open_partition

@@ -4,7 +4,7 @@ import threading
 import time
 from contextlib import suppress
 
-from penstock.cluster.tasks.member import Member
+from penstock.cluster.member import Member
 from penstock.errors import PenstockError
 from penstock.progress import Progress
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional
 
-from penstock.cluster.tasks.member import Member
+from penstock.cluster.member import Member
 from penstock.cluster.worker.rendezvous_store import RendezvousStore
 from penstock.errors import PenstockError
 from penstock.train.worker_group import RegroupError

@@ -6,7 +6,7 @@ wait for each other.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,9 +27,6 @@ from penstock.train.reach import followed_relations
 from penstock.train.session import Session
 from penstock.train.worker_group import RegroupError
 
-if TYPE_CHECKING:
-    from penstock.cluster.worker.worker_group import ClusterWorkerGroup
-
 _SHARE = 8
 """A chunk's inputs take this part of the working memory."""
 _FIRST = 256
@@ -37,10 +34,23 @@ _FIRST = 256
 _ANY = BatchKey(0, 0, 0)
 
 
+class InferenceTeam(Protocol):
+    """The workers that compute outputs together, as one of them sees them."""
+
+    rank: int
+    world: int
+
+    def barrier(self, name: str) -> None:
+        """Wait until all workers of the round have come to a place; raises RegroupError when the round is over."""
+
+    def holds(self) -> bool:
+        """Whether the round is still that of all workers."""
+
+
 class PartedInference:
     """As `train.inference.Inference`, by all workers of a round; vertices are named by their original numbers."""
 
-    def __init__(self, session: Session, parts: Parts, team: "ClusterWorkerGroup", name: str) -> None:
+    def __init__(self, session: Session, parts: Parts, team: InferenceTeam, name: str) -> None:
         self._session, self._parts, self._team, self._name = session, parts, team, name
         self._model: Any = session.model
         self._made: set[str] = set()

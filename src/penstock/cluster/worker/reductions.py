@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from penstock.cluster.gpus import own_gpus
-from penstock.cluster.tasks.member import Member
+from penstock.cluster.member import Member
 from penstock.cluster.worker.groups import CollectiveGroup, DeviceCollectiveGroup, HostCollectiveGroup
 from penstock.cluster.worker.wire_collective import WireCollective, WireGroup
 

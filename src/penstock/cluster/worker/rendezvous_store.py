@@ -7,7 +7,7 @@ from datetime import timedelta
 import numpy as np
 from torch.distributed.distributed_c10d import Store
 
-from penstock.cluster.tasks.member import Member
+from penstock.cluster.member import Member
 from penstock.errors import PenstockError
 from penstock.train.worker_group import RegroupError
 from penstock.wire import Message

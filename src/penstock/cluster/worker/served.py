@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from penstock.cluster.member import Member
 from penstock.cluster.server.pieces import State, cut_state, join_state, shape_of, shard_pieces
-from penstock.cluster.tasks.member import Member
 from penstock.cluster.worker.clip import clip_factor
 from penstock.cluster.worker.flat import Flat
 from penstock.cluster.worker.groups import CollectiveGroup

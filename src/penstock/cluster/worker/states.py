@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.cluster.tasks.member import Member
+from penstock.cluster.member import Member
 from penstock.train.state_file import pack_state, unpack_state
 from penstock.wire import Message
 

@@ -1,6 +1,6 @@
 """Graphs from other libraries' objects and files: one file per origin, and `load` that recognises them.
 
-`edges`, `relations`, `masks` and `tensors` are what converters share; `ogb` is a folder because OGB stores
+`edges` and `relations` are what converters share; `ogb` is a folder because OGB stores
 its sets in four ways. Tables are not here: they need a description, see `penstock.graph.tables`. Optional
 libraries are imported when used.
 """
@@ -10,7 +10,7 @@ from penstock.graph.convert.dgl import from_dgl
 from penstock.graph.convert.networkx_ import from_networkx
 from penstock.graph.convert.npz import from_npz
 from penstock.graph.convert.ogb import from_ogb
-from penstock.graph.convert.pyg import from_pyg, to_pyg
+from penstock.graph.convert.pyg import from_pyg
 from penstock.graph.convert.sparse import from_scipy
 
-__all__ = ["from_dgl", "from_networkx", "from_npz", "from_ogb", "from_pyg", "from_scipy", "load", "to_pyg"]
+__all__ = ["from_dgl", "from_networkx", "from_npz", "from_ogb", "from_pyg", "from_scipy", "load"]

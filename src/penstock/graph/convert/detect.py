@@ -14,9 +14,7 @@ from penstock.graph.convert.npz import from_npz
 from penstock.graph.convert.ogb import from_ogb, is_ogb_folder
 from penstock.graph.convert.pyg import from_pyg
 from penstock.graph.convert.sparse import from_scipy
-from penstock.graph.folder import open_graph
 from penstock.graph.graph import Graph
-from penstock.graph.integrity import trust_graph
 
 _UNDERSTOOD = (
     "a graph folder, an OGB folder, an .npz archive, the name of a data set, a PyG Data or HeteroData,"
@@ -40,7 +38,9 @@ def load(source: Any, *, unchecked: bool = False, **options: Any) -> Graph:
     crash the process.
     """
     graph = _recognised(source, options)
-    return trust_graph(graph) if unchecked else graph
+    if unchecked:
+        graph.trust()
+    return graph
 
 
 def _recognised(source: Any, options: dict[str, Any]) -> Graph:
@@ -69,7 +69,7 @@ def _from_path(given: str, options: dict[str, Any]) -> Graph:
 
 def _from_folder(path: Path, options: dict[str, Any]) -> Graph:
     if (path / "graph.json").is_file():
-        return _convert(open_graph, path, options)
+        return _convert(Graph.open, path, options)
     if (path / "partition.json").is_file():
         raise PenstockError(
             f"{path} is a partition, not a graph: open it with penstock.partition.open_partition,"

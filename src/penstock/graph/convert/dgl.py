@@ -5,9 +5,10 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import edge_set
-from penstock.graph.convert.masks import take_masks
-from penstock.graph.convert.tensors import to_array
-from penstock.graph.graph import EdgeSet, Graph, NodeSet
+from penstock.graph.data import EdgeSet, NodeSet
+from penstock.graph.graph import Graph
+from penstock.graph.masks import take_masks
+from penstock.graph.tensors import to_array
 
 # DGL's names for the types of a graph that has no types.
 _TYPE_NAMES = {"_N": "node", "_E": "to"}

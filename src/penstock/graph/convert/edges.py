@@ -8,7 +8,7 @@ from penstock.errors import PenstockError
 from penstock.graph.allocation import require_memory
 from penstock.graph.arrays import Array
 from penstock.graph.csr import build_lists
-from penstock.graph.graph import EdgeSet
+from penstock.graph.data import EdgeSet
 
 _VERTEX_BYTES = 16
 """Building lists takes two offsets for every vertex, whether it has edges or not."""

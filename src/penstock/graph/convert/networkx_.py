@@ -10,9 +10,10 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import edge_set
 from penstock.graph.convert.ids import string_ids
-from penstock.graph.convert.masks import take_masks
-from penstock.graph.graph import Graph, NodeSet
+from penstock.graph.data import NodeSet
+from penstock.graph.graph import Graph
 from penstock.graph.ids import Ids
+from penstock.graph.masks import take_masks
 
 _INT64 = np.iinfo(np.int64)
 

@@ -18,7 +18,8 @@ from penstock.graph.convert.csr_arrays import Entries, csr_entries, dense_rows
 from penstock.graph.convert.edges import edge_set, pair_array
 from penstock.graph.convert.ids import array_ids
 from penstock.graph.convert.relations import relation_sets
-from penstock.graph.graph import EdgeSet, Graph, NodeSet
+from penstock.graph.data import EdgeSet, NodeSet
+from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 
 _Archive = Mapping[str, Array]

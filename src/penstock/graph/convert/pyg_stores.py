@@ -8,15 +8,15 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import edge_set, pair_array
 from penstock.graph.convert.ids import array_ids, string_ids
-from penstock.graph.convert.masks import take_masks
-from penstock.graph.convert.tensors import to_array
-from penstock.graph.graph import EdgeSet, NodeSet
+from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.ids import Ids
+from penstock.graph.masks import take_masks
+from penstock.graph.pyg_export import HELD_OUT
 from penstock.graph.schema import EdgeType
+from penstock.graph.tensors import to_array
 
 NODE_TYPE = "node"
 EDGE_TYPE = (NODE_TYPE, "to", NODE_TYPE)
-HELD_OUT = "held_out_"
 
 # What tells the number of vertices when `num_nodes` is not set, most reliable first.
 _SIZED = ("x", "feat", "pos", "node_type", "n_id", "batch", "train_mask", "val_mask", "test_mask", "y")

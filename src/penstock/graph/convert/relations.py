@@ -7,7 +7,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import edge_set, pair_array
-from penstock.graph.graph import EdgeSet
+from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType
 
 Triples = tuple[Array, ...]

@@ -7,7 +7,8 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
-from penstock.graph.graph import EdgeSet, Graph, NodeSet
+from penstock.graph.data import EdgeSet, NodeSet
+from penstock.graph.graph import Graph
 
 
 def from_scipy(matrix: Any, x: Array | None = None, y: Array | None = None, name: str = "scipy") -> Graph:

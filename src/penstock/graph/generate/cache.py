@@ -1,15 +1,13 @@
 """Data sets made once and kept: where `ps.load("synthetic-arxiv")` finds them."""
 
-import os
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from penstock.errors import PenstockError
-from penstock.graph.folder import open_graph
+from penstock.graph.cache_folder import cache_folder
 from penstock.graph.generate.make import make_graph
 from penstock.graph.generate.presets import recipe_named
 from penstock.graph.graph import Graph
-from penstock.kernel_cache import home_folder
 from penstock.progress import SILENT, Progress
 
 
@@ -18,20 +16,11 @@ def make_cached(name: str, progress: Progress = SILENT) -> Graph:
     recipe = recipe_named(name)
     folder = cache_folder() / name
     try:
-        return open_graph(folder)
+        return Graph.open(folder)
     except PenstockError:
         # Absent, or of an older format: either way it is ours to make again.
         _check_writable(folder)
         return make_graph(recipe, folder, force=True, progress=progress)
-
-
-def cache_folder() -> Path:
-    """PENSTOCK_CACHE, or `penstock` under the user's cache folder."""
-    asked = os.environ.get("PENSTOCK_CACHE")
-    if asked:
-        return Path(asked)
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else home_folder() / ".cache") / "penstock"
 
 
 def _check_writable(folder: Path) -> None:

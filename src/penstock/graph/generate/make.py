@@ -9,10 +9,10 @@ from penstock.graph.arrays import Array, ArrayWriter, open_array, write_array
 from penstock.graph.atomic import new_folder
 from penstock.graph.blocks import default_threads, map_blocks
 from penstock.graph.csr import index_dtype
+from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.folder import (
     edges_folder,
     nodes_folder,
-    open_graph,
     write_document,
     write_held_out,
     write_splits,
@@ -23,7 +23,7 @@ from penstock.graph.generate.recipe import EdgeRecipe, Recipe
 from penstock.graph.generate.rows import RowMaker, choice_of
 from penstock.graph.generate.symmetry import merge_all, transposed
 from penstock.graph.generate.vertices import VertexMaker
-from penstock.graph.graph import SPLITS, EdgeSet, Graph, NodeSet
+from penstock.graph.graph import Graph
 from penstock.graph.hashing import key_of
 from penstock.progress import SILENT, Progress
 
@@ -51,7 +51,7 @@ def make_graph(
             target = edges_folder(temporary, edge.type)
             edges[edge.type] = _make_edges(edge, layouts, seed, target, threads, progress)
         write_document(Graph(nodes, edges, recipe.name, None, _origin(recipe, seed)), temporary)
-    return open_graph(folder)
+    return Graph.open(folder)
 
 
 def _make_nodes(

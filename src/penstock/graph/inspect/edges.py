@@ -7,7 +7,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import map_blocks, ranges
-from penstock.graph.graph import EdgeSet, NodeSet
+from penstock.graph.data import EdgeSet, NodeSet
 from penstock.kernels import njit
 from penstock.progress import Progress
 

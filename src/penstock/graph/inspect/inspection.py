@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.graph.graph import EdgeSet, Graph, NodeSet
+from penstock.graph.data import EdgeSet, NodeSet
+from penstock.graph.graph import Graph
 from penstock.graph.inspect.advice import advise
 from penstock.graph.inspect.columns import scan_columns
 from penstock.graph.inspect.edges import scan_edges

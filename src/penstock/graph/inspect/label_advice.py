@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph, NodeSet
+from penstock.graph.data import NodeSet
+from penstock.graph.graph import Graph
 from penstock.quantities import counted
 
 # A class with this many times the vertices of another is called out.

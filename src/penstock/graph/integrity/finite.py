@@ -1,15 +1,13 @@
 """NaN and infinite numbers where a model or a sampler needs real ones: which field, which row, how many."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from penstock.errors import PenstockError
+from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.integrity.scan import nan_rows, non_finite_rows
 from penstock.graph.schema import file_name
-
-if TYPE_CHECKING:
-    from penstock.graph.graph import EdgeSet, NodeSet
 
 READ_AT_START = 4 << 30
 """Bytes of a field up to which it is read through before training; a larger one when a loss is not finite."""
@@ -28,7 +26,7 @@ class NonFinite(NamedTuple):
         return f"{self.where} has NaN or infinite numbers in {rows}, first {self.value} in row {self.first}"
 
 
-def non_finite(owner: "NodeSet | EdgeSet", name: str, field: str) -> NonFinite | None:
+def non_finite(owner: NodeSet | EdgeSet, name: str, field: str) -> NonFinite | None:
     """The rows of a field that are not finite as float32, read once; None: there are none. `name` is of the type."""
     values, file = owner.fields[field], f"field.{file_name(field)}"
     if values.dtype.kind != "f":
@@ -42,7 +40,7 @@ def non_finite(owner: "NodeSet | EdgeSet", name: str, field: str) -> NonFinite |
     return NonFinite(owner.facts.where(file, values, name), rows, first, float(bad[0]))
 
 
-def require_finite(owner: "NodeSet | EdgeSet", name: str, field: str, use: str, most: int = READ_AT_START) -> None:
+def require_finite(owner: NodeSet | EdgeSet, name: str, field: str, use: str, most: int = READ_AT_START) -> None:
     """Refuse a field with NaN or infinite numbers, unless it is trusted or has more than `most` bytes."""
     if owner.facts.trusted or owner.fields[field].nbytes > most:
         return
@@ -50,7 +48,7 @@ def require_finite(owner: "NodeSet | EdgeSet", name: str, field: str, use: str, 
         raise PenstockError(f"{found}: {use} must be finite; replace these numbers.", code="not-finite")
 
 
-def require_times(owner: "NodeSet", name: str, field: str) -> None:
+def require_times(owner: NodeSet, name: str, field: str) -> None:
     """Refuse times of vertices that are NaN; infinite ones are before or after all others."""
     values, file = owner.fields[field], f"field.{file_name(field)}"
     if owner.facts.trusted or values.dtype.kind != "f":

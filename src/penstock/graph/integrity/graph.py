@@ -1,24 +1,20 @@
 """The check of a whole graph: every array that a kernel indexes with."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.data import EdgeSet, GraphData, NodeSet
+from penstock.graph.facts import Facts
 from penstock.graph.ids import StringIds
-from penstock.graph.integrity.facts import Facts
 from penstock.graph.integrity.scan import first_fall, first_outside, value_range
 from penstock.graph.schema import edge_key, file_name
-
-if TYPE_CHECKING:
-    from penstock.graph.graph import EdgeSet, Graph, NodeSet
 
 AGAIN = "make the graph again, or mend the file"
 
 
-def check_graph(graph: "Graph") -> None:
+def check_graph(graph: GraphData) -> None:
     """Refuse a graph whose arrays would lead a kernel out of bounds. Reads each array once, trusted ones never.
 
     Call it wherever lists, splits or ids are about to be handed to kernels: what is known costs microseconds.
@@ -31,14 +27,7 @@ def check_graph(graph: "Graph") -> None:
             _check_edges(edges, edge_key(kind), graph.nodes[kind[0]], graph.nodes[kind[2]])
 
 
-def trust_graph(graph: "Graph") -> "Graph":
-    """The graph, whose arrays are used without reading them first: whoever asks for this vouches for them."""
-    for facts in (*(n.facts for n in graph.nodes.values()), *(e.facts for e in graph.edges.values())):
-        facts.trusted = True
-    return graph
-
-
-def _check_nodes(nodes: "NodeSet", name: str) -> None:
+def _check_nodes(nodes: NodeSet, name: str) -> None:
     for split, rows in nodes.splits.items():
         file = f"split.{file_name(split)}"
         _check_integers(nodes.facts, file, rows, (len(rows),), name)
@@ -48,7 +37,7 @@ def _check_nodes(nodes: "NodeSet", name: str) -> None:
         _check_strings(nodes.facts, nodes.ids, name)
 
 
-def _check_edges(edges: "EdgeSet", key: str, source: "NodeSet", destination: "NodeSet") -> None:
+def _check_edges(edges: EdgeSet, key: str, source: NodeSet, destination: NodeSet) -> None:
     facts, count = edges.facts, edges.count
     _check_integers(facts, "indptr", edges.indptr, (destination.count + 1,), key)
     _check_integers(facts, "indices", edges.indices, (count,), key)
@@ -120,7 +109,7 @@ def _check_integers(facts: Facts, file: str, values: Array, shape: tuple[int, ..
         )
 
 
-def _check_codes(owner: "NodeSet | EdgeSet", name: str) -> None:
+def _check_codes(owner: NodeSet | EdgeSet, name: str) -> None:
     """Codes of words must have a word each; -1 has none."""
     for field, words in owner.categories.items():
         values = owner.fields.get(field)

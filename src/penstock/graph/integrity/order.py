@@ -1,22 +1,18 @@
 """Whether neighbour lists ascend: partitioners and tasks on edges look neighbours up by binary search."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, release_pages
 from penstock.graph.blocks import map_blocks
+from penstock.graph.data import GraphData
 from penstock.graph.schema import EdgeType, edge_key
-
-if TYPE_CHECKING:
-    from penstock.graph.graph import Graph
 
 _ROWS = 1 << 14
 """Lists that one thread looks at at a time."""
 
 
-def check_order(graph: "Graph", edge_type: EdgeType) -> None:
+def check_order(graph: GraphData, edge_type: EdgeType) -> None:
     """Refuse lists that do not ascend, of an edge type whose arrays have been checked. Reads them once."""
     edges = graph.edges[edge_type]
     if edges.facts.trusted:

@@ -16,7 +16,8 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.atomic import new_folder
 from penstock.graph.blocks import ranges
-from penstock.graph.graph import SPLITS, EdgeSet, Graph, NodeSet
+from penstock.graph.data import SPLITS, EdgeSet, NodeSet
+from penstock.graph.graph import Graph
 from penstock.graph.ids import Ids, StringIds, take_ids
 from penstock.graph.integrity import check_graph
 from penstock.graph.output_files import open_bytes, write_new

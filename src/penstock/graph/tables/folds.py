@@ -5,7 +5,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import SPLITS
+from penstock.graph.data import SPLITS
 from penstock.graph.tables.reader import Chunk
 from penstock.graph.tables.vocabulary import as_text
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import new_folder
-from penstock.graph.folder import edges_folder, nodes_folder, open_graph, write_document
-from penstock.graph.graph import EdgeSet, Graph
+from penstock.graph.data import EdgeSet
+from penstock.graph.folder import edges_folder, nodes_folder, write_document
+from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.graph.tables.edges import EdgeTable
 from penstock.graph.tables.features import standardised
@@ -36,7 +37,7 @@ def import_tables(spec_path: str | Path, out: str | Path, force: bool = False, p
             raise PenstockError(
                 f"A column of {spec_path}'s tables cannot be read as asked ({problem}).", code="wrong-type"
             ) from error
-    return open_graph(Path(out))
+    return Graph.open(out)
 
 
 def _build(spec: Spec, tables: Path, folder: Path, progress: Progress) -> None:

@@ -7,8 +7,8 @@ import numpy as np
 from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
 from penstock.graph.blocks import map_blocks
 from penstock.graph.csr import build_lists, deduplicate_lists
+from penstock.graph.data import EdgeSet
 from penstock.graph.folder import write_held_out
-from penstock.graph.graph import EdgeSet
 from penstock.graph.schema import file_name
 from penstock.graph.tables.spool import Spool
 

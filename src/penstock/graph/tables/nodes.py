@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.data import SPLITS, NodeSet
 from penstock.graph.folder import write_ids, write_splits
-from penstock.graph.graph import SPLITS, NodeSet
 from penstock.graph.splits import splits_by_ratio
 from penstock.graph.tables.columns import FieldWriters, learn_fields, node_fields, roles_of
 from penstock.graph.tables.folds import fold_codes

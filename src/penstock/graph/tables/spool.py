@@ -9,7 +9,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter
 from penstock.graph.csr import index_dtype
-from penstock.graph.graph import SPLITS
+from penstock.graph.data import SPLITS
 from penstock.graph.schema import edge_key
 from penstock.graph.tables.columns import FieldWriters
 from penstock.graph.tables.fields import Field

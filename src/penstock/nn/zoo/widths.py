@@ -4,7 +4,8 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph, NodeSet
+from penstock.graph.data import NodeSet
+from penstock.graph.graph import Graph
 
 
 def plain_widths(graph: Graph | int, out: int | None) -> tuple[int, int]:

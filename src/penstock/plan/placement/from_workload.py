@@ -6,9 +6,9 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.hardware.network import Network
 from penstock.plan.placement.feasibility import check_machines, check_placeable
 from penstock.plan.placement.problem import PlacementProblem
-from penstock.simulate.network import Network
 from penstock.simulate.workload import Workload
 
 

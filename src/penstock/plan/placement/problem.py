@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.simulate.network import Network
+from penstock.hardware.network import Network
 from penstock.simulate.workload import Workload
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import SPLITS, EdgeSet, Graph
+from penstock.graph.data import SPLITS, EdgeSet
+from penstock.graph.graph import Graph
 from penstock.graph.hashing import key_of, mix
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit

@@ -8,7 +8,8 @@ from typing import Literal
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import EdgeSet, Graph
+from penstock.graph.data import EdgeSet
+from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph, check_order
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit

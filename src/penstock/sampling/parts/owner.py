@@ -9,7 +9,8 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
-from penstock.graph.graph import EdgeSet, Graph
+from penstock.graph.data import EdgeSet
+from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
-from penstock.graph.graph import EdgeSet
+from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition
 from penstock.sampling.parts.answers import place_lists

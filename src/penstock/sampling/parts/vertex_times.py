@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import EdgeSet
+from penstock.graph.data import EdgeSet
 from penstock.sampling.lists import DrawnNeighbours, Lists, ListSource, Readers
 from penstock.sampling.neighbours import ALL
 from penstock.sampling.temporal import Clock

@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.hashing import key_of, unit_draws
-from penstock.simulate.network import Network
+from penstock.hardware.network import Network
 
 _GBPS = 1e9 / 8
 PLACES = ("switch", "leaf", "pod", "fabric")

@@ -1,11 +1,10 @@
-"""How flows share links: a file per policy, and a file per way of sharing that policies choose from.
+"""How flows share links: one file for each policy, which chooses a way of sharing from `simulate/sharing`.
 
-`POLICIES` is the table of contents. Ways of sharing: `proportional` (by weight), `priority` (strict by rank, max-min
-inside by `filling`), `queues` (one flow after the other); `families` tells them apart. A new policy is a file and a
-line here.
+`POLICIES` is the table of contents. A new policy is one file and one line here (docs/simulate.md).
 """
 
 from penstock.errors import PenstockError, nearest
+from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
 from penstock.simulate.rates.bytescheduler import BYTESCHEDULER
 from penstock.simulate.rates.critical_path import CRITICAL_PATH
 from penstock.simulate.rates.ep_over_dp import EP_OVER_DP
@@ -17,7 +16,6 @@ from penstock.simulate.rates.maxmin import MAXMIN
 from penstock.simulate.rates.mrtf import MRTF
 from penstock.simulate.rates.oes import OES
 from penstock.simulate.rates.omcoflow import OMCOFLOW
-from penstock.simulate.rates.policy import Case, RatePolicy, terms_of
 from penstock.simulate.rates.slack import SLACK
 from penstock.simulate.rates.type_first import DP_FIRST, EP_FIRST, PP_FIRST
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from penstock.simulate.rates.families import PRIORITY
-from penstock.simulate.rates.policy import Case, RatePolicy, terms_of
+from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
+from penstock.simulate.sharing.families import PRIORITY
 from penstock.simulate.state import Terms
 
 

@@ -9,8 +9,8 @@ on the longest chain. Measured on the papers100M setting: tails without contenti
 import numpy as np
 
 from penstock.simulate.levels import durations_alone, tails
-from penstock.simulate.rates.families import PRIORITY
-from penstock.simulate.rates.policy import Case, RatePolicy, terms_of
+from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
+from penstock.simulate.sharing.families import PRIORITY
 from penstock.simulate.state import Terms
 
 RANKS_PER_ITERATION = 16

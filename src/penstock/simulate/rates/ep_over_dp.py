@@ -4,9 +4,9 @@ The source gives all-to-alls precedence over gradient reductions, and only where
 what passes between stages it says nothing, so this shares with the reductions.
 """
 
-from penstock.simulate.rates.families import PRIORITY
+from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
 from penstock.simulate.rates.kinds import rank_by_kind
-from penstock.simulate.rates.policy import Case, RatePolicy, terms_of
+from penstock.simulate.sharing.families import PRIORITY
 from penstock.simulate.state import Terms
 
 

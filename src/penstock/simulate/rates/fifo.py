@@ -4,7 +4,7 @@ The source says only that DistDGL sends from FIFO queues. One order for the whol
 the same instant are ordered by iteration, then by number.
 """
 
-from penstock.simulate.rates.families import BY_ARRIVAL
-from penstock.simulate.rates.policy import RatePolicy, terms_of
+from penstock.simulate.rate_policy import RatePolicy, terms_of
+from penstock.simulate.sharing.families import BY_ARRIVAL
 
 FIFO = RatePolicy("fifo", BY_ARRIVAL, terms_of)

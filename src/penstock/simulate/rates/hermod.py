@@ -12,9 +12,9 @@ microbatch of the next step does, and agrees with all of its cases.
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.simulate.rates.families import PRIORITY
+from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
 from penstock.simulate.rates.kinds import TYPES, rank_by_kind
-from penstock.simulate.rates.policy import Case, RatePolicy, terms_of
+from penstock.simulate.sharing.families import PRIORITY
 from penstock.simulate.state import Terms
 
 _FIRST, _SECOND, _LAST = range(3)

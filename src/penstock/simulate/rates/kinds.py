@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.simulate.rates.policy import Case
+from penstock.simulate.rate_policy import Case
 
 EP, PP, DP, OTHER = "ep", "pp", "dp", "other"
 TYPES = {

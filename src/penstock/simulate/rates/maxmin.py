@@ -3,7 +3,7 @@
 What long-lived TCP flows of one round-trip time come near to.
 """
 
-from penstock.simulate.rates.families import PRIORITY
-from penstock.simulate.rates.policy import RatePolicy, terms_of
+from penstock.simulate.rate_policy import RatePolicy, terms_of
+from penstock.simulate.sharing.families import PRIORITY
 
 MAXMIN = RatePolicy("maxmin", PRIORITY, terms_of)

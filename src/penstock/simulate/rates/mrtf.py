@@ -4,7 +4,7 @@ Remaining time is bytes left over the path's rate when nothing else flows; the s
 at whenever something starts or ends, and a flow in service may be put back.
 """
 
-from penstock.simulate.rates.families import BY_TIME_LEFT
-from penstock.simulate.rates.policy import RatePolicy, terms_of
+from penstock.simulate.rate_policy import RatePolicy, terms_of
+from penstock.simulate.sharing.families import BY_TIME_LEFT
 
 MRTF = RatePolicy("mrtf", BY_TIME_LEFT, terms_of)

@@ -5,7 +5,7 @@ steps; rates change only when something starts or ends, so continuous time is ex
 once, its text only those that wait for nothing: we follow the text.
 """
 
-from penstock.simulate.rates.families import PROPORTIONAL
-from penstock.simulate.rates.policy import RatePolicy, terms_of
+from penstock.simulate.rate_policy import RatePolicy, terms_of
+from penstock.simulate.sharing.families import PROPORTIONAL
 
 OES = RatePolicy("oes", PROPORTIONAL, terms_of)

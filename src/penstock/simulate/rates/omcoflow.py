@@ -10,8 +10,8 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.simulate.rates.families import PROPORTIONAL
-from penstock.simulate.rates.policy import Case, RatePolicy
+from penstock.simulate.rate_policy import Case, RatePolicy
+from penstock.simulate.sharing.families import PROPORTIONAL
 from penstock.simulate.state import Terms
 
 

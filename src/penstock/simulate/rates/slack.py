@@ -13,9 +13,9 @@ from penstock.graph.arrays import Array
 from penstock.simulate.execution import Executor
 from penstock.simulate.levels import durations_alone, tails
 from penstock.simulate.pace import step_seconds
-from penstock.simulate.rates.families import PRIORITY
+from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
 from penstock.simulate.rates.hermod import model_ranks
-from penstock.simulate.rates.policy import Case, RatePolicy, terms_of
+from penstock.simulate.sharing.families import PRIORITY
 from penstock.simulate.state import Terms
 
 _ROUNDS = 4

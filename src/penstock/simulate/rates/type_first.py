@@ -1,8 +1,8 @@
 """`dp-first`, `pp-first` and `ep-first`: one type of coflow before all others, which share as equals."""
 
-from penstock.simulate.rates.families import PRIORITY
+from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
 from penstock.simulate.rates.kinds import DP, EP, PP, rank_by_type
-from penstock.simulate.rates.policy import Case, RatePolicy, terms_of
+from penstock.simulate.sharing.families import PRIORITY
 from penstock.simulate.state import Terms
 
 

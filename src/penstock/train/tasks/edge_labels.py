@@ -6,7 +6,8 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import SPLITS, Graph
+from penstock.graph.data import SPLITS
+from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.links import find_reverse, split_positions
 from penstock.sampling.links.reverse import Reverse

@@ -8,7 +8,8 @@ from torch.nn import functional
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.graph.graph import SPLITS, Graph
+from penstock.graph.data import SPLITS
+from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.scorers import build_scorer
 from penstock.pipeline.loader import Batch

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.cluster.document import ClusterDocument
 from penstock.cluster.launch.environment.agent import key_of
 from penstock.cluster.launch.environment.agents import AgentRegistry
 from penstock.cluster.launch.environment.secret import agent_name
@@ -16,6 +15,7 @@ from penstock.cluster.launch.launcher import Handle
 from penstock.cluster.launch.local import log_folder, started_here
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import ClusterDocument
 from penstock.wire import Message, PeerLost, PendingCall
 
 _LOST = -signal.SIGKILL

@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.cluster.document import LOOPBACK
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import LOOPBACK
 
 _REPEATED = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 _FIRST_HOST = re.compile(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?")

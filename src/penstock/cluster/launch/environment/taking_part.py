@@ -2,12 +2,12 @@
 
 import atexit
 
-from penstock.cluster.document import LOOPBACK, ClusterDocument
 from penstock.cluster.launch.environment.agent import Agent
 from penstock.cluster.launch.environment.agents import AgentRegistry
 from penstock.cluster.launch.environment.place import Place, read_place
 from penstock.cluster.launch.environment.secret import read_secret
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import LOOPBACK, ClusterDocument
 
 _open: dict[Place, AgentRegistry] = {}
 """The gathering of this process, if it is its job's first: the environment is the whole process's."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock.cluster.document import ClusterDocument, RayOptions
 from penstock.cluster.launch.ray.keeper import TaskKeeper
 from penstock.cluster.launch.ray.nodes import MACHINE, Node
 from penstock.cluster.launch.ray.shares import Share
 from penstock.cluster.launch.ray.time_limit import TimeLimit, time_limit
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import ClusterDocument, RayOptions
 
 ADDRESS = "RAY_ADDRESS"
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from penstock.cluster.document import ClusterDocument
 from penstock.cluster.launch.local import log_folder
 from penstock.cluster.launch.ray.cluster import Keeper, RayCluster, connect
 from penstock.cluster.launch.ray.nodes import Seating
 from penstock.cluster.launch.ray.shares import share_of
 from penstock.cluster.launch.ray.task import RayTask
 from penstock.cluster.setup import Setup
+from penstock.hardware.cluster import ClusterDocument
 
 
 class RayLauncher:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.cluster.document import LOOPBACK, Machine
 from penstock.errors import PenstockError
+from penstock.hardware.cluster import LOOPBACK, Machine
 
 MACHINE = "machine:"
 """A node that was started with the resource machine:NAME is that machine."""

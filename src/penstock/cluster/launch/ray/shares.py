@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from penstock.cluster.document import Machine
 from penstock.cluster.layout import Layout, TaskSpec
+from penstock.hardware.cluster import Machine
 
 _COMPUTING = ("worker", "sampler")
 _FINEST = 10_000

@@ -10,7 +10,8 @@ from penstock.graph.convert.ogb.links import held_out_pairs, is_knowledge_graph,
 from penstock.graph.convert.ogb.raw import RawGraph
 from penstock.graph.convert.ogb.splits import Links, read_splits
 from penstock.graph.convert.ogb.text import read_text, read_typed_text
-from penstock.graph.graph import EdgeSet, Graph, NodeSet
+from penstock.graph.data import EdgeSet, NodeSet
+from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 
 # The file that tells a layout from the others.

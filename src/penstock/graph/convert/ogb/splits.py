@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import vertex_numbers
 from penstock.graph.convert.ogb.saved import load_saved
 from penstock.graph.convert.ogb.tables import read_numbers
-from penstock.graph.convert.tensors import to_array
+from penstock.graph.tensors import to_array
 
 # OGB's name, Penstock's name.
 NAMES = {"train": "train", "valid": "val", "test": "test"}

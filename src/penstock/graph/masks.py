@@ -4,7 +4,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import SPLITS
+from penstock.graph.data import SPLITS
 
 _SUFFIX = "_mask"
 

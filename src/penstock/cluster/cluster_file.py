@@ -1,18 +1,44 @@
-"""Machines that nobody wrote down: the nodes of a Ray cluster, or of the job that this process is part of."""
+"""Reading a cluster file, and finding the machines that it leaves to Ray or to the job's environment."""
 
 import math
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from penstock.cluster.document import Machine, RayOptions
 from penstock.cluster.launch.environment.place import Place, read_place
 from penstock.cluster.launch.ray.cluster import join
 from penstock.cluster.launch.ray.nodes import Node
 from penstock.errors import PenstockError
-from penstock.graph.documents import first_problem
+from penstock.graph.documents import first_problem, read_yaml
+from penstock.hardware.cluster import ClusterDocument, Machine, RayOptions
+
+DISCOVERED = ("ray", "environment")
+"""What may be asked for the machines, instead of a list of them."""
+_SHORT = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
+
+
+def read_cluster(text: str) -> ClusterDocument:
+    """The cluster in a file; `MxW`: M machines with W workers each, all of them this host; `ray` or `environment`."""
+    short = _SHORT.fullmatch(text)
+    if short and not Path(text).exists():
+        machines, workers = map(int, short.groups())
+        return ClusterDocument(machines=[Machine(name=f"m{i}", workers=workers) for i in range(machines)])
+    if text in DISCOVERED and not Path(text).is_file():
+        fields: dict[Any, Any] = {"machines": text}
+    else:
+        fields = read_yaml(Path(text), "a cluster file, or say 2x2 for two machines of two workers here")
+    if fields.get("machines") in DISCOVERED:
+        fields = with_machines(fields)
+    try:
+        cluster = ClusterDocument.model_validate(fields)
+    except ValidationError as error:
+        raise PenstockError(f"{text}: {first_problem(error)}.", code="invalid-document") from None
+    if cluster.partition is not None and not Path(cluster.partition).is_absolute():
+        cluster.partition = str((Path(text).parent / cluster.partition).resolve())
+    return cluster
 
 
 def with_machines(fields: dict[Any, Any]) -> dict[Any, Any]:

@@ -2,11 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.simulate.network import Network, racks
+from penstock.hardware.cluster import ClusterDocument, Machine
+from penstock.hardware.network import Network, racks
+
+_BYTES = 1e9 / 8
+"""In a gigabit."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +59,41 @@ class Machines:
             (*self.speeds, self.speeds[number]),
             self.oversubscription,
         )
+
+
+def machines_of(cluster: ClusterDocument, measured_rate: float) -> Machines:
+    """What a cluster file says; a link of which it says nothing is as fast as the profile's were (bytes/s)."""
+    return Machines(
+        names=tuple(machine.name for machine in cluster.machines),
+        capacities={
+            "cores": tuple(inf if machine.cores is None else machine.cores for machine in cluster.machines),
+            "memory_gb": tuple(inf if each.memory_gb is None else each.memory_gb for each in cluster.machines),
+            "gpus": tuple(float(machine.gpus) for machine in cluster.machines),
+        },
+        rates=tuple(_rate(machine, measured_rate) for machine in cluster.machines),
+        racks=tuple(_racks(cluster)),
+        speeds=tuple(machine.speed for machine in cluster.machines),
+        oversubscription=cluster.oversubscription,
+    )
+
+
+def _racks(cluster: ClusterDocument) -> list[str]:
+    """The rack of every machine; one for all where none is named."""
+    without = [machine.name for machine in cluster.machines if machine.rack is None]
+    if 0 < len(without) < len(cluster.machines):
+        raise PenstockError(
+            f"Machine {without[0]} is in no rack and others are: give every machine a rack, or none.",
+            code="invalid-document",
+        )
+    return [machine.rack or "" for machine in cluster.machines]
+
+
+def _rate(machine: Machine, measured: float) -> float:
+    if machine.nic_gbps is not None:
+        return machine.nic_gbps * _BYTES
+    if measured <= 0:
+        raise PenstockError(
+            f"Nobody says how fast the link of machine {machine.name} is: give it nic_gbps in the cluster file.",
+            code="option-missing",
+        )
+    return measured

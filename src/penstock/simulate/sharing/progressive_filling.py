@@ -9,7 +9,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.simulate.heaps import NONE
 from penstock.simulate.inner import inner
-from penstock.simulate.rates.groups import set_speed
+from penstock.simulate.sharing.groups import set_speed
 
 FULL = 1e-9  # of a link's capacity: what rounding leaves of a full link
 OPEN = np.iinfo(np.int64).max  # the link is not known to be full

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.graph.arrays import Array
-from penstock.graph.integrity.record import recall, remember, state_of
+from penstock.graph.fact_record import recall, remember, state_of
 
 RECORDED = 1 << 20
 """Bytes of a file from which on facts are remembered: a smaller one is read again as fast as its record."""

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
+from penstock.graph.cache_folder import cache_folder
 from penstock.graph.documents import StrictDocument, read_checked
 
 FORMAT = "penstock-checked"
@@ -104,8 +105,6 @@ def _state(file: Path) -> FileFacts:
 
 def _place(file: Path) -> Path | None:
     """The record of the folder that a file is in; None where there is no cache folder."""
-    from penstock.graph.generate.cache import cache_folder
-
     try:
         folder = str(file.parent.resolve())
         return cache_folder() / "checked" / f"{hashlib.blake2b(os.fsencode(folder), digest_size=16).hexdigest()}.json"

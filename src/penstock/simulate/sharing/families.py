@@ -8,10 +8,10 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.simulate.heaps import NONE, set_leaf
 from penstock.simulate.inner import inner
-from penstock.simulate.rates.groups import clear_group, enter, take_first, touch
-from penstock.simulate.rates.priority import group_of_rank, open_ranks, share_by_rank
-from penstock.simulate.rates.proportional import share_by_weight, shift_load
-from penstock.simulate.rates.queues import join_queue, leave_queue, share_in_order
+from penstock.simulate.sharing.groups import clear_group, enter, take_first, touch
+from penstock.simulate.sharing.priority import group_of_rank, open_ranks, share_by_rank
+from penstock.simulate.sharing.proportional import share_by_weight, shift_load
+from penstock.simulate.sharing.queues import join_queue, leave_queue, share_in_order
 
 PROPORTIONAL, PRIORITY, BY_ARRIVAL, BY_TIME_LEFT = range(4)
 SAME = 1e-12  # relative: ends closer than this are one event

@@ -1,21 +1,15 @@
-"""The cluster file: which machines there are, and how a run is spread over them. The job does not change."""
+"""The cluster document: which machines there are, and how a run is spread over them. The job does not change."""
 
-import re
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from penstock.errors import PenstockError
-from penstock.graph.documents import StrictDocument, first_problem, read_yaml
+from penstock.graph.documents import StrictDocument
 from penstock.wire import WireOptions
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,40}$")]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Addresses that say nothing about where a machine is."""
-DISCOVERED = ("ray", "environment")
-"""What may be asked for the machines, instead of a list of them."""
-_SHORT = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
 
 
 class Machine(StrictDocument):
@@ -114,27 +108,3 @@ class ClusterDocument(StrictDocument):
     def workers(self) -> int:
         """All of them."""
         return sum(machine.workers for machine in self.machines)
-
-
-def read_cluster(text: str) -> ClusterDocument:
-    """The cluster in a file; `MxW`: M machines with W workers each, all of them this host; `ray` or `environment`."""
-    short = _SHORT.fullmatch(text)
-    if short and not Path(text).exists():
-        machines, workers = map(int, short.groups())
-        return ClusterDocument(machines=[Machine(name=f"m{i}", workers=workers) for i in range(machines)])
-    if text in DISCOVERED and not Path(text).is_file():
-        fields: dict[Any, Any] = {"machines": text}
-    else:
-        fields = read_yaml(Path(text), "a cluster file, or say 2x2 for two machines of two workers here")
-    if fields.get("machines") in DISCOVERED:
-        # Discovery knows machines and launchers, which know this document.
-        from penstock.cluster.discovery import with_machines
-
-        fields = with_machines(fields)
-    try:
-        cluster = ClusterDocument.model_validate(fields)
-    except ValidationError as error:
-        raise PenstockError(f"{text}: {first_problem(error)}.", code="invalid-document") from None
-    if cluster.partition is not None and not Path(cluster.partition).is_absolute():
-        cluster.partition = str((Path(text).parent / cluster.partition).resolve())
-    return cluster
