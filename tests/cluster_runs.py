@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import yaml
 
-from penstock.cluster import run
+from penstock.cluster import run as cluster_run
 from penstock.partition import Cut, cut
 from penstock.progress import Progress
 from penstock.train.job import make_job
@@ -68,7 +68,7 @@ class AtEpoch(Progress):
 def recorded_starts(then: Callable = id) -> Iterator[dict]:
     """The handles of all tasks that runs start meanwhile, by name; something may be done to each."""
     handles: dict = {}
-    original = run.make_launcher
+    original = cluster_run.make_launcher
     with patch.object(run, "make_launcher", lambda *given: Starts(original(*given), handles, then)):
         yield handles
 
@@ -96,7 +96,7 @@ def in_parts(graph, parts: int, folder: Path) -> str:
 def run_on(cluster: str, graph: Path, run: Path, progress: Progress | None = None, **fields):
     """A run from its beginning to its end."""
     job = make_job({**JOB, "graph": str(graph), "run": str(run), **fields})
-    return run.start_cluster_run(job, cluster, False, progress or Progress())
+    return cluster_run.start_cluster_run(job, cluster, False, progress or Progress())
 
 
 def disturbed_run(task: str, number: int, cluster: str, graph: Path, run: Path, how: int = signal.SIGKILL, **fields):

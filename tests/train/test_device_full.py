@@ -7,7 +7,7 @@ from penstock.errors import PenstockError
 from penstock.pipeline.flow import StageError
 from penstock.pipeline.host_carrier import HostCarrier
 from penstock.train.device_full import DeviceFull, device_memory
-from penstock.train.inference import Inference
+from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Session
 from training_graphs import community_graph, facts_of, stage_threads, trained
 

@@ -19,13 +19,16 @@ from penstock.progress import SILENT, Progress
 from penstock.train.batch_source import clock_for, layers_of
 from penstock.train.data import choose_task, open_data, prepared, with_empty_relations
 from penstock.train.device_full import STEPS, device_memory
-from penstock.train.inference import Inference, evaluating
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
+from penstock.train.layerwise.engine import evaluating
+from penstock.train.layerwise.host import HostPlan
+from penstock.train.layerwise.inference import Inference
+from penstock.train.layerwise.plan import LayerPlan
+from penstock.train.layerwise.reach import Reach, followed_relations
 from penstock.train.learned_labels import LearnedLabels
 from penstock.train.optimisers import make_optimiser, make_schedule
 from penstock.train.processor import chosen_device
-from penstock.train.reach import Reach, followed_relations
 from penstock.train.run_length import with_epochs
 from penstock.train.tasks import Scores, Task, make_task
 from penstock.train.train_state import TrainState
@@ -103,8 +106,10 @@ class Session:
         followed = followed_relations(self.graph, job.fanouts, hops)
         reach = Reach(self.graph, followed, job.weight, clock_for(job, self.graph))
         target = getattr(self.task, "node_type", None)
-        whole = None if self.device is None else self.device.whole_graph(self.graph, job, self.inputs.scale)
-        return Inference(self.model, self.inputs, reach, job.inference_mb, target, self.folder, whole, self.precision)
+        host = HostPlan(self.model, self.inputs, reach, job.inference_mb, self.folder)
+        whole = None if self.device is None else self.device.whole_graph(host, self.graph, job, self.inputs.scale)
+        plan: LayerPlan = host if whole is None else whole
+        return Inference(self.model, self.inputs, self.graph, plan, target, self.precision)
 
     def evaluate(self, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Metrics on some splits, by exact inference; outputs that are NaN are explained by inputs that are."""

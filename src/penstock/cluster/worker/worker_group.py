@@ -11,14 +11,15 @@ from penstock.cluster.rounds import Round
 from penstock.cluster.worker.batch_norm import shared_batch, summing
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.cluster.worker.groups import CollectiveGroup
-from penstock.cluster.worker.inference import PartedInference
 from penstock.cluster.worker.inputs import PartedInputs
+from penstock.cluster.worker.layerwise import PartedPlan
 from penstock.cluster.worker.split import SeedSplit
 from penstock.cluster.worker.wire_collective import WireCollective
 from penstock.errors import PenstockError
 from penstock.nn.norm import SharedBatch, normalising
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Session
 from penstock.train.train_state import TrainState
 from penstock.train.worker_group import RegroupError
@@ -78,10 +79,12 @@ class ClusterWorkerGroup:
         """Whether any worker had been asked to stop when the last step was agreed on."""
         return self._stopping
 
-    def inference(self, session: Session) -> PartedInference:
+    def inference(self, session: Session) -> Inference:
         """Exact outputs, each worker computing some vertices."""
         self._evaluated += 1
-        return PartedInference(session, self._parts, self, f"{self.generation}-{self._evaluated}")
+        plan = PartedPlan(session, self._parts, self, f"{self.generation}-{self._evaluated}")
+        target = getattr(session.task, "node_type", None)
+        return Inference(session.model, session.inputs, session.graph, plan, target, session.precision)
 
     def gather_optimiser(self, session: Session) -> None:
         """Before its state is written."""

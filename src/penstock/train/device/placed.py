@@ -19,6 +19,7 @@ from penstock.store.device.tables import CachedTable, DeviceTable, ResidentTable
 from penstock.train.device.decision import Decision
 from penstock.train.device.whole import DeviceWholeGraph
 from penstock.train.job import Job
+from penstock.train.layerwise.host import HostPlan
 
 
 @dataclass(eq=False)
@@ -85,8 +86,11 @@ class Placed:
             (len(slot.vertices), *table.shape[1:]), dtype=self.decision.working.row_type, device=self.device
         )
 
-    def whole_graph(self, graph: Graph, job: Job, scale: Scale | None) -> DeviceWholeGraph | None:
-        """The graph as one block for exact inference, where the device has room for every vertex's outputs."""
+    def whole_graph(self, host: HostPlan, graph: Graph, job: Job, scale: Scale | None) -> DeviceWholeGraph | None:
+        """The graph as one block for exact inference, where the device has room for every vertex's outputs.
+
+        `host` is how it goes without the device.
+        """
         if (
             not isinstance(self.topology, Topology)
             or self.decision.residence.topology != "device"
@@ -98,7 +102,8 @@ class Placed:
         width = max(job.hidden, self.table.shape[1])
         if len(self.topology.indices) >= 1 << 31 or 6 * 4 * width * graph.num_nodes > free // 2:
             return None
-        return DeviceWholeGraph(self.topology, self.table, self.decision.in_place, scale)
+        ((name, table),) = self.tables.items()
+        return DeviceWholeGraph(host, name, self.topology, table, self.decision.in_place, scale)
 
     def facts(self) -> dict[str, Any]:
         """What a result says of it."""

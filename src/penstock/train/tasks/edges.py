@@ -17,11 +17,11 @@ from penstock.progress import SILENT, Progress
 from penstock.sampling.key import BatchKey
 from penstock.sampling.links import EdgeBatcher
 from penstock.train.batch_source import BatchSource
-from penstock.train.inference import Inference
 from penstock.train.job import Job
+from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import METRICS, default_metric
 from penstock.train.tasks.edge_labels import LabelledEdges
-from penstock.train.tasks.ends import Rows, Share, all_rows, end_rows, in_parts, mean_of_batch, pair_blocks, sample_ends
+from penstock.train.tasks.ends import Rows, Share, all_rows, end_rows, mean_of_batch, pair_blocks, sample_ends
 from penstock.train.tasks.task import Scores, chosen_metric
 
 _REPORTED = ("accuracy", "macro-f1", "micro-f1")
@@ -78,7 +78,7 @@ class EdgeTask:
                 none = np.empty((0, self.learned.classes), np.float32)
                 return np.concatenate([none, *(each.numpy() for _, _, each in self._classified(rows, some[part]))])
 
-            logits = in_parts(inference, len(some), logits_of)
+            logits = inference.in_parts(len(some), logits_of)
             found[split] = {name: METRICS[name].compute(logits, self._data.labels[some]) for name in names}
         return found
 

@@ -15,7 +15,7 @@ from penstock.pipeline.schedule import Planned
 from penstock.progress import Progress
 from penstock.sampling.links import EdgeBatch, EdgeBatcher, share_of
 from penstock.train.batch_source import BatchSource
-from penstock.train.inference import Inference
+from penstock.train.layerwise.inference import Inference
 
 _BLOCK_BYTES = 64 << 20
 """What a head computes of pairs at a time."""
@@ -57,13 +57,6 @@ def pair_blocks(count: int, width: int) -> Iterator[slice]:
     """All of so many pairs, as many at a time as a head may compute of rows `width` wide."""
     size = max(1, _BLOCK_BYTES // (4 * _ARRAYS * width))
     return (slice(start, stop) for start, stop in ranges(count, size))
-
-
-def in_parts(inference: Inference, count: int, compute: Callable[[slice], Array]) -> Array:
-    """What `compute` gives for all of `count` pairs, a row each: workers that train together compute some each."""
-    shared: Any = getattr(inference, "in_parts", None)
-    found: Array = compute(slice(0, count)) if shared is None else shared(count, compute)
-    return found
 
 
 def all_rows(graph: Graph, kind: EdgeType, inference: Inference, progress: Progress) -> tuple[Any, Any]:

@@ -18,12 +18,12 @@ from penstock.progress import SILENT, Progress
 from penstock.sampling.key import BatchKey
 from penstock.sampling.links import EdgeBatcher, NegativePolicy, Reverse, known_edges, negatives_named, ranks
 from penstock.train.batch_source import BatchSource
-from penstock.train.inference import Inference
 from penstock.train.job import Job
+from penstock.train.layerwise.inference import Inference
 from penstock.train.learned_labels import LearnedLabels
 from penstock.train.link_options import LinkOptions
 from penstock.train.metrics import default_metric, metric_named
-from penstock.train.tasks.ends import Rows, Share, all_rows, end_rows, in_parts, mean_of_batch, pair_blocks, sample_ends
+from penstock.train.tasks.ends import Rows, Share, all_rows, end_rows, mean_of_batch, pair_blocks, sample_ends
 from penstock.train.tasks.task import Scores, chosen_metric
 
 _REPORTED = ("mrr", "hits@1", "hits@10", "hits@50")
@@ -124,13 +124,13 @@ class LinkTask:
     ) -> dict[str, float]:
         against: Any = self._options.rank_against or "all"
         scorer = self._scorer(sources, destinations)
-        found = in_parts(inference, len(pairs), lambda some: ranks(scorer, pairs[some], self._known, against))
+        found = inference.in_parts(len(pairs), lambda some: ranks(scorer, pairs[some], self._known, against))
         scores = {name: metric_named(name).compute(found, None) for name in _REPORTED}
         if self.metric.takes == "ranks":
             return {self.metric.name: self.metric.compute(found, None), **scores}
         false = self._false(pairs) if false is None else np.asarray(false)
         both = np.concatenate([pairs, false])
-        outputs = in_parts(inference, len(both), lambda some: self._of_pairs(sources, destinations, both[some]))
+        outputs = inference.in_parts(len(both), lambda some: self._of_pairs(sources, destinations, both[some]))
         labels = np.repeat([1, 0], [len(pairs), len(false)])
         return {self.metric.name: self.metric.compute(outputs, labels), **scores}
 

@@ -10,9 +10,9 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.train.batch_source import BatchSource
-from penstock.train.inference import Inference
 from penstock.train.job import Job
 from penstock.train.labels import Labelled
+from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import METRICS, Metric, default_metric
 from penstock.train.tasks.task import Scores, chosen_metric
 

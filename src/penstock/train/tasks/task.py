@@ -10,7 +10,7 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.train.data_options import Task as TaskName
-from penstock.train.inference import Inference
+from penstock.train.layerwise.inference import Inference
 from penstock.train.learned_labels import LearnedLabels
 from penstock.train.metrics import Metric, metric_named
 

@@ -1,7 +1,8 @@
-"""The outputs of one layer of exact inference, in memory or in a file."""
+"""The outputs of one layer, which the next one reads: in memory or in a file."""
 
 import tempfile
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -10,26 +11,37 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.store.files import take_blocks
 from penstock.store.rows import gather_rows
-from penstock.train.chunks import Chunk
+from penstock.train.layerwise.chunks import Chunk
 
 
-class Level:
-    """The outputs of one layer for some rows of every type; kept in a file in `folder` when they are large."""
+class Level(Protocol):
+    """The outputs of one layer: its engine writes them, the next layer's reads them."""
 
-    def __init__(self, rows: dict[str, Array], in_memory: int, folder: Path) -> None:
+    def write(self, chunk: Chunk, out: torch.Tensor) -> None:
+        """Take the outputs of a chunk."""
+
+    def fetch(self, node_type: str, ids: Array) -> torch.Tensor:
+        """The outputs of some vertices, all of which have been computed, on the device that computes."""
+
+
+class HostLevel:
+    """The outputs of some rows of every type in the host's memory, or in a file in `folder` when they are large."""
+
+    def __init__(self, rows: dict[str, Array], in_memory: int, folder: Path, device: torch.device) -> None:
         self.rows, self.values, self._in_memory, self._folder = rows, dict[str, Array](), in_memory, folder
+        self._device = device
 
     def write(self, chunk: Chunk, out: torch.Tensor) -> None:
         """Take the outputs of a chunk."""
         if chunk.node_type not in self.values:
             self.values[chunk.node_type] = self._room((len(self.rows[chunk.node_type]), out.shape[1]))
-        self.values[chunk.node_type][chunk.start : chunk.start + len(out)] = out.float().cpu().numpy()
+        self.values[chunk.node_type][chunk.start : chunk.start + len(out)] = out.detach().float().cpu().numpy()
 
     def fetch(self, node_type: str, ids: Array) -> torch.Tensor:
-        """The outputs of some vertices, all of which have been computed."""
+        """The outputs of some vertices."""
         rows = self.rows[node_type]
         places = ids if len(rows) and rows[-1] == len(rows) - 1 else np.searchsorted(rows, ids)
-        return torch.from_numpy(gather_rows(self.values[node_type], places))
+        return torch.from_numpy(gather_rows(self.values[node_type], places)).to(self._device)
 
     def _room(self, shape: tuple[int, int]) -> Array:
         size = shape[0] * shape[1] * 4

@@ -1,7 +1,7 @@
 """Vertices cut into chunks whose inputs fit a room."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,43 @@ class Chunk(NamedTuple):
     node_type: str
     rows: Array
     start: int
+
+
+class Sampled(NamedTuple):
+    """A chunk with its vertices' whole lists: blocks, outermost first, and the vertices they read, by type."""
+
+    chunk: Chunk
+    blocks: list[Any]
+    inputs: dict[str, Array]
+
+    @property
+    def num_inputs(self) -> int:
+        """Vertices that are read."""
+        return sum(map(len, self.inputs.values()))
+
+
+class GrowingChunks:
+    """Chunks of as many vertices as fit a room, or of one, where what they read is known once it is sampled.
+
+    Chunks of `size` vertices at first double while they take half the room or less, and are halved when they take more.
+    """
+
+    def __init__(self, size: int, room: int, load: Callable[[Sampled], int]) -> None:
+        self._size, self._room, self._load = size, room, load
+
+    def over(self, whole: Chunk, sample: Callable[[Chunk], Sampled]) -> Iterator[Sampled]:
+        """All vertices of a chunk, in smaller ones."""
+        start = 0
+        while start < len(whole.rows):
+            sampled = sample(Chunk(whole.node_type, whole.rows[start : start + self._size], whole.start + start))
+            count, load = len(sampled.chunk.rows), self._load(sampled)
+            if load > self._room and count > 1:
+                self._size = count // 2
+                continue
+            yield sampled
+            start += count
+            if 2 * load <= self._room:
+                self._size *= 2
 
 
 def cut_into_chunks(graph: Graph, rows: dict[str, Array], room: int, most_edges: int) -> Iterator[Chunk]:

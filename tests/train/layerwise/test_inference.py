@@ -10,10 +10,9 @@ import torch
 from penstock import EdgeSet, Graph, NodeSet, PenstockError
 from penstock.progress import Progress
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
-from penstock.train import inference as inference_module
-from penstock.train import levels as levels_module
 from penstock.train.job import make_job
-from penstock.train.reach import frontiers
+from penstock.train.layerwise import host, levels
+from penstock.train.layerwise.reach import frontiers
 from penstock.train.session import make_session
 from training_graphs import community_graph, lists_of, stage_threads, typed_graph
 
@@ -73,7 +72,7 @@ def test_layers_in_chunks_equal_the_whole_graph(fields, features, monkeypatch):
     session = session_of(community_graph(features=features), **fields)
     expected = full_forward(session, "node")
     torch.testing.assert_close(outputs(session, "node"), expected, rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr(inference_module, "_SHARE", 1 << 13)
+    monkeypatch.setattr(host, "SHARE", 1 << 13)
     session.job.inference_mb = 1
     chunked = Chunks()
     torch.testing.assert_close(outputs(session, "node", progress=chunked), expected, rtol=1e-5, atol=1e-5)
@@ -116,7 +115,7 @@ def test_typed_graphs(fields, monkeypatch):
     session = session_of(typed_graph(), **fields)
     expected = full_forward(session, "paper")
     torch.testing.assert_close(outputs(session, "paper"), expected, rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr(inference_module, "_SHARE", 1 << 13)
+    monkeypatch.setattr(host, "SHARE", 1 << 13)
     session.job.inference_mb = 1
     some = np.array([1, 2, 80, 149])
     torch.testing.assert_close(outputs(session, "paper", some), expected[some], rtol=1e-5, atol=1e-5)
@@ -138,15 +137,15 @@ def test_levels_that_do_not_fit_are_kept_in_files(monkeypatch, tmp_path):
     rooms, taken = [], []
     allocate = os.posix_fallocate
     monkeypatch.setattr(os, "posix_fallocate", lambda *where: (taken.append(where[2]), allocate(*where)))
-    room = levels_module.Level._room
+    room = levels.HostLevel._room
 
     def recorded(self, shape):
         values = room(self, shape)
         rooms.append(isinstance(values.base, np.memmap))
         return values
 
-    monkeypatch.setattr(levels_module.Level, "_room", recorded)
-    inference._budget, inference._folder = 1000, tmp_path
+    monkeypatch.setattr(levels.HostLevel, "_room", recorded)
+    inference.plan.budget, inference.plan.folder = 1000, tmp_path
     found = inference.outputs({"node": np.arange(200)})["node"]
     assert rooms == [True, True]
     assert taken == [200 * 16 * 4, 200 * 4 * 4]
@@ -184,17 +183,17 @@ class Loads(Progress):
 def run_in_room(session, room, monkeypatch):
     """(pieces, outputs) of all vertices with working memory for so many rows and edges; no piece has more."""
     inference = session.inference()
-    inference._budget = room * inference_module._SHARE * 4 * inference._width(0)
+    inference.plan.budget = room * host.SHARE * 4 * inference.plan.width(0)
     held = []
-    read = inference._read
+    read = inference.engine.read
 
-    def recorded(sampled, fetch):
-        for chunk, batch, x in read(sampled, fetch):
-            load = sum(map(len, batch.inputs.values())) + max(block.num_edges for block in batch.blocks)
-            held.append((len(chunk.rows), load))
-            yield chunk, batch, x
+    def recorded(chunks, source):
+        for sampled, x in read(chunks, source):
+            load = sum(map(len, sampled.inputs.values())) + max(block.num_edges for block in sampled.blocks)
+            held.append((len(sampled.chunk.rows), load))
+            yield sampled, x
 
-    monkeypatch.setattr(inference, "_read", recorded)
+    monkeypatch.setattr(inference.engine, "read", recorded)
     progress = Loads()
     found = inference.outputs({"node": np.arange(session.graph.num_nodes)}, progress)["node"]
     assert [size for size, _ in held] == progress.sizes
@@ -284,7 +283,7 @@ def test_relations_that_training_does_not_follow_are_not_read(model, monkeypatch
         x = {name: session.inputs.pull(name, ids) for name, ids in batch.vertices.items()}
         expected = session.model(batch.blocks, x)["paper"]
     torch.testing.assert_close(outputs(session, "paper"), expected, rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr(inference_module, "_SHARE", 1 << 13)
+    monkeypatch.setattr(host, "SHARE", 1 << 13)
     session.job.inference_mb = 1
     torch.testing.assert_close(outputs(session, "paper"), expected, rtol=1e-5, atol=1e-5)
 
@@ -347,7 +346,7 @@ def test_a_full_disk_is_a_sentence(monkeypatch, tmp_path):
     session = session_of(community_graph())
     session.folder = tmp_path
     inference = session.inference()
-    inference._budget = 1000
+    inference.plan.budget = 1000
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(PenstockError, match=rf"in a file in {tmp_path} \(No space left on device\): free space, or"):
         inference.outputs({"node": np.arange(200)})

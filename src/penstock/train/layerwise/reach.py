@@ -13,7 +13,7 @@ from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.typed import Relation, edge_type_named
-from penstock.train.chunks import Chunk
+from penstock.train.layerwise.chunks import Chunk, Sampled
 
 _ANY = BatchKey(0, 0, 0)
 """Whole neighbourhoods are not drawn: any key names them."""
@@ -37,8 +37,17 @@ class Reach:
         # Models that read no neighbours may have more layers than there are hops.
         return self.hops[min(layers - 1 - number, len(self.hops) - 1)]
 
-    def sampler(self, hops: Sequence[list[EdgeType]]) -> Callable[[Chunk], Any]:
+    def sampler(self, hops: Sequence[list[EdgeType]]) -> Callable[[Chunk], Sampled]:
         """Samples all neighbours of a chunk, over some hops."""
+        sample = self._sampler(hops)
+
+        def sampled(chunk: Chunk) -> Sampled:
+            batch = sample(chunk)
+            return Sampled(chunk, batch.blocks, batch.inputs)
+
+        return sampled
+
+    def _sampler(self, hops: Sequence[list[EdgeType]]) -> Callable[[Chunk], Any]:
         if not self.graph.is_homogeneous:
             fanouts: list[Mapping[Relation, int]] = [dict.fromkeys(kinds, ALL) for kinds in hops]
             typed = TypedNeighbourSampler(self.graph, fanouts, weight=self.weight, totals=True)

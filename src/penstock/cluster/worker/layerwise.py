@@ -1,0 +1,215 @@
+"""Exact outputs of a model over a cut graph: every worker computes vertices of its own parts, layer after layer.
+
+Outputs of a layer are kept at their vertices' owners, where the next layer reads them. Between two layers the workers
+wait for each other.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from penstock.cluster.worker.cut_graph import Parts
+from penstock.cluster.worker.inputs import PartedInputs
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.schema import EdgeType
+from penstock.sampling import ALL, BatchKey
+from penstock.sampling.parts import parted_sampler
+from penstock.store.parts import PartedStore
+from penstock.train.batch_source import clock_for, layers_of
+from penstock.train.layerwise.chunks import Chunk, GrowingChunks, Sampled
+from penstock.train.layerwise.host import SHARE
+from penstock.train.layerwise.levels import Level
+from penstock.train.layerwise.reach import followed_relations
+from penstock.train.session import Session
+from penstock.train.worker_group import RegroupError
+
+_FIRST = 256
+"""Vertices of the first chunk; later ones are as large as the working memory allows."""
+_ANY = BatchKey(0, 0, 0)
+
+
+class Round(Protocol):
+    """The workers that compute together."""
+
+    rank: int
+    world: int
+
+    def barrier(self, name: str) -> None:
+        """Wait until all workers have come to a place."""
+
+    def holds(self) -> bool:
+        """Whether all workers are still there, and all that they share is as it was."""
+
+
+class PartedPlan:
+    """This worker's share of its machine's parts. Vertices are wanted by original number, and computed by new one."""
+
+    def __init__(self, session: Session, parts: Parts, workers: Round, name: str) -> None:
+        """`name` tells the fields of this inference from those of others."""
+        self._session, self._parts, self._workers, self._name = session, parts, workers, name
+        self._inputs, self._graph, self._job = session.inputs, session.graph, session.job
+        self.first, self._budget = session.inputs.pull, (session.job.inference_mb << 20) // SHARE
+        self._clock = clock_for(session.job, session.graph)
+        self._followed = followed_relations(session.graph, session.job.fanouts, layers_of(session.job))
+        self._shared, self._hops, self._types = 0, list[list[EdgeType]](), list[list[str]]()
+
+    @property
+    def by_layers(self) -> bool:
+        """As on one machine: with times, no vertex has one value that all its readers could share."""
+        return self._clock is None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """A task that was started again has lost what others read of it: then the round is over, and all done anew."""
+        try:
+            yield
+        except PenstockError as error:
+            if self._workers.holds():
+                raise
+            raise RegroupError(str(error)) from error
+
+    def start(self, wanted: dict[str, Array], computed: int, layers: int) -> int:
+        """If the weights were restored, the owners' embeddings are too before anybody reads them."""
+        assert isinstance(self._inputs, PartedInputs)
+        if self._inputs.tables:
+            self._inputs.settle()
+            self._workers.barrier(f"settled-{self._name}")
+        followed = [self._followed[min(place, len(self._followed) - 1)] for place in range(layers)]
+        self._hops = followed[::-1][:computed]
+        self._types = self._needed_types(list(wanted))
+        return sum(last - first for types in self._types for name in types for first, last in self._ranges(name))
+
+    def chunks(self, number: int) -> Iterator[Sampled]:
+        """Ranges of this worker's vertices, as many at a time as the working memory holds."""
+        sample = self._sampler([self._hops[number]])
+        for name in self._types[number]:
+            for first, last in self._ranges(name):
+                yield from self._grower().over(Chunk(name, np.arange(first, last), first), sample)
+
+    def level(self, number: int) -> Level:
+        """At the owners of the vertices."""
+        return PartedLevel(self._parts.store, f"level-{self._name}-{number}", self._inputs.device)
+
+    def finish_layer(self, number: int) -> None:
+        """The next layer reads what others write."""
+        self._workers.barrier(f"level-{self._name}-{number}")
+
+    def finish(self) -> None:
+        """Nobody drops what another still reads."""
+        self._workers.barrier(f"read-{self._name}")
+        if self._workers.rank == 0:
+            for name in self._graph.nodes:
+                for number in range(len(self._hops)):
+                    self._parts.store.drop(f"{name}/level-{self._name}-{number}")
+
+    def ids(self, node_type: str, rows: Array) -> Array:
+        """New numbers."""
+        return self._parts.partition.new_ids(rows, node_type)
+
+    def neighbourhoods(self, node_type: str, rows: Array) -> Iterator[Sampled]:
+        """Of this worker's share of the wanted vertices; times of seeds go by original number."""
+        times = None if self._clock is None else self._clock[1][rows]
+        whole = Chunk(node_type, self.ids(node_type, rows), 0)
+        return self._grower(_FIRST if times is None else 1).over(whole, self._sampler(self._followed, times))
+
+    def joined(self, count: int, compute: Callable[[slice], list[torch.Tensor]]) -> torch.Tensor:
+        """Rows are exchanged as float32; a worker without any gives none, as wide as the task has them."""
+
+        def own(some: slice) -> Array:
+            found = [rows.float().cpu().numpy() for rows in compute(some)]
+            return np.concatenate(found) if found else np.empty((0, self._session.task.out), np.float32)
+
+        return torch.from_numpy(self.in_parts(count, own)).to(self._inputs.device)
+
+    def in_parts(self, count: int, compute: Callable[[slice], Array]) -> Array:
+        """What `compute` gives for a range of `count` items, one row each: every worker computes some, and has all."""
+        self._shared += 1
+        name, rank, world = f"{self._name}-{self._shared}", self._workers.rank, self._workers.world
+        with self.running():
+            bounds = [count * each // world for each in range(world + 1)]
+            own = compute(slice(bounds[rank], bounds[rank + 1]))
+            if world == 1:
+                return own
+            exchange = self._parts.exchange
+            exchange.keep(name, own)
+            self._workers.barrier(f"kept-{name}")
+            found = exchange.joined(name, np.diff(bounds).tolist())
+            self._workers.barrier(f"had-{name}")
+            exchange.forget(name)
+            return found
+
+    def _needed_types(self, wanted: list[str]) -> list[list[str]]:
+        """For every layer that is computed, the node types whose outputs are needed."""
+        needed = [wanted]
+        for kinds in self._hops[:0:-1]:
+            read = {kind[0] for kind in kinds if kind[2] in needed[0]}
+            needed.insert(0, [name for name in self._graph.nodes if name in read or name in needed[0]])
+        return needed[: len(self._hops)]
+
+    def _grower(self, size: int = _FIRST) -> GrowingChunks:
+        width = max(*self._inputs.widths.values(), self._job.hidden)
+
+        def load(sampled: Sampled) -> int:
+            edges: int = sampled.blocks[0].num_edges
+            return 4 * width * sampled.num_inputs + 16 * edges
+
+        return GrowingChunks(size, self._budget, load)
+
+    def _sampler(self, hops: list[list[EdgeType]], times: Array | None = None) -> Callable[[Chunk], Sampled]:
+        """Whole lists, over some hops; `times` are those of a chunk's vertices as seeds."""
+        homogeneous = self._graph.is_homogeneous
+        fanouts: list[Any] = [ALL if homogeneous else dict.fromkeys(hop, ALL) for hop in hops]
+        sampler: Any = parted_sampler(
+            self._parts.partition,
+            fanouts,
+            weight=self._job.weight,
+            totals=True,
+            time=self._job.time,
+            local=self._parts.owned,
+            channels=self._parts.lists,
+            absent=self._parts.absent,
+            vertex_times=self._parts.vertex_times(self._job.time),
+        )
+
+        def sample(chunk: Chunk) -> Sampled:
+            seeds: Any = chunk.rows if homogeneous else {chunk.node_type: chunk.rows}
+            seen = {} if times is None else {"times": times[chunk.start : chunk.start + len(chunk.rows)]}
+            batch = sampler.sample(seeds, _ANY, **seen)
+            return Sampled(chunk, batch.blocks, batch.inputs)
+
+        return sample
+
+    def _ranges(self, name: str) -> Iterator[tuple[int, int]]:
+        """New numbers of this worker's vertices: its share of its machine's parts, or of parts that no worker is at."""
+        layout, book = self._parts.member.setup.layout, self._parts.partition.book
+        workers = layout.of_kind("worker")
+        for part in range(book.parts):
+            near = [task.rank for task in workers if part in task.parts] or [task.rank for task in workers]
+            if self._workers.rank in near:
+                first, last = book.range(part, name)
+                place, count = near.index(self._workers.rank), last - first
+                yield first + count * place // len(near), first + count * (place + 1) // len(near)
+
+
+class PartedLevel:
+    """The outputs of one layer at the owners of their vertices, as a field made for it, by new number."""
+
+    def __init__(self, store: PartedStore, name: str, device: torch.device) -> None:
+        self._store, self._name, self._device = store, name, device
+        self._made: set[str] = set()
+
+    def write(self, chunk: Chunk, out: torch.Tensor) -> None:
+        """Hand the outputs of a chunk to their owners."""
+        field = f"{chunk.node_type}/{self._name}"
+        if field not in self._made:
+            self._store.make(field, out.shape[1])
+            self._made.add(field)
+        self._store.push(field, chunk.rows, out.detach().float().cpu().numpy())
+
+    def fetch(self, node_type: str, ids: Array) -> torch.Tensor:
+        """The outputs of some vertices."""
+        return torch.from_numpy(self._store.pull(f"{node_type}/{self._name}", ids)).to(self._device)

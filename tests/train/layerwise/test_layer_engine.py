@@ -1,0 +1,117 @@
+"""The layer engine driven one layer at a time: what its hook records is enough for a backward pass."""
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
+from penstock.train.job import make_job
+from penstock.train.layerwise import host
+from penstock.train.layerwise.engine import LayerEngine
+from penstock.train.layerwise.reach import frontiers
+from penstock.train.session import make_session
+from training_graphs import community_graph, stage_threads, typed_graph
+
+ANY = BatchKey(0, 0, 0)
+SMALL = {"fanouts": [3, 3], "hidden": 16, "batch_size": 16, "embedding": 8, "dropout": 0.0, "inference_mb": 1}
+
+
+class Tape:
+    """The chunks of every layer, as full-graph training would keep them, and the backward pass through them."""
+
+    def __init__(self, session, rows):
+        self.session, self.plan, self.passes = session, session.inference().plan, []
+        self.plan.start(rows, session.model.num_layers, session.model.num_layers)
+        self.engine = LayerEngine(session.model, torch.device("cpu"), not session.graph.is_homogeneous)
+
+    def forward(self):
+        """All layers; returns the last level."""
+        fetch = self.plan.first
+        for number in range(self.session.model.num_layers):
+            level, kept = self.plan.level(number), []
+            self.engine.run(number, self.plan.chunks(number), fetch, level, kept.append)
+            self.passes.append(kept)
+            fetch = level.fetch
+        return level
+
+    def backward(self, gradients):
+        """Weights' gradients, from those of the last level's rows by type; returns those of the inputs."""
+        for kept in self.passes[::-1]:
+            below = {}
+            for done in kept:
+                done.out.backward(gradients[done.chunk.node_type][done.chunk.rows])
+                for name, ids in done.inputs.items():
+                    if name in done.x:
+                        rows = done.x[name].grad
+                        empty = torch.zeros(self.session.graph.nodes[name].count, rows.shape[1])
+                        below.setdefault(name, empty).index_add_(0, torch.from_numpy(ids), rows)
+            gradients = below
+        return gradients
+
+
+def whole_graph_outputs(session, target):
+    """(inputs by type, the model's outputs) on blocks that hold every edge."""
+    graph, layers = session.graph, session.model.num_layers
+    every = {name: np.arange(nodes.count) for name, nodes in graph.nodes.items()}
+    x = {name: session.inputs.pull(name, ids).requires_grad_() for name, ids in every.items()}
+    if graph.is_homogeneous:
+        batch = NeighbourSampler(graph, [ALL] * layers, totals=True).sample(every[target], ANY)
+        return x, session.model(batch.blocks, x[target][torch.from_numpy(batch.vertices)])
+    typed = TypedNeighbourSampler(graph, [ALL] * layers, totals=True).sample(every, ANY)
+    read = {name: x[name][torch.from_numpy(ids)] for name, ids in typed.vertices.items()}
+    return x, session.model(typed.blocks, read)[target]
+
+
+CASES = [
+    (community_graph, "node", {"model": "sage"}),
+    (community_graph, "node", {"model": "gat", "norm": "layer"}),
+    (community_graph, "node", {"model": "gcn", "fanouts": [2, 2, 2]}),
+    (typed_graph, "paper", {"model": "rgcn"}),
+]
+
+
+@pytest.mark.parametrize(("graph", "target", "fields"), CASES, ids=["sage", "gat", "gcn", "typed"])
+def test_a_backward_pass_through_recorded_chunks_is_that_of_the_whole_graph(graph, target, fields, monkeypatch):
+    monkeypatch.setattr(host, "SHARE", 1 << 13)
+    session = make_session(make_job({**SMALL, **fields}), graph())
+    count = session.graph.nodes[target].count
+    slope = torch.randn(count, session.task.out, generator=torch.Generator().manual_seed(3))
+
+    x, out = whole_graph_outputs(session, target)
+    (out * slope).sum().backward()
+    expected = {name: weight.grad.clone() for name, weight in session.model.named_parameters()}
+    session.model.zero_grad()
+
+    tape = Tape(session, {target: np.arange(count)})
+    level = tape.forward()
+    torch.testing.assert_close(level.fetch(target, np.arange(count)), out.detach(), rtol=1e-5, atol=1e-5)
+    assert len(tape.passes[0]) > 5 and stage_threads() == []
+    inputs = tape.backward({target: slope})
+
+    for name, weight in session.model.named_parameters():
+        torch.testing.assert_close(weight.grad, expected[name], rtol=1e-4, atol=1e-4)
+    for name, rows in x.items():
+        torch.testing.assert_close(inputs[name], rows.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("graph", "target"), [(community_graph, "node"), (typed_graph, "paper")])
+def test_chunks_of_a_layer_hold_every_vertex_once(graph, target, monkeypatch):
+    monkeypatch.setattr(host, "SHARE", 1 << 13)
+    session = make_session(make_job(SMALL | {"model": "sage"}), graph())
+    wanted = {target: np.arange(session.graph.nodes[target].count)}
+    tape = Tape(session, wanted)
+    tape.forward()
+    needed = frontiers(session.graph, wanted, [list(session.graph.edges)] * 2)
+    for kept, expected in zip(tape.passes, needed[1:], strict=True):
+        for name in session.graph.nodes:
+            rows = [row for done in kept if done.chunk.node_type == name for row in done.chunk.rows.tolist()]
+            assert rows == expected[name].tolist()
+        assert all(len(done.out) == len(done.chunk.rows) for done in kept)
+
+
+def test_without_gradients_nothing_is_recorded():
+    session = make_session(make_job(SMALL | {"model": "sage"}), community_graph())
+    tape = Tape(session, {"node": np.arange(200)})
+    with torch.no_grad():
+        tape.forward()
+    assert all(not done.out.requires_grad and not done.x["node"].requires_grad for done in tape.passes[0])
