@@ -69,7 +69,7 @@ def recorded_starts(then: Callable = id) -> Iterator[dict]:
     """The handles of all tasks that runs start meanwhile, by name; something may be done to each."""
     handles: dict = {}
     original = cluster_run.make_launcher
-    with patch.object(run, "make_launcher", lambda *given: Starts(original(*given), handles, then)):
+    with patch.object(cluster_run, "make_launcher", lambda *given: Starts(original(*given), handles, then)):
         yield handles
 
 
