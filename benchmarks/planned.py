@@ -38,7 +38,7 @@ from products_graph import products, show
 
 WAYS: dict[str, tuple[str | None, str | None]] = {
     "distdgl": ("distdgl", "fifo"),
-    "distdgl, fair flows": ("distdgl", "maxmin"),
+    "distdgl, fair flows": ("distdgl", "fair"),
     "etp": ("etp", "oes"),
     "ours": ("search", None),
 }

@@ -47,7 +47,7 @@ def test_a_simulation_is_left_between_two_moments(tmp_path, number):
     machines = "\n".join(f"- {{name: m{k}, nic_gbps: 10}}" for k in range(100))
     job = "{stores: 100, workers: 100, pull_bytes: 4e7, spread: {pull: 1.5}}"
     (tmp_path / "long.yaml").write_text(f"iterations: 500\nmachines:\n{machines}\ngnn: {job}\n")
-    arguments = ["simulate", str(tmp_path / "long.yaml"), "--policy", "maxmin", "--json"]
+    arguments = ["simulate", str(tmp_path / "long.yaml"), "--policy", "fair", "--json"]
     script = STARTS.format(module="penstock.simulate.execution", kernel="open_run", arguments=arguments)
     code, said = interrupted(script, number)
     assert code == 130

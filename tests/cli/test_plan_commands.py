@@ -58,7 +58,8 @@ def test_a_plan_for_machines_and_people(monkeypatch, capsys, files):
     ("words", "said"),
     [
         (["--placement", "serach"], "did you mean 'search'"),
-        (["--flows", "maxmi"], "did you mean 'maxmin'"),
+        (["--flows", "fiar"], "did you mean 'fair'"),
+        (["--flows", "maxmin"], "is called 'fair' now"),
         (["--hidden", "16"], "is the profile of another job: it has hidden 8 where"),
         (["--device", "cuda"], "GPU"),
         (["--profile", "none.json"], "penstock profile JOB"),
@@ -229,7 +230,7 @@ def test_a_plan_on_other_links(monkeypatch, capsys, files):
 
 
 def test_plans_for_every_value_of_a_field(monkeypatch, capsys, files):
-    code, out, err = planned(monkeypatch, capsys, files, "--sweep", "nic_gbps=0.1,10", "--flows", "maxmin", "--json")
+    code, out, err = planned(monkeypatch, capsys, files, "--sweep", "nic_gbps=0.1,10", "--flows", "fair", "--json")
     assert code == 0, err
     found = json.loads(out)
     assert found["fields"] == ["nic_gbps"] and not (files / "plan.json").exists()
@@ -239,7 +240,7 @@ def test_plans_for_every_value_of_a_field(monkeypatch, capsys, files):
 
 
 def test_a_value_that_cannot_be_planned_does_not_hide_the_others(monkeypatch, capsys, files):
-    words = ["--sweep", "samplers=0,16", "--flows", "maxmin", "--chart", files / "sweep.html"]
+    words = ["--sweep", "samplers=0,16", "--flows", "fair", "--chart", files / "sweep.html"]
     code, out, err = planned(monkeypatch, capsys, files, *words, "--json")
     assert code == 0, err
     can, cannot = json.loads(out)["sweep"]
@@ -281,7 +282,7 @@ def test_the_commands_of_the_page_run(monkeypatch, capsys, files):
     assert len(lines) == 8
     for line in lines:
         _, *words = shlex.split(line, comments=True)
-        fewer = ["--steps", "50", "--flows", "maxmin"] if words[0] == "plan" else []
+        fewer = ["--steps", "50", "--flows", "fair"] if words[0] == "plan" else []
         code, _, err = command(monkeypatch, capsys, *words, *fewer)
         assert code == 0, f"{line}\n{err}"
         if (files / "plan.json").exists():

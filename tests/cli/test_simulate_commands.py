@@ -21,9 +21,9 @@ FIELDS = {
 
 
 def test_json_says_what_it_took_and_why(monkeypatch, capsys):
-    found = answer(monkeypatch, capsys, "simulate", EXAMPLES / "exchange.yaml", "--policy", "maxmin")
+    found = answer(monkeypatch, capsys, "simulate", EXAMPLES / "exchange.yaml", "--policy", "fair")
     assert set(found) == FIELDS
-    assert (found["policy"], found["iterations"], found["events"]) == ("maxmin", 6, 36)
+    assert (found["policy"], found["iterations"], found["events"]) == ("fair", 6, 36)
     assert 0 < found["lower_bound_s"] <= found["makespan_s"]
     assert set(found["links"]) == {"near out", "far out", "near in", "far in"}
     # 12.5 MB an iteration at 125 MB/s.
@@ -148,7 +148,8 @@ def test_refusals(monkeypatch, capsys, tmp_path):
         return refusal(monkeypatch, capsys, "simulate", *words)
 
     example = EXAMPLES / "exchange.yaml"
-    assert said(example, "--policy", "maxmim") == "No rate policy is called 'maxmim': did you mean 'maxmin'?"
+    assert said(example, "--policy", "fiar") == "No rate policy is called 'fiar': did you mean 'fair'?"
+    assert said(example, "--policy", "maxmin") == "The rate policy 'maxmin' is called 'fair' now: use that name."
     assert "end its name in .html or .json" in said(example, "--timeline", tmp_path / "chart.svg")
     assert "does not exist: make it" in said(example, "--timeline", tmp_path / "nowhere" / "chart.html")
     assert "does not exist: name a workload file" in said(tmp_path / "none.yaml")

@@ -25,12 +25,12 @@ def compared(parts: int, workers: int, *rates: float, shape: dict | None = None,
 @pytest.fixture(scope="module")
 def unequal():
     run = compared(3, 4, 5e6, 2e7, 4e7, shape={"samplers": 2, "servers": 1, "sample_depth": 3}, cores=9)
-    return run, run.try_all(list(PLACEMENTS), ["maxmin", "fifo"], STEPS, SILENT)
+    return run, run.try_all(list(PLACEMENTS), ["fair", "fifo"], STEPS, SILENT)
 
 
 def test_ours_is_never_behind(unequal) -> None:
     _, trials = unequal
-    for flows in ("maxmin", "fifo"):
+    for flows in ("fair", "fifo"):
         makespan = {trial.placed.policy: trial.placed.makespan for trial in trials if trial.flows == flows}
         assert makespan["search"] <= min(makespan.values()) + 1e-12
 
@@ -64,7 +64,7 @@ def test_no_policy_is_faster_than_its_links() -> None:
     names = ["store-m0", "store-m1"]
     profile = profile_of(2, 4, lists=[[4e6] * 4] * 2, features=(1e6, 1e6))
     run = Comparison(profile, TrainingShape(names), machines_of_rates(1e8, 1e8))
-    for trial in run.try_all(["distdgl"], ["fifo", "maxmin", "iteration-first"], STEPS, SILENT):
+    for trial in run.try_all(["distdgl"], ["fifo", "fair", "iteration-first"], STEPS, SILENT):
         assert trial.iteration_s >= 0.99 * trial.lower_bound_s
 
 
@@ -76,7 +76,7 @@ def test_a_store_answers_one_after_the_other() -> None:
         )
         for workers in (1, 8)
     )
-    (one,), (eight,) = (run.try_all(["spread"], ["maxmin"], STEPS, SILENT) for run in (few, many))
+    (one,), (eight,) = (run.try_all(["spread"], ["fair"], STEPS, SILENT) for run in (few, many))
     assert eight.iteration_s >= 0.4 > one.iteration_s
 
 
@@ -90,7 +90,7 @@ def test_the_bottleneck_is_a_sentence_about_a_task(unequal) -> None:
 
 def test_compute_is_named_where_it_limits() -> None:
     run = compared(2, 2, 1e9, 1e9)
-    (trial,) = run.try_all(["spread"], ["maxmin"], STEPS, SILENT)
+    (trial,) = run.try_all(["spread"], ["fair"], STEPS, SILENT)
     said = bottleneck_of(trial.timeline, [run.machines.names[each] for each in trial.placed.machine_of])
     assert "% of the time on computing" in said
 
@@ -108,7 +108,7 @@ def test_a_faster_link_helps_where_a_link_limits(unequal) -> None:
 def test_a_gpu_brings_nothing_to_who_needs_none() -> None:
     """Whoever chose a poor placement is not told that hardware mends it."""
     run = Comparison(profile_of(2, 2), TrainingShape(["store-m0", "store-m1"]), machines_of_rates(1e6, 1e6, gpus=1))
-    (trial,) = run.try_all(["ifs"], ["maxmin"], STEPS, SILENT)
+    (trial,) = run.try_all(["ifs"], ["fair"], STEPS, SILENT)
     changes = {change.what: change for change in changes_of(run, trial, STEPS, 0, SILENT)}
     assert changes["one more GPU in m0"].gain == 0
 

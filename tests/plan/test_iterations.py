@@ -81,7 +81,7 @@ def test_searches_keep_to_their_simulations() -> None:
     )
     for placement in ("etp", "search"):
         free, few = (
-            run.try_all([placement], ["maxmin"], Budget(3000, simulations=most), SILENT)[0].placed for most in (None, 2)
+            run.try_all([placement], ["fair"], Budget(3000, simulations=most), SILENT)[0].placed for most in (None, 2)
         )
         # Those that a search starts from are four constructions, or the one of etp.
         assert few.simulated <= 2 + 4 < free.simulated

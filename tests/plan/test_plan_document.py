@@ -13,7 +13,7 @@ def plan(**changes) -> Plan:
         "job": {"graph": "g"},
         "cluster": {"machines": [{"name": "m0"}]},
         "placement": "search",
-        "flows": "maxmin",
+        "flows": "fair",
         "tasks": [
             PlannedTask(id="store-m0", kind="store", machine="m0"),
             PlannedTask(id="worker-0", kind="worker", machine="m0"),
@@ -36,7 +36,7 @@ def test_comes_back_as_it_was_written(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("flows", "egress"),
-    [("maxmin", "fair"), ("oes", "fair"), ("fifo", "fifo"), ("iteration-first", "turns"), ("hermod", "coflow")],
+    [("fair", "fair"), ("oes", "fair"), ("fifo", "fifo"), ("iteration-first", "turns"), ("hermod", "coflow")],
 )
 def test_flow_policies_that_a_run_carries_out(flows: str, egress: str) -> None:
     assert plan(flows=flows).egress == egress

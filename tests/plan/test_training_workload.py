@@ -26,7 +26,7 @@ def timed(profile, shape: TrainingShape, placement: dict[str, int], *rates: floa
     load = training_workload(profile, shape)
     where = np.array([placement.get(name, 0) for name in load.task_names], np.int32)
     network = machines_of_rates(*rates).network()
-    return simulate(load, network, where[load.beside], iterations, "maxmin")
+    return simulate(load, network, where[load.beside], iterations, "fair")
 
 
 @pytest.mark.parametrize("slowest", ["sampler", "gather", "worker"])

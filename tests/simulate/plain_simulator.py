@@ -182,7 +182,7 @@ def _critical_path(run):
 
 RATES = {
     "oes": _oes,
-    "maxmin": lambda run: _by_rank(run, lambda n, flow: 0),
+    "fair": lambda run: _by_rank(run, lambda n, flow: 0),
     "iteration-first": lambda run: _by_rank(run, lambda n, flow: n),
     "fifo": _fifo,
     "mrtf": _mrtf,

@@ -47,7 +47,7 @@ def test_flows_within_a_machine_are_free(policy):
 
 @pytest.mark.parametrize(
     ("policy", "ends"),
-    [("oes", (4, 6)), ("maxmin", (4, 6)), ("fifo", (2, 6)), ("mrtf", (2, 6)), ("omcoflow", (4, 6))],
+    [("oes", (4, 6)), ("fair", (4, 6)), ("fifo", (2, 6)), ("mrtf", (2, 6)), ("omcoflow", (4, 6))],
 )
 def test_two_flows_of_one_sender(policy, ends):
     # 4 and 8 bytes at 2 bytes/s; under omcoflow each is a coflow and wants the whole link.
@@ -64,7 +64,7 @@ def test_a_coflow_ends_together():
     assert timeline.ends[0, 4:].tolist() == pytest.approx([4, 4, 4])
 
 
-def test_oes_leaves_unused_what_maxmin_gives_away():
+def test_oes_leaves_unused_what_fair_gives_away():
     # Two flows leave m0 at 2 bytes/s; one of them shares m1's incoming 2 with three others.
     building = WorkloadBuilder()
     tasks = [building.task(f"t{k}", "work", 0.0) for k in range(4)]
@@ -72,10 +72,10 @@ def test_oes_leaves_unused_what_maxmin_gives_away():
         building.flow(tasks[source], tasks[target], 3.0, "data", name=f"f{k}")
     network = star([9, 2, 9, 9], [2, 9, 9, 9])
     rates = {}
-    for policy in ("oes", "maxmin"):
+    for policy in ("oes", "fair"):
         timeline = simulate(building.build(), network, np.arange(4), 1, policy, segments=True)
         rates[policy] = [timeline.segments(flow, 0)[0].rate for flow in range(2)]
-    assert rates == {"oes": pytest.approx([0.5, 1.0]), "maxmin": pytest.approx([0.5, 1.5])}
+    assert rates == {"oes": pytest.approx([0.5, 1.0]), "fair": pytest.approx([0.5, 1.5])}
 
 
 @ALL
@@ -157,7 +157,7 @@ def test_the_earlier_iteration_goes_first():
     source, target = building.task("a", "a", 1.0), building.task("b", "b", 0.0)
     building.flow(source, target, 6.0, "data", follows_itself=False)
     load, network = building.build(), star([2, 2], [2, 2])
-    fair = simulate(load, network, np.array([0, 1]), 2, "maxmin")
+    fair = simulate(load, network, np.array([0, 1]), 2, "fair")
     first = simulate(load, network, np.array([0, 1]), 2, "iteration-first")
     # The second flow starts at 2, when the first has 4 of its 6 bytes left.
     assert fair.ends[:, 2].tolist() == pytest.approx([6, 7])

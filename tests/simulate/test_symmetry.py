@@ -104,7 +104,7 @@ def test_equal_machines_are_few_items(servers):
     placement = np.zeros(load.tasks, np.int32)
     for kind in sorted(set(load.task_kinds) - {"ring"}):
         placement[load.tasks_of(kind)] = np.arange(len(load.tasks_of(kind)))
-    simulator = Simulator(load, star(np.full(8, 5.0), np.full(8, 5.0)), 3, "maxmin")
+    simulator = Simulator(load, star(np.full(8, 5.0), np.full(8, 5.0)), 3, "fair")
     case = simulator.case(placement)
     quotient = quotient_of(case, simulator.policy.terms(case))
     assert quotient is not None
@@ -128,7 +128,7 @@ def test_a_large_timeline_has_the_segments_of_every_flow():
     placement = np.zeros(load.tasks, np.int32)
     for kind in ("store", "worker", "sampler"):
         placement[load.tasks_of(kind)] = np.arange(40)
-    simulator = Simulator(load, network, 15, "maxmin")
+    simulator = Simulator(load, network, 15, "fair")
     timeline = simulator.timeline(placement, segments=True)
     assert timeline.makespan == simulator.makespan(placement)
     for flow in range(0, load.flows, 97):

@@ -26,7 +26,7 @@ def plan_command(
         Path | None, typer.Option(help="What an iteration costs (penstock profile); measured now if none.")
     ] = None,
     placement: Annotated[str, typer.Option(help="ifs, distdgl, spread, greedy, etp or search; all are compared.")] = "",
-    flows: Annotated[str, typer.Option(help="oes, maxmin, fifo, iteration-first, …; the best that can run.")] = "",
+    flows: Annotated[str, typer.Option(help="oes, fair, fifo, iteration-first, …; the best that can run.")] = "",
     budget: Annotated[float, typer.Option(min=0, help="Seconds to search at most; 0: by steps alone.")] = 0.0,
     steps: Annotated[int, typer.Option(min=1, help="Steps of a search.")] = 10_000,
     simulations: Annotated[

@@ -19,7 +19,7 @@ from penstock.cli.sweep import (
 
 # Written here, as the tables of policies import their kernels; a test compares these words with the tables.
 _POLICY_HELP = (
-    "How flows share links: oes, maxmin, fifo, mrtf, omcoflow, iteration-first, critical-path; of coflows fair,"
+    "How flows share links: oes, fair, fifo, mrtf, omcoflow, iteration-first, critical-path; of coflows fair,"
     " ep-over-dp, dp-first, pp-first, ep-first, bytescheduler, hermod, slack; of a trace fair, fifo, coflowsim-fair,"
     " coflowsim-fifo, sebf, sincronia. If none: slack for an llm, sebf for a trace, else oes."
 )

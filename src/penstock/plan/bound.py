@@ -42,7 +42,7 @@ def cluster_bound(problem: PlacementProblem, amounts: Amounts) -> float:
     means = _means(amounts)
     load, fastest = problem.workload, np.full(problem.machines, problem.speeds.max())
     # On one machine no flow takes any time.
-    together = Simulator(load, problem.network, means, "maxmin", fastest).case(np.zeros(load.tasks, np.int32))
+    together = Simulator(load, problem.network, means, "fair", fastest).case(np.zeros(load.tasks, np.int32))
     return max(slowest_cycle(together), _least_busy(problem, means.sizes[0]))
 
 

@@ -8,12 +8,13 @@ from pydantic import Field, ValidationError
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
 from penstock.graph.documents import StrictDocument, first_problem, read_checked
+from penstock.simulate.rates import policy_named
 
 FORMAT, VERSION = "penstock-plan", 1
 
 Egress = Literal["fair", "fifo", "turns", "coflow"]
 CARRIED_OUT: dict[str, Egress] = {
-    "maxmin": "fair",
+    "fair": "fair",
     "oes": "fair",
     "fifo": "fifo",
     "iteration-first": "turns",
@@ -115,7 +116,7 @@ class Plan(StrictDocument):
     @property
     def egress(self) -> Egress:
         """How processes order what they send."""
-        if self.flows not in CARRIED_OUT:
+        if policy_named(self.flows).name not in CARRIED_OUT:
             can = ", ".join(CARRIED_OUT)
             raise PenstockError(
                 f"The plan's flow policy {self.flows} can be simulated but not carried out: plan with one of {can}.",

@@ -67,10 +67,10 @@ def _check_times(coflows: TraceCoflows, completions, moments, rates):
 
 @settings(deadline=None, max_examples=40)
 @given(case=switch_cases())
-def test_fair_is_the_engine_s_maxmin(case):
+def test_fair_is_the_engine_s_fair(case):
     coflows, rate = case
     load, network, placement = workload_of(coflows, rate)
-    timeline = simulate(load, network, placement, 1, "maxmin")
+    timeline = simulate(load, network, placement, 1, "fair")
     owners = np.repeat(np.arange(coflows.count), np.diff(coflows.first))
     ends = coflows.arrivals.copy()
     np.maximum.at(ends, owners, timeline.ends[0, load.tasks :])
@@ -114,10 +114,10 @@ def test_the_makespan_bound_counts_what_arrives_late():
     assert simulate_trace(coflows, "sebf", 1.0).makespan_s == pytest.approx(13.0)
 
 
-def test_fair_is_the_engine_s_maxmin_on_a_made_trace():
+def test_fair_is_the_engine_s_fair_on_a_made_trace():
     trace = made_trace(8, 25, 20.0, seed=3)
     load, network, placement = workload_of(trace, 1e8)
-    ends = simulate(load, network, placement, 1, "maxmin").ends[0, load.tasks :]
+    ends = simulate(load, network, placement, 1, "fair").ends[0, load.tasks :]
     coflows = trace.coflows
     assert load.coflows.tolist() == np.repeat(np.arange(25), np.diff(coflows.first)).tolist()
     expected = np.maximum.reduceat(ends, coflows.first[:-1])

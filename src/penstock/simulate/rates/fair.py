@@ -1,4 +1,8 @@
-"""`fair`: all flows alike, max-min; what a network does that knows nothing of coflows (Megatron's case)."""
+"""`fair`: max-min fair rates by progressive filling. What `oes` leaves unused is given to whoever can take it.
+
+All flows count alike: what a network does that knows nothing of coflows (Megatron's case), and what long-lived TCP
+flows of one round-trip time come near to.
+"""
 
 from penstock.simulate.rate_policy import RatePolicy, terms_of
 from penstock.simulate.sharing.families import PRIORITY
