@@ -172,7 +172,7 @@ def pyg_peer(peer: Peer, args: argparse.Namespace) -> tuple[Callable[[], Tensor]
     """Every layer on every vertex of the batch, as PyG's users run it."""
     batch = peer.batch()
     data = batch.to_pyg().to(peer.device)
-    x, labels = peer.x[data.n_id], peer.y[data.n_id[: len(batch.seeds)]]
+    x, labels = peer.x[data.n_id], peer.y[data.n_id[: batch.num_seeds]]
     edges = [(data.edge_index, data.num_nodes)] * len(FANOUTS)
     return lambda: peer.step(x, edges, labels), args.warm_up + args.batches
 
@@ -180,13 +180,13 @@ def pyg_peer(peer: Peer, args: argparse.Namespace) -> tuple[Callable[[], Tensor]
 def blocks_peer(peer: Peer, args: argparse.Namespace) -> tuple[Callable[[], Tensor], int]:
     """Every layer on the rows that it needs."""
     batch = peer.batch()
-    vertices = torch.from_numpy(np.asarray(batch.vertices, np.int64)).to(peer.device)
+    vertices = torch.from_numpy(np.asarray(batch.vertices["node"], np.int64)).to(peer.device)
     edges = [
         (torch.from_numpy(np.stack([block.indices, block.destinations()]).astype(np.int64)).to(peer.device), rows)
         for block in batch.blocks
         for rows in [block.num_dst]
     ]
-    x, labels = peer.x[vertices], peer.y[vertices[: len(batch.seeds)]]
+    x, labels = peer.x[vertices], peer.y[vertices[: batch.num_seeds]]
     return lambda: peer.step(x, edges, labels), args.warm_up + args.batches
 
 

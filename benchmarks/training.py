@@ -26,6 +26,7 @@ from penstock.cost.step_time import Step, loaded, measure_epoch, measure_steps, 
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept, peak_mb
 from penstock.sampling import MiniBatch
+from penstock.sampling.block import merge_edges
 from products_graph import BATCH, FANOUTS, products, show
 
 HIDDEN = 256
@@ -86,7 +87,7 @@ def pyg_step(graph: Graph, trimmed: bool) -> Step:
             x = layer(x, edges)
             if number < len(layers) - 1:
                 x = functional.dropout(functional.relu(x), 0.5, True)
-        loss = functional.cross_entropy(x[: len(batch.seeds)], batch.labels)
+        loss = functional.cross_entropy(x[: batch.num_seeds], batch.labels)
         loss.backward()
         optimiser.step()
         return float(loss.detach())
@@ -117,12 +118,12 @@ def pyg_block_step(graph: Graph) -> Step:
 def pyg_form(batch: MiniBatch) -> tuple[torch.Tensor, tuple[list[int], list[int]]]:
     """`edge_index`, and how many vertices and edges came with each hop."""
     inner_first = batch.blocks[::-1]
-    nodes = [len(batch.seeds), *(block.num_src - block.num_dst for block in inner_first)]
+    nodes = [batch.num_seeds, *(block.num_src - block.num_dst for block in inner_first)]
     known, edges = 0, []
     for block in inner_first:
         edges.append(int(block.indptr[-1] - block.indptr[known]))
         known = block.num_dst
-    return torch.from_numpy(batch.merged_edges()), (nodes, edges)
+    return torch.from_numpy(merge_edges(batch.blocks)), (nodes, edges)
 
 
 def measured_memory(graph: Graph, what: str, count: int) -> float:

@@ -59,7 +59,7 @@ def shares_of(workers, time=None):
 
     def work(rank):
         sizes, inputs = workers[rank]
-        batch = SimpleNamespace(blocks=None, inputs=inputs)
+        batch = SimpleNamespace(blocks=None, vertices=inputs)
         return shared_batch(session_of(sizes, time), batch, gathering.of(rank), rank)._shares
 
     with ThreadPoolExecutor(len(workers)) as pool:
@@ -119,7 +119,7 @@ def test_shares_of_a_batch_are_the_whole(fields, cuts):
     sampler = NeighbourSampler(graph, [3, 2, 2], totals=True)
     seeds = np.random.default_rng(0).permutation(120)[:24]
     batches = [sampler.sample(seeds[first:last], KEY) for first, last in [(0, 24), *pairwise(cuts)]]
-    given = [(batch, torch.from_numpy(graph.x[batch.vertices])) for batch in batches]
+    given = [(batch, torch.from_numpy(graph.x[batch.vertices["node"]])) for batch in batches]
     assert_shared_as_whole(build_model(options, 4, 3), given[0], given[1:], lambda out: out)
 
 
@@ -177,7 +177,7 @@ def dropped(batch):
 
 
 def test_a_model_without_such_norms_tells_nobody_anything():
-    batch = SimpleNamespace(blocks=[], inputs={})
+    batch = SimpleNamespace(blocks=[], vertices={})
     for model in (SimpleNamespace(), SimpleNamespace(normalised_rows=lambda blocks: [])):
         assert shared_batch(SimpleNamespace(model=model), batch, None, 0) is None
 

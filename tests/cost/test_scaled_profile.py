@@ -64,9 +64,11 @@ def test_work_is_counted_where_it_is() -> None:
         return given[-1]
 
     found = count_work(draw, [planned], part_of, 3, 4)
-    assert sorted(np.concatenate([batch.seeds for batch in given])) == sorted(seeds)
-    assert max(len(batch.seeds) for batch in given) == 10
+    assert sorted(np.concatenate([batch.seeds["node"] for batch in given])) == sorted(seeds)
+    assert max(len(batch.seeds["node"]) for batch in given) == 10
     for rank, batch in enumerate(given):
-        np.testing.assert_array_equal(found.vertices[:, rank], np.bincount(part_of[batch.vertices], minlength=3))
+        np.testing.assert_array_equal(
+            found.vertices[:, rank], np.bincount(part_of[batch.vertices["node"]], minlength=3)
+        )
         drawn = sum(block.num_edges + block.num_dst for block in batch.blocks)
         assert found.entries[:, rank].sum() == drawn

@@ -24,7 +24,7 @@ def sampled() -> MiniBatch:
 def test_pyg_s_model_gives_the_seeds_rows():
     torch.manual_seed(0)
     module, batch = pyg.GraphSAGE(5, 8, 2, 4), sampled()
-    model, x = adapt(module, num_layers=2), rows(len(batch.vertices), 5)
+    model, x = adapt(module, num_layers=2), rows(len(batch.vertices["node"]), 5)
     batch.features[batch.node_type] = x
     data = batch.to_pyg()
     out = model(batch.blocks, x)
@@ -62,7 +62,7 @@ def test_modules_that_do_not_fit_are_refused():
             return x, x
 
     batch = sampled()
-    x = rows(len(batch.vertices), 5)
+    x = rows(len(batch.vertices["node"]), 5)
     with pytest.raises(PenstockError, match="gave tuple where"):
         adapt(Pair())(batch.blocks, x)
     with pytest.raises(PenstockError, match="gave tuple where tensors by node type"):
@@ -90,7 +90,7 @@ class Keeps(torch.nn.Module):
 @pytest.mark.parametrize("mode", [True, False])
 def test_features_are_the_module_s_own(mode):
     module, batch = Keeps(), sampled()
-    x = rows(len(batch.vertices), 5).detach()
+    x = rows(len(batch.vertices["node"]), 5).detach()
     before = x.clone()
     model = adapt(module).train(mode)
     model(batch.blocks, x)
@@ -106,7 +106,7 @@ def test_features_are_the_module_s_own(mode):
 
 def test_learnable_features_still_get_their_gradients():
     batch = sampled()
-    x = rows(len(batch.vertices), 5).requires_grad_()
+    x = rows(len(batch.vertices["node"]), 5).requires_grad_()
     adapt(pyg.GraphSAGE(5, 8, 2, 4))(batch.blocks, x).sum().backward()
     assert x.grad is not None
     assert bool(x.grad.any())
@@ -118,10 +118,10 @@ def test_edges_with_weights_are_refused():
     module = adapt(pyg.GraphSAGE(5, 8, 2, 4))
     for batch in (Labor(graph, [3, 2]).sample(seeds, key), Ladies(graph, [20, 20]).sample(seeds, key)):
         with pytest.raises(PenstockError, match=r"weights.*use sampler neighbour without `weight`, or cluster"):
-            module(batch.blocks, rows(len(batch.vertices), 5))
+            module(batch.blocks, rows(len(batch.vertices["node"]), 5))
     clusters = ClusterSampler(graph, clusters_of(graph, 4, 0), seeds, layers=2)
     batch = clusters.sample(clusters.items[:2], key)
-    assert module(batch.blocks, rows(len(batch.vertices), 5)).shape == (len(batch.seeds), 4)
+    assert module(batch.blocks, rows(len(batch.vertices["node"]), 5)).shape == (len(batch.seeds["node"]), 4)
 
 
 def test_typed_edges_with_weights_are_refused():

@@ -49,15 +49,15 @@ def test_layers_in_chunks_give_the_forward_pass(make, jump):
     def sample(seeds, layers):
         batch = NeighbourSampler(graph, [ALL] * layers).sample(seeds, BatchKey(0, 0, 0))
         for block in batch.blocks:
-            block.totals = totals[batch.vertices[: block.num_src]]
+            block.totals = totals[batch.vertices["node"][: block.num_src]]
         return batch
 
     batch = sample(seeds, 2)
-    expected = model(batch.blocks, features[batch.vertices])
+    expected = model(batch.blocks, features[batch.vertices["node"]])
     current, outputs = model.prepare(features), []
     for i in range(2):
         pieces = [sample(part, 1) for part in np.array_split(np.arange(60), 4)]
-        current = torch.cat([model.layer(i, piece.blocks[0], current[piece.vertices]) for piece in pieces])
+        current = torch.cat([model.layer(i, piece.blocks[0], current[piece.vertices["node"]]) for piece in pieces])
         outputs.append(current)
     kept = outputs if model.needs_all_outputs else outputs[-1:]
     torch.testing.assert_close(model.join([part[seeds] for part in kept]), expected, rtol=1e-4, atol=1e-5)

@@ -22,7 +22,7 @@ def loader_of(graph, epochs=2, fields=None, label=None, scale=None, **options):
     sampler = NeighbourSampler(graph, [4, 3])
 
     def labels(batch):
-        batch.labels = graph.nodes["node"].y[batch.seeds]
+        batch.labels = graph.nodes["node"].y[batch.seeds["node"]]
 
     return Loader(
         schedule.from_position(),
@@ -43,8 +43,8 @@ def test_every_batch_comes_in_order_with_its_own_rows(options):
         for loaded in loader:
             seen.append(loaded.position)
             batch = loaded.batch
-            np.testing.assert_array_equal(batch.features["node"].numpy(), graph.nodes["node"].x[batch.vertices])
-            np.testing.assert_array_equal(batch.labels.numpy(), graph.nodes["node"].y[batch.seeds])
+            np.testing.assert_array_equal(batch.features["node"].numpy(), graph.nodes["node"].x[batch.vertices["node"]])
+            np.testing.assert_array_equal(batch.labels.numpy(), graph.nodes["node"].y[batch.seeds["node"]])
         times = loader.times()
     assert seen == [(epoch, batch) for epoch in range(2) for batch in range(7)]
     assert list(times) == STAGES
@@ -83,7 +83,7 @@ def test_types_without_features_are_left_alone_and_others_scaled():
         assert all(loaded.batch.features == {} for loaded in loader)
     with loader_of(graph, scale=lambda x: x * 2) as loader:
         for loaded in loader:
-            expected = graph.nodes["node"].x[loaded.batch.vertices] * 2
+            expected = graph.nodes["node"].x[loaded.batch.vertices["node"]] * 2
             np.testing.assert_allclose(loaded.batch.features["node"].numpy(), expected)
 
 

@@ -11,17 +11,17 @@ from random_graphs import directed_graph
 
 def assert_valid_batch(graph, batch):
     """Rows are numbered once, blocks fit each other, every edge is one of the graph's, weights and totals fit."""
-    assert len(np.unique(batch.vertices)) == len(batch.vertices)
-    np.testing.assert_array_equal(batch.vertices[: len(batch.seeds)], batch.seeds)
-    assert batch.blocks[-1].num_dst == len(batch.seeds)
-    assert batch.blocks[0].num_src == len(batch.vertices)
+    assert len(np.unique(batch.vertices["node"])) == len(batch.vertices["node"])
+    np.testing.assert_array_equal(batch.vertices["node"][: len(batch.seeds["node"])], batch.seeds["node"])
+    assert batch.blocks[-1].num_dst == len(batch.seeds["node"])
+    assert batch.blocks[0].num_src == len(batch.vertices["node"])
     for outer, inner in zip(batch.blocks[:-1], batch.blocks[1:], strict=True):
         assert outer.num_dst == inner.num_src
     if batch.seed_weights is not None:
-        assert batch.seed_weights.shape == batch.seeds.shape
+        assert batch.seed_weights.shape == batch.seeds["node"].shape
         assert (batch.seed_weights > 0).all()
     for block in batch.blocks:
-        _assert_valid_block(graph, batch.vertices, block)
+        _assert_valid_block(graph, batch.vertices["node"], block)
 
 
 def _assert_valid_block(graph, vertices, block):
@@ -48,8 +48,8 @@ def _assert_valid_block(graph, vertices, block):
 
 def assert_same_batch(a, b):
     """Equal in every array."""
-    np.testing.assert_array_equal(a.vertices, b.vertices)
-    np.testing.assert_array_equal(a.seeds, b.seeds)
+    np.testing.assert_array_equal(a.vertices["node"], b.vertices["node"])
+    np.testing.assert_array_equal(a.seeds["node"], b.seeds["node"])
     assert (a.seed_weights is None) == (b.seed_weights is None)
     if a.seed_weights is not None:
         np.testing.assert_array_equal(a.seed_weights, b.seed_weights)

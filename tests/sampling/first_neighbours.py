@@ -24,7 +24,8 @@ class FirstNeighbours:
             indices = rows.number(np.concatenate(taken), indptr)
             blocks.append(Block(indptr, indices, rows.known))
         vertices = rows.vertices[: rows.known].copy()
-        return MiniBatch(vertices[: len(seeds)], vertices, blocks[::-1], node_type=self._graph.node_type, key=key)
+        name = self._graph.node_type
+        return MiniBatch({name: vertices[: len(seeds)]}, {name: vertices}, blocks[::-1], key=key)
 
 
 FIRST = SamplerEntry(

@@ -28,22 +28,22 @@ def test_a_batch_is_the_subgraph_of_its_clusters(graph, count, layers, seed):
     assert len(batch.blocks) == layers
     assert batch.seed_weights is None
     members = np.flatnonzero(np.isin(clusters, items))
-    assert set(batch.vertices) == set(members)
-    assert set(batch.seeds) == set(members) & set(train)
+    assert set(batch.vertices["node"]) == set(members)
+    assert set(batch.seeds["node"]) == set(members) & set(train)
     for block in batch.blocks:
         assert block.weights is None
         for row in range(block.num_dst):
-            inside = neighbours(graph, batch.vertices[row])
+            inside = neighbours(graph, batch.vertices["node"][row])
             inside = inside[np.isin(inside, members)]
             np.testing.assert_array_equal(
-                batch.vertices[block.indices[block.indptr[row] : block.indptr[row + 1]]], inside
+                batch.vertices["node"][block.indices[block.indptr[row] : block.indptr[row + 1]]], inside
             )
 
 
 def test_an_epoch_has_every_training_vertex_once():
     graph = power_law_graph(300)
     sampler = ClusterSampler(graph, np.arange(300) % 10, graph.split("train"))
-    seeds = [sampler.sample(sampler.items[i : i + 2], KEY).seeds for i in range(0, 10, 2)]
+    seeds = [sampler.sample(sampler.items[i : i + 2], KEY).seeds["node"] for i in range(0, 10, 2)]
     np.testing.assert_array_equal(np.sort(np.concatenate(seeds)), graph.split("train"))
 
 

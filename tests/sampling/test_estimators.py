@@ -46,8 +46,8 @@ def test_sums_and_means_are_unbiased(condition, replace, weight):
         block = batch.blocks[0]
         np.testing.assert_allclose(block.totals[:COPIES], shares.sum(), rtol=1e-5)
         assert (block.weights is None) == (weight is None or (replace and fanout != ALL))
-        assert np.isin(batch.vertices[block.indices], leaves[admissible]).all()
-        assert_edges_are_in_the_lists(block, edges, batch.vertices, batch.vertices)
+        assert np.isin(batch.vertices["node"][block.indices], leaves[admissible]).all()
+        assert_edges_are_in_the_lists(block, edges, batch.vertices["node"], batch.vertices["node"])
         expected = min(fanout, admissible.sum()) if fanout != ALL and not replace else fanout
         assert (np.diff(block.indptr) == (admissible.sum() if fanout == ALL else expected)).all()
 
@@ -57,7 +57,7 @@ def test_sums_and_means_are_unbiased(condition, replace, weight):
 def test_every_admissible_neighbour_is_equally_likely(condition, fanout):
     *_, sampler, centres, leaves, admissible, more = case(condition, False, None, [fanout])
     batch = sampler.sample(centres, BatchKey(6, 0, 0), **more)
-    drawn = batch.vertices[batch.blocks[0].indices]
+    drawn = batch.vertices["node"][batch.blocks[0].indices]
     counts = np.array([(drawn == leaf).sum() for leaf in leaves[admissible]])
     chance = min(1, fanout / admissible.sum())
     assert abs(counts - COPIES * chance).max() <= 5 * np.sqrt(COPIES * chance * (1 - chance))

@@ -33,11 +33,11 @@ def test_excluded_edges_are_never_drawn_and_others_do_not_change(seed, fanouts, 
     rest = np.array([pair not in gone for pair in map(tuple, edges.edge_index().T.tolist())])
     counts = np.add.reduceat(np.append(rest, 0), edges.indptr[:-1]) * (np.diff(edges.indptr) > 0)
     for hop, (block, fanout) in enumerate(zip(reversed(batch.blocks), fanouts, strict=True)):
-        assert_edges_are_in_the_lists(block, edges, batch.vertices, batch.vertices)
+        assert_edges_are_in_the_lists(block, edges, batch.vertices["node"], batch.vertices["node"])
         assert rest[block.edges].all()
-        np.testing.assert_array_equal(block.totals, counts[batch.vertices[: block.num_src]])
+        np.testing.assert_array_equal(block.totals, counts[batch.vertices["node"][: block.num_src]])
         for row in range(block.num_dst):
-            v = batch.vertices[row]
+            v = batch.vertices["node"][row]
             most = counts[v] if fanout == ALL else fanout if replace else min(fanout, counts[v])
             drawn = block.edges[block.indptr[row] : block.indptr[row + 1]]
             assert len(drawn) == (most if counts[v] else 0)
@@ -59,14 +59,14 @@ def test_rows_draw_the_same_at_every_hop_when_nothing_of_theirs_is_excluded():
     assert len(common) > 100
     for row in common:
         np.testing.assert_array_equal(drawn[0][row], drawn[1][row])
-    np.testing.assert_array_equal(sampler.sample(seeds, KEY, exclude=unread).vertices, free.vertices)
+    np.testing.assert_array_equal(sampler.sample(seeds, KEY, exclude=unread).vertices["node"], free.vertices["node"])
 
 
 def _drawn_by_vertex(batch):
     found = {}
     for hop, block in enumerate(reversed(batch.blocks)):
         for row in range(block.num_dst):
-            found[hop, int(batch.vertices[row])] = block.edges[block.indptr[row] : block.indptr[row + 1]]
+            found[hop, int(batch.vertices["node"][row])] = block.edges[block.indptr[row] : block.indptr[row + 1]]
     return found
 
 
@@ -81,4 +81,4 @@ def test_bad_pairs_get_a_sentence():
     with pytest.raises(PenstockError, match=r"a source outside 0\.\.1499"):
         sampler.sample(seeds, KEY, exclude=np.array([[-1], [0]]))
     nothing = sampler.sample(seeds, KEY, exclude=np.empty((2, 0)))
-    np.testing.assert_array_equal(nothing.vertices, sampler.sample(seeds, KEY).vertices)
+    np.testing.assert_array_equal(nothing.vertices["node"], sampler.sample(seeds, KEY).vertices["node"])

@@ -27,12 +27,12 @@ from random_graphs import directed_graph, power_law_graph
 def test_batches_keep_the_contract(graph, fanouts, seed):
     seeds = np.random.default_rng(seed).permutation(graph.num_nodes)[: 1 + seed % 5]
     batch = Labor(graph, fanouts).sample(seeds, BatchKey(seed, 0, 0))
-    np.testing.assert_array_equal(batch.seeds, seeds)
+    np.testing.assert_array_equal(batch.seeds["node"], seeds)
     assert_valid_batch(graph, batch)
     degrees = np.diff(graph.indptr)
     for block, fanout in zip(reversed(batch.blocks), fanouts, strict=True):
         for row in range(block.num_dst):
-            degree = degrees[batch.vertices[row]]
+            degree = degrees[batch.vertices["node"][row]]
             weights = block.weights[block.indptr[row] : block.indptr[row + 1]]
             if fanout < 0 or degree <= fanout:
                 assert len(weights) == degree
@@ -47,7 +47,7 @@ def test_destinations_agree_on_sources():
     batch = Labor(graph, [4]).sample(np.arange(100), BatchKey(0, 0, 0))
     degrees = np.diff(graph.indptr)
     block = batch.blocks[0]
-    rows = [set(batch.vertices[block.indices[block.indptr[i] : block.indptr[i + 1]]]) for i in range(100)]
+    rows = [set(batch.vertices["node"][block.indices[block.indptr[i] : block.indptr[i + 1]]]) for i in range(100)]
     for v in range(100):
         for u in rows[v]:
             for other in range(100):
@@ -62,7 +62,7 @@ def test_the_estimate_of_a_sum_is_right():
     estimates = []
     for batch in range(2000):
         found = sampler.sample(np.arange(50), BatchKey(3, 0, batch))
-        estimates.append(aggregate(found.blocks[0], values[found.vertices]))
+        estimates.append(aggregate(found.blocks[0], values[found.vertices["node"]]))
     assert_unbiased(estimates, exact_sums(graph, values)[:50])
 
 
@@ -72,8 +72,8 @@ def test_the_number_drawn_is_the_fanout_in_the_mean_and_batches_are_smaller():
     shared, alone = Labor(graph, [6]), NeighbourSampler(graph, [6])
     batches = [shared.sample(hubs, BatchKey(0, 0, i)) for i in range(300)]
     assert_unbiased([np.diff(batch.blocks[0].indptr) for batch in batches], np.full(200, 6))
-    independent = [len(alone.sample(hubs, BatchKey(0, 0, i)).vertices) for i in range(30)]
-    assert np.mean([len(batch.vertices) for batch in batches]) < 0.9 * np.mean(independent)
+    independent = [len(alone.sample(hubs, BatchKey(0, 0, i)).vertices["node"]) for i in range(30)]
+    assert np.mean([len(batch.vertices["node"]) for batch in batches]) < 0.9 * np.mean(independent)
 
 
 def test_the_same_batches_on_any_number_of_threads():
@@ -88,7 +88,7 @@ def test_original_numbers_name_vertices_in_the_hash():
     seeds = np.arange(0, 500, 20)
     whole = Labor(graph, [5, 5]).sample(seeds, BatchKey(0, 0, 0))
     moved = Labor(renumbered(graph, original), [5, 5], original).sample(np.argsort(original)[seeds], BatchKey(0, 0, 0))
-    moved.seeds, moved.vertices = original[moved.seeds], original[moved.vertices]
+    moved.seeds["node"], moved.vertices["node"] = original[moved.seeds["node"]], original[moved.vertices["node"]]
     assert_same_batch(whole, moved)
 
 

@@ -35,7 +35,7 @@ PLAIN = np.empty(0, np.int64)
 def test_batches_keep_the_contract(kind, graph, sizes, seed):
     seeds = np.random.default_rng(seed).permutation(graph.num_nodes)[: 1 + seed % 5]
     batch = kind(graph, sizes).sample(seeds, BatchKey(seed, 0, 0))
-    np.testing.assert_array_equal(batch.seeds, seeds)
+    np.testing.assert_array_equal(batch.seeds["node"], seeds)
     assert_valid_batch(graph, batch)
     for block, size in zip(reversed(batch.blocks), sizes, strict=True):
         assert len(np.unique(block.indices)) <= size
@@ -43,9 +43,11 @@ def test_batches_keep_the_contract(kind, graph, sizes, seed):
         for row in np.unique(block.indices):  # one weight a source
             assert len(np.unique(block.weights[block.indices == row])) == 1
         for row in range(block.num_dst):  # all edges from a drawn vertex, parallel ones too
-            drawn = batch.vertices[block.indices[block.indptr[row] : block.indptr[row + 1]]]
-            whole = neighbours(graph, batch.vertices[row])
-            np.testing.assert_array_equal(drawn, whole[np.isin(whole, batch.vertices[np.unique(block.indices)])])
+            drawn = batch.vertices["node"][block.indices[block.indptr[row] : block.indptr[row + 1]]]
+            whole = neighbours(graph, batch.vertices["node"][row])
+            np.testing.assert_array_equal(
+                drawn, whole[np.isin(whole, batch.vertices["node"][np.unique(block.indices)])]
+            )
 
 
 @BOTH
@@ -56,7 +58,7 @@ def test_the_estimate_of_a_sum_is_right(kind):
     estimates = []
     for batch in range(3000):
         found = sampler.sample(np.arange(40), BatchKey(3, 0, batch))
-        estimates.append(aggregate(found.blocks[0], values[found.vertices]))
+        estimates.append(aggregate(found.blocks[0], values[found.vertices["node"]]))
     assert_unbiased(estimates, exact_sums(graph, values)[:40])
 
 
@@ -68,7 +70,7 @@ def test_two_linear_layers_are_unbiased_too(kind):
     estimates = []
     for batch in range(3000):
         found = sampler.sample(np.arange(20), BatchKey(4, 0, batch))
-        inner = aggregate(found.blocks[0], values[found.vertices])
+        inner = aggregate(found.blocks[0], values[found.vertices["node"]])
         estimates.append(aggregate(found.blocks[1], inner))
     assert_unbiased(estimates, exact_sums(graph, exact_sums(graph, values))[:20])
 
@@ -98,7 +100,9 @@ def test_ladies_is_exact_when_all_neighbours_fit():
     graph = power_law_graph(200)
     values = np.random.default_rng(0).random(200)
     found = Ladies(graph, [200]).sample(np.arange(40), BatchKey(0, 0, 0))
-    np.testing.assert_allclose(aggregate(found.blocks[0], values[found.vertices]), exact_sums(graph, values)[:40])
+    np.testing.assert_allclose(
+        aggregate(found.blocks[0], values[found.vertices["node"]]), exact_sums(graph, values)[:40]
+    )
 
 
 @BOTH
@@ -115,7 +119,7 @@ def test_the_numbering_does_not_matter(kind):
     seeds = np.arange(0, 500, 20)
     whole = kind(graph, [40, 60]).sample(seeds, BatchKey(0, 0, 0))
     moved = kind(renumbered(graph, original), [40, 60], original).sample(np.argsort(original)[seeds], BatchKey(0, 0, 0))
-    moved.seeds, moved.vertices = original[moved.seeds], original[moved.vertices]
+    moved.seeds["node"], moved.vertices["node"] = original[moved.seeds["node"]], original[moved.vertices["node"]]
     assert_same_batch(whole, moved)
 
 

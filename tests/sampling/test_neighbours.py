@@ -16,7 +16,7 @@ KEY = BatchKey(0, 0, 0)
 
 
 def same(a, b):
-    np.testing.assert_array_equal(a.vertices, b.vertices)
+    np.testing.assert_array_equal(a.vertices["node"], b.vertices["node"])
     for left, right in zip(a.blocks, b.blocks, strict=True):
         np.testing.assert_array_equal(left.indptr, right.indptr)
         np.testing.assert_array_equal(left.indices, right.indices)
@@ -32,17 +32,17 @@ def test_batches_keep_the_contract(fanouts, amount, replace, seed):
     graph = directed_graph(300, 3000, seed=1)
     seeds = np.random.default_rng(seed).permutation(300)[:amount]
     batch = NeighbourSampler(graph, fanouts, replace).sample(seeds, BatchKey(seed, 1, 2))
-    np.testing.assert_array_equal(batch.vertices[:amount], seeds)
-    assert len(np.unique(batch.vertices)) == len(batch.vertices)
+    np.testing.assert_array_equal(batch.vertices["node"][:amount], seeds)
+    assert len(np.unique(batch.vertices["node"])) == len(batch.vertices["node"])
     assert batch.blocks[-1].num_dst == amount
-    assert batch.blocks[0].num_src == len(batch.vertices)
+    assert batch.blocks[0].num_src == len(batch.vertices["node"])
     for outer, inner in zip(batch.blocks[:-1], batch.blocks[1:], strict=True):
         assert outer.num_dst == inner.num_src
     for block, fanout in zip(reversed(batch.blocks), fanouts, strict=True):
         for row in range(block.num_dst):
-            v = batch.vertices[row]
+            v = batch.vertices["node"][row]
             neighbours = graph.indices[graph.indptr[v] : graph.indptr[v + 1]]
-            drawn = batch.vertices[block.indices[block.indptr[row] : block.indptr[row + 1]]]
+            drawn = batch.vertices["node"][block.indices[block.indptr[row] : block.indptr[row + 1]]]
             if fanout < 0 or (len(neighbours) <= fanout and not replace):
                 np.testing.assert_array_equal(drawn, neighbours)
                 continue
@@ -71,7 +71,7 @@ def test_keys_make_batches_differ():
     same(first, sampler.sample(seeds, KEY))
     for key in (BatchKey(1, 0, 0), BatchKey(0, 1, 0), BatchKey(0, 0, 1)):
         other = sampler.sample(seeds, key)
-        assert not np.array_equal(first.vertices, other.vertices)
+        assert not np.array_equal(first.vertices["node"], other.vertices["node"])
 
 
 @pytest.mark.parametrize("fanout", [3, 40])
@@ -84,7 +84,7 @@ def test_every_neighbour_is_equally_likely(fanout, replace):
     counts = np.zeros(graph.num_nodes)
     rounds = 4000
     for batch in range(rounds):
-        np.add.at(counts, sampler.sample(np.array([v]), BatchKey(0, 0, batch)).vertices[1:], 1)
+        np.add.at(counts, sampler.sample(np.array([v]), BatchKey(0, 0, batch)).vertices["node"][1:], 1)
     drawn = counts[graph.indices[graph.indptr[v] : graph.indptr[v + 1]]]
     if replace:  # repeats collapse into one row: the chance to be there at all
         chance = 1 - (1 - 1 / degree) ** fanout
@@ -105,7 +105,7 @@ def test_the_estimate_of_a_mean_is_right():
     for batch in range(rounds):
         found = sampler.sample(hubs, BatchKey(3, 0, batch))
         block = found.blocks[0]
-        drawn = values[found.vertices[block.indices]].reshape(20, 4)
+        drawn = values[found.vertices["node"][block.indices]].reshape(20, 4)
         total += drawn.mean(1)
     exact = [values[graph.indices[graph.indptr[v] : graph.indptr[v + 1]]].mean() for v in hubs]
     np.testing.assert_allclose(total / rounds, exact, atol=5 * 0.29 / np.sqrt(4 * rounds))
@@ -122,7 +122,7 @@ def test_original_numbers_name_vertices_in_the_hash(tmp_path):
     relabelled = NeighbourSampler(parts.part(0), [5, 5], original=original)
     seeds = np.arange(0, 2000, 40)
     a, b = whole.sample(seeds, KEY), relabelled.sample(parts.new_ids(seeds), KEY)
-    np.testing.assert_array_equal(a.vertices, original[b.vertices])
+    np.testing.assert_array_equal(a.vertices["node"], original[b.vertices["node"]])
     np.testing.assert_array_equal(a.blocks[0].indices, b.blocks[0].indices)
 
 
@@ -130,8 +130,8 @@ def test_pyg_sees_every_vertex_sampled_once():
     batch = NeighbourSampler(directed_graph(), [4, 3]).sample(np.arange(20), KEY)
     data = batch.to_pyg()
     assert data.batch_size == 20
-    np.testing.assert_array_equal(data.n_id.numpy(), batch.vertices)
-    received = np.bincount(data.edge_index[1].numpy(), minlength=len(batch.vertices))
+    np.testing.assert_array_equal(data.n_id.numpy(), batch.vertices["node"])
+    received = np.bincount(data.edge_index[1].numpy(), minlength=len(batch.vertices["node"]))
     inner, outer = batch.blocks[1], batch.blocks[0]
     np.testing.assert_array_equal(received[:20], np.diff(inner.indptr))
     np.testing.assert_array_equal(received[20 : outer.num_dst], np.diff(outer.indptr)[20:])
@@ -148,9 +148,9 @@ def test_what_a_key_draws_never_changes():
         (3, True, [2, 82, 72, 82, 80, 82]),
     ):
         batch = NeighbourSampler(graph, [fanout], replace).sample(seeds, BatchKey(1, 2, 3))
-        assert batch.vertices[batch.blocks[0].indices].tolist() == expected
+        assert batch.vertices["node"][batch.blocks[0].indices].tolist() == expected
     batch = NeighbourSampler(graph, [40]).sample(seeds, BatchKey(1, 2, 3))
-    assert int(batch.vertices[batch.blocks[0].indices].astype(int) @ np.arange(80)) == 197494
+    assert int(batch.vertices["node"][batch.blocks[0].indices].astype(int) @ np.arange(80)) == 197494
 
 
 def test_totals_and_edges_come_where_asked_for():
@@ -160,12 +160,12 @@ def test_totals_and_edges_come_where_asked_for():
     full = NeighbourSampler(graph, [4, 3], totals=True, edges=True).sample(seeds, KEY)
     same(bare, full)
     assert all(block.totals is None and block.edges is None and block.weights is None for block in bare.blocks)
-    degrees = np.diff(graph.indptr)[full.vertices]
+    degrees = np.diff(graph.indptr)[full.vertices["node"]]
     (edges,) = graph.edges.values()
     for block in full.blocks:
         assert block.totals.dtype == np.float32
         np.testing.assert_array_equal(block.totals, degrees[: block.num_src])
-        assert_edges_are_in_the_lists(block, edges, full.vertices, full.vertices)
+        assert_edges_are_in_the_lists(block, edges, full.vertices["node"], full.vertices["node"])
     assert full.blocks[0].totals.base is full.blocks[1].totals.base
     assert (full.key, full.node_type) == (KEY, "node")
 
@@ -177,8 +177,9 @@ def test_random_graphs_are_sampled_from_their_lists(graph, fanout, replace, weig
     only = Graph(graph.nodes, {kind: graph.edges[kind]})
     seeds = np.arange(only.num_nodes)[::-1]
     batch = NeighbourSampler(only, [fanout, 2], replace, weight, edges=True).sample(seeds, KEY)
+    (vertices,) = batch.vertices.values()
     for block in batch.blocks:
-        assert_edges_are_in_the_lists(block, graph.edges[kind], batch.vertices, batch.vertices)
+        assert_edges_are_in_the_lists(block, graph.edges[kind], vertices, vertices)
 
 
 def test_bad_requests_get_a_sentence():
@@ -189,7 +190,7 @@ def test_bad_requests_get_a_sentence():
     sampler = NeighbourSampler(graph, [2])
     with pytest.raises(PenstockError, match="Vertex 7 is twice"):
         sampler.sample(np.array([7, 3, 7]), KEY)
-    assert len(sampler.sample(np.array([7, 3]), KEY).seeds) == 2  # and the next batch is not spoilt
+    assert len(sampler.sample(np.array([7, 3]), KEY).seeds["node"]) == 2  # and the next batch is not spoilt
     with pytest.raises(PenstockError, match="outside"):
         sampler.sample(np.array([graph.num_nodes]), KEY)
     for seeds in (np.array([0.5]), np.ones(3, bool), np.zeros((2, 2), int)):

@@ -35,15 +35,15 @@ def test_batches_keep_the_contract(kind, graph, size, length, layers, seed):
     batch = sampler.sample(ITEM, BatchKey(seed, 0, 0))
     assert_valid_batch(graph, batch)
     assert len(batch.blocks) == layers
-    assert set(batch.seeds) == set(train) & set(batch.vertices)
+    assert set(batch.seeds["node"]) == set(train) & set(batch.vertices["node"])
     for block in batch.blocks:
-        assert block.num_src == len(batch.vertices)
+        assert block.num_src == len(batch.vertices["node"])
         assert (block.weights >= 1 - 1e-6).all()
         for row in range(block.num_dst):  # every edge among the vertices
-            inside = neighbours(graph, batch.vertices[row])
-            inside = inside[np.isin(inside, batch.vertices)]
+            inside = neighbours(graph, batch.vertices["node"][row])
+            inside = inside[np.isin(inside, batch.vertices["node"])]
             np.testing.assert_array_equal(
-                batch.vertices[block.indices[block.indptr[row] : block.indptr[row + 1]]], inside
+                batch.vertices["node"][block.indices[block.indptr[row] : block.indptr[row + 1]]], inside
             )
 
 
@@ -59,11 +59,11 @@ def collected(graph, kind, size, length, rounds):
     sums, losses, sizes = [[] for _ in range(graph.num_nodes)], [], []
     for number in range(rounds):
         batch = sampler.sample(ITEM, BatchKey(5, 0, number))
-        rows = aggregate(batch.blocks[0], values[batch.vertices])
-        for vertex, total in zip(batch.vertices, rows, strict=True):
+        rows = aggregate(batch.blocks[0], values[batch.vertices["node"]])
+        for vertex, total in zip(batch.vertices["node"], rows, strict=True):
             sums[vertex].append(total)
-        losses.append((batch.seed_weights * values[batch.seeds]).sum())
-        sizes.append(len(batch.vertices))
+        losses.append((batch.seed_weights * values[batch.seeds["node"]]).sum())
+        sizes.append(len(batch.vertices["node"]))
     return sampler, values, sums, losses, sizes
 
 
@@ -92,8 +92,9 @@ def test_walks_follow_edges_backwards_and_visit_the_steps_promised():
     sampler = Saint(graph, graph.split("train"), "walk", 1, 4, presample=10)
     for number in range(50):
         batch = sampler.sample(ITEM, BatchKey(0, 0, number))
-        assert 2 <= len(batch.vertices) <= 5
-        assert batch.blocks[0].num_edges >= 2 * (len(batch.vertices) - 1)  # connected, and both directions are there
+        assert 2 <= len(batch.vertices["node"]) <= 5
+        # Connected, and both directions are there.
+        assert batch.blocks[0].num_edges >= 2 * (len(batch.vertices["node"]) - 1)
 
 
 @KINDS
@@ -102,7 +103,7 @@ def test_the_same_batches_on_any_number_of_threads(kind):
     sampler = Saint(graph, graph.split("train"), kind, 100, presample=10)
     assert_same_on_threads(lambda i: sampler.sample(ITEM, BatchKey(7, 0, i)))
     first, other = sampler.sample(ITEM, BatchKey(7, 0, 0)), sampler.sample(ITEM, BatchKey(7, 1, 0))
-    assert not np.array_equal(first.vertices, other.vertices)
+    assert not np.array_equal(first.vertices["node"], other.vertices["node"])
 
 
 @KINDS
@@ -114,7 +115,7 @@ def test_the_numbering_does_not_matter(kind):
     whole = Saint(graph, train, kind, 60, presample=10).sample(ITEM, BatchKey(0, 0, 0))
     moved = Saint(renumbered(graph, original), new[train], kind, 60, presample=10, original=original)
     batch = moved.sample(ITEM, BatchKey(0, 0, 0))
-    batch.seeds, batch.vertices = original[batch.seeds], original[batch.vertices]
+    batch.seeds["node"], batch.vertices["node"] = original[batch.seeds["node"]], original[batch.vertices["node"]]
     assert_same_batch(whole, batch)
 
 

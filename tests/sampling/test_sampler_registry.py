@@ -80,7 +80,7 @@ partition = cut_at_random(graph, 3, Path(sys.argv[1]) / "parts")
 settings = settings_of(make_job({"graph": "g", "sampler": "first", "fanouts": [3, 2]}))
 whole = FIRST.build(LocalSource(graph, seeds), settings).sample(seeds, BatchKey(0, 0, 0))
 parted = FIRST.build(Parted(partition), settings).sample(partition.new_ids(seeds), BatchKey(0, 0, 0))
-parted.names = partition.original()[parted.vertices]
+parted.names = {"node": partition.original()[parted.vertices["node"]]}
 assert_same_but_for_numbers(partition, parted, whole)
 """
 

@@ -24,8 +24,8 @@ def timed_graph(seed, count=60, edges=500, dtype=np.int64):
 
 def roots_of(batch):
     """The seed from which each row was reached; checks that no row is reached from two."""
-    roots = np.full(len(batch.vertices), -1)
-    roots[: len(batch.seeds)] = np.arange(len(batch.seeds))
+    roots = np.full(len(batch.vertices["node"]), -1)
+    roots[: len(batch.seeds["node"])] = np.arange(len(batch.seeds["node"]))
     for block in reversed(batch.blocks):
         reader = roots[block.destinations()]
         assert (reader >= 0).all()
@@ -47,14 +47,14 @@ def test_nothing_is_later_than_its_seed(seed, fanouts, replace, of_nodes):
     batch = sampler.sample(seeds, KEY, times=times)
     roots = roots_of(batch)
     edges, node_times = graph.edges["node", "to", "node"], graph.nodes["node"].fields["t"]
-    assert len(np.unique(roots * 60 + batch.vertices)) == len(roots)
-    np.testing.assert_array_equal(batch.vertices[:12], seeds)
+    assert len(np.unique(roots * 60 + batch.vertices["node"])) == len(roots)
+    np.testing.assert_array_equal(batch.vertices["node"][:12], seeds)
     for block, fanout in zip(reversed(batch.blocks), fanouts, strict=True):
-        assert_edges_are_in_the_lists(block, edges, batch.vertices, batch.vertices)
+        assert_edges_are_in_the_lists(block, edges, batch.vertices["node"], batch.vertices["node"])
         drawn_times = node_times[edges.indices[block.edges]] if of_nodes else edges.fields["t"][block.edges]
         assert (drawn_times <= times[roots[block.destinations()]]).all()
         for row in range(block.num_src):
-            v = batch.vertices[row]
+            v = batch.vertices["node"][row]
             listed = slice(edges.indptr[v], edges.indptr[v + 1])
             known = node_times[edges.indices[listed]] if of_nodes else edges.fields["t"][listed]
             admissible = (known <= times[roots[row]]).sum()
@@ -71,7 +71,7 @@ def test_a_tree_does_not_depend_on_the_order_of_others_times():
     sampler = NeighbourSampler(graph, [ALL, ALL], time="t")
     batch = sampler.sample(np.array([7, 7, 7]), KEY, times=np.array([10, 30, 30]))
     roots = roots_of(batch)
-    trees = [set(batch.vertices[roots == k].tolist()) for k in range(3)]
+    trees = [set(batch.vertices["node"][roots == k].tolist()) for k in range(3)]
     assert trees[0] <= trees[1] == trees[2]
     assert len(trees[0]) < len(trees[1])
 
@@ -79,7 +79,7 @@ def test_a_tree_does_not_depend_on_the_order_of_others_times():
 def test_two_seeds_of_one_vertex_draw_apart():
     graph, centres, _ = stars(1)
     batch = NeighbourSampler(graph, [4], time="t").sample(np.repeat(centres, 200), KEY, times=np.full(200, 99))
-    sets = {tuple(sorted(row)) for row in batch.vertices[batch.blocks[0].indices].reshape(200, 4)}
+    sets = {tuple(sorted(row)) for row in batch.vertices["node"][batch.blocks[0].indices].reshape(200, 4)}
     assert len(sets) > 190
 
 
@@ -87,14 +87,14 @@ def test_whole_and_fractional_times_compare_exactly():
     late = 2**60
     graph, centres, leaves = stars(1, times=[late, late + 1, late + 2], leaves=3)
     batch = NeighbourSampler(graph, [ALL], time="t").sample(centres, KEY, times=np.array([late + 1]))
-    np.testing.assert_array_equal(batch.vertices[1:], leaves[:2])
+    np.testing.assert_array_equal(batch.vertices["node"][1:], leaves[:2])
     graph, centres, leaves = stars(1, times=[1, 2, 3], leaves=3)
     sampler = NeighbourSampler(graph, [ALL], time="t")
     for time, amount in ((2.5, 2), (2.0, 2), (1.99, 1), (-np.inf, 0), (np.inf, 3)):
         assert sampler.sample(centres, KEY, times=np.array([time])).num_edges == amount
     graph, centres, leaves = stars(1, times=[1.0, np.nan, 2.5], leaves=3)
     batch = NeighbourSampler(graph, [ALL], time="t").sample(centres, KEY, times=np.array([2.5]))
-    np.testing.assert_array_equal(batch.vertices[1:], leaves[[0, 2]])
+    np.testing.assert_array_equal(batch.vertices["node"][1:], leaves[[0, 2]])
 
 
 @settings(max_examples=10)
@@ -107,7 +107,7 @@ def test_random_graphs_at_the_end_of_time_are_whole(graph):
     seeds = np.arange(len(edges.indptr) - 1)
     batch = NeighbourSampler(graph, [ALL], time="time").sample(seeds, KEY, times=np.full(len(seeds), 99))
     np.testing.assert_array_equal(np.diff(batch.blocks[0].indptr), np.diff(edges.indptr))
-    np.testing.assert_array_equal(batch.vertices[batch.blocks[0].indices], edges.indices)
+    np.testing.assert_array_equal(batch.vertices[batch.node_type][batch.blocks[0].indices], edges.indices)
 
 
 def test_bad_times_get_a_sentence():

@@ -12,7 +12,7 @@ KEY = BatchKey(0, 0, 0)
 
 def counts_of(sampler, centres, leaves):
     batch = sampler.sample(centres, KEY)
-    drawn = batch.vertices[batch.blocks[0].indices]
+    drawn = batch.vertices["node"][batch.blocks[0].indices]
     return np.array([(drawn == leaf).sum() for leaf in leaves]), batch.blocks[0]
 
 

@@ -70,7 +70,7 @@ def test_a_vertex_in_several_trees_counts_once_in_the_norm(time):
     clipped, plain = (Inputs(community_graph(features=False), job) for _ in range(2))
     ids = np.array([5, 3, 5, 9, 5] if time else [5, 3, 7, 9, 4])
     gradients = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
-    batch, rows = SimpleNamespace(inputs={"node": ids}), torch.zeros(5, 3, requires_grad=True)
+    batch, rows = SimpleNamespace(vertices={"node": ids}), torch.zeros(5, 3, requires_grad=True)
     rows.grad = gradients.clone()
     (learned,) = clipped.learned_rows(batch, {"node": rows})
     sums = torch.zeros(200, 3).index_add_(0, torch.from_numpy(ids), gradients)

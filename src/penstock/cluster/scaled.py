@@ -1,6 +1,7 @@
 """A profile made to fit a cluster of another size: the graph is cut and some batches are drawn, nothing is trained."""
 
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -70,10 +71,8 @@ def _work(job: Job, graph: Graph, part_of: Array, parts: int, workers: int) -> T
     source = make_batch_source(job, graph, np.asarray(nodes.splits["train"]))
     (name,) = graph.node_types
 
-    def draw(seeds: Array, planned: Planned) -> MiniBatch:
-        batch = source.sample({name: seeds}, planned)
-        assert isinstance(batch, MiniBatch)
-        return batch
+    def draw(seeds: Array, planned: Planned) -> MiniBatch[Any]:
+        return source.sample({name: seeds}, planned)
 
     batches = Schedule(source.items, source.batch_size, job.seed, epochs=_BATCHES).from_position()
     return count_work(draw, islice(batches, _BATCHES), part_of, parts, workers)

@@ -51,8 +51,9 @@ def measure_sampling(
     def work(index: int) -> int:
         batch = sampler.sample(batches[index], BatchKey(0, 0, index))
         if gather:
-            count = len(batch.vertices)
-            gather_rows(graph.x, batch.vertices, _buffer(buffers, count, graph.x)[:count])
+            vertices = batch.vertices[batch.node_type]
+            count = len(vertices)
+            gather_rows(graph.x, vertices, _buffer(buffers, count, graph.x)[:count])
         return batch.num_edges
 
     with ThreadPoolExecutor(threads) as pool:

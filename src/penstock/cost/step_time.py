@@ -15,10 +15,10 @@ from penstock.nn import GraphSAGE
 from penstock.nn.eager import eager
 from penstock.pipeline import HostCarrier, Loader, PipelineOptions, Schedule
 from penstock.pipeline.loader import Batch
-from penstock.sampling import BatchKey, MiniBatch, NeighbourSampler
+from penstock.sampling import BatchKey, Block, MiniBatch, NeighbourSampler
 from penstock.store import LocalStore, gather_rows
 
-Step = Callable[[MiniBatch], float]
+Step = Callable[[Batch], float]
 
 
 class TrainingRow(TypedDict):
@@ -30,11 +30,11 @@ class TrainingRow(TypedDict):
     ratio: float
 
 
-def loaded(graph: Graph, number: int, seeds: Array, fanouts: list[int]) -> MiniBatch:
+def loaded(graph: Graph, number: int, seeds: Array, fanouts: list[int]) -> MiniBatch[Block]:
     """A batch with features and labels."""
     batch = NeighbourSampler(graph, fanouts).sample(seeds, BatchKey(0, 0, number))
-    batch.features[batch.node_type] = torch.from_numpy(gather_rows(graph.x, batch.vertices)).float()
-    batch.labels = torch.from_numpy(_labels(graph)[batch.seeds])
+    batch.features[batch.node_type] = torch.from_numpy(gather_rows(graph.x, batch.vertices[batch.node_type])).float()
+    batch.labels = torch.from_numpy(_labels(graph)[batch.seeds[batch.node_type]])
     return batch
 
 
@@ -44,7 +44,7 @@ def sage_step(graph: Graph, hidden: int, layers: int) -> Step:
     model = GraphSAGE(graph, hidden=hidden, layers=layers)
     optimiser = eager(torch.optim.Adam)(model.parameters(), lr=0.003)
 
-    def step(batch: MiniBatch) -> float:
+    def step(batch: Batch) -> float:
         optimiser.zero_grad(set_to_none=True)
         loss = functional.cross_entropy(model(batch.blocks, batch.features[batch.node_type]), batch.labels)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -54,7 +54,7 @@ def sage_step(graph: Graph, hidden: int, layers: int) -> Step:
     return step
 
 
-def measure_steps(ways: dict[str, Step], batches: list[MiniBatch]) -> list[TrainingRow]:
+def measure_steps(ways: dict[str, Step], batches: list[MiniBatch[Block]]) -> list[TrainingRow]:
     """Seconds a batch of several ways to do the same step: the same batches, threads and allocator for all."""
     rows: list[TrainingRow] = []
     for what, step in ways.items():
@@ -102,8 +102,7 @@ def _pass(graph: Graph, seeds: Array, size: int, fanouts: list[int], step: Step 
     sampler, labels = NeighbourSampler(graph, fanouts), _labels(graph)
 
     def label(batch: Batch) -> None:
-        assert isinstance(batch, MiniBatch)
-        batch.labels = labels[batch.seeds]
+        batch.labels = labels[batch.seeds[batch.node_type]]
 
     with Loader(
         Schedule(seeds, size, 0, epochs=1).from_position(),
@@ -113,7 +112,7 @@ def _pass(graph: Graph, seeds: Array, size: int, fanouts: list[int], step: Step 
         PipelineOptions.model_validate({}),
     ) as loader:
         for each in loader:
-            if step is not None and isinstance(each.batch, MiniBatch):
+            if step is not None:
                 step(each.batch)
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.pipeline.schedule import Planned
-from penstock.sampling import MiniBatch
+from penstock.sampling import Block, MiniBatch
 
-Draw = Callable[[Array, Planned], MiniBatch]
+Draw = Callable[[Array, Planned], MiniBatch[Block]]
 """The batch of some seeds."""
 
 
@@ -47,7 +47,7 @@ def count_work(draw: Draw, batches: Iterable[Planned], part_of: Array, parts: in
             if not len(seeds):
                 continue
             batch = draw(seeds, planned)
-            owner = part_of[batch.vertices]
+            owner = part_of[batch.vertices[batch.node_type]]
             vertices[:, rank] += np.bincount(owner, minlength=parts)
             for block in batch.blocks:
                 drawn = 1.0 + np.diff(block.indptr)

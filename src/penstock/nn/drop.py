@@ -81,6 +81,9 @@ class DropStream:
     def _names_at(self, node_type: str | None, rows: int, device: torch.device) -> Tensor | None:
         """The names of a type's first rows, on a device; None where there are none, or fewer than `rows`."""
         if isinstance(self.names, dict):
+            if node_type is None and len(self.names) == 1:
+                # A model of one type need not know its name.
+                (node_type,) = self.names
             names = None if node_type is None else self.names.get(node_type)
         else:
             names = self.names

@@ -43,7 +43,7 @@ class DeviceCarrier:
         """Copy the rows that the host reads into page-locked buffers."""
         if not self._fields:
             return []
-        vertices: dict[str, Any] = dict(batch.inputs)
+        vertices: dict[str, Any] = dict(batch.vertices)
         if batch.ready is not None:
             batch.ready.synchronize()
         vertices = {name: ids.cpu().numpy() if isinstance(ids, Tensor) else ids for name, ids in vertices.items()}
@@ -59,7 +59,7 @@ class DeviceCarrier:
             for node_type, rows in batch.features.items():
                 x = torch.from_numpy(rows).to(self._device, non_blocking=True).to(self._dtype)
                 batch.features[node_type] = x if self._scale is None else self._scale(x)
-            for node_type, ids in batch.inputs.items():
+            for node_type, ids in batch.vertices.items():
                 if node_type in self._tables:
                     batch.features[node_type] = self._read(self._tables[node_type], ids)
             batch.labels = self._moved(batch.labels)
@@ -97,7 +97,7 @@ class DeviceCarrier:
 
 def _tensors(batch: Batch) -> Iterator[Tensor]:
     """Every tensor of a batch that a kernel may read."""
-    waiting: list[Any] = [batch.features, batch.labels, batch.seed_weights, batch.inputs, *batch.blocks]
+    waiting: list[Any] = [batch.features, batch.labels, batch.seed_weights, batch.vertices, *batch.blocks]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Tensor):

@@ -21,7 +21,7 @@ class HostCarrier:
 
     def gather(self, batch: Batch) -> list[Array]:
         """Copy the rows of the batch's vertices."""
-        return gather_fields(batch, batch.inputs, self._store, self._fields, self._pool)
+        return gather_fields(batch, batch.vertices, self._store, self._fields, self._pool)
 
     def transfer(self, batch: Batch) -> None:
         """Make tensors of what was gathered."""

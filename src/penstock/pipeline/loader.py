@@ -11,10 +11,10 @@ from penstock.pipeline.clock import Recorder, StageTime
 from penstock.pipeline.flow import Flow, Stage
 from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.schedule import Planned, Position
-from penstock.sampling.block import MiniBatch, TypedBatch
+from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.turn import taking_turn, turn_of
 
-Batch = MiniBatch | TypedBatch
+Batch = MiniBatch[Block] | MiniBatch[TypedBlock]
 
 
 @dataclass
@@ -33,10 +33,7 @@ class Loaded:
     @property
     def examples(self) -> int:
         """What the loss is over: edges of a task on edges, else the batch's seeds."""
-        if self.batch.links is not None:
-            return len(self.planned.seeds)
-        seeds = self.batch.seeds
-        return sum(map(len, seeds.values())) if isinstance(seeds, dict) else len(seeds)
+        return self.batch.num_seeds if self.batch.links is None else len(self.planned.seeds)
 
     @property
     def whole(self) -> int | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.sampling.block import Block, MiniBatch, TypedBatch, TypedBlock
+    from penstock.sampling.block import Block, MiniBatch, TypedBlock
     from penstock.sampling.key import BatchKey
     from penstock.sampling.neighbours import ALL, NeighbourSampler
     from penstock.sampling.typed import TypedNeighbourSampler
@@ -22,7 +22,6 @@ __all__ = [
     "Block",
     "MiniBatch",
     "NeighbourSampler",
-    "TypedBatch",
     "TypedBlock",
     "TypedNeighbourSampler",
 ]
@@ -34,7 +33,6 @@ __getattr__ = lazy_names(
         "penstock.sampling.block": (
             "Block",
             "MiniBatch",
-            "TypedBatch",
             "TypedBlock",
         ),
         "penstock.sampling.key": ("BatchKey",),

@@ -8,7 +8,7 @@ list's mean. `totals` is the number (or weight) of each row's whole list: sum = 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -67,77 +67,24 @@ class TypedBlock:
         return sum(block.num_edges for block in self.relations.values())
 
 
-@dataclass(eq=False)
-class MiniBatch:
-    """Seeds, the vertices whose features the batch needs, and its blocks, outermost first.
+Layer = TypeVar("Layer", Block, TypedBlock)
 
-    `vertices` start with the seeds; block i reads the first `blocks[i].num_src` and writes the first
-    `blocks[i].num_dst`. `seed_weights`, where the sampler draws seeds unevenly, multiply the seeds' losses.
-    `features` are by node type; `links` is what a task on edges adds. `names` are the original numbers of `vertices`
-    where the graph was cut; None: they are their own names. `whole`, where the batch is one worker's share of one that
-    was drawn whole, is how many seeds that has. On a device arrays are tensors, and `ready` is the event after which
-    they are there.
+
+@dataclass(eq=False)
+class MiniBatch(Generic[Layer]):
+    """Seeds and the vertices whose features the batch needs, by node type, and its blocks, outermost first.
+
+    A graph of one node type and one edge type has blocks that are a `Block` each, any other `TypedBlock`s. A type's
+    `vertices` start with its seeds; block i reads the first `num_src` of them and writes the first `num_dst`.
+    `seed_weights`, where the sampler draws seeds unevenly, multiply the seeds' losses. `links` is what a task on edges
+    adds. `names` are the original numbers of `vertices` where the graph was cut; None: they are their own names.
+    `whole`, where the batch is one worker's share of one that was drawn whole, is how many seeds that has. On a device
+    arrays are tensors, and `ready` is the event after which they are there.
     """
-
-    seeds: Array
-    vertices: Array
-    blocks: list[Block]
-    features: dict[str, Any] = field(default_factory=dict)
-    labels: Any = None
-    seed_weights: Array | None = None
-    links: Any = None
-    node_type: str = "node"
-    key: BatchKey | None = None
-    ready: Any = None
-    names: Array | None = None
-    whole: int | None = None
-
-    @property
-    def num_edges(self) -> int:
-        """Sampled edges of all layers."""
-        return sum(block.num_edges for block in self.blocks)
-
-    @property
-    def row_names(self) -> Array:
-        """Original numbers of the vertices in every layer's rows, however the graph was cut."""
-        return self.vertices if self.names is None else self.names
-
-    @property
-    def inputs(self) -> dict[str, Array]:
-        """Vertices whose features the batch needs, by node type."""
-        return {self.node_type: self.vertices}
-
-    def merged_edges(self) -> Array:
-        """[2, edges] source rows above destination rows of all layers, each vertex's list once."""
-        return merge_edges(self.blocks)
-
-    def to_pyg(self) -> Any:
-        """As the object a PyG module expects: `x`, `edge_index`, `batch_size`, `n_id`."""
-        try:
-            from torch_geometric.data import Data
-        except ImportError:
-            raise PenstockError(
-                "PyG is not installed: install it with `pip install 'penstock[pyg]'`.", code="not-installed"
-            ) from None
-        import torch
-
-        data = Data(edge_index=torch.from_numpy(self.merged_edges()), batch_size=len(self.seeds))
-        data.n_id = torch.from_numpy(np.asarray(self.vertices, np.int64))
-        data.num_nodes = len(self.vertices)
-        if self.node_type in self.features:
-            data.x = torch.as_tensor(self.features[self.node_type])
-        if self.labels is not None:
-            data.y = torch.as_tensor(self.labels)
-        return data
-
-
-@dataclass(eq=False)
-class TypedBatch:
-    """`MiniBatch` of a heterogeneous graph: seeds and vertices by node type, blocks outermost first."""
 
     seeds: dict[str, Array]
     vertices: dict[str, Array]
-    blocks: list[TypedBlock]
+    blocks: list[Layer]
     features: dict[str, Any] = field(default_factory=dict)
     labels: Any = None
     seed_weights: Array | None = None
@@ -153,22 +100,48 @@ class TypedBatch:
         return sum(block.num_edges for block in self.blocks)
 
     @property
+    def num_seeds(self) -> int:
+        """Seeds of all node types."""
+        return sum(map(len, self.seeds.values()))
+
+    @property
+    def node_type(self) -> str:
+        """The node type, where the graph has one."""
+        if len(self.vertices) != 1:
+            raise PenstockError(
+                f"Name the node type: this batch has {', '.join(self.vertices)}.", code="option-missing"
+            )
+        return next(iter(self.vertices))
+
+    @property
     def row_names(self) -> dict[str, Array]:
         """By node type, original numbers of the vertices in every layer's rows, however the graph was cut."""
         return self.vertices if self.names is None else self.names
 
-    @property
-    def inputs(self) -> dict[str, Array]:
-        """Vertices whose features the batch needs, by node type."""
-        return self.vertices
+    def to_pyg(self) -> Any:
+        """As the object a PyG module expects, of a graph of one type: `x`, `edge_index`, `batch_size`, `n_id`."""
+        try:
+            from torch_geometric.data import Data
+        except ImportError:
+            raise PenstockError(
+                "PyG is not installed: install it with `pip install 'penstock[pyg]'`.", code="not-installed"
+            ) from None
+        import torch
 
-    def merged_edges(self) -> dict[EdgeType, Array]:
-        """[2, edges] of every relation that has any in some layer."""
-        kinds = dict.fromkeys(kind for block in self.blocks for kind in block.relations)
-        return {
-            kind: merge_edges([block.relations[kind] for block in self.blocks if kind in block.relations])
-            for kind in kinds
-        }
+        vertices, blocks = self.vertices[self.node_type], list[Any](self.blocks)
+        if any(isinstance(block, TypedBlock) for block in blocks):
+            raise PenstockError(
+                "A batch of several relations has no PyG form: use its blocks, or a graph of one type.",
+                code="unsupported-combination",
+            )
+        data = Data(edge_index=torch.from_numpy(merge_edges(blocks)), batch_size=self.num_seeds)
+        data.n_id = torch.from_numpy(np.asarray(vertices, np.int64))
+        data.num_nodes = len(vertices)
+        if self.node_type in self.features:
+            data.x = torch.as_tensor(self.features[self.node_type])
+        if self.labels is not None:
+            data.y = torch.as_tensor(self.labels)
+        return data
 
 
 def merge_edges(blocks: Sequence[Block]) -> Array:

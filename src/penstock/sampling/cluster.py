@@ -13,7 +13,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, Partition, assign
-from penstock.sampling.block import MiniBatch
+from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.homogeneous import Homogeneous, homogeneous, whole_graph
 from penstock.sampling.induced import Inducer, blocks_on
 from penstock.sampling.key import BatchKey
@@ -45,7 +45,7 @@ class ClusterSampler:
         self.items, starts = np.unique(clusters[self._members], return_index=True)
         self._starts = np.append(starts, len(clusters))
 
-    def sample(self, items: Array, key: BatchKey) -> MiniBatch:
+    def sample(self, items: Array, key: BatchKey) -> MiniBatch[Block]:
         """The batch of some different clusters. Nothing is drawn: the key only names the batch."""
         members = self._union(np.atleast_1d(np.asarray(items)))
         inside = self._is_train[members]
@@ -53,7 +53,8 @@ class ClusterSampler:
         subgraph = self._inducer.induce(vertices, self._graph.reader())
         seeds = int(inside.sum())
         blocks = blocks_on(self._graph, subgraph, None, seeds, self.layers)
-        return MiniBatch(vertices[:seeds], vertices, blocks, node_type=self._graph.node_type, key=key)
+        name = self._graph.node_type
+        return MiniBatch({name: vertices[:seeds]}, {name: vertices}, blocks, key=key)
 
     def _by_cluster(self, clusters: Array) -> Array:
         """Vertices cluster after cluster, those of one by ascending name."""

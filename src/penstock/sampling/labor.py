@@ -60,7 +60,7 @@ class Labor:
         self._names = None if readable.names is None else readable.names[self.node_type]
         self._rows: PerThread[Rows] = PerThread(lambda: rows_for(count))
 
-    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
+    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch[Block]:
         """The batch of some different seeds; the same for the same key on any thread."""
         seeds = check_seeds(seeds, self._count, self.node_type, index_dtype(self._count))
         rows, blocks = self._rows.get(), list[Block]()
@@ -75,8 +75,8 @@ class Labor:
             vertices = rows.vertices[: rows.known].copy()
         finally:
             rows.forget()
-        names = None if self._names is None else self._names[vertices]
-        return MiniBatch(seeds, vertices, blocks[::-1], node_type=self.node_type, key=key, names=names)
+        names = None if self._names is None else {self.node_type: self._names[vertices]}
+        return MiniBatch({self.node_type: seeds}, {self.node_type: vertices}, blocks[::-1], key=key, names=names)
 
 
 class SharedLists:

@@ -40,7 +40,7 @@ class LayerwiseSampler(ABC):
         self._rows: PerThread[Rows] = PerThread(lambda: rows_for(self._graph.count))
         self._scales: PerThread[Array] = PerThread(lambda: np.zeros(self._graph.count))
 
-    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
+    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch[Block]:
         """The batch of some different seeds; the same for the same key on any thread."""
         seeds = self._graph.seeds(seeds)
         rows, reader, blocks = self._rows.get(), self._graph.reader(), list[Block]()
@@ -51,7 +51,8 @@ class LayerwiseSampler(ABC):
             vertices = rows.vertices[: rows.known].copy()
         finally:
             rows.forget()
-        return MiniBatch(seeds, vertices, blocks[::-1], node_type=self._graph.node_type, key=key)
+        name = self._graph.node_type
+        return MiniBatch({name: seeds}, {name: vertices}, blocks[::-1], key=key)
 
     def _hop(self, rows: Rows, reader: Reader, size: int, key: np.uint64) -> Block:
         lists, scale = reader.read(rows.vertices[: rows.known]), self._scales.get()

@@ -94,7 +94,7 @@ class NeighbourSampler:
         exclude: Array | None = None,
         times: Array | None = None,
         places: Array | None = None,
-    ) -> MiniBatch:
+    ) -> MiniBatch[Block]:
         """The batch of some different seeds; the same for the same key on any thread.
 
         `exclude` are edges [2, m], sources above destinations, that no hop of this batch may draw. `times` has one time
@@ -122,8 +122,8 @@ class NeighbourSampler:
             vertices = rows.vertices[: rows.known].copy()
         finally:
             rows.forget()
-        names = None if self._names is None else self._names[vertices]
-        return MiniBatch(seeds, vertices, blocks[::-1], node_type=self.node_type, key=key, names=names)
+        names = None if self._names is None else {self.node_type: self._names[vertices]}
+        return MiniBatch({self.node_type: seeds}, {self.node_type: vertices}, blocks[::-1], key=key, names=names)
 
     def _limits(self, times: Array | None, seeds: int) -> Array | None:
         if self._clock is not None:

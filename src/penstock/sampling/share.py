@@ -8,7 +8,9 @@ from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.relabel import DirectRows, Rows
 
 
-def share_of(batch: MiniBatch, places: Array, every_row: bool = False, inputs: Array | None = None) -> MiniBatch:
+def share_of(
+    batch: MiniBatch[Block], places: Array, every_row: bool = False, inputs: Array | None = None
+) -> MiniBatch[Block]:
     """The seeds at some different places, and what their layers reach back to; with `every_row`, all rows of every
     layer but the last, for what measures the batch's rows.
 
@@ -16,19 +18,19 @@ def share_of(batch: MiniBatch, places: Array, every_row: bool = False, inputs: A
     batch's vertices because they are in it. Lists keep their order and weights, so that the rows which are computed are
     computed as in the whole batch. Rows are numbered anew, and positions of edges are left out.
     """
-    rows, blocks = DirectRows(len(batch.vertices)), list[Block]()
+    name, vertices = batch.node_type, batch.vertices[batch.node_type]
+    rows, blocks = DirectRows(len(vertices)), list[Block]()
     rows.start(np.ascontiguousarray(places, np.int64))
     for below, block in reversed(list(zip([None, *batch.blocks[:-1]], batch.blocks, strict=True))):
         more = inputs if below is None else np.arange(below.num_dst) if every_row else None
         blocks.append(_kept(block, rows, more))
     return MiniBatch(
-        batch.seeds[places],
-        batch.vertices[rows.vertices[: rows.known]],
+        {name: batch.seeds[name][places]},
+        {name: vertices[rows.vertices[: rows.known]]},
         blocks[::-1],
         seed_weights=None if batch.seed_weights is None else batch.seed_weights[places],
-        node_type=batch.node_type,
         key=batch.key,
-        whole=len(batch.seeds),
+        whole=batch.num_seeds,
     )
 
 

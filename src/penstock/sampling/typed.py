@@ -8,7 +8,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.sampling.block import Block, TypedBatch, TypedBlock
+from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.key import BatchKey
 from penstock.sampling.lists import Lists, Readable, Readers, check_typed_seeds, numbered
@@ -85,7 +85,7 @@ class TypedNeighbourSampler:
 
     def sample(
         self, seeds: Mapping[str, Array], key: BatchKey, *, exclude: Mapping[Relation, Array] | None = None
-    ) -> TypedBatch:
+    ) -> MiniBatch[TypedBlock]:
         """The batch of some different seeds of each type; the same for the same key on any thread.
 
         `exclude` has, by relation, edges [2, m], sources above destinations, that no hop of this batch may draw.
@@ -103,7 +103,7 @@ class TypedNeighbourSampler:
         finally:
             for used in rows.values():
                 used.forget()
-        return TypedBatch(seeds, vertices, blocks[::-1], key=key, names=self._names_of(vertices))
+        return MiniBatch(seeds, vertices, blocks[::-1], key=key, names=self._names_of(vertices))
 
     def _names_of(self, vertices: Mapping[str, Array]) -> dict[str, Array] | None:
         """Original numbers of vertices; None where no type was renumbered."""

@@ -85,7 +85,7 @@ class Inputs:
     def complete(self, batch: Batch) -> dict[str, torch.Tensor]:
         """A loaded batch's features with the learnable rows of this moment beside them."""
         x = dict(batch.features)
-        for name, ids in batch.inputs.items():
+        for name, ids in batch.vertices.items():
             if name in self.tables:
                 rows = torch.from_numpy(self.tables[name].pull(_on_host(ids)))
                 x[name] = rows.to(self.device).requires_grad_()
@@ -96,7 +96,7 @@ class Inputs:
         rows = {name: x[name] for name in self.tables if name in x}
         for name, given in rows.items():
             if self._repeats and given.grad is not None:
-                first, total = _summed_in_place(_on_host(batch.inputs[name]), given.grad.float().cpu().numpy())
+                first, total = _summed_in_place(_on_host(batch.vertices[name]), given.grad.float().cpu().numpy())
                 summed = torch.zeros_like(given.grad)
                 summed[torch.from_numpy(first).to(given.device)] = torch.from_numpy(total).to(summed)
                 given.grad = summed
@@ -107,7 +107,7 @@ class Inputs:
         for name, table in self.tables.items():
             gradients = x[name].grad if name in x else None
             if gradients is not None:
-                pushed = _on_host(batch.inputs[name]), gradients.float().cpu().numpy()
+                pushed = _on_host(batch.vertices[name]), gradients.float().cpu().numpy()
                 table.push(*(_summed(*pushed) if self._repeats else pushed))
 
     def state(self) -> dict[str, Any]:

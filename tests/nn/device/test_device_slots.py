@@ -75,7 +75,7 @@ def test_a_model_learns_the_same_from_a_slot(in_table, device):
     placed = table.to(device)
     x = TableRows(placed, slot.vertices[: slot.room.rows[-2]], True) if in_table else placed[slot.vertices.long()]
     with dropping(9):
-        expected = host(batch.blocks, table[batch.vertices.astype(np.int64)])
+        expected = host(batch.blocks, table[batch.vertices["node"].astype(np.int64)])
     with dropping(9):
         out = ours(slot.blocks(), x)
     torch.testing.assert_close(out.cpu(), expected, rtol=1e-4, atol=1e-5)

@@ -34,7 +34,7 @@ def device_sampler(graph, fanouts, device, **options):
 def assert_same(host, drawn):
     if drawn.ready is not None:  # a sampler draws on a stream of its own
         drawn.ready.synchronize()
-    np.testing.assert_array_equal(host.vertices, drawn.vertices.cpu().numpy())
+    np.testing.assert_array_equal(host.vertices["node"], drawn.vertices["node"].cpu().numpy())
     for expected, block in zip(host.blocks, drawn.blocks, strict=True):
         assert (expected.num_src, expected.num_dst) == (block.num_src, block.num_dst)
         for name in ("indptr", "indices", "edges"):

@@ -8,6 +8,7 @@ from link_graphs import RATED, RATES, shop_graph
 
 from penstock import PenstockError
 from penstock.sampling import BatchKey, NeighbourSampler
+from penstock.sampling.block import merge_edges
 from penstock.sampling.links import EdgeBatcher, InBatch, Joint, Uniform, find_reverse, negatives_named
 from random_graphs import directed_graph, graphs, power_law_graph
 
@@ -89,7 +90,7 @@ def test_a_sampler_given_the_batch_never_draws_its_edges():
     graph = power_law_graph(200, 4)
     batch = EdgeBatcher(graph, negatives=Uniform(2)).batch(np.arange(0, 300, 7), KEY)
     sampled = NeighbourSampler(graph, [-1, -1]).sample(batch.seeds, KEY, exclude=batch.exclude)
-    sources, destinations = sampled.vertices[sampled.merged_edges()]
+    sources, destinations = sampled.vertices["node"][merge_edges(sampled.blocks)]
     drawn = set(zip(sources.tolist(), destinations.tolist(), strict=True))
     assert len(drawn) > 500
     assert not drawn & set(zip(*batch.exclude.tolist(), strict=True))

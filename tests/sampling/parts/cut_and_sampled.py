@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from neighbourhoods import same_batch, same_typed_batch
+from neighbourhoods import same_arrays, same_batch
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.csr import build_lists
 from penstock.partition import Cut, cut
@@ -71,15 +71,10 @@ def parted_batch(partition, sampler, seeds, exclude=None):
 
 def assert_same_but_for_numbers(partition, parted, whole):
     """Every array is equal once new numbers are original ones."""
-    if isinstance(whole.vertices, dict):
-        names = {name: partition.original(name)[these] for name, these in parted.vertices.items()}
-        same_typed_batch(replace(parted, vertices=names), whole)
-        for name, seeds in whole.seeds.items():
-            np.testing.assert_array_equal(partition.original(name)[parted.seeds[name]], seeds)
-        return
-    same_batch(replace(parted, vertices=partition.original()[parted.vertices]), whole)
-    np.testing.assert_array_equal(parted.names, whole.vertices)
-    np.testing.assert_array_equal(partition.original()[parted.seeds], whole.seeds)
+    names = {name: partition.original(name)[these] for name, these in parted.vertices.items()}
+    same_batch(replace(parted, vertices=names), whole)
+    same_arrays(parted.names, whole.vertices)
+    same_arrays({name: partition.original(name)[seeds] for name, seeds in parted.seeds.items()}, whole.seeds)
 
 
 def some_edges(edges, amount=40):

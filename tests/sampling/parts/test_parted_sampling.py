@@ -106,7 +106,7 @@ def test_no_seeds(tmp_path, owners):
     partition = cut_at_random(plain_graph(), 2, tmp_path)
     _, channels = owners(partition)
     batch = parted_sampler(partition, [3, 3], weight="w", channels=channels).sample(np.empty(0, np.int64), KEY)
-    assert len(batch.vertices) == batch.num_edges == 0
+    assert len(batch.vertices["node"]) == batch.num_edges == 0
     assert all(block.weights is not None and len(block.totals) == 0 for block in batch.blocks)
 
 
@@ -114,7 +114,7 @@ def test_a_whole_graph_that_was_renumbered_names_its_vertices():
     graph = plain_graph()
     names = np.arange(graph.num_nodes)[::-1].copy()
     batch = NeighbourSampler(graph, [3], original=names).sample(SEEDS, KEY)
-    np.testing.assert_array_equal(batch.names, names[batch.vertices])
+    np.testing.assert_array_equal(batch.names["node"], names[batch.vertices["node"]])
     assert NeighbourSampler(graph, [3]).sample(SEEDS, KEY).names is None
 
 

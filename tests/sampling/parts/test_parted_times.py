@@ -75,9 +75,9 @@ def test_a_share_of_the_seeds_has_its_trees_of_the_whole(tmp_path, owners):
             assert_same_but_for_numbers(partition, found, share)
     whole = plain.sample(SEEDS, KEY, times=times)
     alone = [plain.sample(SEEDS[[p]], KEY, times=times[[p]], places=np.array([p])) for p in range(len(SEEDS))]
-    assert sum(len(each.vertices) for each in alone) == len(whole.vertices)
+    assert sum(len(each.vertices["node"]) for each in alone) == len(whole.vertices["node"])
     assert sum(each.num_edges for each in alone) == whole.num_edges
-    assert sorted(np.concatenate([each.vertices for each in alone])) == sorted(whole.vertices)
+    assert sorted(np.concatenate([each.vertices["node"] for each in alone])) == sorted(whole.vertices["node"])
 
 
 @pytest.mark.parametrize("time", ["t", "node:when"])

@@ -56,13 +56,13 @@ def given(kind, partition):
 def assert_same(partition, batch, whole):
     """Every array is equal once new numbers are original ones."""
     original = partition.original()
-    np.testing.assert_array_equal(batch.names, original[batch.vertices])
-    np.testing.assert_array_equal(original[batch.seeds], whole.seeds)
+    np.testing.assert_array_equal(batch.names["node"], original[batch.vertices["node"]])
+    np.testing.assert_array_equal(original[batch.seeds["node"]], whole.seeds["node"])
     # Positions are in lists that are elsewhere.
     bare = [replace(block, edges=None) for block in whole.blocks]
     same_batch(replace(batch, vertices=batch.names), replace(whole, blocks=bare))
     same_weights(batch, whole)
-    assert batch.whole == len(whole.seeds)
+    assert batch.whole == len(whole.seeds["node"])
 
 
 def same_weights(a, b):
@@ -119,16 +119,16 @@ def test_shares_drawn_by_tasks_of_their_own(tmp_path, owners, kind, more):
         batch, own = draw(given(kind, partition), KEY), here.sample(given(kind, partition), KEY)
         same_batch(batch, own)
         same_weights(batch, own)
-        np.testing.assert_array_equal(batch.seeds, own.seeds)
-        np.testing.assert_array_equal(batch.names, own.names)
-        assert batch.whole == own.whole == len(whole.seeds)
-        assert len(batch.vertices) <= len(whole.vertices)
-        seeds.append(batch.seeds)
-        known |= set(batch.vertices)
+        np.testing.assert_array_equal(batch.seeds["node"], own.seeds["node"])
+        np.testing.assert_array_equal(batch.names["node"], own.names["node"])
+        assert batch.whole == own.whole == len(whole.seeds["node"])
+        assert len(batch.vertices["node"]) <= len(whole.vertices["node"])
+        seeds.append(batch.seeds["node"])
+        known |= set(batch.vertices["node"])
         if kind != "ladies":
             np.testing.assert_array_equal(remote.items(), here.items)
-    assert sorted(np.concatenate(seeds)) == sorted(whole.seeds)
-    assert known == set(whole.vertices) or not more
+    assert sorted(np.concatenate(seeds)) == sorted(whole.seeds["node"])
+    assert known == set(whole.vertices["node"]) or not more
 
 
 def _channels_of(endpoint):

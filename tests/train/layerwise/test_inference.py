@@ -40,7 +40,7 @@ def full_forward(session, node_type, weight=None):
         if graph.is_homogeneous:
             sampler = NeighbourSampler(graph, [ALL] * layers, weight=weight, totals=True)
             batch = sampler.sample(rows[node_type], ANY)
-            return session.model(batch.blocks, session.inputs.pull(node_type, batch.vertices))
+            return session.model(batch.blocks, session.inputs.pull(node_type, batch.vertices[node_type]))
         typed = TypedNeighbourSampler(graph, [ALL] * layers, totals=True).sample(rows, ANY)
         x = {name: session.inputs.pull(name, ids) for name, ids in typed.vertices.items()}
         return session.model(typed.blocks, x)[node_type]
@@ -250,7 +250,7 @@ def test_times_hide_what_comes_later():
         batch = sampler.sample(np.array([v]), ANY)
         session.model.eval()
         with torch.no_grad():
-            expected = session.model(batch.blocks, session.inputs.pull("node", batch.vertices))
+            expected = session.model(batch.blocks, session.inputs.pull("node", batch.vertices["node"]))
         torch.testing.assert_close(found[v : v + 1], expected, rtol=1e-5, atol=1e-5)
 
 

@@ -50,7 +50,7 @@ def summing(group: CollectiveGroup) -> Callable[[torch.Tensor], None]:
 
 def _vertices(batch: Batch, sizes: Sizes) -> list[Array]:
     """Of every normalised type, those of its largest layer, whose first rows are those of the others."""
-    inputs: dict[str, Any] = dict(batch.inputs)
+    inputs: dict[str, Any] = dict(batch.vertices)
     if len(inputs) == 1:
         # A model of one type need not know its name.
         inputs = dict.fromkeys((name for name, _ in sizes), next(iter(inputs.values())))

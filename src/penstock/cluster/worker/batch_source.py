@@ -12,7 +12,6 @@ from penstock.cluster.worker.split import SeedSplit, vertex_share
 from penstock.graph.arrays import Array
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
-from penstock.sampling import MiniBatch
 from penstock.sampling.links import Exclude
 from penstock.sampling.parts import HoldoutSampler, RemoteSampler, SharedSampler
 from penstock.sampling.registry import sampler_entry
@@ -42,7 +41,7 @@ def make_parted_batches(parts: Parts, job: Job, node_type: str, typed: bool, tra
         numbers = new[np.searchsorted(train, given)]
         batch: Batch = sampler.sample({node_type: numbers} if typed else numbers, planned.key, **more)
         # Labels are found by the numbers that the task knows.
-        batch.seeds = {node_type: given} if typed else given
+        batch.seeds = {node_type: given}
         return batch
 
     return BatchSource(sample, train, job.batch_size)
@@ -60,7 +59,7 @@ def make_timed_batches(parts: Parts, job: Job, times: Array, train: Array, split
         given = whole[places]
         numbers = new[np.searchsorted(train, given)]
         batch: Batch = sampler.sample(numbers, planned.key, times=times[given], places=places)
-        batch.seeds = given
+        batch.seeds = {batch.node_type: given}
         return batch
 
     return BatchSource(sample, train, job.batch_size)
@@ -86,8 +85,8 @@ def make_joint_batches(parts: Parts, job: Job, train: Array, new: Array) -> Batc
         if entry.items_per_batch is None:
             given = new[np.searchsorted(train, given)]
         batch: Batch = draw(given, planned.key)
-        assert isinstance(batch, MiniBatch) and batch.names is not None
-        batch.seeds = batch.names[: len(batch.seeds)]
+        assert batch.names is not None
+        batch.seeds = {name: batch.names[name][: len(own)] for name, own in batch.seeds.items()}
         return batch
 
     return BatchSource(sample, items, size)
@@ -111,7 +110,7 @@ def make_parted_edge_batches(
             ((only, numbers),) = numbers.items()
             pairs = new[only][exclude]
         batch: Batch = sampler.sample(numbers, planned.key, exclude=pairs, absent=parts.absent)
-        batch.seeds = dict(seeds) if typed else next(iter(seeds.values()))
+        batch.seeds = dict(seeds)
         return batch
 
     return BatchSource(sample, items, job.batch_size)

@@ -89,7 +89,7 @@ class PartedInputs(Inputs):
         with joining(EMBEDDINGS):
             for name, table in self.tables.items():
                 gradients = x[name].grad if name in x else None
-                ids: Any = batch.inputs.get(name, np.empty(0, np.int64))
+                ids: Any = batch.vertices.get(name, np.empty(0, np.int64))
                 pushed = None if gradients is None else gradients.float().cpu().numpy()
                 table.remote.push(ids, pushed, self.step, self._rank, self._world, self._clipped)
 

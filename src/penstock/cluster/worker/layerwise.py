@@ -179,7 +179,7 @@ class PartedPlan:
             seeds: Any = chunk.rows if homogeneous else {chunk.node_type: chunk.rows}
             seen = {} if times is None else {"times": times[chunk.start : chunk.start + len(chunk.rows)]}
             batch = sampler.sample(seeds, _ANY, **seen)
-            return Sampled(chunk, batch.blocks, batch.inputs)
+            return Sampled(chunk, batch.blocks, batch.vertices)
 
         return sample
 

@@ -49,7 +49,7 @@ class DeviceNeighbourSampler:
         self._options = {"replace": replace, "totals": totals, "edges": edges}
         self._thread_states: PerThread[_ThreadState] = PerThread(lambda: _ThreadState(side_stream(device), room))
 
-    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
+    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch[Block]:
         """The batch of some different seeds, the same as the CPU's; waits for the device once."""
         seeds = check_seeds(seeds, self._topology.count, self.node_type, np.dtype(np.int32))
         state = self._thread_states.get()
@@ -68,7 +68,7 @@ class DeviceNeighbourSampler:
                 epoch.cursor.zero_()
             blocks: list[Block] = [*slot.copied_blocks(len(seeds), sizes)]
             vertices = slot.vertices[: sizes[-1]].clone()
-        batch = MiniBatch(seeds, _as_array(vertices), blocks, node_type=self.node_type, key=key)
+        batch = MiniBatch({self.node_type: seeds}, {self.node_type: _as_array(vertices)}, blocks, key=key)
         if state.stream is not None:
             batch.ready = state.stream.record_event()
         return batch

@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.schema import EdgeType
-from penstock.sampling.block import Block, MiniBatch, TypedBatch, TypedBlock
+from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.sampling.key import BatchKey
 from penstock.sampling.parts.requests import (
     Name,
@@ -62,20 +62,14 @@ class _Form(Request):
     seed_weights: Whole | None
 
 
-def batch_messages(batch: MiniBatch | TypedBatch) -> list[Message]:
+def batch_messages(batch: MiniBatch[Block] | MiniBatch[TypedBlock]) -> list[Message]:
     """A batch as the sampler gives it."""
     arrays = _Outgoing()
-    if isinstance(batch, TypedBatch):
-        vertices, seeds, layers = batch.vertices, batch.seeds, batch.blocks
-    else:
-        name = batch.node_type
-        vertices, seeds = {name: batch.vertices}, {name: batch.seeds}
-        layers = [TypedBlock({("", "", ""): each}, {name: each.num_src}, {name: each.num_dst}) for each in batch.blocks]
     form = _Form(
-        typed=isinstance(batch, TypedBatch),
-        vertices={name: arrays.put(these) for name, these in vertices.items()},
-        seeds={name: len(these) for name, these in seeds.items()},
-        layers=[_layer_form(layer, arrays) for layer in layers],
+        typed=isinstance(batch.blocks[0], TypedBlock),
+        vertices={name: arrays.put(these) for name, these in batch.vertices.items()},
+        seeds={name: len(these) for name, these in batch.seeds.items()},
+        layers=[_layer_form(_by_relation(block, batch.vertices), arrays) for block in batch.blocks],
         arrays=0,
         whole=batch.whole,
         seed_weights=None if batch.seed_weights is None else arrays.put(batch.seed_weights),
@@ -90,7 +84,7 @@ def batch_messages(batch: MiniBatch | TypedBatch) -> list[Message]:
 
 def batch_received(
     messages: Iterable[Message], counts: Mapping[str, int], key: BatchKey | None, who: str
-) -> MiniBatch | TypedBatch:
+) -> MiniBatch[Block] | MiniBatch[TypedBlock]:
     """The batch that messages carry, in arrays of its own. `counts` are the graph's vertices by type."""
     parts = list(messages)
     if not parts:
@@ -105,10 +99,17 @@ def batch_received(
     seeds = {name: vertices[name][:count].copy() for name, count in form.seeds.items()}
     weights = read.seed_weights()
     if form.typed:
-        return TypedBatch(seeds, vertices, layers, key=key, seed_weights=weights, whole=form.whole)
-    ((name, these),) = vertices.items()
+        return MiniBatch(seeds, vertices, layers, key=key, seed_weights=weights, whole=form.whole)
     blocks = [block for layer in layers for block in layer.relations.values()]
-    return MiniBatch(seeds[name], these, blocks, node_type=name, key=key, seed_weights=weights, whole=form.whole)
+    return MiniBatch(seeds, vertices, blocks, key=key, seed_weights=weights, whole=form.whole)
+
+
+def _by_relation(block: Block | TypedBlock, vertices: Mapping[str, Array]) -> TypedBlock:
+    """A layer by relation; the only one of a graph of one type has no name."""
+    if isinstance(block, TypedBlock):
+        return block
+    (name,) = vertices
+    return TypedBlock({("", "", ""): block}, {name: block.num_src}, {name: block.num_dst})
 
 
 def _layer_form(layer: TypedBlock, arrays: "_Outgoing") -> _Layer:

@@ -10,7 +10,7 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.sampling.block import MiniBatch, TypedBatch
+from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.sampling.key import BatchKey
 from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.lists import check_typed_seeds
@@ -23,12 +23,14 @@ from penstock.wire.endpoint import Endpoint
 from penstock.wire.errors import RemoteError
 from penstock.wire.message import Message
 
+AnyBatch = MiniBatch[Block] | MiniBatch[TypedBlock]
+
 
 class Sampler(Protocol):
     """Any sampler of the registry. What `sample` takes beside seeds and key tells what it supports."""
 
     @property
-    def sample(self) -> Callable[..., MiniBatch | TypedBatch]:
+    def sample(self) -> Callable[..., AnyBatch]:
         """`sample(seeds, key, ...)`: the batch of some seeds."""
 
 
@@ -105,7 +107,7 @@ class RemoteSampler:
         absent: Mapping[EdgeType, Absent] | None = None,
         times: Array | None = None,
         places: Array | None = None,
-    ) -> MiniBatch | TypedBatch:
+    ) -> AnyBatch:
         """The batch of some different seeds: an array for a graph of one type, or arrays by type.
 
         The rest is as for the samplers that the tasks have; whoever gives `times` gives `places` too.
@@ -124,12 +126,10 @@ class RemoteSampler:
             )
         return found
 
-    def sample_items(self, items: Array, key: BatchKey) -> MiniBatch:
+    def sample_items(self, items: Array, key: BatchKey) -> AnyBatch:
         """The batch of some items, of a graph of one type."""
         (only,) = self._counts
-        batch = self._batch({only: np.asarray(items, np.int64)}, False, key)
-        assert isinstance(batch, MiniBatch)
-        return batch
+        return self._batch({only: np.asarray(items, np.int64)}, False, key)
 
     def _batch(
         self,
@@ -140,7 +140,7 @@ class RemoteSampler:
         absent: Mapping[EdgeType, Absent] | None = None,
         times: Array | None = None,
         places: Array | None = None,
-    ) -> MiniBatch | TypedBatch:
+    ) -> AnyBatch:
         excluded = None if exclude is None else _by_relation(exclude)
         body = BatchRequest(
             sampler=self._sampler,
@@ -158,16 +158,13 @@ class RemoteSampler:
         channel = self._channels[key.batch % len(self._channels)]
         message = Message("batch", body.model_dump(), tuple(arrays))
         batch = _when_ready(lambda: batch_received(channel.start(message).parts(), self._counts, key, channel.peer))
-        if isinstance(batch, TypedBatch) != typed:
+        if isinstance(batch.blocks[0], TypedBlock) != typed:
             raise PenstockError(
                 f"The sampler {self._sampler!r} of {channel.peer} is for another graph than this one.",
                 code="mismatched-inputs",
             )
         if self._names is not None:
-            if isinstance(batch, TypedBatch):
-                batch.names = {name: self._names[name][vertices] for name, vertices in batch.vertices.items()}
-            else:
-                batch.names = self._names[batch.node_type][batch.vertices]
+            batch.names = {name: self._names[name][vertices] for name, vertices in batch.vertices.items()}
         return batch
 
     def _by_type(self, seeds: Array | Mapping[str, Array]) -> dict[str, Array]:
@@ -208,7 +205,7 @@ def _by_relation(exclude: Array | Mapping[Relation, Array]) -> dict[str, Array]:
     return found
 
 
-def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> MiniBatch | TypedBatch:
+def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> AnyBatch:
     """The batch that a request asks for; seeds and excluded edges are checked by the sampler."""
     key = BatchKey(*asked.key)
     more: dict[str, Any] = {}
@@ -225,7 +222,7 @@ def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> 
             f"The sampler {asked.sampler!r} is of the whole graph, without edges held out of it.",
             code="unsupported-combination",
         )
-    sample: Callable[..., MiniBatch | TypedBatch] = sampler.sample
+    sample: Callable[..., AnyBatch] = sampler.sample
     taken = signature(sample).parameters
     any_name = any(each.kind is Parameter.VAR_KEYWORD for each in taken.values())
     refused = [name for name in more if name not in taken and not any_name]

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.sampling.block import MiniBatch, TypedBatch
+from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.sampling.key import BatchKey
 from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.neighbours import NeighbourSampler
@@ -41,6 +41,6 @@ class HoldoutSampler:
 
     def sample(
         self, seeds: Any, key: BatchKey, *, absent: Mapping[EdgeType, Absent] | None = None, **more: Any
-    ) -> MiniBatch | TypedBatch:
+    ) -> MiniBatch[Block] | MiniBatch[TypedBlock]:
         """A batch, as the sampler that is made gives it."""
         return self.lacking({edge_key(kind): rule for kind, rule in (absent or {}).items()}).sample(seeds, key, **more)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.graph.arrays import Array
-from penstock.sampling.block import MiniBatch
+from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.key import BatchKey
 from penstock.sampling.parts.homogeneous import PartedGraph
 from penstock.sampling.share import share_of
@@ -18,7 +18,7 @@ from penstock.sampling.share import share_of
 class WholeSampler(Protocol):
     """Draws a batch for all workers, from seeds or from items of its own."""
 
-    def sample(self, seeds: Array, key: BatchKey, /) -> MiniBatch:
+    def sample(self, seeds: Array, key: BatchKey, /) -> MiniBatch[Block]:
         """The batch of some different seeds or items."""
         ...
 
@@ -41,16 +41,16 @@ class SharedSampler:
         self._names, self._sampler, self._share = graph.names, sampler, share
         self._every_row, self._every_input = every_row, every_input
 
-    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
+    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch[Block]:
         """The share of the batch of some different seeds or items; it knows how many seeds the whole has."""
         batch = self._sampler.sample(seeds, key)
         if self._share is None:
-            batch.whole = len(batch.seeds)
+            batch.whole = batch.num_seeds
             for block in batch.blocks:
                 # They are positions in lists that are not here.
                 block.edges = None
         else:
-            inputs = self._share(batch.vertices) if self._every_input else None
-            batch = share_of(batch, self._share(batch.seeds), self._every_row, inputs)
-        batch.names = self._names[batch.vertices]
+            inputs = self._share(batch.vertices[self.node_type]) if self._every_input else None
+            batch = share_of(batch, self._share(batch.seeds[self.node_type]), self._every_row, inputs)
+        batch.names = {self.node_type: self._names[batch.vertices[self.node_type]]}
         return batch

@@ -6,7 +6,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import key_of
-from penstock.sampling.block import MiniBatch
+from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.homogeneous import Homogeneous, homogeneous
 from penstock.sampling.induced import Inducer, blocks_on
 from penstock.sampling.key import BatchKey
@@ -62,7 +62,7 @@ class Saint:
         self.items = np.arange(int(np.ceil(self._graph.count / self._inclusion.sum())))
         self._inducer = Inducer(self._graph)
 
-    def sample(self, items: Array, key: BatchKey) -> MiniBatch:
+    def sample(self, items: Array, key: BatchKey) -> MiniBatch[Block]:
         """The subgraph of one item. Its draws depend on the key alone, and are the same on any thread."""
         if np.size(items) != 1:
             raise PenstockError(
@@ -76,9 +76,8 @@ class Saint:
         seeds = inside.vertices[: int(self._is_train[inside.vertices].sum())]
         seed_weights = (1 / (self._trained * self._inclusion[seeds])).astype(np.float32)
         blocks = blocks_on(self._graph, inside, weights, len(seeds), self.layers)
-        return MiniBatch(
-            seeds, inside.vertices, blocks, seed_weights=seed_weights, node_type=self._graph.node_type, key=key
-        )
+        name = self._graph.node_type
+        return MiniBatch({name: seeds}, {name: inside.vertices}, blocks, seed_weights=seed_weights, key=key)
 
     def _seeds_first(self, visited: Array) -> Array:
         """Every visited vertex once, in order of appearance, training vertices before others."""

@@ -34,7 +34,9 @@ __all__ = ["COFLOW_POLICIES", "FLOW_POLICIES", "POLICIES", "Case", "RatePolicy",
 def policy_named(name: str) -> RatePolicy:
     """The policy of that name."""
     if name in _RENAMED:
-        raise PenstockError(f"The rate policy {name!r} is called {_RENAMED[name]!r} now: use that name.")
+        raise PenstockError(
+            f"The rate policy {name!r} is called {_RENAMED[name]!r} now: use that name.", code="unknown-name"
+        )
     if name not in POLICIES:
         raise PenstockError(f"No rate policy is called {name!r}{nearest(name, POLICIES)}", code="unknown-name")
     return POLICIES[name]

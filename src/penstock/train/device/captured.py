@@ -183,14 +183,15 @@ class _Captured:
         self.draw = Recorded(self._draw, device, drawing)
         self.learn = Recorded(self._learn, device, pool=pool)
 
-    def _make_batch(self) -> MiniBatch:
+    def _make_batch(self) -> MiniBatch[Block]:
         supply, slot = self._supply, self.slot
         size = slot.room.rows[0]
         self._blocks = slot.blocks()
         blocks: list[Block] = [*self._blocks]
         seeds: Any = slot.vertices[:size]
         vertices: Any = slot.vertices
-        batch = MiniBatch(seeds, vertices, blocks)
+        (name,) = self._session.graph.nodes
+        batch = MiniBatch({name: seeds}, {name: vertices}, blocks)
         batch.labels = torch.zeros(
             (size, *supply.labels.shape[1:]), dtype=supply.labels.dtype, device=slot.vertices.device
         )

@@ -90,5 +90,6 @@ def _hottest(placed: Placed, job: Job, graph: Graph, schedule: Schedule, rows: i
         batch: Any = sampler.sample(planned.seeds, planned.key)
         if batch.ready is not None:
             batch.ready.synchronize()
-        counts.index_add_(0, batch.vertices.long(), torch.ones_like(batch.vertices))
+        (vertices,) = batch.vertices.values()
+        counts.index_add_(0, vertices.long(), torch.ones_like(vertices))
     return by_device_counts(counts, rows)

@@ -43,7 +43,7 @@ class Reach:
 
         def sampled(chunk: Chunk) -> Sampled:
             batch = sample(chunk)
-            return Sampled(chunk, batch.blocks, batch.inputs)
+            return Sampled(chunk, batch.blocks, batch.vertices)
 
         return sampled
 

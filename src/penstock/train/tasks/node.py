@@ -43,8 +43,7 @@ class NodeTask:
 
     def label(self, batch: Batch) -> None:
         """The seeds' labels: int64 classes, or float32."""
-        seeds = batch.seeds if not isinstance(batch.seeds, dict) else batch.seeds[self._data.node_type]
-        batch.labels = self.labels_of(seeds)
+        batch.labels = self.labels_of(batch.seeds[self._data.node_type])
 
     def labels_of(self, vertices: Array) -> Array:
         """Labels as losses take them: int64 classes, or float32."""
