@@ -20,7 +20,7 @@ from penstock.plan.placement import PLACEMENTS, Budget
 from penstock.plan.training_workload import TrainingShape
 from penstock.plan.upgrades import changes_of
 from penstock.progress import Progress
-from penstock.simulate.rates import POLICIES
+from penstock.simulate.rates import policy_named
 from penstock.train.job import Job
 from penstock.train.run import found_anywhere
 
@@ -43,9 +43,12 @@ def plan_run(
     progress: Progress,
 ) -> Plan:
     """The best of what was looked at: all placements and all flow policies that a run can carry out, or those named."""
-    for what, name, known in (("placement", placement, list(PLACEMENTS)), ("flow policy", flows, list(POLICIES))):
-        if name is not None and name not in known:
-            raise PenstockError(f"No {what} is called {name!r}{nearest(name, known)}", code="unknown-name")
+    if placement is not None and placement not in PLACEMENTS:
+        raise PenstockError(
+            f"No placement is called {placement!r}{nearest(placement, PLACEMENTS)}", code="unknown-name"
+        )
+    if flows is not None:
+        policy_named(flows)
     # A run takes what its plan was made for: the threads that were measured, and a graph found from anywhere.
     device, gpus = chosen_for_plan(job.device, cluster)
     fixed = {"threads": job.threads or 1, "device": device, **found_anywhere(job)}

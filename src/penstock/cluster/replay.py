@@ -15,7 +15,7 @@ from penstock.plan.comparison import Comparison
 from penstock.plan.document import Plan
 from penstock.plan.placement import PlacedUnits
 from penstock.simulate.amounts import Amounts
-from penstock.simulate.rates import POLICIES
+from penstock.simulate.rates import policy_named
 from penstock.simulate.scenario import Scenario
 from penstock.train.job import make_job
 
@@ -32,8 +32,7 @@ class Replay:
 
 def replay(plan: Plan, policy: str, iterations: int | None = None) -> Replay:
     """The plan's run under a flow policy; of the iterations that a plan is judged by, the first so many."""
-    if policy not in POLICIES:
-        raise PenstockError(f"No flow policy is called {policy!r}{nearest(policy, POLICIES)}", code="unknown-name")
+    policy_named(policy)
     run = _comparison(plan)
     placed = _placed(plan, run)
     trial = run.trial(placed, policy)
