@@ -56,7 +56,7 @@ def whole_graph_outputs(session, target):
     x = {name: session.inputs.pull(name, ids).requires_grad_() for name, ids in every.items()}
     if graph.is_homogeneous:
         batch = NeighbourSampler(graph, [ALL] * layers, totals=True).sample(every[target], ANY)
-        return x, session.model(batch.blocks, x[target][torch.from_numpy(batch.vertices)])
+        return x, session.model(batch.blocks, x[target][torch.from_numpy(batch.vertices[target])])
     typed = TypedNeighbourSampler(graph, [ALL] * layers, totals=True).sample(every, ANY)
     read = {name: x[name][torch.from_numpy(ids)] for name, ids in typed.vertices.items()}
     return x, session.model(typed.blocks, read)[target]
