@@ -17,9 +17,10 @@ import torch
 from gpu_runs import FANOUTS, HIDDEN, report
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.sampling.device.room import Room
+from penstock.train.build import make_session
 from penstock.train.device.captured import CapturedSteps
 from penstock.train.job import make_job
-from penstock.train.session import Session, make_session
+from penstock.train.session import Session
 from penstock.train.surroundings import own_settings
 
 BATCHES = 32
@@ -38,7 +39,7 @@ def main() -> None:
         copy, product = copy_rate(), product_rate(args.compute)
         session = make_session(job)
         schedule = Schedule(session.task.items, session.task.batch_size, job.seed, 2)
-        with CapturedSteps(session, schedule, Position(0, 0), lambda _: BATCHES, lambda *_: None) as steps:
+        with session.execution.steps(schedule, Position(0, 0), lambda _: BATCHES, lambda *_: None) as steps:
             next(iter(steps))
             rows = measured(steps, session, args.compute, copy, product)
     title = f"{args.graph.name}, {args.compute}: microseconds a batch; copies {copy / 1e12:.2f} TB/s counted both ways,"
@@ -47,10 +48,11 @@ def main() -> None:
 
 def measured(steps: CapturedSteps, session: Session, compute: str, copy: float, product: float) -> list[dict[str, Any]]:
     """A row for each kind of kernel, with what it must move at least."""
-    assert session.device is not None and session.device.room is not None
-    room, item = session.device.room, ITEM[compute]
-    widths = [session.device.table.shape[1], *[HIDDEN] * (len(FANOUTS) - 1), session.task.out]
-    stored = session.device.table.dtype.itemsize
+    placed = session.execution.placed
+    assert placed.room is not None
+    room, item = placed.room, ITEM[compute]
+    widths = [placed.table.shape[1], *[HIDDEN] * (len(FANOUTS) - 1), session.task.out]
+    stored = placed.table.dtype.itemsize
     rows = []
     for what in ("draw", "learn"):
         steps._supply.restart(0)

@@ -322,7 +322,7 @@ def test_a_damaged_checkpoint(harm, graph, tmp_path, refused, answered):
 
 
 def test_interrupts_are_told_apart_from_failures(graph, tmp_path, monkeypatch, capsys):
-    from penstock.train.steps import LoadedSteps
+    from penstock.train.execution.loaded import LoadedSteps
 
     def impatient(self, loaded):
         raise KeyboardInterrupt
@@ -337,7 +337,7 @@ def test_interrupts_are_told_apart_from_failures(graph, tmp_path, monkeypatch, c
 
 
 def test_an_interrupted_run_prints_what_was_done_and_no_empty_table(graph, tmp_path, monkeypatch, capsys):
-    from penstock.train.steps import LoadedSteps
+    from penstock.train.execution.loaded import LoadedSteps
 
     step, done = LoadedSteps._step, []
 

@@ -21,13 +21,12 @@ from penstock.cluster.worker.records import LastRecords, mend_metrics
 from penstock.cluster.worker.worker_group import progress_of
 from penstock.pipeline.schedule import Position
 from penstock.progress import SILENT
-from penstock.train import loop
+from penstock.train.execution.execution import Step
 from penstock.train.job import make_job
 from penstock.train.loop import Loop
 from penstock.train.metrics import METRICS
 from penstock.train.records import NoRecords
 from penstock.train.run_folder import RunFolder
-from penstock.train.steps import Step
 from penstock.train.train_state import TrainState
 from penstock.train.worker_group import RegroupError
 from penstock.wire import PeerLost
@@ -86,7 +85,7 @@ class Acting(Worker):
         self._remembered = LastRecords()
         self._records = Written(folder, saved) if self._first else self._remembered
         self._setup = SimpleNamespace(cluster=SimpleNamespace(reduce="all-reduce"))
-        self._member, self._team = SimpleNamespace(), SimpleNamespace(meet=formed, reduction=None, collective=None)
+        self._member, self._group = SimpleNamespace(), SimpleNamespace(meet=formed, reduction=None, collective=None)
         self.fails = lambda point: False
         self._session = SimpleNamespace(
             job=make_job({"graph": "g", "fanouts": [2], "epochs": EPOCHS}),
@@ -96,7 +95,9 @@ class Acting(Worker):
             optimiser=SimpleNamespace(param_groups=[{"lr": 0.1}]),
             schedule=None,
             decided={},
-            worker_group=None,
+            execution=SimpleNamespace(
+                steps=lambda schedule, start, *_: Steps(self.steps(start)), prepare_checkpoint=lambda: None
+            ),
             inference=lambda: None,
             evaluate=lambda splits: self._evaluate(None, splits),
             is_finite=lambda: True,
@@ -128,10 +129,10 @@ class Acting(Worker):
 
 
 class Steps:
-    """See `train.steps.Steps`."""
+    """See `train.execution.execution.Steps`."""
 
-    def __init__(self, session, schedule, start, *_):
-        self._steps = session.task.evaluate.__self__.steps(start)
+    def __init__(self, steps):
+        self._steps = steps
 
     def __iter__(self):
         return self._steps
@@ -238,7 +239,6 @@ def test_every_line_is_written_once(folders, breaks):
         patch.setattr(worker, "mend_metrics", play.mend)
         patch.setattr(worker, "take_state", lambda session, state, name: TrainState(**state["standing"]))
         patch.setattr(worker, "AllReduce", lambda *given: None)
-        patch.setattr(loop, "steps_of", Steps)
         for each in sorted(breaks, key=lambda each: each.point):
             play.round(each)
         play.round(None)
@@ -249,7 +249,6 @@ def test_an_epoch_ends_once_though_its_model_could_not_be_kept_at_first(folders,
     """Of a single worker, who takes nobody's place: its embeddings are with a store that is lost meanwhile."""
     folder, saved = folders(), {}
     alone = Acting(0, folder, saved, None)
-    monkeypatch.setattr(loop, "steps_of", Steps)
 
     def lost():
         raise PeerLost("A store is gone.")

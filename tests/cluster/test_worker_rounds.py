@@ -24,12 +24,12 @@ class Acting(Worker):
         )
         failure = SimpleNamespace(patience=PATIENCE, start_patience=START_PATIENCE)
         self._setup = SimpleNamespace(cluster=SimpleNamespace(failure=failure))
-        self._team = SimpleNamespace(generation=0, reduction=None)
+        self._group = SimpleNamespace(generation=0, reduction=None)
         self._train_state, self._stuck = TrainState(), None
         self.now, self.rounds, self._script = 0.0, 0, script
 
     def _catch_up(self):
-        self._team.generation += 1
+        self._group.generation += 1
         self.rounds += 1
         self.now += 1.0
         raised = self._script(self)
@@ -98,7 +98,7 @@ def test_the_time_begins_anew_when_a_step_is_done_or_a_loss_is_known(act):
         return RegroupError("left") if acting.rounds < 60 else None
 
     def losses(acting):
-        acting._member.round = acting._team.generation if acting.rounds % 2 else acting._team.generation - 1
+        acting._member.round = acting._group.generation if acting.rounds % 2 else acting._group.generation - 1
         return RegroupError("left") if acting.rounds < 60 else None
 
     assert act(steps) == act(losses) == 60

@@ -7,9 +7,9 @@ import torch
 
 from penstock.nn.norm import normalising
 from penstock.pipeline.schedule import Position, Schedule
+from penstock.train.build import make_session
+from penstock.train.execution.registry import choose_execution
 from penstock.train.job import make_job
-from penstock.train.session import make_session
-from penstock.train.steps import steps_of
 from penstock.train.worker_group import RegroupError
 from training_graphs import SMALL, community_graph
 
@@ -39,14 +39,14 @@ class Alone:
 def session():
     """A model whose norms have running figures."""
     made = make_session(make_job({**SMALL, "norm": "batch", "graph": "none"}), community_graph())
-    made.worker_group = Alone()
+    made.execution = choose_execution(made, group=Alone())
     return made
 
 
 def first_step(session):
     """Do the first step."""
     schedule = Schedule(session.task.items, session.task.batch_size, 0, 1)
-    with steps_of(session, schedule, Position(0, 0), lambda position: 1, lambda *given: nullcontext()) as steps:
+    with session.execution.steps(schedule, Position(0, 0), lambda position: 1, lambda *given: nullcontext()) as steps:
         return next(iter(steps))
 
 
@@ -57,12 +57,12 @@ def figures(session):
 
 def test_running_figures_move_once_however_often_a_step_is_tried(session):
     before = figures(session)
-    session.worker_group.fails = True
+    session.execution.group.fails = True
     for _ in range(2):
         with pytest.raises(RegroupError):
             first_step(session)
         assert all(torch.equal(value, before[name]) for name, value in figures(session).items())
-    session.worker_group.fails = False
+    session.execution.group.fails = False
     (done,) = first_step(session)
     assert done.loss > 0
     moved = figures(session)

@@ -8,8 +8,8 @@ from penstock import Graph, NodeSet, PenstockError, StringIds
 from penstock.api import Run
 from penstock.pipeline.schedule import Planned
 from penstock.sampling import BatchKey
+from penstock.train.build import make_session
 from penstock.train.job import make_job
-from penstock.train.session import make_session
 from penstock.train.use import embed_run, evaluate_run, predict_run
 from training_graphs import SMALL, community_graph, lists_of, trained, typed_graph
 

@@ -1,7 +1,7 @@
 """Which seeds form which batch: shuffled by hash anew each epoch, endless, and startable anywhere."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -36,6 +36,16 @@ class Planned(NamedTuple):
     def position(self) -> Position:
         """Where in the run it stands."""
         return Position(self.key.epoch, self.key.batch)
+
+
+class BatchPlan(Protocol):
+    """The batches of a run, or one worker's shares of them."""
+
+    batch_size: int
+    """The most seeds that a batch has."""
+
+    def from_position(self, start: Position = START) -> Iterator[Planned]:
+        """Every batch from `start` on."""
 
 
 class Schedule:

@@ -36,7 +36,7 @@ def run_facts(session: Session) -> dict[str, Any]:
         "parameters": session.parameters,
         "machine": {
             "cpu": _processor(),
-            "gpu": torch.cuda.get_device_name(session.inputs.device) if session.device is not None else None,
+            "gpu": torch.cuda.get_device_name(session.inputs.device) if session.inputs.device.type == "cuda" else None,
             "cores": default_threads(),
             "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
             "python": platform.python_version(),
@@ -49,18 +49,11 @@ def run_facts(session: Session) -> dict[str, Any]:
 def device_facts(session: Session, train_state: TrainState) -> dict[str, Any]:
     """What a result says of the processor that trained: what lay where, how fast, its memory."""
     spent = sum(train_state.epoch_seconds) + train_state.epoch_elapsed
-    facts: dict[str, Any] = {
+    return {
         "device": str(session.inputs.device),
-        "placement": {"topology": "host", "features": "host", "cache_rows": 0},
         "batches_per_second": round(train_state.step / spent, 2) if spent else 0.0,
-        "device_peak_mb": None,
-        "device_predicted_mb": None,
+        **session.execution.facts(),
     }
-    if session.device is not None:
-        facts["placement"] = session.device.facts()
-        facts["device_peak_mb"] = round(torch.cuda.max_memory_allocated(session.inputs.device) / _MB, 1)
-        facts["device_predicted_mb"] = round(session.device.predicted_bytes / _MB, 1)
-    return facts
 
 
 def _processor() -> str:

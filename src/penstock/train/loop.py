@@ -12,12 +12,12 @@ from penstock.pipeline.clock import StageTime, limiting
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.progress import Progress
 from penstock.train.device_full import STEPS, DeviceFull, device_memory
+from penstock.train.execution.execution import Step, Steps
 from penstock.train.optimisers import step_schedule
 from penstock.train.records import Events, FolderRecords, Records
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_length import epochs_note
 from penstock.train.session import Session
-from penstock.train.steps import Step, Steps, steps_of
 from penstock.train.train_state import TrainState
 
 _SOON = 2.0
@@ -58,7 +58,7 @@ class Loop:
         total = job.epochs * self.schedule.batches
         with self._progress.step("training", total - train_state.step, "batches"), device_memory(self._where, STEPS):
             try:
-                with steps_of(self.session, self.schedule, start, self._pause, events.record) as steps:
+                with self.session.execution.steps(self.schedule, start, self._pause, events.record) as steps:
                     if train_state.ending:
                         with steps.aside():
                             self._end_epoch(steps, events)
@@ -225,8 +225,7 @@ class Loop:
                 self._diverged(f"The weights are no numbers any more after step {self.train_state.step}"),
                 code="diverged",
             )
-        if session.worker_group is not None:
-            session.worker_group.gather_optimiser(session)
+        session.execution.prepare_checkpoint()
         self.records.save(self.train_state.step, self.train_state.best_epoch, session.state(self.train_state))
 
     def _diverged(self, what: str) -> str:

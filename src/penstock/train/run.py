@@ -16,6 +16,7 @@ from penstock.nn.own import own_place
 from penstock.pipeline.clock import StageTime, limiting
 from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT, Progress
+from penstock.train.build import make_session
 from penstock.train.checkpoints import read_best, take_newest
 from penstock.train.checks import check_job
 from penstock.train.facts import device_facts, run_facts
@@ -24,7 +25,7 @@ from penstock.train.loop import Loop
 from penstock.train.optimisers import keep_ways, rates_on_device
 from penstock.train.run_folder import JOB, RunFolder
 from penstock.train.run_length import few_steps_note
-from penstock.train.session import Session, make_session
+from penstock.train.session import Session
 from penstock.train.surroundings import own_settings, polite_interrupt
 from penstock.train.tasks import Task
 from penstock.train.train_state import TrainState, checked_train_state
@@ -178,7 +179,7 @@ def take_state(session: Session, state: dict[str, Any], file: Path) -> TrainStat
         raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.", code="unsupported-version")
     train_state = checked_train_state(state["standing"], file)
     session.restore_weights(state, str(file))
-    session.restore_room(state.get("room"))
+    session.execution.restore(state.get("room"))
     try:
         keep_ways(session.optimiser, state["optimiser"])
         session.optimiser.load_state_dict(state["optimiser"])

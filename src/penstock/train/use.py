@@ -14,11 +14,12 @@ from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from penstock.partition import open_partition, stitch
 from penstock.progress import SILENT, Progress
+from penstock.train.build import make_session
 from penstock.train.checkpoints import read_best
 from penstock.train.data import IN_MEMORY
 from penstock.train.learned_labels import learned_labels
 from penstock.train.run_folder import PARTS, RUN, RunFolder
-from penstock.train.session import Session, make_session
+from penstock.train.session import Session
 from penstock.train.table_file import check_table_file, write_table
 from penstock.train.tasks import EdgeTask, LinkTask, NodeTask, Scores
 from penstock.train.trusted_code import check_code

@@ -7,7 +7,7 @@ import torch
 from penstock.errors import PenstockError
 from penstock.train import run
 from penstock.train import session as session_module
-from penstock.train.device import restrictions
+from penstock.train.execution.support import CAPTURED, Demands, reasons_against
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_device")]
@@ -231,5 +231,5 @@ def test_reasons_are_given():
     class Task:
         name = "node-classification"
 
-    reasons = restrictions.against_capture(job, community_graph(), Task(), False, True)
-    assert len(reasons) == 7
+    reasons = reasons_against(CAPTURED, Demands(job, community_graph(), Task(), False, True))
+    assert len(reasons) == 6

@@ -7,9 +7,9 @@ import torch
 
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.plan import Residence
+from penstock.train.build import make_session
+from penstock.train.execution.registry import choose_execution
 from penstock.train.job import make_job
-from penstock.train.session import make_session
-from penstock.train.steps import LoadedSteps
 from training_graphs import community_graph
 
 pytestmark = [
@@ -28,7 +28,7 @@ def session_of(graph, room=None, in_place=True, **fields):
     from penstock.train.device.decision import Decision
     from penstock.train.device.memory import Working
     from penstock.train.device.placed import Placed
-    from penstock.train.device.restrictions import presampled_room
+    from penstock.train.device.presampled import presampled_room
 
     session = made_session(graph, **fields)
     job = session.job
@@ -40,7 +40,7 @@ def session_of(graph, room=None, in_place=True, **fields):
     placed = Placed(HOST, decision, job.fanouts, False, job.needs_totals, room, [])
     placed.topology = Topology(torch.from_numpy(edges.indptr), torch.from_numpy(edges.indices))
     placed.tables = {"node": ResidentTable(torch.from_numpy(graph.nodes["node"].fields["x"]))}
-    session.device = placed
+    session.execution = choose_execution(session, placed)
     return session
 
 
@@ -58,14 +58,12 @@ START = Position(0, 0)
 
 def learned(session, pause=3, start=START, steps=None):
     """Train; returns the steps done and the weights."""
-    from penstock.train.device.captured import CapturedSteps
-
     schedule, done, told = schedule_of(session), [], []
 
     def often(position):
         return min(pause, schedule.batches - position.batch)
 
-    with CapturedSteps(session, schedule, start, often, lambda *work: told.append(work)) as all_steps:
+    with session.execution.steps(schedule, start, often, lambda *work: told.append(work)) as all_steps:
         for some in all_steps:
             done += some
             if steps is not None and len(done) >= steps:
@@ -78,7 +76,7 @@ def learned(session, pause=3, start=START, steps=None):
 def loaded(session):
     """The same by the pipeline, on the host."""
     done = []
-    with LoadedSteps(session, schedule_of(session), Position(0, 0), lambda *_: None) as steps:
+    with session.execution.steps(schedule_of(session), Position(0, 0), lambda _: 1, lambda *_: None) as steps:
         for some in steps:
             done += some
     return done, weights(session)
@@ -120,7 +118,7 @@ def test_a_batch_that_lacks_room_is_drawn_again_and_nothing_is_learned_twice(gra
     for room in (Room((16, 20, 40), (16, 30)), Room((16, 61, 110), (48, 96))):
         tight = session_of(graph, room)
         assert_same(learned(tight), roomy, rtol=1e-5, atol=1e-6)
-        assert tight.device.room.holds(room) and tight.device.room != room
+        assert tight.execution.placed.room.holds(room) and tight.execution.placed.room != room
 
 
 @pytest.mark.parametrize("pause", [1, 2, 100])
@@ -139,12 +137,10 @@ def test_they_go_on_from_anywhere(graph):
 
 
 def test_a_warm_up_leaves_no_trace(graph):
-    from penstock.train.device.captured import CapturedSteps
-
     for optimiser in ("Adam", "SGD"):
         session = session_of(graph, optimiser=optimiser)
         before = weights(session)
-        with CapturedSteps(session, schedule_of(session), Position(0, 0), lambda _: 1, lambda *_: None):
+        with session.execution.steps(schedule_of(session), Position(0, 0), lambda _: 1, lambda *_: None):
             pass
         for name, values in weights(session).items():
             assert torch.equal(values, before[name])

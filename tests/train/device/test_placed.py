@@ -9,9 +9,9 @@ import torch
 from penstock.errors import PenstockError
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.progress import Progress
+from penstock.train.build import make_session
+from penstock.train.execution.registry import choose_execution
 from penstock.train.job import make_job
-from penstock.train.session import make_session
-from penstock.train.steps import LoadedSteps
 from training_graphs import community_graph, typed_graph
 
 pytestmark = [
@@ -72,7 +72,7 @@ def placed_session(graph, notes=None, **fields):
     session = make_session(make_job({**FEW, **fields}), graph)
     session.optimiser = torch.optim.Adam(session.learned.parameters(), lr=0.01, fused=True)
     before = {name: values.clone() for name, values in session.learned.state_dict().items()}
-    session.device = place(session, True, notes or Progress())
+    session.execution = choose_execution(session, place(session, True, notes or Progress()))
     for name, values in session.learned.state_dict().items():
         assert torch.equal(values, before[name]), "the trial has changed the model"
     return session
@@ -80,13 +80,9 @@ def placed_session(graph, notes=None, **fields):
 
 def trained(session):
     """One epoch, by whatever way fits; returns the weights."""
-    from penstock.train.device.captured import CapturedSteps
-
     schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, 1)
-    steps = (
-        CapturedSteps(session, schedule, Position(0, 0), lambda p: schedule.batches - p.batch, lambda *_: None)
-        if session.device is not None and session.device.is_captured
-        else LoadedSteps(session, schedule, Position(0, 0), lambda *_: None)
+    steps = session.execution.steps(
+        schedule, Position(0, 0), lambda position: schedule.batches - position.batch, lambda *_: None
     )
     with steps:
         done = [step for some in steps for step in some]
@@ -121,8 +117,8 @@ def assert_close(a, b):
 def test_wherever_things_lie_the_same_is_learned(device_memory, placement, captured):
     graph, notes = community_graph(120), Notes()
     session = placed_session(graph, notes, placement=placement)
-    assert session.device.is_captured == captured
-    facts = session.device.facts()
+    assert session.execution.placed.is_captured == captured
+    facts = session.execution.placed.facts()
     for name, where in ({} if placement == "auto" else placement).items():
         if name != "cache_by":
             assert facts[name] == where
@@ -130,7 +126,7 @@ def test_wherever_things_lie_the_same_is_learned(device_memory, placement, captu
     assert notes.said and notes.said == facts["why"]
     assert_close(trained(session), plain(graph))
     if facts["cache_rows"]:
-        assert 0 < session.device.facts()["hit_rate"] <= 1
+        assert 0 < session.execution.placed.facts()["hit_rate"] <= 1
 
 
 def test_too_little_memory_moves_things_out_and_then_is_refused(device_memory):
@@ -140,7 +136,7 @@ def test_too_little_memory_moves_things_out_and_then_is_refused(device_memory):
     features = graph.nodes["node"].fields["x"].nbytes
     device_memory[0] = int((working + sum(array.nbytes for array in _lists(graph)) + features // 2) / 0.92)
     session = placed_session(graph)
-    facts = session.device.facts()
+    facts = session.execution.placed.facts()
     assert "pinned" in (facts["topology"], facts["features"])
     assert_close(trained(session), plain(graph))
     device_memory[0] = working // 2
@@ -166,7 +162,7 @@ def _lists(graph):
 def test_what_is_not_captured_says_why_and_learns_the_same(device_memory, fields, said):
     graph, notes = community_graph(120), Notes()
     session = placed_session(graph, notes, **fields)
-    assert not session.device.is_captured
+    assert not session.execution.placed.is_captured
     assert any(said in sentence for sentence in notes.said)
     assert_close(trained(session), plain(graph, **fields))
 
@@ -176,7 +172,9 @@ def test_batch_normalisation_is_not_captured(device_memory):
     session = placed_session(community_graph(120), notes, norm="batch")
     # A bias before it has no gradient but rounding, which Adam makes as large as any: weights cannot be compared.
     trained(session)
-    assert not session.device.is_captured and any("batch normalisation" in sentence for sentence in notes.said)
+    assert not session.execution.placed.is_captured and any(
+        "batch normalisation" in sentence for sentence in notes.said
+    )
 
 
 def test_hybrid_drawing_is_measured_or_forced(device_memory):
@@ -190,7 +188,7 @@ def test_hybrid_drawing_is_measured_or_forced(device_memory):
 
 def test_graphs_of_several_types_keep_their_lists_on_the_host(device_memory):
     session = placed_session(typed_graph(), model="rgcn")
-    assert session.device.facts()["topology"] == "host"
+    assert session.execution.placed.facts()["topology"] == "host"
     assert_close(trained(session), plain(typed_graph(), model="rgcn"))
     with pytest.raises(PenstockError, match="cache_rows is for graphs with one"):
         placed_session(typed_graph(), placement={"features": "pinned", "cache_rows": 3})
@@ -206,6 +204,6 @@ def test_graphs_of_several_types_keep_their_lists_on_the_host(device_memory):
 def test_a_room_that_is_no_jobs_is_refused(device_memory, room):
     session = placed_session(community_graph(120))
     with pytest.raises(PenstockError, match="use another checkpoint"):
-        session.device.take_room(room)
-    session.device.take_room([[16, 70, 130], [60, 170]])
-    assert session.device.room.edges == (60, 170)
+        session.execution.placed.take_room(room)
+    session.execution.placed.take_room([[16, 70, 130], [60, 170]])
+    assert session.execution.placed.room.edges == (60, 170)

@@ -10,10 +10,10 @@ import torch
 from penstock import EdgeSet, Graph, NodeSet, PenstockError
 from penstock.progress import Progress
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
+from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.layerwise import host, levels
 from penstock.train.layerwise.reach import frontiers
-from penstock.train.session import make_session
 from training_graphs import community_graph, lists_of, stage_threads, typed_graph
 
 ANY = BatchKey(0, 0, 0)

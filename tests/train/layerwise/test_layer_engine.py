@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
+from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.layerwise import host
 from penstock.train.layerwise.engine import LayerEngine
 from penstock.train.layerwise.reach import frontiers
-from penstock.train.session import make_session
 from training_graphs import community_graph, stage_threads, typed_graph
 
 ANY = BatchKey(0, 0, 0)

@@ -20,7 +20,7 @@ from penstock.cluster.worker.records import LastRecords, mend_metrics, stands_at
 from penstock.cluster.worker.served import Servers
 from penstock.cluster.worker.session import make_parted_session
 from penstock.cluster.worker.states import name_of, serve_state, state_of
-from penstock.cluster.worker.worker_group import ClusterWorkerGroup, progress_of
+from penstock.cluster.worker.worker_group import progress_of
 from penstock.errors import PenstockError
 from penstock.memory import forget_peak
 from penstock.pipeline.flow import StageError
@@ -92,10 +92,9 @@ class Worker:
         self._parts = Parts(member)
         member.announce()
         member.await_tasks("store", "server", "sampler")
-        self._session, split = make_parted_session(self._parts, job)
-        self._team = self._session.worker_group = ClusterWorkerGroup(member, self._parts, split)
+        self._session, self._group = make_parted_session(self._parts, job)
         member.counts = self._counts
-        self._first = self._team.rank == 0
+        self._first = self._group.rank == 0
         self._train_state, self._from_file = TrainState(), True
         self._stuck: tuple[tuple[int, int], float] | None = None
         """How far worker and rounds had come when a step first failed without a known loss, and when that was."""
@@ -136,12 +135,12 @@ class Worker:
                     raise
                 logging.info("Another task was lost (%s): meeting again.", cause)
             finally:
-                if self._team.reduction is not None:
-                    self._team.reduction.close()
+                if self._group.reduction is not None:
+                    self._group.reduction.close()
 
     def _round_is_over(self, cause: BaseException | None) -> bool:
         """Whether what went wrong may be due to a task that was lost: in the next round it is tried again."""
-        over = 0 < self._team.generation <= self._member.round and not self._member.stopped.is_set()
+        over = 0 < self._group.generation <= self._member.round and not self._member.stopped.is_set()
         return over and isinstance(cause, PenstockError | RegroupError)
 
     def _may_come_back(self, cause: BaseException | None) -> bool:
@@ -191,7 +190,7 @@ class Worker:
     def _catch_up(self) -> bool:
         """Meet the others; whoever is behind the furthest takes its state. Whether it was for the last time."""
         own = progress_of(self._train_state)
-        formed = self._team.meet(own)
+        formed = self._group.meet(own)
         last: list[dict[str, Any]] = []
         if own < formed.step:
             state = state_of(self._member, formed.source)
@@ -212,22 +211,22 @@ class Worker:
         if formed.last:
             return True
         if self._setup.cluster.reduce == "all-reduce":
-            self._team.reduction = AllReduce(self._member, self._session, formed.generation, self._team.collective)
+            self._group.reduction = AllReduce(self._member, self._session, formed.generation, self._group.collective)
         else:
             # Servers know the last step, unless all workers have gone back to a checkpoint or begin.
             again = formed.source == 0 and self._from_file
             step = self._train_state.step
-            way = self._member, self._session, formed.generation, step, again, self._team.collective
-            self._team.reduction = Servers(*way)
+            way = self._member, self._session, formed.generation, step, again, self._group.collective
+            self._group.reduction = Servers(*way)
             # Gradients come when the servers have weights.
-            self._team.barrier("begun")
+            self._group.barrier("begun")
         self._from_file = False
         return False
 
     def _leave_checkpoint(self) -> None:
         """A machine stays away: what was done until then is kept."""
         loop = Loop(self._session, self._folder, self._train_state, self._progress, self._records)
-        if self._team.reduction is not None:
+        if self._group.reduction is not None:
             loop.save()
         self._tell_result("interrupted", result_of(loop, {}))
 
@@ -237,7 +236,7 @@ class Worker:
             self._observe(self._observer)
             return
         loop = Loop(session, self._folder, train_state, self._progress, self._records)
-        times = loop.run(self._team.stopping)
+        times = loop.run(self._group.stopping)
         if self._saved != (train_state.step, train_state.done):
             loop.save()
             self._saved = train_state.step, train_state.done
@@ -259,7 +258,7 @@ class Worker:
         def stop() -> bool:
             if self._first and self._train_state.step in (WARMING, enough):
                 served[self._train_state.step] = self._served()
-            return self._team.stopping() or self._train_state.step >= enough
+            return self._group.stopping() or self._train_state.step >= enough
 
         loop.run(stop)
         whole = self._train_state.step >= enough and (not self._first or len(served) == 2)
@@ -268,7 +267,7 @@ class Worker:
         )
         weights = sum(each.numel() * each.element_size() for each in self._session.learned.parameters())
         self._member.ask("observed", **observer.found(), served=spent, weights=weights)
-        self._team.barrier("observed")
+        self._group.barrier("observed")
         self._tell_result("measured" if whole else "interrupted", {})
 
     def _served(self) -> dict[str, float]:
@@ -280,7 +279,7 @@ class Worker:
     def _wait_for_the_end(self) -> None:
         """Until the first worker's result is known: were it lost before, the others must meet it again."""
         while not self._first and not self._member.stopped.wait(_LOOK):
-            if self._member.round >= self._team.generation:
+            if self._member.round >= self._group.generation:
                 raise RegroupError("at the end of the run")
 
     def _best(self) -> dict[str, Any] | None:
@@ -288,7 +287,7 @@ class Worker:
         if self._train_state.best_epoch < 0:
             return None
         # The first worker has written its last checkpoint when it comes here.
-        self._team.barrier("best")
+        self._group.barrier("best")
         if self._first:
             return read_best(self._folder.checkpoints, self._progress)
         return state_of(self._member, 0, "best")

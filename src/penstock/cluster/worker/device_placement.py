@@ -1,37 +1,43 @@
-"""A worker's session on its GPU: the model is there, and everything else is drawn and gathered by the host."""
+"""A worker's session on its GPU: with the whole graph there where it may be, else with the model alone."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 
+from penstock.cluster.worker.cut_graph import CutGraph, Parts
+from penstock.cluster.worker.gathered_graph import gathered_graph
 from penstock.errors import PenstockError
+from penstock.pipeline.loader import Batch
+from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
-from penstock.train.device.decision import Decision, row_type
+from penstock.sampling.device.neighbours import DeviceNeighbourSampler
+from penstock.train.device.decision import Decision, decide, row_type
 from penstock.train.device.memory import loaded_working
 from penstock.train.device.placed import Placed
-from penstock.train.device.placement import place
+from penstock.train.device.placement import bring_batches, place_as_decided
+from penstock.train.device.shared import Share, ShareOfSchedule
 from penstock.train.device.trial import NOTHING, Load, StepMemory, tried_steps
+from penstock.train.execution.support import DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
 from penstock.train.session import Session
 
-_WHY = [
-    "Batches are drawn and features gathered on the host, which asks their owners.",
-    "Steps are launched one by one: between two the workers sum their gradients.",
-]
+_ON_DEVICE = ("auto", "device")
+_ONE_BY_ONE = "Steps are launched one by one: between two the workers sum their gradients."
 
 
 def check_for_gpus(job: Job, served: bool, learnable: bool) -> None:
-    """Refuse what only a GPU that has the graph to itself can do; `learnable`: embeddings are at their owners."""
+    """Refuse what a GPU does only for a machine of its own; `learnable`: embeddings are at their owners."""
     wish = job.placed
-    if job.sample_on in ("device", "hybrid"):
+    if job.sample_on == "hybrid":
         raise PenstockError(
-            f"sample_on {job.sample_on} needs the whole graph: on several machines use auto or host.",
+            "sample_on hybrid is for one machine: on several machines use auto, device or host.",
             code="unsupported-combination",
         )
-    if not {wish.topology, wish.features} <= {"auto", "host"} or wish.cache_rows or job.feature_type != "stored":
+    if "pinned" in (wish.topology, wish.features) or wish.cache_rows:
         raise PenstockError(
-            "On several machines the graph stays with its stores, and nothing of it on GPUs: leave out placement and"
-            " feature_type.",
+            "On several machines a worker has the graph on its GPU or leaves it with the stores, and nothing in pinned"
+            " memory: set placement to auto, device or host, and leave out cache_rows.",
             code="unsupported-combination",
         )
     if job.compute_type == "float16" and (served or learnable):
@@ -42,31 +48,92 @@ def check_for_gpus(job: Job, served: bool, learnable: bool) -> None:
         )
 
 
-def place_with_host(session: Session, share: float, fresh: bool) -> Placed:
-    """Let batches find the GPU; what a step needs there is tried on a part of a batch.
+def place_on_worker(session: Session, parts: Parts, share: Share, part: float, fresh: bool) -> Placed:
+    """Put the graph on the worker's GPU where it fits, and let batches find it.
 
-    `share` is how much the worker gets of the batches that its task samples: one that takes its share when it samples
-    has done so in the trial too. Once a run has begun (it is not `fresh`), learnable rows are past the step that a
-    trial would read.
+    `share` takes the worker's seeds of a batch, and `part` is how much of the batches that its task samples it gets:
+    one that takes its share when it samples has done so in the trial too. Once a run has begun (it is not `fresh`),
+    learnable rows are past the step that a trial would read.
     """
-    step = NOTHING
+    torch.cuda.reset_peak_memory_stats(session.inputs.device)
+    step = _part(_tried(session, fresh), part)
+    reasons = against_whole_graph(session, parts)
+    if not reasons:
+        placed = _with_whole_graph(session, parts, share, step)
+        if placed is not None:
+            return placed
+        reasons = ["the GPU has no room for all of it"]
+    asked = {session.job.placed.topology, session.job.placed.features} & {"device"} or session.job.sample_on == "device"
+    if asked:
+        raise PenstockError(
+            f"The graph cannot be placed on each worker's GPU: {', '.join(reasons)}. Set it to auto.",
+            code="unsupported-combination",
+        )
+    why = [f"The graph stays with the stores, and the host draws batches and asks for rows: {', '.join(reasons)}."]
+    return bring_batches(session, Placed.of(session.job, session.inputs.device, _nothing_of(session, step, why)))
+
+
+def against_whole_graph(session: Session, parts: Parts) -> list[str]:
+    """Why the graph is not brought to the worker's GPU; empty where it may be."""
+    job = session.job
+    wish = job.placed
+    reasons = reasons_against(DEVICE_SAMPLING, demands_of(session))
+    if job.sample_on == "host" or not {wish.topology, wish.features} <= set(_ON_DEVICE):
+        reasons.append("the job keeps it on the host")
+    if session.inputs.tables:
+        reasons.append("embeddings are at their owners")
+    far = len(parts.owned) < parts.partition.parts
+    if far and not (wish.topology == wish.features == "device"):
+        reasons.append("parts of it are on other machines (placement device brings them here)")
+    return reasons
+
+
+def _with_whole_graph(session: Session, parts: Parts, share: Share, step: StepMemory) -> Placed | None:
+    """The lists and features on the GPU; None where they have no room."""
+    graph = session.graph
+    assert isinstance(graph, CutGraph)
+    job = session.job
+    whole = replace(session, graph=gathered_graph(parts, graph, session.inputs.fields))
+    shares = ShareOfSchedule(Schedule(session.task.items, session.task.batch_size, job.seed), share)
+    decision = decide(whole, shares, step)
+    if (decision.residence.topology, decision.residence.features) != ("device", "device"):
+        return None
+    placed = place_as_decided(whole, decision, shares)
+    sampler = DeviceNeighbourSampler(
+        placed.topology,
+        placed.fanouts,
+        placed.device,
+        getattr(session.task, "node_type", "node"),
+        placed.replace,
+        placed.totals,
+        room=placed.room,
+    )
+
+    def sample(planned: Planned) -> Batch:
+        return sampler.sample(planned.seeds, planned.key)
+
+    placed.sample = sample
+    bring_batches(session, placed)
+    # Inference goes by the numbers of the cut graph, which the tables on the device do not.
+    session.inputs.placed_tables = {}
+    return placed
+
+
+def _tried(session: Session, fresh: bool) -> StepMemory:
     if fresh:
-        step = tried_steps(session, row_type(session.job))
-    elif not session.inputs.tables:
+        return tried_steps(session, row_type(session.job))
+    if not session.inputs.tables:
         # Whoever comes back does not wait for a store that is lost too: it only predicts less.
         with suppress(PenstockError):
-            step = tried_steps(session, row_type(session.job))
-    placed = place(session, training=False)
-    placed.decision = _decided(session, _part(step, share))
-    placed.why = [*_WHY]
-    return placed
+            return tried_steps(session, row_type(session.job))
+    return NOTHING
 
 
 def _part(step: StepMemory, share: float) -> StepMemory:
     return step._replace(whole=Load(*(round(share * amount) for amount in step.whole)))
 
 
-def _decided(session: Session, step: StepMemory) -> Decision:
+def _nothing_of(session: Session, step: StepMemory, why: list[str]) -> Decision:
     """Nothing of the graph is on the GPU; training must fit it."""
     job, device = session.job, session.inputs.device
     parameters = sum(parameter.numel() for parameter in session.learned.parameters())
@@ -75,4 +142,4 @@ def _decided(session: Session, step: StepMemory) -> Decision:
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     sizes = Sizes(0, 0, 1, 0, working.bytes, free, total, 0)
     residence: Residence = decide_residence(sizes, Wanted("host", "host", 0, job.device_share))
-    return Decision(residence, working, None, False, False, _WHY)
+    return Decision(residence, working, None, False, False, [*why, _ONE_BY_ONE])

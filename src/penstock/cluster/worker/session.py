@@ -12,20 +12,23 @@ from penstock.cluster.worker.cut_graph import CutGraph, Parts, open_cut_graph
 from penstock.cluster.worker.edge_tasks import make_parted_edge_task
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.split import SeedSplit, whole_batches
+from penstock.cluster.worker.worker_group import ClusterWorkerGroup
 from penstock.sampling.registry import sampler_entry
 from penstock.sampling.temporal import OF_NODES
 from penstock.train.batch_source import check_sampler_supports, clock_for
+from penstock.train.build import assembled, try_out
 from penstock.train.checks import check_job
 from penstock.train.data import choose_task
+from penstock.train.execution.registry import choose_execution
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices
 from penstock.train.run import has_validation
-from penstock.train.session import Session, assembled, try_out
+from penstock.train.session import Session
 from penstock.train.tasks import NodeTask, Task
 
 
-def make_parted_session(parts: Parts, job: Job) -> tuple[Session, SeedSplit]:
-    """Everything the job names, over a cut graph; and how its batches are split."""
+def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerGroup]:
+    """Everything the job names, over a cut graph; and the workers that share it."""
     setup = parts.member.setup
     device = torch.device(chosen_for_all(job.device, setup.cluster, setup.layout)[0])
     _check(job, setup.cluster.reduce)
@@ -37,16 +40,20 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, SeedSplit]:
     # Before a batch is tried: a sampler that cannot do what is asked would only say so in its own words.
     check_job(job, task, has_validation(task))
     session = assembled(job, graph, inputs, task)
+    group = ClusterWorkerGroup(parts.member, parts, split)
     fresh = not any((Path(setup.run) / "checkpoints").glob("step-*.ckpt"))
+    placed = None
     if device.type == "cuda":
-        from penstock.cluster.worker.device_placement import check_for_gpus, place_with_host
+        # Triton is imported where there is a device for it.
+        from penstock.cluster.worker.device_placement import check_for_gpus, place_on_worker
 
         check_for_gpus(job, setup.cluster.reduce == "servers", bool(inputs.tables))
-        session.device = place_with_host(session, split.part, fresh)
+        placed = place_on_worker(session, parts, group.share, split.part, fresh)
+    session.execution = choose_execution(session, placed, group)
     if fresh:
         # Once a run has begun, its embeddings are past the first step, and the model has been tried.
         try_out(session, with_loss=True)
-    return session, split
+    return session, group
 
 
 def _task(parts: Parts, graph: CutGraph, job: Job) -> tuple[Task, CutGraph, SeedSplit]:

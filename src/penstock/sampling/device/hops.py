@@ -30,10 +30,11 @@ class Topology:
 
 
 class DeviceEpoch:
-    """What the batches of an epoch are drawn from: `order` of the items and, a row a batch, the keys of its draws.
+    """What the batches of an epoch are drawn from: `order` of the items and, for each batch, the keys of its draws.
 
-    Both have fixed places in memory, so that captured launches find the next epoch's in them; `cursor` is the number of
-    the next batch, and `failed_at` that of the first that lacked room.
+    Batch k has `counts[k]` items, from place k * `batch_size` of the order on. All have fixed places in memory, so that
+    captured launches find the next epoch's in them; `cursor` is the number of the next batch, and `failed_at` that of
+    the first that lacked room.
     """
 
     def __init__(self, items: int, batch_size: int, keys: int, device: torch.device) -> None:
@@ -41,6 +42,8 @@ class DeviceEpoch:
         self.batches = -(-items // batch_size)
         self.order = torch.zeros(items, dtype=torch.int32, device=device)
         self.keys = torch.zeros((self.batches, keys), dtype=torch.int64, device=device)
+        self.counts = torch.full((max(1, self.batches),), batch_size, dtype=torch.int32, device=device)
+        self.counts[-1:].fill_(items - batch_size * max(0, self.batches - 1))
         self.cursor = torch.zeros(1, dtype=torch.int32, device=device)
         self.failed_at = torch.full((1,), NEVER, dtype=torch.int32, device=device)
 
@@ -104,7 +107,7 @@ class Slot:
         room, hops = self.room, len(self._fanouts)
         size = min(1024, _power(epoch.batch_size))
         kernels.start[(_blocks(epoch.batch_size, size),)](
-            epoch.order, epoch.cursor, epoch.items, epoch.batch_size, self.vertices, self.known, self.place,
+            epoch.order, epoch.cursor, epoch.counts, epoch.batch_size, self.vertices, self.known, self.place,
             self.keys, epoch.keys, KEYS=epoch.keys.shape[1], B=size,
         )  # fmt: skip
         for hop in range(hops):

@@ -38,20 +38,20 @@ def _sum_before(sums, program, BLOCKS: tl.constexpr):
 
 @triton.jit
 def start(
-    order, cursor, items, batch_size, vertices, known, place, keys, key_table, KEYS: tl.constexpr, B: tl.constexpr
+    order, cursor, counts, batch_size, vertices, known, place, keys, key_table, KEYS: tl.constexpr, B: tl.constexpr
 ):
     """Give the seeds of batch number `cursor` of an epoch the first rows; its `KEYS` keys become this batch's."""
     program = tl.program_id(0)
     number = tl.load(cursor).to(tl.int64)
     first = number * batch_size
-    count = tl.minimum(items - first, batch_size)
+    count = tl.load(counts + number)
     rows = program * B + tl.arange(0, B)
     held = rows < count
     seeds = tl.load(order + first + rows, mask=held, other=0)
     tl.store(vertices + rows, seeds, mask=held)
     tl.store(place + seeds, rows, mask=held)
     if program == 0:
-        tl.store(known, count.to(tl.int32))
+        tl.store(known, count)
         for k in tl.static_range(KEYS):
             tl.store(keys + k, tl.load(key_table + number * KEYS + k))
 

@@ -83,6 +83,11 @@ class _Source:
         values = max(1, self.array.size // max(1, len(self.array)))
         return max(1, chunk_bytes // (values * max(self.array.itemsize, self.dtype.itemsize)))
 
+    @property
+    def row_bytes(self) -> int:
+        """Of a row as it is stored."""
+        return int(self.array.nbytes // max(1, len(self.array)))
+
     def read(self, start: int, stop: int, into: Tensor) -> None:
         """Rows start..stop; one that is finite as stored and infinite as placed is refused."""
         rows = self._tensor(start, stop)
@@ -134,7 +139,7 @@ class _Writable:
 def _straight(source: _Source, placed: Tensor, chunk_bytes: int, progress: Progress) -> None:
     for start, stop in ranges(len(placed), source.chunk_rows(chunk_bytes)):
         source.read(start, stop, placed[start:stop])
-        progress.advance(source.array[start:stop].nbytes)
+        progress.advance((stop - start) * source.row_bytes)
 
 
 def _through_staging(source: _Source, placed: Tensor, chunk_bytes: int, progress: Progress) -> None:
@@ -148,6 +153,6 @@ def _through_staging(source: _Source, placed: Tensor, chunk_bytes: int, progress
         source.read(start, stop, buffer)
         placed[start:stop].copy_(buffer, non_blocking=True)
         done.record(torch.cuda.current_stream(placed.device))
-        progress.advance(source.array[start:stop].nbytes)
+        progress.advance((stop - start) * source.row_bytes)
     for done in copied:
         done.synchronize()

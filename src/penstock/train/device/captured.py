@@ -6,7 +6,7 @@ nor are those behind it, until the host has seen it, made more room and captured
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -23,11 +23,12 @@ from penstock.sampling.device.hops import NEVER, Slot
 from penstock.sampling.device.room import Room
 from penstock.train.device.kernels import take_labels
 from penstock.train.device.launches import Lane, Moment, Recorded, rest, warm_up
+from penstock.train.device.placed import Placed
 from penstock.train.device.stopwatch import Stopwatch
 from penstock.train.device.supply import Supply
+from penstock.train.execution.execution import Pause, Step
 from penstock.train.optimisers import prepare_skipping
 from penstock.train.session import Session
-from penstock.train.steps import Step
 
 _FIRST_BURST = 16
 _BURST_SECONDS = 1.0
@@ -42,21 +43,28 @@ class CapturedSteps:
     def __init__(
         self,
         session: Session,
+        placed: Placed,
         schedule: Schedule,
         start: Position,
-        pause: Callable[[Position], int],
+        pause: Pause,
         recorder: Recorder,
     ) -> None:
-        assert session.device is not None and session.device.room is not None
         self._session, self._schedule, self._pause = session, schedule, pause
-        self._position, self._placed = start, session.device
-        device = self._placed.device
+        self._position, self._placed = start, placed
+        device = placed.device
         self._clock = Stopwatch(device, recorder)
-        self._supply = Supply(session.task, schedule, self._placed)
+        self._supply = self._make_supply()
         self._computing, self._drawing = Lane.computing(device), Lane.beside(device)
-        self._slots: list[_Captured] = []
+        self._slots: list[CapturedSlot] = []
         self._drawn = 0
         self._most = _FIRST_BURST
+
+    def _make_supply(self) -> Supply:
+        return Supply(self._session.task, self._schedule, self._placed)
+
+    def _make_slot(self, place: Tensor | None, pool: Any) -> "CapturedSlot":
+        assert self._placed.room is not None
+        return CapturedSlot(self._session, self._supply, self._placed.room, place, self._drawing, pool)
 
     def __enter__(self) -> Self:
         prepare_skipping(self._session.optimiser)
@@ -138,11 +146,10 @@ class CapturedSteps:
         place = self._slots[0].slot.place if self._slots else None
         self._slots.clear()
         rest(self._placed.device)
-        assert self._placed.room is not None
         batch = self._position.batch
         pool = None
         for _ in range(2):
-            made = _Captured(self._session, self._supply, self._placed.room, place, self._drawing, pool)
+            made = self._make_slot(place, pool)
             place, pool = made.slot.place, made.learn.pool
             self._slots.append(made)
         # A warm-up whose batch lacked room has left vertices behind.
@@ -158,7 +165,7 @@ class CapturedSteps:
         self._capture()
 
 
-class _Captured:
+class CapturedSlot:
     """One slot and its two recorded launches."""
 
     def __init__(
@@ -213,31 +220,37 @@ class _Captured:
         columns = 1 << (width - 1).bit_length()
         rows = max(1, min(1024, 4096 // columns))
         take_labels[(-(-size // rows),)](
-            supply.labels, slot.number, supply.epoch.items, size, batch.labels, batch.seed_weights,
+            supply.labels, slot.number, supply.epoch.counts, supply.weights, size, batch.labels, batch.seed_weights,
             WIDTH=width, COLUMNS=columns, B=rows,
         )  # fmt: skip
         if not isinstance(self._rows, TableRows):
             supply.placed.table.gather(slot.vertices, self._rows, slot.known[-1:])
 
     def _learn(self) -> None:
+        session, optimiser = self._session, self._session.optimiser
+        skip = self._gradients()
+        if session.job.clip:
+            torch.nn.utils.clip_grad_norm_(session.learned.parameters(), session.job.clip, foreach=True)
+        fused: Any = optimiser
+        fused.found_inf = None if skip is None else skip[0]
+        optimiser.step()
+        fused.found_inf = None
+
+    def _gradients(self) -> Tensor | None:
+        """Forward and back; the loss goes to its place among the epoch's. Returns whether to leave the step out."""
         session, slot, supply = self._session, self.slot, self._supply
-        optimiser: Any = session.optimiser
         for block in self._blocks:
             # What layers derive is derived anew in every step; only the draw's part was just made.
             block.derived = kept(block.derived, "longest", "sources", "source_chunks")
-        optimiser.zero_grad(set_to_none=True)
+        session.optimiser.zero_grad(set_to_none=True)
         x = self._rows
         if session.inputs.scale is not None and isinstance(x, Tensor):
             x = session.inputs.scale(x.clone())
         with dropping(slot.keys[-1:], self._batch.row_names), session.precision():
             loss = session.task.loss(session.model(self._batch.blocks, x), self._batch)
         skip = session.backward(loss, slot.skip)
-        if session.job.clip:
-            torch.nn.utils.clip_grad_norm_(session.learned.parameters(), session.job.clip, foreach=True)
-        optimiser.found_inf = None if skip is None else skip[0]
-        optimiser.step()
-        optimiser.found_inf = None
         supply.losses.scatter_(0, slot.number.long(), loss.detach().float().view(1))
+        return skip
 
 
 def kept(derived: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -9,12 +9,13 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.memory import available_mb
-from penstock.pipeline.schedule import Schedule
+from penstock.pipeline.schedule import BatchPlan
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.sampling.device.room import Room
 from penstock.train.device.memory import Working, captured_working, loaded_working
-from penstock.train.device.restrictions import against_capture, against_sampling, presampled_room
-from penstock.train.device.trial import NOTHING, StepMemory, tried_steps
+from penstock.train.device.presampled import presampled_room
+from penstock.train.device.trial import NOTHING, StepMemory
+from penstock.train.execution.support import CAPTURED, DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
 from penstock.train.session import Session
 
@@ -34,10 +35,13 @@ class Decision:
     why: list[str]
 
 
-def decide(session: Session, schedule: Schedule) -> Decision:
-    """For a session that trains; what does not fit is refused here, before anything is moved."""
-    job, graph, task = session.job, session.graph, session.task
-    on_host = against_sampling(job, graph, task)
+def decide(session: Session, schedule: BatchPlan, step: StepMemory) -> Decision:
+    """For a session that trains; `step` is what a step was seen to need.
+
+    What does not fit is refused here, before anything is moved.
+    """
+    job, graph, demands = session.job, session.graph, demands_of(session)
+    on_host = reasons_against(DEVICE_SAMPLING, demands)
     if on_host and job.sample_on in ("device", "hybrid"):
         raise PenstockError(
             f"sample_on {job.sample_on} cannot be: {', '.join(on_host)}. Set it to auto or host.",
@@ -45,10 +49,8 @@ def decide(session: Session, schedule: Schedule) -> Decision:
         )
     if job.sample_on == "host":
         on_host = [*on_host, "sample_on is host"]
-    zoo = getattr(session.model, "layerwise", False)
-    uncaptured = against_capture(job, graph, task, zoo, bool(session.inputs.tables))
+    uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job)]
     room = None if on_host else presampled_room(job, graph, schedule)
-    step = tried_steps(session, row_type(job))
     in_place = not uncaptured and job.model == "sage" and job.aggregate != "max" and _in_place(job)
     working, residence = _fitting(session, step, room, not uncaptured, in_place, on_host)
     captured = not uncaptured and "host" not in (residence.topology, residence.features)
@@ -57,6 +59,12 @@ def decide(session: Session, schedule: Schedule) -> Decision:
     in_place = in_place and captured and residence.features == "device"
     why = [*residence.why, *_why_steps(on_host, uncaptured)]
     return Decision(residence, working, room, captured, in_place, why)
+
+
+def _uncaptured_by_wish(job: Job) -> list[str]:
+    """Why a job does not want its steps captured."""
+    reasons = [] if job.capture else ["capture is off"]
+    return [*reasons, f"sample_on is {job.sample_on}"] if job.sample_on in ("host", "hybrid") else reasons
 
 
 def nothing_placed(job: Job) -> Decision:

@@ -6,15 +6,16 @@ import triton.language as tl
 
 @triton.jit
 def take_labels(
-    labels, number, items, batch_size, out, share, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, B: tl.constexpr
-):
+    labels, number, counts, weights, batch_size, out, share,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
     """The labels of a batch out of an epoch's, and what each counts in the mean loss; zero behind the last."""
     rows = tl.program_id(0) * B + tl.arange(0, B)
-    first = tl.load(number).to(tl.int64) * batch_size
-    count = tl.minimum(items - first, batch_size)
-    held = rows < count
+    batch = tl.load(number).to(tl.int64)
+    first = batch * batch_size
+    held = rows < tl.load(counts + batch)
     column = tl.arange(0, COLUMNS)
     wanted = (column < WIDTH)[None, :] & (rows < batch_size)[:, None]
     values = tl.load(labels + (first + rows)[:, None] * WIDTH + column[None, :], mask=wanted & held[:, None], other=0)
     tl.store(out + rows[:, None] * WIDTH + column[None, :], values, mask=wanted)
-    tl.store(share + rows, tl.where(held, 1.0 / count.to(tl.float32), 0.0), mask=rows < batch_size)
+    tl.store(share + rows, tl.where(held, tl.load(weights + batch), 0.0), mask=rows < batch_size)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -38,6 +38,12 @@ class Placed:
     tables: dict[str, DeviceTable] = field(default_factory=dict)
     cached_rows: int = 0
     sample: "Callable[[Planned], Batch] | None" = None
+
+    @classmethod
+    def of(cls, job: Job, device: torch.device, decision: Decision) -> Self:
+        """For a job, with nothing put anywhere yet."""
+        fanouts = [fanout for fanout in job.fanouts if isinstance(fanout, int)]
+        return cls(device, decision, fanouts, job.replace, job.needs_totals, decision.room, [*decision.why])
 
     @property
     def is_captured(self) -> bool:

@@ -9,16 +9,17 @@ from torch import Tensor
 from penstock.graph.csr import offsets_of
 from penstock.graph.graph import Graph
 from penstock.pipeline.device import DeviceCarrier
-from penstock.pipeline.schedule import Schedule
+from penstock.pipeline.schedule import BatchPlan, Schedule
 from penstock.progress import SILENT, Progress
 from penstock.sampling.device.hops import Topology
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
 from penstock.store.device.copies import to_device, to_pinned
 from penstock.store.device.hottest import by_counts, by_device_counts
 from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable
-from penstock.train.device.decision import decide, nothing_placed, stored_type
+from penstock.train.device.decision import Decision, decide, nothing_placed, row_type, stored_type
 from penstock.train.device.device_sampling import drawing_on_device
 from penstock.train.device.placed import Placed
+from penstock.train.device.trial import tried_steps
 from penstock.train.job import Job
 from penstock.train.session import Session
 
@@ -28,30 +29,42 @@ _COUNTED = 100
 
 def place(session: Session, training: bool, progress: Progress = SILENT) -> Placed:
     """Decide where everything goes, say why, put it there, and let batches find it."""
-    job, task, inputs = session.job, session.task, session.inputs
-    torch.cuda.reset_peak_memory_stats(inputs.device)
-    fanouts = [fanout for fanout in job.fanouts if isinstance(fanout, int)]
-    schedule = Schedule(task.items, task.batch_size, job.seed) if training else None
-    decision = nothing_placed(job) if schedule is None else decide(session, schedule)
-    placed = Placed(inputs.device, decision, fanouts, job.replace, job.needs_totals, decision.room, [*decision.why])
+    job, task = session.job, session.task
+    torch.cuda.reset_peak_memory_stats(session.inputs.device)
+    if not training:
+        return bring_batches(session, Placed.of(job, session.inputs.device, nothing_placed(job)))
+    schedule = Schedule(task.items, task.batch_size, job.seed)
+    decision = decide(session, schedule, tried_steps(session, row_type(job)))
+    placed = place_as_decided(session, decision, schedule, progress)
+    if decision.residence.topology != "host":
+        placed.sample, who = drawing_on_device(placed, job, task, schedule)
+        if who:
+            placed.why.append(who)
+            progress.note(who)
+    return bring_batches(session, placed)
+
+
+def place_as_decided(session: Session, decision: Decision, schedule: BatchPlan, progress: Progress = SILENT) -> Placed:
+    """Put a session's graph where it was decided to be, and say why."""
+    placed = Placed.of(session.job, session.inputs.device, decision)
     for sentence in placed.why:
         progress.note(sentence)
-    if schedule is not None:
-        _put(placed, job, session.graph, inputs.fields, schedule, progress)
-        if decision.residence.topology != "host":
-            placed.sample, who = drawing_on_device(placed, job, task, schedule)
-            if who:
-                placed.why.append(who)
-                progress.note(who)
+    _put(placed, session.job, session.graph, session.inputs.fields, schedule, progress)
+    return placed
+
+
+def bring_batches(session: Session, placed: Placed) -> Placed:
+    """Let batches of the pipeline find the device, and what was placed there."""
+    inputs = session.inputs
     inputs.carrier = DeviceCarrier(
-        inputs.device, inputs.store, inputs.fields, placed.tables, decision.working.row_type, inputs.scale
+        placed.device, inputs.store, inputs.fields, placed.tables, placed.decision.working.row_type, inputs.scale
     )
     inputs.placed_tables = placed.tables
     return placed
 
 
 def _put(
-    placed: Placed, job: Job, graph: Graph, fields: dict[str, str], schedule: Schedule, progress: Progress
+    placed: Placed, job: Job, graph: Graph, fields: dict[str, str], schedule: BatchPlan, progress: Progress
 ) -> None:
     """Copy topology and features to their places."""
     device, residence = placed.device, placed.decision.residence
@@ -79,7 +92,7 @@ def _put(
             placed.tables[name] = PinnedTable(pinned, device)
 
 
-def _hottest(placed: Placed, job: Job, graph: Graph, schedule: Schedule, rows: int) -> Tensor:
+def _hottest(placed: Placed, job: Job, graph: Graph, schedule: BatchPlan, rows: int) -> Tensor:
     """The rows that are read most: counted in some batches drawn ahead, or by how many lists a vertex is in."""
     if job.placed.cache_by == "degree" or placed.topology is None:
         (edges,) = graph.edges.values()

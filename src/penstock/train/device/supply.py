@@ -28,6 +28,8 @@ class Supply:
         self._items = torch.from_numpy(np.ascontiguousarray(schedule.items, np.int32)).to(device)
         self._of_items = torch.from_numpy(cast(Any, task).labels_of(schedule.items)).to(device)
         self.labels = torch.zeros_like(self._of_items)
+        self.weights = 1.0 / self.epoch.counts.float()
+        """What each seed of a batch counts in the batch's loss."""
         self.losses = torch.zeros(schedule.batches, dtype=torch.float32, device=device)
         pinned = device.type == "cuda"
         self._seen_losses = torch.zeros(schedule.batches, dtype=torch.float32, pin_memory=pinned)

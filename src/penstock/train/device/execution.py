@@ -1,0 +1,68 @@
+"""Execution on a device, as the session's graph was placed there: steps one at a time, or captured."""
+
+from typing import Any
+
+import torch
+
+from penstock.pipeline.clock import Recorder
+from penstock.pipeline.loader import Batch
+from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.train.device.captured import CapturedSteps
+from penstock.train.device.placed import Placed
+from penstock.train.execution.execution import Pause, Steps
+from penstock.train.execution.loaded import LoadedExecution
+from penstock.train.layerwise.inference import Inference
+from penstock.train.session import Session
+
+_MB = 1 << 20
+
+
+class DeviceExecution(LoadedExecution):
+    """Steps are launched one at a time, on batches that the pipeline brings to the device."""
+
+    name = "device"
+
+    def __init__(self, session: Session, placed: Placed) -> None:
+        super().__init__(session)
+        self.placed = placed
+
+    def sample(self, planned: Planned) -> Batch:
+        """By the device where it can read the topology, else by the host."""
+        draw = self._session.task.sample if self.placed.sample is None else self.placed.sample
+        return draw(planned)
+
+    def inference(self) -> Inference:
+        """On the device as a whole where there is room, else layer by layer."""
+        session = self._session
+        return session.whole_graph_inference(
+            lambda host: self.placed.whole_graph(host, session.graph, session.job, session.inputs.scale)
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """What lies where, and the device's memory: measured and predicted."""
+        peak = torch.cuda.max_memory_allocated(self.placed.device) if self.placed.device.type == "cuda" else 0
+        return {
+            "placement": self.placed.facts(),
+            "device_peak_mb": round(peak / _MB, 1),
+            "device_predicted_mb": round(self.placed.predicted_bytes / _MB, 1),
+        }
+
+
+class CapturedExecution(DeviceExecution):
+    """Steps are captured once and replayed."""
+
+    name = "captured"
+
+    def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
+        """In bursts: the loop sees the weights when it has to."""
+        return CapturedSteps(self._session, self.placed, schedule, start, pause, recorder)
+
+    def state(self) -> Any:
+        """The room for batches, which sums round by: a run keeps it when it goes on."""
+        room = self.placed.room
+        return None if room is None else [list(room.rows), list(room.edges)]
+
+    def restore(self, state: Any) -> None:
+        """The room of the run that was interrupted."""
+        if state is not None:
+            self.placed.take_room(state)

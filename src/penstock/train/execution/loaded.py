@@ -1,0 +1,119 @@
+"""Steps one at a time, on batches that the pipeline makes ready: the mode that can do everything."""
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Self, cast
+
+import torch
+
+from penstock.nn.drop import dropping
+from penstock.pipeline.clock import Recorder, StageTime
+from penstock.pipeline.loader import Batch, Loaded, Loader
+from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.train.execution.execution import Pause, Step, Steps
+from penstock.train.layerwise.inference import Inference
+from penstock.train.session import Session
+from penstock.turn import taking_turn, turn_of
+
+
+class LoadedExecution:
+    """On the host, alone."""
+
+    name = "loaded"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def sample(self, planned: Planned) -> Batch:
+        """By the job's sampler."""
+        return self._session.task.sample(planned)
+
+    def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
+        """One at a time, so that the loop sees the weights after each."""
+        return LoadedSteps(self._session, self, schedule.from_position(start), recorder)
+
+    def inference(self) -> Inference:
+        """Layer by layer over the whole graph."""
+        return self._session.whole_graph_inference()
+
+    def prepare_checkpoint(self) -> None:
+        """Everything is here."""
+
+    def state(self) -> Any:
+        """Nothing but the weights."""
+
+    def restore(self, state: Any) -> None:
+        """There is nothing to restore."""
+
+    def facts(self) -> dict[str, Any]:
+        """The graph lies on the host."""
+        return {
+            "placement": {"topology": "host", "features": "host", "cache_rows": 0},
+            "device_peak_mb": None,
+            "device_predicted_mb": None,
+        }
+
+
+class LoadedSteps:
+    """Does the steps of some planned batches."""
+
+    def __init__(
+        self, session: Session, execution: LoadedExecution, planned: Iterable[Planned], recorder: Recorder
+    ) -> None:
+        self._session = session
+        self._loader = Loader(
+            planned, execution.sample, session.inputs.carrier, session.task.label, session.job, recorder
+        )
+
+    def __iter__(self) -> Iterator[list[Step]]:
+        for loaded in self._loader:
+            with taking_turn(turn_of(*loaded.position)):
+                loss = self._step(loaded)
+            examples = loaded.examples if loaded.whole is None else loaded.whole
+            yield [Step(loaded.position, examples, loss, loaded.planned.last)]
+
+    def __enter__(self) -> Self:
+        self._loader.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loader.close()
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Around what is no part of a step."""
+        return self._loader.aside()
+
+    def times(self) -> dict[str, StageTime]:
+        """Of the five stages."""
+        return self._loader.times()
+
+    def _step(self, loaded: Loaded) -> float:
+        session, batch, key = self._session, loaded.batch, loaded.planned.key.purpose("dropout")
+        x = prepared_batch(session, loaded)
+        with dropping(key, batch.row_names), session.precision():
+            loss = session.task.loss(session.encode(batch, x), batch)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            return value
+        skip = session.backward(loss)
+        if session.job.clip:
+            rows = session.inputs.learned_rows(batch, x)
+            torch.nn.utils.clip_grad_norm_([*session.learned.parameters(), *rows], session.job.clip)
+        cast(Any, session.optimiser).found_inf = None if skip is None else skip[0]
+        session.optimiser.step()
+        session.inputs.learn(batch, x)
+        return value
+
+
+def prepared_batch(session: Session, loaded: Loaded) -> dict[str, torch.Tensor]:
+    """A loaded batch's inputs, with generators and gradients as at the start of its step."""
+    # Dropout draws belong to the batch: the same whether the run was interrupted or not. torch's generator is for
+    # modules of the user's. (torch.manual_seed also formats a stack trace for each kind of device.)
+    key = int(loaded.planned.key.purpose("dropout")) & (1 << 63) - 1
+    torch.default_generator.manual_seed(key)
+    if session.inputs.device.type == "cuda":
+        torch.cuda.manual_seed(key)
+    x = session.inputs.complete(loaded.batch)
+    session.optimiser.zero_grad(set_to_none=True)
+    return x

@@ -1,0 +1,108 @@
+"""The execution modes, and the choice of one for a session.
+
+A new mode is one entry here and one folder or file of its own: how it fits a session (does it train on a device, are
+its steps captured, is it shared among workers, which samplers are its own), what it supports, and how it is made.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+from penstock.train.execution.execution import Execution
+from penstock.train.execution.loaded import LoadedExecution
+from penstock.train.execution.shared import SharedExecution
+from penstock.train.execution.support import CAPTURED, EVERYTHING, Support, demands_of, reasons_against
+from penstock.train.session import Session
+from penstock.train.worker_group import WorkerGroup
+
+if TYPE_CHECKING:
+    from penstock.train.device.placed import Placed
+
+Make = Callable[[Session, "Placed | None", "WorkerGroup | None"], Execution]
+
+
+@dataclass(frozen=True)
+class ExecutionMode:
+    """An execution mode."""
+
+    name: str
+    make: Make
+    support: Support = EVERYTHING
+    on_device: bool = False
+    """Whether it is for sessions that train on a device."""
+    captured: bool = False
+    """Whether it is for sessions whose steps are captured."""
+    among_workers: bool = False
+    """Whether it is for sessions that several workers share."""
+    samplers: frozenset[str] | None = None
+    """Samplers of its own; None: those that no other mode has for its own."""
+
+
+def choose_execution(session: Session, placed: "Placed | None" = None, group: WorkerGroup | None = None) -> Execution:
+    """The execution of a session on the host, or on a device as it was placed there; alone or among workers."""
+    sampler = session.job.sampler
+    special = {name for mode in EXECUTION_MODES.values() for name in mode.samplers or ()}
+    for mode in EXECUTION_MODES.values():
+        fits = (mode.on_device, mode.captured, mode.among_workers) == (
+            placed is not None,
+            placed is not None and placed.is_captured,
+            group is not None,
+        )
+        if fits and (sampler in mode.samplers if mode.samplers is not None else sampler not in special):
+            reasons = reasons_against(mode.support, demands_of(session))
+            if reasons:
+                raise PenstockError(
+                    f"The run cannot be executed as {mode.name}: {', '.join(reasons)}.", code="unsupported-combination"
+                )
+            return mode.make(session, placed, group)
+    raise PenstockError(
+        f"Sampler {sampler} is not executed on this device or among several workers: use neighbour.",
+        code="unsupported-combination",
+    )
+
+
+def _loaded(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
+    return LoadedExecution(session)
+
+
+def _device(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
+    # Triton is imported where there is a device for it.
+    from penstock.train.device.execution import DeviceExecution
+
+    assert placed is not None
+    return DeviceExecution(session, placed)
+
+
+def _captured(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
+    from penstock.train.device.execution import CapturedExecution
+
+    assert placed is not None
+    return CapturedExecution(session, placed)
+
+
+def _shared(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
+    assert group is not None
+    alone = _loaded(session, None, None) if placed is None else _device(session, placed, None)
+    return SharedExecution(session, alone, group)
+
+
+def _captured_shared(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
+    from penstock.train.device.execution import CapturedExecution
+    from penstock.train.device.shared import CapturedSharedExecution
+
+    assert placed is not None and group is not None
+    return CapturedSharedExecution(session, CapturedExecution(session, placed), group)
+
+
+EXECUTION_MODES: dict[str, ExecutionMode] = {
+    mode.name: mode
+    for mode in (
+        ExecutionMode("loaded", _loaded),
+        ExecutionMode("device", _device, on_device=True),
+        ExecutionMode("captured", _captured, CAPTURED, on_device=True, captured=True),
+        ExecutionMode("shared", _shared, among_workers=True),
+        ExecutionMode("device-shared", _shared, on_device=True, among_workers=True),
+        ExecutionMode("captured-shared", _captured_shared, CAPTURED, on_device=True, captured=True, among_workers=True),
+    )
+}

@@ -1,0 +1,120 @@
+"""What an execution mode can do, declared; and every reason against using it for a session, made from that."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.graph.graph import Graph
+from penstock.sampling.kernels import SCANNED
+from penstock.sampling.registry import sampler_entry
+from penstock.train.job import Job
+from penstock.train.session import Session
+from penstock.train.tasks import Task
+
+_MOMENTUM_SCHEDULES = ("OneCycleLR", "CyclicLR")
+
+
+class Demands(NamedTuple):
+    """What a session asks of the mode that executes it."""
+
+    job: Job
+    graph: Graph
+    task: Task
+    library_model: bool = True
+    """Whether the model is one of `penstock.nn`, and not a module of the user's."""
+    learned_rows: bool = False
+    """Whether vertices have embeddings that are learned."""
+
+
+@dataclass(frozen=True)
+class Support:
+    """What an execution mode can do. The defaults are everything."""
+
+    several_types: bool = True
+    weights_and_times: bool = True
+    device_samplers_only: bool = False
+    tasks: frozenset[str] | None = None
+    largest_fanout: int | None = None
+    most_vertices: int | None = None
+    user_modules: bool = True
+    learned_rows: bool = True
+    norms: frozenset[str] | None = None
+    optimisers: frozenset[str] | None = None
+    """Optimisers that can be told on the device to leave a step out."""
+    moving_momentum: bool = True
+
+
+EVERYTHING = Support()
+DEVICE_SAMPLING = Support(
+    several_types=False,
+    weights_and_times=False,
+    device_samplers_only=True,
+    tasks=frozenset({"node-classification", "node-regression"}),
+    largest_fanout=SCANNED,
+    most_vertices=(1 << 31) - 1,
+)
+"""Batches that a device draws by itself."""
+CAPTURED = Support(
+    several_types=False,
+    weights_and_times=False,
+    device_samplers_only=True,
+    tasks=DEVICE_SAMPLING.tasks,
+    largest_fanout=SCANNED,
+    most_vertices=DEVICE_SAMPLING.most_vertices,
+    user_modules=False,
+    learned_rows=False,
+    norms=frozenset({"none", "layer"}),
+    optimisers=frozenset({"Adam", "AdamW", "SGD"}),
+    moving_momentum=False,
+)
+"""Steps that are captured once and replayed."""
+
+
+def demands_of(session: Session) -> Demands:
+    """What a session asks of the mode that executes it."""
+    library = bool(getattr(session.model, "layerwise", False))
+    return Demands(session.job, session.graph, session.task, library, bool(session.inputs.tables))
+
+
+def reasons_against(support: Support, demands: Demands) -> list[str]:
+    """Why what is declared to have `support` cannot do what a session demands; empty where it can."""
+    return [*_against_batches(support, demands), *_against_model(support, demands)]
+
+
+def _against_batches(support: Support, demands: Demands) -> list[str]:
+    job, graph, task = demands.job, demands.graph, demands.task
+    reasons = []
+    if not support.several_types and not graph.is_homogeneous:
+        reasons.append("the graph has several types")
+    if support.device_samplers_only and "device" not in sampler_entry(job.sampler).supports:
+        reasons.append(f"sampler {job.sampler} is the host's")
+    if not support.weights_and_times and (job.weight is not None or job.time is not None):
+        reasons.append("draws by weight or time are the host's")
+    if support.tasks is not None and task.name not in support.tasks:
+        reasons.append(f"{task.name} draws its batches on the host")
+    most = support.largest_fanout
+    if most is not None and any(not isinstance(fanout, int) or not 0 < fanout <= most for fanout in job.fanouts):
+        reasons.append(f"fan-outs beyond {most} are the host's")
+    if support.most_vertices is not None and graph.num_nodes > support.most_vertices:
+        reasons.append("the graph has 2^31 vertices or more")
+    return reasons
+
+
+def _against_model(support: Support, demands: Demands) -> list[str]:
+    job = demands.job
+    reasons = []
+    if not support.user_modules and not demands.library_model:
+        reasons.append("the model is not one of the zoo's")
+    if not support.learned_rows and demands.learned_rows:
+        reasons.append("vertex embeddings are learned on the host")
+    if support.norms is not None and job.norm not in support.norms:
+        reasons.append(f"{job.norm} normalisation would see the room that a batch leaves empty")
+    if support.optimisers is not None:
+        options = job.optimiser_options
+        if job.optimiser not in support.optimisers or not options.get("fused", True):
+            reasons.append(f"optimiser {job.optimiser} as it is set cannot leave out a step on the device")
+        if options.get("dampening"):
+            reasons.append("a dampened momentum's first step is unlike the others")
+    moves = job.schedule in _MOMENTUM_SCHEDULES and job.schedule_options.get("cycle_momentum", True)
+    if not support.moving_momentum and moves:
+        reasons.append(f"schedule {job.schedule} changes the momentum, which a captured step has in it")
+    return reasons
