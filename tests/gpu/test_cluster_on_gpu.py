@@ -107,8 +107,25 @@ def test_a_cluster_loses_as_one_gpu_does(whole, cluster):
     assert_same_losses(run, one, ROUNDING)
     result = result_of(run)
     assert result["device"] == "cuda" and result["device_peak_mb"] > 0 and result["device_predicted_mb"] > 0
-    assert result["placement"]["features"] == "host" and len(result["placement"]["why"]) == 2
+    # Parts of other machines stay there; where all are here, the worker has the graph on its GPU.
+    where = "device" if cluster == "shared" else "host"
+    assert result["placement"]["features"] == result["placement"]["topology"] == where and result["placement"]["why"]
     assert result["test"] == pytest.approx(result_of(one)["test"], abs=0.02)
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_a_worker_has_the_graph_on_its_gpu(place, whole, tmp_path, capture):
+    """Asked for, it is brought from the parts of other machines too; a lost worker brings it again."""
+    _, graph, clusters = place
+    asked = {"placement": {"topology": "device", "features": "device"}, "capture": capture}
+    with one_gpu_for_all():
+        calm = run_on(clusters["pair"], graph.path, tmp_path / "calm", **{**LONG, **asked})
+        hit = disturbed_run("worker-1", 3, clusters["pair"], graph.path, tmp_path / "hit", **{**LONG, **asked})
+    assert_same_losses(calm.path, whole("one"), ROUNDING)
+    placement = result_of(calm.path)["placement"]
+    assert placement["topology"] == placement["features"] == "device"
+    assert any("captured" in sentence for sentence in placement["why"]) == capture
+    assert_same_state(newest_checkpoint(hit.path), newest_checkpoint(calm.path))
 
 
 def test_gpus_of_their_own_are_taken_by_themselves(place, whole, tmp_path, monkeypatch):

@@ -132,7 +132,7 @@ def test_wherever_things_lie_the_same_is_learned(device_memory, placement, captu
 def test_too_little_memory_moves_things_out_and_then_is_refused(device_memory):
     graph = community_graph(120)
     roomy = placed_session(graph)
-    working = roomy.device.decision.working.bytes
+    working = roomy.execution.placed.decision.working.bytes
     features = graph.nodes["node"].fields["x"].nbytes
     device_memory[0] = int((working + sum(array.nbytes for array in _lists(graph)) + features // 2) / 0.92)
     session = placed_session(graph)

@@ -178,6 +178,7 @@ class CapturedSlot:
         pool: Any,
     ) -> None:
         self._session, self._supply, placed = session, supply, supply.placed
+        assert room.rows[0] == supply.epoch.batch_size
         self._blocks: list[DeviceBlock] = []
         self.slot: Slot = placed.slot(room, len(supply.purposes), place)
         self._batch = self._make_batch()
