@@ -120,10 +120,9 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 @pytest.mark.parametrize(
     "fields, served, learnable, said",
     [
-        ({"sample_on": "device"}, False, False, "use auto or host"),
-        ({"placement": {"features": "pinned"}}, False, False, "leave out placement"),
-        ({"placement": {"cache_rows": 5}}, False, False, "leave out placement"),
-        ({"feature_type": "float16"}, False, False, "feature_type"),
+        ({"sample_on": "hybrid"}, False, False, "use auto"),
+        ({"placement": {"features": "pinned"}}, False, False, "pinned"),
+        ({"placement": {"cache_rows": 5}}, False, False, "leave out cache_rows"),
         ({"compute_type": "float16"}, True, False, "use bfloat16"),
         ({"compute_type": "float16"}, False, True, "use bfloat16"),
     ],

@@ -63,14 +63,20 @@ def place_on_worker(session: Session, parts: Parts, share: Share, part: float, f
         if placed is not None:
             return placed
         reasons = ["the GPU has no room for all of it"]
-    asked = {session.job.placed.topology, session.job.placed.features} & {"device"} or session.job.sample_on == "device"
-    if asked:
+    if _is_asked_for(session.job):
         raise PenstockError(
-            f"The graph cannot be placed on each worker's GPU: {', '.join(reasons)}. Set it to auto.",
+            f"The graph cannot be placed on each worker's GPU: {', '.join(reasons)}. Leave out placement, sample_on and"
+            " feature_type.",
             code="unsupported-combination",
         )
     why = [f"The graph stays with the stores, and the host draws batches and asks for rows: {', '.join(reasons)}."]
     return bring_batches(session, Placed.of(session.job, session.inputs.device, _nothing_of(session, step, why)))
+
+
+def _is_asked_for(job: Job) -> bool:
+    """Whether a job wants what only a graph on the GPU gives."""
+    wish = job.placed
+    return "device" in (wish.topology, wish.features, job.sample_on) or job.feature_type != "stored"
 
 
 def against_whole_graph(session: Session, parts: Parts) -> list[str]:
