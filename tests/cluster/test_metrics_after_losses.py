@@ -21,14 +21,14 @@ from penstock.cluster.worker.records import LastRecords, mend_metrics
 from penstock.cluster.worker.worker_group import progress_of
 from penstock.pipeline.schedule import Position
 from penstock.progress import SILENT
-from penstock.train.execution.execution import Step
+from penstock.train.execution.worker_group import RegroupError
 from penstock.train.job import make_job
 from penstock.train.loop import Loop
 from penstock.train.metrics import METRICS
 from penstock.train.records import NoRecords
 from penstock.train.run_folder import RunFolder
+from penstock.train.steps import Step
 from penstock.train.train_state import TrainState
-from penstock.train.worker_group import RegroupError
 from penstock.wire import PeerLost
 from training_graphs import lines_of
 
@@ -129,7 +129,7 @@ class Acting(Worker):
 
 
 class Steps:
-    """See `train.execution.execution.Steps`."""
+    """See `train.steps.Steps`."""
 
     def __init__(self, steps):
         self._steps = steps

@@ -15,7 +15,7 @@ from penstock.cluster.worker import all_reduce, groups, reductions
 from penstock.cluster.worker.flat import Flat
 from penstock.cluster.worker.wire_collective import WireGroup
 from penstock.errors import PenstockError
-from penstock.train.worker_group import RegroupError
+from penstock.train.execution.worker_group import RegroupError
 
 CPU = torch.device("cpu")
 

@@ -12,7 +12,7 @@ from wired import team_of, template_for, wired
 from penstock.cluster.rendezvous import Rendezvous
 from penstock.cluster.worker.wire_collective import WireGroup
 from penstock.errors import PenstockError
-from penstock.train.worker_group import RegroupError
+from penstock.train.execution.worker_group import RegroupError
 from penstock.wire import Message
 
 

@@ -17,8 +17,8 @@ from penstock.cluster.worker.rendezvous_store import RendezvousStore
 from penstock.cluster.worker.states import serve_state, state_of
 from penstock.cluster.worker.worker_group import progress_of
 from penstock.errors import PenstockError
+from penstock.train.execution.worker_group import RegroupError
 from penstock.train.train_state import TrainState
-from penstock.train.worker_group import RegroupError
 from penstock.wire import Message
 from training_graphs import assert_same_state
 

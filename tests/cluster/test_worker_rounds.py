@@ -8,8 +8,8 @@ from penstock.cluster.tasks import worker
 from penstock.cluster.tasks.worker import Worker
 from penstock.errors import PenstockError
 from penstock.pipeline.flow import StageError
+from penstock.train.execution.worker_group import RegroupError
 from penstock.train.train_state import TrainState
-from penstock.train.worker_group import RegroupError
 from penstock.wire import PeerLost, RemoteError
 
 PATIENCE, START_PATIENCE = 10.0, 100.0

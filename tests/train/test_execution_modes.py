@@ -8,11 +8,11 @@ from penstock.errors import PenstockError
 from penstock.pipeline.clock import StageTime
 from penstock.pipeline.schedule import Schedule
 from penstock.train.build import make_session
-from penstock.train.execution.execution import Step
 from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.execution.registry import EXECUTION_MODES, ExecutionMode, choose_execution
 from penstock.train.execution.support import CAPTURED, Demands, Support, reasons_against
+from penstock.train.execution_modes import EXECUTION_MODES, ExecutionMode, choose_execution
 from penstock.train.job import make_job
+from penstock.train.steps import Step
 from training_graphs import SMALL, community_graph, trained
 
 

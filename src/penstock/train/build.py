@@ -11,7 +11,7 @@ from penstock.progress import SILENT, Progress
 from penstock.train.batch_source import layers_of
 from penstock.train.data import choose_task, open_data, prepared, with_empty_relations
 from penstock.train.device_full import STEPS, device_memory
-from penstock.train.execution.registry import choose_execution
+from penstock.train.execution_modes import choose_execution
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 from penstock.train.layerwise.engine import evaluating

@@ -14,7 +14,7 @@ from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.options import SamplerOptions
 from penstock.train.data_options import DataOptions
-from penstock.train.device.options import DeviceOptions
+from penstock.train.device_options import DeviceOptions
 from penstock.train.link_options import LinkOptions
 
 

@@ -12,12 +12,12 @@ from penstock.pipeline.clock import StageTime, limiting
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.progress import Progress
 from penstock.train.device_full import STEPS, DeviceFull, device_memory
-from penstock.train.execution.execution import Step, Steps
 from penstock.train.optimisers import step_schedule
 from penstock.train.records import Events, FolderRecords, Records
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_length import epochs_note
 from penstock.train.session import Session
+from penstock.train.steps import Step, Steps
 from penstock.train.train_state import TrainState
 
 _SOON = 2.0

@@ -14,13 +14,13 @@ from penstock.graph.graph import Graph
 from penstock.pipeline.loader import Batch
 from penstock.progress import SILENT, Progress
 from penstock.train.batch_source import clock_for, layers_of
-from penstock.train.execution.execution import Execution
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 from penstock.train.layerwise.host import HostPlan
 from penstock.train.layerwise.inference import Inference
 from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.layerwise.reach import Reach, followed_relations
+from penstock.train.steps import Execution
 from penstock.train.tasks import Scores, Task
 from penstock.train.train_state import TrainState
 

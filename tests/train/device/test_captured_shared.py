@@ -9,7 +9,7 @@ from test_captured_steps import learned, schedule_of, session_of, weights
 
 from penstock.cluster.worker.split import SeedSplit
 from penstock.pipeline.schedule import Position
-from penstock.train.execution.registry import choose_execution
+from penstock.train.execution_modes import choose_execution
 from training_graphs import community_graph
 
 pytestmark = [

@@ -8,7 +8,7 @@ import torch
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.plan import Residence
 from penstock.train.build import make_session
-from penstock.train.execution.registry import choose_execution
+from penstock.train.execution_modes import choose_execution
 from penstock.train.job import make_job
 from training_graphs import community_graph
 

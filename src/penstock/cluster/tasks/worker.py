@@ -28,6 +28,7 @@ from penstock.progress import SILENT
 from penstock.store.parts import PushMissing, StepPast
 from penstock.train.checkpoints import read_best, take_newest
 from penstock.train.device_full import DeviceFull, is_host_full
+from penstock.train.execution.worker_group import RegroupError
 from penstock.train.facts import run_facts
 from penstock.train.job import Job, make_job
 from penstock.train.loop import Loop
@@ -37,7 +38,6 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.session import Session
 from penstock.train.surroundings import own_settings
 from penstock.train.train_state import TrainState
-from penstock.train.worker_group import RegroupError
 from penstock.wire import Message, PeerLost
 
 WARMING = 3

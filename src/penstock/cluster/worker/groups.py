@@ -17,7 +17,7 @@ from torch.nn import functional
 from penstock.cluster.member import Member
 from penstock.cluster.worker.rendezvous_store import RendezvousStore
 from penstock.errors import PenstockError
-from penstock.train.worker_group import RegroupError
+from penstock.train.execution.worker_group import RegroupError
 
 _SETTINGS = {
     "TORCH_NCCL_BLOCKING_WAIT": "1",

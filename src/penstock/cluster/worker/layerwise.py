@@ -20,12 +20,12 @@ from penstock.sampling import ALL, BatchKey
 from penstock.sampling.parts import parted_sampler
 from penstock.store.parts import PartedStore
 from penstock.train.batch_source import clock_for, layers_of
+from penstock.train.execution.worker_group import RegroupError
 from penstock.train.layerwise.chunks import Chunk, GrowingChunks, Sampled
 from penstock.train.layerwise.host import SHARE
 from penstock.train.layerwise.levels import Level
 from penstock.train.layerwise.reach import followed_relations
 from penstock.train.session import Session
-from penstock.train.worker_group import RegroupError
 
 _FIRST = 256
 """Vertices of the first chunk; later ones are as large as the working memory allows."""

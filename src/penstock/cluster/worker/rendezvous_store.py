@@ -9,7 +9,7 @@ from torch.distributed.distributed_c10d import Store
 
 from penstock.cluster.member import Member
 from penstock.errors import PenstockError
-from penstock.train.worker_group import RegroupError
+from penstock.train.execution.worker_group import RegroupError
 from penstock.wire import Message
 
 _AGAIN = 0.01

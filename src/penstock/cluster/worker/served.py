@@ -11,8 +11,8 @@ from penstock.cluster.worker.clip import clip_factor
 from penstock.cluster.worker.flat import Flat
 from penstock.cluster.worker.groups import CollectiveGroup
 from penstock.cluster.worker.wire_collective import WireCollective, WireGroup
+from penstock.train.execution.worker_group import RegroupError
 from penstock.train.session import Session
-from penstock.train.worker_group import RegroupError
 from penstock.turn import GRADIENTS, joining
 from penstock.wire import Message
 

@@ -19,7 +19,7 @@ from penstock.train.batch_source import check_sampler_supports, clock_for
 from penstock.train.build import assembled, try_out
 from penstock.train.checks import check_job
 from penstock.train.data import choose_task
-from penstock.train.execution.registry import choose_execution
+from penstock.train.execution_modes import choose_execution
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices
 from penstock.train.run import has_validation

@@ -18,7 +18,7 @@ from torch import Tensor
 from penstock.cluster.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.train.worker_group import RegroupError
+from penstock.train.execution.worker_group import RegroupError
 from penstock.turn import GRADIENTS, NORMS, joining, own_coflow
 from penstock.wire import Message
 

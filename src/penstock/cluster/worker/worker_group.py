@@ -19,10 +19,10 @@ from penstock.errors import PenstockError
 from penstock.nn.norm import SharedBatch, normalising
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.train.execution.worker_group import RegroupError
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Session
 from penstock.train.train_state import TrainState
-from penstock.train.worker_group import RegroupError
 
 _AGAIN = 0.01
 """Seconds before the controller is asked again."""
@@ -45,7 +45,7 @@ class ReductionMethod(Protocol):
 
 
 class ClusterWorkerGroup:
-    """See `train.worker_group.Together`."""
+    """See `train.execution.worker_group.Together`."""
 
     def __init__(self, member: Member, parts: Parts, split: SeedSplit) -> None:
         self._member, self._parts, self._split = member, parts, split

@@ -26,9 +26,9 @@ from penstock.train.device.launches import Lane, Moment, Recorded, rest, warm_up
 from penstock.train.device.placed import Placed
 from penstock.train.device.stopwatch import Stopwatch
 from penstock.train.device.supply import Supply
-from penstock.train.execution.execution import Pause, Step
 from penstock.train.optimisers import prepare_skipping
 from penstock.train.session import Session
+from penstock.train.steps import Pause, Step
 
 _FIRST_BURST = 16
 _BURST_SECONDS = 1.0

@@ -9,10 +9,10 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.device.captured import CapturedSteps
 from penstock.train.device.placed import Placed
-from penstock.train.execution.execution import Pause, Steps
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Session
+from penstock.train.steps import Pause, Steps
 
 _MB = 1 << 20
 

@@ -22,11 +22,11 @@ from penstock.train.device.captured import CapturedSlot, CapturedSteps
 from penstock.train.device.execution import CapturedExecution
 from penstock.train.device.placed import Placed
 from penstock.train.device.supply import Supply
-from penstock.train.execution.execution import Pause, Step, Steps
 from penstock.train.execution.shared import SharedExecution
+from penstock.train.execution.worker_group import WorkerGroup
 from penstock.train.session import Session
+from penstock.train.steps import Pause, Step, Steps
 from penstock.train.tasks import Task
-from penstock.train.worker_group import WorkerGroup
 from penstock.turn import taking_turn, turn_of
 
 Share = Callable[[Planned], Planned]

@@ -1,6 +1,6 @@
-"""How a session is executed: by the host or a device, a step at a time or captured, alone or among workers.
+"""How a session is executed on the host: steps on batches that the pipeline makes ready, alone or among workers.
 
-`execution` says what an execution mode does for the loop, `support` declares what each can do and makes every refusal
-from that declaration, and `registry` is the list of modes and chooses one for a session. `loaded` and `shared` are the
-modes whose batches come through the pipeline; captured steps live with the device (`train.device`).
+`support` declares what an execution mode can do and makes every refusal from that declaration. `loaded` and `shared`
+are modes, the latter with a `worker_group`; captured steps live with the device (`train.device`). `train.steps` says what
+a mode does for the loop, and `train.execution_modes` is the list of modes and chooses one for a session.
 """

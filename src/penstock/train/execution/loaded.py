@@ -11,9 +11,9 @@ from penstock.nn.drop import dropping
 from penstock.pipeline.clock import Recorder, StageTime
 from penstock.pipeline.loader import Batch, Loaded, Loader
 from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.train.execution.execution import Pause, Step, Steps
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Session
+from penstock.train.steps import Pause, Step, Steps
 from penstock.turn import taking_turn, turn_of
 
 

@@ -10,11 +10,11 @@ from penstock.nn.drop import dropping
 from penstock.pipeline.clock import Recorder
 from penstock.pipeline.loader import Batch, Loaded
 from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.train.execution.execution import Execution, Pause, Steps
 from penstock.train.execution.loaded import LoadedExecution, LoadedSteps, prepared_batch
+from penstock.train.execution.worker_group import WorkerGroup
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Session
-from penstock.train.worker_group import WorkerGroup
+from penstock.train.steps import Execution, Pause, Steps
 
 
 class SharedExecution(LoadedExecution):

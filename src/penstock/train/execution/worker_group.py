@@ -1,14 +1,12 @@
 """A run that several workers share: what each of them does otherwise than one that trains alone."""
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from penstock.nn.norm import SharedBatch
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
-
-if TYPE_CHECKING:
-    from penstock.train.session import Session
+from penstock.train.session import Session
 
 
 class RegroupError(Exception):
@@ -29,18 +27,18 @@ class WorkerGroup(Protocol):
     def share(self, planned: Planned) -> Planned:
         """This worker's seeds of a batch."""
 
-    def normalising(self, session: "Session", batch: Batch) -> AbstractContextManager[SharedBatch | None]:
+    def normalising(self, session: Session, batch: Batch) -> AbstractContextManager[SharedBatch | None]:
         """Around the forward pass of this worker's share of a batch: norms are those of all workers' rows."""
 
-    def reduce_and_step(self, session: "Session", loss: float) -> float:
+    def reduce_and_step(self, session: Session, loss: float) -> float:
         """From every worker's gradients, which are in the parameters, to the weights after the step.
 
         `loss` is this worker's part of the batch's; returns the batch's. Whoever returns knows that all have come so
         far. Raises RegroupError, and has changed nothing then.
         """
 
-    def inference(self, session: "Session") -> Any:
+    def inference(self, session: Session) -> Any:
         """Exact outputs, computed by all workers together."""
 
-    def gather_optimiser(self, session: "Session") -> None:
+    def gather_optimiser(self, session: Session) -> None:
         """Before the optimiser's state is written: bring it here if it is kept elsewhere."""

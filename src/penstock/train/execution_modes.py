@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
-from penstock.train.execution.execution import Execution
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.execution.shared import SharedExecution
 from penstock.train.execution.support import CAPTURED, EVERYTHING, Support, demands_of, reasons_against
+from penstock.train.execution.worker_group import WorkerGroup
 from penstock.train.session import Session
-from penstock.train.worker_group import WorkerGroup
+from penstock.train.steps import Execution
 
 if TYPE_CHECKING:
     from penstock.train.device.placed import Placed
