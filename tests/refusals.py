@@ -8,11 +8,22 @@ import pytest
 from penstock.errors import CODES, PenstockError
 
 
+class Refusal(str):
+    """An error's sentence, with its code."""
+
+    code: str
+
+    def __new__(cls, sentence: str, code: str) -> "Refusal":
+        refusal = super().__new__(cls, sentence)
+        refusal.code = code
+        return refusal
+
+
 @contextmanager
-def refused(expected: str, kind: type[PenstockError] = PenstockError) -> Iterator[None]:
+def refused(expected: str, kind: type[PenstockError] = PenstockError) -> Iterator[pytest.ExceptionInfo[PenstockError]]:
     """Expect an error; `expected` is its code and words that its sentence must hold: "field-missing x runs/a"."""
     with pytest.raises(kind) as caught:
-        yield
+        yield caught
     check_refusal(caught.value.code, str(caught.value), expected)
 
 

@@ -7,6 +7,7 @@ import torch
 import penstock as ps
 from penstock.progress import Progress
 from penstock.train.run import start_run
+from refusals import refused
 from training_graphs import SMALL, assert_same_state, community_graph, newest_checkpoint, typed_graph
 
 FEW = {**SMALL, "epochs": 2}
@@ -76,16 +77,16 @@ def test_a_typed_module(tmp_path):
 def test_mistakes_are_penstock_errors(tmp_path):
     graph = community_graph()
     for given, said in (
-        ({"epoch": 3}, "did you mean 'epochs'"),
-        ({"epochs": "x"}, "epochs"),
-        ({"model": "sgae"}, "model"),
-        ({"fanouts": [3, 3], "layers": 3}, "layers is 3"),
+        ({"epoch": 3}, "unknown-name epochs"),
+        ({"epochs": "x"}, "invalid-document epochs"),
+        ({"model": "sgae"}, "invalid-document model"),
+        ({"fanouts": [3, 3], "layers": 3}, "shape-mismatch 3"),
     ):
-        with pytest.raises(ps.PenstockError, match=said):
+        with refused(said):
             ps.train(graph, run=str(tmp_path / "run"), **{**FEW, **given})
-    with pytest.raises(ps.PenstockError, match="no run folder"):
+    with refused("wrong-file"):
         ps.Run.open(tmp_path)
-    with pytest.raises(ps.PenstockError, match="neither a path that exists"):
+    with refused("graph-not-found"):
         ps.train("nowhere", run=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
@@ -93,7 +94,7 @@ def test_mistakes_are_penstock_errors(tmp_path):
 def test_a_part_of_a_cut_graph_is_refused(tmp_path):
     graph = community_graph().save(tmp_path / "graph")
     ps.cut(graph, ps.Cut(2), tmp_path / "parts")
-    with pytest.raises(ps.PenstockError, match="one part of a cut graph"):
+    with refused("whole-graph-needed"):
         ps.train(tmp_path / "parts" / "part0", run=str(tmp_path / "run"), **FEW)
 
 
@@ -115,7 +116,7 @@ def test_a_report_that_cannot_be_written_leaves_the_run_as_it_is(tmp_path, monke
     assert run.test == run.result["test"]
     assert run.test
     assert [note for note in progress.notes if "report.html" in note and "The run is finished" in note]
-    with pytest.raises(ps.PenstockError, match="Could not write"):
+    with refused("write-failed"):
         run.report()
     again = Notes()
     assert ps.train(community_graph(), resume=tmp_path / "run", progress=again).state == "finished"
@@ -125,11 +126,11 @@ def test_a_report_that_cannot_be_written_leaves_the_run_as_it_is(tmp_path, monke
 def test_what_a_cluster_cannot_see(tmp_path):
     """A module of this process, and a graph beside the parts of another."""
     graph = community_graph()
-    with pytest.raises(ps.PenstockError, match=r"nothing is pickled.*module=\"FILE.py:NAME\""):
+    with refused('unsupported-combination module="FILE.py:NAME'):
         ps.train(graph, torch.nn.Linear(4, 4), cluster="1x1", run=str(tmp_path / "run"), **FEW)
     ps.cut(community_graph(80), ps.Cut(2, method="random"), tmp_path / "parts")
     file = tmp_path / "cluster.yaml"
     file.write_text(f"machines: [{{name: a}}, {{name: b}}]\npartition: {tmp_path / 'parts'}\n")
-    with pytest.raises(ps.PenstockError, match="partition of another graph"):
+    with refused("mismatched-inputs"):
         ps.train(graph, cluster=file, run=str(tmp_path / "run"), **FEW)
     assert not (tmp_path / "run").exists()

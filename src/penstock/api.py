@@ -32,7 +32,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """Its folder."""
+        """The run's folder."""
         return self._folder.path
 
     @property
@@ -131,8 +131,8 @@ def train(
 
         if module is not None:
             raise PenstockError(
-                "Other processes cannot see a module that is only in this one, as nothing is pickled: put what makes it"
-                ' in a file and give module="FILE.py:NAME", or name a model of ps.nn.',
+                "A cluster run cannot use a module object, because processes exchange no pickles: put the code that"
+                ' builds it in a file and pass module="FILE.py:NAME", or name a model of ps.nn.',
                 code="unsupported-combination",
             )
         return _reported(start_cluster_run(chosen, str(cluster), force, progress, opened), progress)

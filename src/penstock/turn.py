@@ -55,7 +55,7 @@ def joining(kind: str) -> AbstractContextManager[None]:
 
 
 def own_coflow() -> Coflow:
-    """The calling thread's."""
+    """The coflow of the calling thread."""
     found: Coflow = getattr(_THREAD, "coflow", NO_COFLOW)
     return found
 

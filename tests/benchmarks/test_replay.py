@@ -5,13 +5,12 @@ from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from boxed_hosts import boxed, hosts_or_skip
-from penstock.errors import PenstockError
 from penstock.simulate.amounts import draw_amounts
 from penstock.simulate.pace import step_seconds
 from penstock.simulate.workload_builder import WorkloadBuilder
+from refusals import refused
 from replay import expect, main
 from replay_bed import MOST_QUEUES, give_classes, parts_of, replay
 
@@ -92,7 +91,7 @@ def test_a_host_that_ends_early_is_reported():
     load, placement = chain()
     with hosts_or_skip([200, 200]) as bed:
         give_classes(bed, 1)
-        with pytest.raises(PenstockError, match="ended with -9 before it was done"):
+        with refused("external-failure -9"):
             replay(load, placement, draw_amounts(load, STEPS), np.zeros((1, 1), np.int64), bed, limit_s=0.0)
 
 
@@ -112,10 +111,10 @@ def test_parts_say_what_each_host_does():
 
 def test_what_has_no_host_is_refused():
     load, placement = chain()
-    with pytest.raises(PenstockError, match="beyond the 1 hosts"):
+    with refused("infeasible 1 hosts"):
         parts_of(load, placement, draw_amounts(load, STEPS), np.zeros((1, 1), np.int64), ["a"])
     for queues in (0, MOST_QUEUES + 1):
-        with pytest.raises(PenstockError, match="queues"):
+        with refused("value-out-of-range queues"):
             give_classes([], queues)
 
 

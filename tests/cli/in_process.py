@@ -4,6 +4,7 @@ import json
 import sys
 
 from penstock.cli.main import app, run
+from refusals import Refusal
 
 
 def command(monkeypatch, capsys, *arguments):
@@ -26,11 +27,12 @@ def answer(monkeypatch, capsys, *arguments):
 
 
 def refusal(monkeypatch, capsys, *arguments):
-    """The one sentence of a command that must fail with exit code 2."""
+    """The one sentence of a command that must fail with exit code 2, with the error's code as its `code`."""
     code, out, err = command(monkeypatch, capsys, *arguments, "--json")
     assert (code, out) == (2, ""), err
     (line,) = err.splitlines()
-    text = json.loads(line)["error"]
+    error = json.loads(line)
+    text = Refusal(error["error"], error["code"])
     assert text.endswith((".", "?")), text
     assert not text.endswith("?."), text
     return text

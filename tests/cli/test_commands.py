@@ -14,6 +14,7 @@ import pytest
 from penstock import Graph
 from penstock.version import __version__
 from random_graphs import directed_graph
+from refusals import Refusal
 
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 
@@ -44,7 +45,8 @@ def sentence(*arguments, **options):
     as_object = run(*arguments, "--json", **options)
     assert as_object.returncode == 2
     assert as_object.stdout == ""
-    text = json.loads(as_object.stderr)["error"]
+    error = json.loads(as_object.stderr)
+    text = Refusal(error["error"], error["code"])
     assert last.removeprefix("Error: ") == text
     return text
 
@@ -173,7 +175,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(case, graph, tmp_path):
 def test_json_before_the_command_is_explained():
     done = run("--json")
     assert done.returncode == 2
-    assert "behind the command" in json.loads(done.stderr)["error"]
+    assert json.loads(done.stderr)["code"] == "usage"
 
 
 def test_existing_output_survives(graph, tmp_path):

@@ -67,11 +67,11 @@ def test_bounds_of_an_iteration_and_of_a_makespan_are_not_compared(files, monkey
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["trace.json", "run"], "These have no quantity in common: trace.json (a simulation), run (a run)"),
+        (["trace.json", "run"], "no quantity in common: trace.json (a simulation), run (a run)"),
         (["plan.json"], "Only plan.json is given"),
         (["plan.json", "none.json"], "none.json does not exist"),
         (["plan.json", "list.json"], "list.json is not one JSON object"),
-        (["plan.json", "else.json"], "else.json is nothing that can be compared"),
+        (["plan.json", "else.json"], "else.json cannot be compared"),
         (["plan.json", "."], ". is a folder without run.json"),
     ],
 )

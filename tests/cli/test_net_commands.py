@@ -63,9 +63,7 @@ def test_classes_of_the_wire_are_strict_also_on_a_router(on_host, file, monkeypa
     marked = [("urgent", 1, 46, []), ("ahead", 2, 10, []), ("rest", 7, None, [])]
     assert planned() == [("gradients", 0, None, ["10.77.0.2"]), *marked]
     assert planned("--machine", "near", "--router") == [("gradients", 0, None, ["10.77.0.1"]), *marked]
-    assert "say with --machine where" in refusal(
-        monkeypatch, capsys, "net", "show", DEVICE, "--cluster", file, "--router"
-    )
+    assert "--machine" in refusal(monkeypatch, capsys, "net", "show", DEVICE, "--cluster", file, "--router")
     done = answer(monkeypatch, capsys, "net", "apply", DEVICE, "--cluster", file, "--force", "--yes")
     assert done["applied"]
     shown = answer(monkeypatch, capsys, "net", "show", DEVICE)
@@ -88,7 +86,7 @@ def test_bad_input_is_one_sentence(on_host, file, tmp_path, monkeypatch, capsys)
     groups = tmp_path / "groups.yaml"
     groups.write_text("groups: [{name: a, dscp: 1, share: 0.5}, {name: b, dscp: 1, share: 0.2}]")
     assert "no such network interface" in refused("show", "nothing0")
-    assert "no name of a network interface" in refused("show", "a b")
+    assert "'a b'" in refused("show", "a b")
     assert "--cluster" in refused("show", DEVICE, "--machine", "near")
     apply = ("apply", DEVICE, "--force", "--cluster")
     assert "does not exist" in refused(*apply, tmp_path / "none.yaml")
@@ -96,4 +94,4 @@ def test_bad_input_is_one_sentence(on_host, file, tmp_path, monkeypatch, capsys)
     assert "far has no nic_gbps" in refused(*apply, file, "--machine", "far")
     assert "would look alike" in refused(*apply, file, "--groups", groups)
     file.write_text(CLUSTER.replace("10.77.0.1", "10.77.0.9"))
-    assert "the address of no machine" in refused(*apply, file)
+    assert refused(*apply, file).code == "option-missing"

@@ -78,9 +78,8 @@ def test_few_queues_carry_an_order_out_as_well_as_they_can(monkeypatch, capsys):
 
 
 def test_queues_are_for_priorities(monkeypatch, capsys):
-    assert "orders nothing by priority" in refusal(
-        monkeypatch, capsys, "simulate", EXAMPLES / "exchange.yaml", "--policy", "oes", "--queues", "2"
-    )
+    queued = ("simulate", EXAMPLES / "exchange.yaml", "--policy", "oes", "--queues", "2")
+    assert refusal(monkeypatch, capsys, *queued).code == "unsupported-combination"
 
 
 def test_text_for_people(monkeypatch, capsys):
@@ -155,7 +154,7 @@ def test_refusals(monkeypatch, capsys, tmp_path):
     assert "does not exist: name a workload file" in said(tmp_path / "none.yaml")
     cyclic = tmp_path / "cyclic.yaml"
     cyclic.write_text(example.read_text().replace("lag: 2", "lag: 0"))
-    assert "The workload waits for itself within one iteration (" in said(cyclic)
+    assert said(cyclic).code == "invalid-document"
     unplaced = tmp_path / "unplaced.yaml"
     unplaced.write_text(example.read_text().replace("machine: far", "machine: fra"))
     assert "No machine is called 'fra' (in task second): did you mean 'far'?" in said(unplaced)
@@ -216,7 +215,7 @@ def test_matchings_that_cost_more_than_they_save_are_said_to(monkeypatch, capsys
 
 def test_what_a_trace_does_not_have_is_refused(monkeypatch, capsys, tmp_path):
     trace = EXAMPLES / "shuffles.yaml"
-    assert "takes no --queues" in refusal(monkeypatch, capsys, "simulate", trace, "--queues", "4")
+    assert "--queues does not apply" in refusal(monkeypatch, capsys, "simulate", trace, "--queues", "4")
     assert "hermod" in refusal(monkeypatch, capsys, "simulate", trace, "--policy", "hermod")
     (tmp_path / "away.yaml").write_text("trace: {file: nowhere.txt}")
     assert "nowhere.txt" in refusal(monkeypatch, capsys, "simulate", tmp_path / "away.yaml")

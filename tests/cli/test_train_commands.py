@@ -185,7 +185,7 @@ def test_evaluate(run, answered, shown, refused):
     assert set(answered("evaluate", run, "--split", "train")) == {"train", "seconds", "peak_rss_mb"}
     assert "accuracy" in shown("evaluate", run, "--split", "test")[0]
     assert "no split 'tset'" in refused("evaluate", run, "--split", "tset")
-    assert "no run folder" in refused("evaluate", run / "checkpoints")
+    assert refused("evaluate", run / "checkpoints").code == "wrong-file"
 
 
 def test_predict_and_embed(run, tmp_path, answered, shown, refused):

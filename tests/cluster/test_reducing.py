@@ -14,8 +14,8 @@ from penstock.cluster.rendezvous import Rendezvous
 from penstock.cluster.worker import all_reduce, groups, reductions
 from penstock.cluster.worker.flat import Flat
 from penstock.cluster.worker.wire_collective import WireGroup
-from penstock.errors import PenstockError
 from penstock.train.execution.worker_group import RegroupError
+from refusals import refused
 
 CPU = torch.device("cpu")
 
@@ -245,7 +245,7 @@ def test_nccl_that_cannot_start_is_one_sentence(two, nccl, monkeypatch, kind):
 
     monkeypatch.setattr(nccl, "prepare", fail)
     two.members[0].setup.cluster.failure.patience = 2.0
-    with pytest.raises(PenstockError, match=r"Duplicate GPU detected.*NCCL_DEBUG") as caught:
+    with refused("external-failure NCCL_DEBUG") as caught:
         groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     assert "\n" not in str(caught.value)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from penstock.cluster.rendezvous import Rendezvous, RendezvousValues
-from penstock.errors import PenstockError
 from penstock.wire import Message
+from refusals import refused
 
 
 def asked(meeting, kind, sender, *arrays, **body):
@@ -75,5 +75,5 @@ def test_board_forgets_older_rounds_and_copies():
 def test_only_workers_meet(kind, sender):
     body = {"step": 0, "after": 0, "generation": 1, "incarnation": 0, "name": "x", "key": "k"}
     meeting = both_joined()
-    with pytest.raises(PenstockError, match="is no worker"):
+    with refused("not-permitted"):
         asked(meeting, kind, sender, np.zeros(1, np.uint8), **body)

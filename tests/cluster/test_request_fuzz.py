@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.sampling.parts import requests as sampling
 from penstock.store.parts import requests as store
 from penstock.wire import Message
+from refusals import refused
 
 FORMS = [
     each
@@ -85,5 +86,5 @@ def test_the_controller_refuses_what_it_could_not_use(kind: str, body: dict[str,
         "result": reports.Result,
         "failed": reports.Failed,
     }
-    with pytest.raises(PenstockError, match=f"A '{kind}' request is not valid"):
+    with refused(f"malformed-message '{kind}'"):
         store.checked(Message(kind, body), forms[kind])

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from penstock.cluster.tasks import worker
-from penstock.errors import PenstockError
 from penstock.pipeline.flow import StageError
 from penstock.train.device_full import DeviceFull
+from refusals import refused
 
 
 class Refusing:
@@ -43,9 +43,9 @@ def too_much_for_torch():
 @pytest.mark.parametrize(
     "error, said",
     [
-        (DeviceFull("The device ran out of memory at epoch 2: lower batch_size."), "at epoch 2: lower batch_size"),
-        (MemoryError(), "The machine ran out of memory: lower batch_size, fanouts or its workers"),
-        (too_much_for_torch(), "The machine ran out of memory: lower batch_size, fanouts or its workers"),
+        (DeviceFull("The device ran out of memory at epoch 2: lower batch_size."), "batch_size"),
+        (MemoryError(), "workers"),
+        (too_much_for_torch(), "workers"),
     ],
     ids=["device", "numpy", "torch"],
 )
@@ -61,7 +61,7 @@ def test_a_full_memory_is_told_with_its_place_and_not_tried_again(monkeypatch, e
     monkeypatch.setattr(worker.Worker, "run", run)
     task, cluster = SimpleNamespace(id="worker-1", machine="m0"), SimpleNamespace(samplers=0)
     setup = SimpleNamespace(task=task, cluster=cluster, job={"device": "cpu", "threads": 1}, members=[])
-    with pytest.raises(PenstockError, match=f"^worker-1 on m0: .*{said}"):
+    with refused(f"out-of-memory worker-1 m0 {said}"):
         worker.run_worker(setup)
     (member,) = setup.members
     assert len(member.told) == 1 and said in member.told[0] and member.left

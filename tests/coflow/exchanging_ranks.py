@@ -118,7 +118,7 @@ def check_refusals(device):
             assert_refused(own, tensors, sizes)
         else:
             assert_refused("Rank 1 could not take part", rows)
-    assert_refused("bytes by rank: give rows of one type", rows.double() if rank == 0 else rows)
+    assert_refused("give rows of one type", rows.double() if rank == 0 else rows)
     assert_refused("did you mean 'bvn'", rows, None, None, "bnv")
     assert_refused(own, rows, np.full((ranks, ranks), 7))
 
@@ -127,7 +127,7 @@ def check_outsiders(rank, count, device):
     """A group is for its members."""
     group = dist.new_group([0, 1])
     if rank >= 2:
-        assert_refused("no member of the group", torch.zeros((count, 1), device=device), None, group)
+        assert_refused("not a member of the group", torch.zeros((count, 1), device=device), None, group)
 
 
 def assert_refused(sentence, *arguments):

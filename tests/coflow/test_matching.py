@@ -11,7 +11,7 @@ import penstock as ps
 from penstock.coflow import SCHEDULES, bound, schedule, seconds
 from penstock.coflow.matching.bvn import padded
 from penstock.coflow.matching.printed import printed_phases
-from penstock.errors import PenstockError
+from refusals import refused
 
 COUNTEREXAMPLE = [[0, 1, 1], [1, 0, 1], [0, 0, 0]]
 EACH = 28
@@ -84,7 +84,7 @@ def test_the_printed_schedule_is_cut_by_the_smallest_entry():
 
 def test_a_printed_schedule_without_end_is_refused():
     demand = np.array([[0, 10**12, 1], [10**12, 0, 10**12], [10**12, 10**12, 0]])
-    with pytest.raises(PenstockError, match=r"3 ranks has sent .* of 5,000,000,000,001 bytes after 40 phases: use"):
+    with refused("too-large 3 5,000,000,000,001 40"):
         printed_phases(demand, limit=40)
 
 
@@ -119,30 +119,30 @@ def test_a_schedule_is_the_same_every_time():
 @pytest.mark.parametrize(
     ("matrix", "sentence"),
     [
-        ([[0, 1.5], [1, 0]], "holds float64, which is no whole number"),
-        ([[0, 1], [-3, 0]], "Rank 1 cannot send -3 bytes to rank 0"),
-        ([[0, 1, 2], [3, 0, 1]], r"shape \(2, 3\)"),
-        ([1, 2], r"shape \(2,\)"),
-        ([[0, 1], [2]], "differ in length"),
-        (np.zeros((0, 0), int), r"shape \(0, 0\)"),
-        ([[0, 2**61, 2**61], [0, 0, 0], [0, 0, 0]], r"2\^62 bytes or more"),
+        ([[0, 1.5], [1, 0]], "wrong-type float64"),
+        ([[0, 1], [-3, 0]], "value-out-of-range 1 -3 0"),
+        ([[0, 1, 2], [3, 0, 1]], "shape-mismatch 2 3"),
+        ([1, 2], "shape-mismatch 2"),
+        ([[0, 1], [2]], "shape-mismatch"),
+        (np.zeros((0, 0), int), "shape-mismatch 0"),
+        ([[0, 2**61, 2**61], [0, 0, 0], [0, 0, 0]], "too-large 2^62"),
     ],
 )
 def test_what_is_no_matrix_is_refused(matrix, sentence):
-    with pytest.raises(PenstockError, match=sentence):
+    with refused(sentence):
         schedule(matrix, "bvn")
-    with pytest.raises(PenstockError, match=sentence):
+    with refused(sentence):
         bound(matrix, 1.0)
 
 
 def test_other_bad_input():
-    with pytest.raises(PenstockError, match="did you mean 'matched'"):
+    with refused("unknown-name matched"):
         schedule([[0]], "match")
     for rate in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(PenstockError, match="line rate of"):
+        with refused("value-out-of-range"):
             seconds([[0]], "bvn", rate)
     for overhead in (-1.0, float("nan")):
-        with pytest.raises(PenstockError, match="seconds more: give a number from 0 on"):
+        with refused("value-out-of-range 0"):
             seconds([[0]], "bvn", 1.0, overhead)
 
 

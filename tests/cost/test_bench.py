@@ -1,14 +1,12 @@
 import json
 
-import pytest
-
 from penstock.cost import measure_epoch, measure_sampling, measure_steps
 from penstock.cost.sampling_rate import seed_batches
 from penstock.cost.step_time import loaded, sage_step
-from penstock.errors import PenstockError
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from random_graphs import power_law_graph
+from refusals import refused
 
 
 def labelled(graph: Graph) -> Graph:
@@ -50,5 +48,5 @@ def test_the_command_prints_rows(tmp_path, capsys, monkeypatch):
     sampling, training = (json.loads(line)["rows"] for line in capsys.readouterr().out.splitlines())
     assert {row["gather"] for row in sampling} == {False, True}
     assert set(training[0]) == {"what", "seconds_per_batch", "cpu_seconds_per_batch", "ratio"}
-    with pytest.raises(PenstockError, match="write 15,10,5"):
+    with refused("invalid-value 15,10,5"):
         sampling_command(**{**small, "fanouts": "3;2"})

@@ -26,7 +26,7 @@ from cluster_runs import (
     run_on,
 )
 from penstock.cluster import run
-from penstock.errors import PenstockError
+from refusals import refused
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
 
 pytestmark = [
@@ -198,7 +198,7 @@ def test_more_gpus_than_the_host_has(place, tmp_path):
     there = torch.cuda.device_count()
     parts = in_parts(graph, 1, tmp_path)
     cluster = cluster_file(tmp_path, machines=machines(there + 1, gpus=there + 1), partition=parts)
-    with pytest.raises(PenstockError, match=f"worker-{there} finds no GPU {there} on machine m0") as caught:
+    with refused(f"device-not-found worker-{there} GPU {there} m0") as caught:
         run_on(cluster, graph.path, tmp_path / "run", device="cuda")
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock import PenstockError, StringIds
+from penstock import StringIds
 from penstock.graph.convert import from_npz
 from penstock.graph.convert.edges import pair_array
+from refusals import refused
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -139,7 +140,7 @@ def test_small_archive(tmp_path):
     assert graph.indptr.tolist() == [0, 1, 2, 2] and graph.indices.tolist() == [1, 0]
     assert graph.split("train").tolist() == [1]
     assert graph.nodes["node"].categories == {"y": ["a", "b"]}
-    with pytest.raises(PenstockError, match="There are 2 splits, so 2 does not exist: choose 0 to 1"):
+    with refused("value-out-of-range 2 0 1"):
         from_npz(path, split=2)
 
 
@@ -156,7 +157,7 @@ def test_original_ids(tmp_path):
 
 
 def test_held_out_pairs_have_one_of_each():
-    with pytest.raises(PenstockError, match="test has sources of shape"):
+    with refused("shape-mismatch"):
         pair_array(np.array([0, 1]), np.array([0]), 2, 2, "test")
 
 
@@ -170,72 +171,75 @@ def test_sparse_features_become_dense(tmp_path):
     path = write(tmp_path / "sparse.npz", **one_type(features=None, **parts))
     assert from_npz(path).x.tolist() == [[0, 1], [0, 0], [2, 3]]
     broken = write(tmp_path / "broken.npz", **one_type(features=None, **{**parts, "feat_indices": [1, 0, 9]}))
-    with pytest.raises(PenstockError, match="sparse features do not fit together"):
+    with refused("shape-mismatch"):
         from_npz(broken)
 
 
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        (one_type(indptr=[0, 1, 2]), "indptr does not fit num_nodes and indices"),
-        (one_type(indptr=[0, 2, 1, 2]), "indptr does not fit num_nodes and indices"),
-        (one_type(indices=[1, 7]), "indices names vertex 7, but only 0 to 2 exist"),
-        (one_type(indices=None), "has no array 'indices': it is incomplete"),
-        (one_type(features=np.ones((2, 2))), "Field 'x' has 2 rows for 3 vertices"),
-        ({"something": np.ones(3)}, "is no graph Penstock knows: it needs indptr and indices"),
-        ({"num_nodes": 3, "indptr": np.array([{}], dtype=object)}, "is not a readable .npz archive of plain arrays"),
+        (one_type(indptr=[0, 1, 2]), "shape-mismatch num_nodes"),
+        (one_type(indptr=[0, 2, 1, 2]), "shape-mismatch num_nodes"),
+        (one_type(indices=[1, 7]), "id-out-of-range 7 0 2"),
+        (one_type(indices=None), "field-missing indices"),
+        (one_type(features=np.ones((2, 2))), "shape-mismatch x 2 3"),
+        ({"something": np.ones(3)}, "wrong-file"),
+        ({"num_nodes": 3, "indptr": np.array([{}], dtype=object)}, "damaged-file"),
         (
             {"num_nodes": 2, "num_relations": 1, "edge_index": [[0], [1]], "edge_type": [3]},
-            "relation numbers run outside 0 to 0",
+            "id-out-of-range 0",
         ),
-        (one_type(num_nodes=[3, 3]), r"num_nodes is \[3, 3\], not a count"),
-        (one_type(num_nodes="three"), "num_nodes is 'three', not a count"),
-        (one_type(num_nodes=-1), "num_nodes is -1, not a count"),
-        (one_type(indptr=[0.0, 1.0, 2.0, 2.0]), "indptr is float64 of shape"),
-        (one_type(indptr=[[0, 1, 2, 2]]), r"indptr is int64 of shape \(1, 4\)"),
-        (one_type(indptr=np.empty(0, np.int64)), "indptr does not fit num_nodes and indices"),
-        (one_type(features=1.0), r"Field 'x' is float64 of shape \(\)"),
-        (one_type(features=["a", "b", "c"]), "Field 'x' is <U1 of shape"),
-        (one_type(labels=["a", "b", "c"]), "Field 'y' is <U1 of shape"),
-        (one_type(train_mask=[True, False]), r"train_mask is bool of shape \(2,\) where a boolean \[3\]"),
-        (one_type(train_mask=np.ones((3, 2), bool)), r"train_mask is bool of shape \(3, 2\)"),
-        (one_type(train_mask=np.ones((1, 1, 3), bool)), r"train_mask is bool of shape \(1, 1, 3\)"),
-        (one_type(original_id=[4, 5, 4]), "original_id holds 4 twice"),
-        (one_type(original_id=["a", "b", "b"]), "original_id holds 'b' twice"),
-        (one_type(original_id=[0.5, 1.5, 2.5]), "original_id is float64 of shape"),
-        (one_type(original_id=np.array([2**63, 1, 2], np.uint64)), "original_id holds 9223372036854775808"),
-        (one_type(original_id=[1, 2]), "There are 2 ids for 3 vertices"),
-        (one_type(features=None, feat_indptr=0, feat_indices=0, feat_data=0, feat_shape=3), "do not fit together"),
-        (typed_edges(edge_index=[0, 1]), r"edge_index has shape \(2,\) where \[2, edges\] is needed"),
-        (typed_edges(edge_type=[0]), "give one of each for every triple"),
-        (typed_edges(edge_type=[0, 0, 0]), "give one of each for every triple"),
-        (typed_edges(edge_type=[0.0, 0.0]), "relation numbers are float64, not integers"),
-        (triples(train=[[0, 1]]), r"train has shape \(1, 2\) where \[triples, 3\] is needed"),
-        (triples(test=[0, 0, 1]), r"test has shape \(3,\) where \[triples, 3\] is needed"),
-        (users_and_items(train=[[0], [1], [0]]), r"train has shape \(3, 1\) where \[2, edges\] is needed"),
-        (users_and_items(test=[0, 1]), r"test has shape \(2,\) where \[2, edges\] is needed"),
+        (one_type(num_nodes=[3, 3]), "invalid-value num_nodes [3 3]"),
+        (one_type(num_nodes="three"), "invalid-value num_nodes three"),
+        (one_type(num_nodes=-1), "invalid-value num_nodes -1"),
+        (one_type(indptr=[0.0, 1.0, 2.0, 2.0]), "wrong-type float64"),
+        (one_type(indptr=[[0, 1, 2, 2]]), "wrong-type int64 1 4"),
+        (one_type(indptr=np.empty(0, np.int64)), "shape-mismatch num_nodes"),
+        (one_type(features=1.0), "wrong-type x float64"),
+        (one_type(features=["a", "b", "c"]), "wrong-type x <U1"),
+        (one_type(labels=["a", "b", "c"]), "wrong-type y <U1"),
+        (one_type(train_mask=[True, False]), "shape-mismatch train_mask 2 [3]"),
+        (one_type(train_mask=np.ones((3, 2), bool)), "shape-mismatch train_mask 3 2"),
+        (one_type(train_mask=np.ones((1, 1, 3), bool)), "shape-mismatch train_mask 1 3"),
+        (one_type(original_id=[4, 5, 4]), "duplicate original_id 4"),
+        (one_type(original_id=["a", "b", "b"]), "duplicate original_id b"),
+        (one_type(original_id=[0.5, 1.5, 2.5]), "wrong-type original_id float64"),
+        (
+            one_type(original_id=np.array([2**63, 1, 2], np.uint64)),
+            "value-out-of-range original_id 9223372036854775808",
+        ),
+        (one_type(original_id=[1, 2]), "shape-mismatch 2 3"),
+        (one_type(features=None, feat_indptr=0, feat_indices=0, feat_data=0, feat_shape=3), "shape-mismatch"),
+        (typed_edges(edge_index=[0, 1]), "shape-mismatch edge_index 2 [2 edges]"),
+        (typed_edges(edge_type=[0]), "shape-mismatch"),
+        (typed_edges(edge_type=[0, 0, 0]), "shape-mismatch"),
+        (typed_edges(edge_type=[0.0, 0.0]), "wrong-type float64"),
+        (triples(train=[[0, 1]]), "shape-mismatch 1 2 [triples 3]"),
+        (triples(test=[0, 0, 1]), "shape-mismatch 3 [triples 3]"),
+        (users_and_items(train=[[0], [1], [0]]), "shape-mismatch 3 1 [2 edges]"),
+        (users_and_items(test=[0, 1]), "shape-mismatch 2 [2 edges]"),
     ],
 )
 def test_bad_archives_are_sentences(tmp_path, arrays, sentence):
     path = write(tmp_path / "bad.npz", **arrays)
-    with pytest.raises(PenstockError, match=sentence):
+    with refused(sentence):
         from_npz(path)
 
 
 def test_what_is_no_archive_is_a_sentence(tmp_path):
-    with pytest.raises(PenstockError, match="does not exist: check the path"):
+    with refused("file-not-found"):
         from_npz(tmp_path / "absent.npz")
     np.save(tmp_path / "array.npy", np.ones(3))
-    with pytest.raises(PenstockError, match=r"is no \.npz archive"):
+    with refused("wrong-file"):
         from_npz((tmp_path / "array.npy").rename(tmp_path / "array.npz"))
     whole = write(tmp_path / "whole.npz", **one_type()).read_bytes()
     (tmp_path / "half.npz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(PenstockError, match=r"half\.npz is no"):
+    with refused("wrong-file half.npz"):
         from_npz(tmp_path / "half.npz")
     damaged = bytearray(whole)
     damaged[200:210] = b"0123456789"
     (tmp_path / "damaged.npz").write_bytes(damaged)
-    with pytest.raises(PenstockError, match=r"is not a readable \.npz archive of plain arrays"):
+    with refused("damaged-file"):
         from_npz(tmp_path / "damaged.npz")
 
 
@@ -316,7 +320,7 @@ def test_objects_in_an_archive_are_never_unpickled(tmp_path):
     assert graph.nodes["node"].ids is None
     assert graph.nodes["node"].categories == {}
     np.savez(path, **benchmark(labels=names))
-    with pytest.raises(PenstockError, match=r"is not a readable \.npz archive of plain arrays"):
+    with refused("damaged-file"):
         from_npz(path)
     assert not trap.exists()
 
@@ -324,19 +328,19 @@ def test_objects_in_an_archive_are_never_unpickled(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"adj_shape": np.array([4, 5])}, "is square"),
-        ({"adj_shape": np.array([4])}, "the two sizes of a matrix"),
-        ({"adj_indices": np.array([1, 2, 1, 4])}, "adj_indices has numbers outside 0 to 3"),
-        ({"adj_indices": np.array([1, 2, 1, -1])}, "adj_indices has numbers outside 0 to 3"),
-        ({"adj_indptr": np.array([0, 2, 1, 3, 4])}, "adj_indptr does not lead through 4 entries in 4 rows"),
-        ({"adj_indptr": np.array([0, 1, 2, 4])}, "adj_indptr does not lead through 4 entries in 4 rows"),
-        ({"adj_data": np.ones(3)}, "adj_data is float64 of shape"),
-        ({"adj_data": None}, "has no array 'adj_data'"),
-        ({"attr_shape": np.array([4, 1])}, "sparse attributes do not fit together"),
-        ({"labels": np.array([0, 1])}, "y"),
+        ({"adj_shape": np.array([4, 5])}, "shape-mismatch"),
+        ({"adj_shape": np.array([4])}, "shape-mismatch"),
+        ({"adj_indices": np.array([1, 2, 1, 4])}, "shape-mismatch adj_indices 0 3"),
+        ({"adj_indices": np.array([1, 2, 1, -1])}, "shape-mismatch adj_indices 0 3"),
+        ({"adj_indptr": np.array([0, 2, 1, 3, 4])}, "shape-mismatch adj_indptr 4"),
+        ({"adj_indptr": np.array([0, 1, 2, 4])}, "shape-mismatch adj_indptr 4"),
+        ({"adj_data": np.ones(3)}, "shape-mismatch adj_data float64"),
+        ({"adj_data": None}, "field-missing adj_data"),
+        ({"attr_shape": np.array([4, 1])}, "shape-mismatch"),
+        ({"labels": np.array([0, 1])}, "shape-mismatch y"),
     ],
 )
 def test_bad_benchmark_archives_are_sentences(tmp_path, changes, sentence):
     path = write(tmp_path / "bad.npz", **benchmark(**changes))
-    with pytest.raises(PenstockError, match=sentence):
+    with refused(sentence):
         from_npz(path).save(tmp_path / "graph")

@@ -5,11 +5,11 @@ import json
 import pytest
 import yaml
 
-from penstock.errors import PenstockError
 from penstock.graph.atomic import check_target
 from penstock.graph.documents import StrictDocument, parse_yaml, read_checked, read_yaml
 from penstock.report import write_report
 from penstock.train.job import make_job
+from refusals import refused
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
@@ -29,16 +29,16 @@ class Document(StrictDocument):
 @pytest.mark.parametrize(
     "text, said",
     [
-        (BOMB, "its aliases stand for more than 100,000 values"),
-        (MERGES, "its aliases stand for more than 100,000 values"),
-        ("a: &a [*a]", "contains it"),
-        (DEEP, "nested too deeply"),
-        ("{a: " * 5000, "nested too deeply"),
+        (BOMB, "100,000"),
+        (MERGES, "100,000"),
+        ("a: &a [*a]", "contains"),
+        (DEEP, "nested"),
+        ("{a: " * 5000, "nested"),
     ],
 )
 def test_a_yaml_bomb_is_one_sentence(text, said, tmp_path):
     (tmp_path / "job.yaml").write_text(text)
-    with pytest.raises(PenstockError, match=f"job.yaml is not YAML.*{said}"):
+    with refused(f"invalid-document job.yaml YAML {said}"):
         read_yaml(tmp_path / "job.yaml", "a job")
 
 
@@ -53,18 +53,18 @@ def test_aliases_of_people_are_read():
 
 @pytest.mark.parametrize("field", ["optimiser_options", "schedule_options", "placement"])
 def test_mappings_of_the_command_line_too(field):
-    with pytest.raises(PenstockError, match=field):
+    with refused(f"invalid-document {field}"):
         make_job({field: "{" + ", ".join(BOMB.splitlines()) + "}"})
-    with pytest.raises(PenstockError, match=field):
+    with refused(f"invalid-document {field}"):
         make_job({field: DEEP})
 
 
 def test_brackets_without_end_in_json(tmp_path):
     (tmp_path / "plan.json").write_text(DEEP)
-    with pytest.raises(PenstockError, match=r"plan\.json is nested too deeply"):
+    with refused("damaged-file plan.json"):
         read_checked(tmp_path / "plan.json", Document, "penstock-plan", 1)
     (tmp_path / "run.json").write_text(DEEP)
-    with pytest.raises(PenstockError, match="no Penstock folder"):
+    with refused("file-exists"):
         check_target(tmp_path, True)
 
 

@@ -77,7 +77,7 @@ def test_fields_that_are_not_there(document, field, said):
         (["nic_gbps"], "is not FIELD=VALUE"),
         (["nic_gbps=1,,2"], "is not FIELD=VALUE"),
         (["a=1", "a=2"], "names a twice"),
-        (["a={"], "is not YAML"),
+        (["a={"], "is not valid YAML"),
         (["a=" + ",".join(map(str, range(40))), "b=" + ",".join(map(str, range(40)))], "1,600 combinations"),
     ],
 )

@@ -13,6 +13,7 @@ from hypothesis import given
 from penstock import EdgeSet, Graph, NodeSet, PenstockError
 from penstock.graph.atomic import new_folder
 from random_graphs import assert_same_graph, directed_graph, graphs
+from refusals import refused
 
 
 @given(graphs())
@@ -50,7 +51,7 @@ def test_homogeneous_graphs_are_pleasant(tmp_path):
     assert graph.x.shape == (50, 1)
     assert len(graph.indptr) == 51
     assert graph.split("train")[1] == 3
-    with pytest.raises(PenstockError, match="no split 'dev'"):
+    with refused("split-missing dev"):
         graph.split("dev")
     with pytest.raises(AttributeError, match="no field 'y'"):
         _ = graph.y
@@ -66,7 +67,7 @@ def test_heterogeneous_graphs_say_which_types_they_have():
 
 def test_existing_output_is_kept_without_force(tmp_path):
     directed_graph(20, 30).save(tmp_path / "g")
-    with pytest.raises(PenstockError, match="--force"):
+    with refused("file-exists --force"):
         directed_graph(30, 30).save(tmp_path / "g")
     assert Graph.open(tmp_path / "g").num_nodes == 20
     directed_graph(30, 30).save(tmp_path / "g", force=True)
@@ -77,11 +78,11 @@ def test_existing_output_is_kept_without_force(tmp_path):
 def test_force_never_replaces_what_is_not_ours(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("years of work")
-    with pytest.raises(PenstockError, match="no Penstock folder"):
+    with refused("file-exists"):
         directed_graph().save(tmp_path / "thesis", force=True)
     assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "years of work"
     (tmp_path / "file").write_text("x")
-    with pytest.raises(PenstockError, match="is a file"):
+    with refused("file-exists"):
         directed_graph().save(tmp_path / "file", force=True)
 
 
@@ -98,13 +99,13 @@ def test_force_knows_its_own_documents(tmp_path):
     """A file called graph.json does not make a folder ours."""
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "graph.json").write_text('{"my": "app"}')
-    with pytest.raises(PenstockError, match="no Penstock folder"):
+    with refused("file-exists"):
         directed_graph().save(tmp_path / "app", force=True)
     assert (tmp_path / "app" / "graph.json").read_text() == '{"my": "app"}'
 
 
 def test_a_target_that_appears_meanwhile_survives(tmp_path):
-    with pytest.raises(PenstockError, match="exists already"), new_folder(tmp_path / "g") as temporary:
+    with refused("file-exists"), new_folder(tmp_path / "g") as temporary:
         (temporary / "new").write_text("new")
         (tmp_path / "g").mkdir()
         (tmp_path / "g" / "thesis.tex").write_text("years of work")
@@ -138,7 +139,7 @@ def test_a_link_keeps_pointing(tmp_path):
 
 def test_the_current_folder_is_no_target(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PenstockError, match="the folder you are in"):
+    with refused("file-exists"):
         directed_graph().save(".")
 
 
@@ -146,7 +147,7 @@ def test_what_cannot_be_stored_leaves_the_old_folder(tmp_path):
     directed_graph(20, 30).save(tmp_path / "g")
     for values in (np.array([{}, 1], object), np.zeros(2, "datetime64[s]"), np.zeros(2, "i4,f4")):
         graph = Graph({"v": NodeSet(2, {"x": values})}, {})
-        with pytest.raises(PenstockError, match="cannot be stored"):
+        with refused("wrong-type"):
             graph.save(tmp_path / "g", force=True)
     assert Graph.open(tmp_path / "g").num_nodes == 20
 
@@ -167,7 +168,7 @@ def test_a_killed_write_leaves_nothing_that_opens(tmp_path):
     assert done.returncode == 9
     assert not (tmp_path / "g").exists()
     for left in tmp_path.iterdir():
-        with pytest.raises(PenstockError, match="no graph folder"):
+        with refused("wrong-file"):
             Graph.open(left)
 
 
@@ -252,20 +253,20 @@ def test_broken_document(tmp_path):
 
 
 def test_no_folder(tmp_path):
-    with pytest.raises(PenstockError, match="no graph folder"):
+    with refused("wrong-file"):
         Graph.open(tmp_path / "nowhere")
 
 
 def test_offsets_that_disagree_with_the_edges():
-    with pytest.raises(PenstockError, match="offsets say 5"):
+    with refused("shape-mismatch 5"):
         Graph({"v": NodeSet(1)}, {("v", "e", "v"): EdgeSet(np.array([0, 5]), np.zeros(4, np.int32))})
-    with pytest.raises(PenstockError, match="2 lists for 1"):
+    with refused("shape-mismatch 2 1"):
         Graph({"v": NodeSet(1)}, {("v", "e", "v"): EdgeSet(np.array([0, 1, 1]), np.zeros(1, np.int32))})
 
 
 def test_names_that_would_confuse():
     for name in ("a__b", "", ".hidden"):
-        with pytest.raises(PenstockError, match="cannot be a name"):
+        with refused("invalid-value"):
             Graph({name: NodeSet(1)}, {})
 
 

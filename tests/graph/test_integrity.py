@@ -18,6 +18,7 @@ from penstock.graph.tables.export import export_tables
 from penstock.sampling import NeighbourSampler
 from penstock.sampling.labor import Labor
 from penstock.sampling.links import find_reverse, split_edges
+from refusals import refused
 
 KIND = ("node", "to", "node")
 LISTS = "edges/node__to__node"
@@ -90,7 +91,7 @@ def test_every_entry_checks_first(folder, tmp_path):
         lambda graph: split_edges(graph, KIND),
         lambda graph: find_reverse(graph, KIND),
     ):
-        with pytest.raises(PenstockError, match="holds 40 at position 7"):
+        with refused("damaged-file 40 7"):
             use(ps.load(folder))
     assert not (tmp_path / "tables").exists() and not (tmp_path / "parts").exists()
 
@@ -99,12 +100,12 @@ def test_graphs_in_memory_are_checked(folder):
     graph = small_graph()
     check_graph(graph)
     graph.edges[KIND].indices = graph.edges[KIND].indices + 1
-    with pytest.raises(PenstockError, match="indices of node__to__node holds 40"):
+    with refused("damaged-file node__to__node 40"):
         NeighbourSampler(graph, [2])
     mapped = ps.load(folder)
     check_graph(mapped)
     mapped.nodes["node"].splits["train"] = np.array([50])
-    with pytest.raises(PenstockError, match=r"split\.train of node holds 50"):
+    with refused("damaged-file split.train node 50"):
         check_graph(mapped)
 
 
@@ -136,7 +137,7 @@ def test_a_folder_is_read_once_and_again_when_changed(folder, counted):
     before = path.stat()
     change(path, 199, 40)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(PenstockError, match="holds 40 at position 199"):
+    with refused("damaged-file 40 199"):
         check_graph(ps.load(folder))
 
 
@@ -221,7 +222,7 @@ def test_lists_must_ascend_where_edges_are_looked_up(folder, tmp_path):
     graph.edges[KIND].indices = indices
     NeighbourSampler(graph, [2])
     for use in (lambda: split_edges(graph, KIND), lambda: cut(graph, Cut(2, method="chunk"), tmp_path / "parts")):
-        with pytest.raises(PenstockError, match="neighbour list of vertex 0 does not ascend"):
+        with refused("damaged-file 0"):
             use()
 
 
@@ -242,7 +243,7 @@ def test_edge_fields_have_a_row_for_each_edge(folder):
     np.save(folder / LISTS / "field.w.npy", np.ones(150, np.float32))
     document["edge_types"]["node__to__node"]["fields"]["w"]["shape"] = [150]
     (folder / "graph.json").write_text(json.dumps(document))
-    with pytest.raises(PenstockError, match="has 150 rows for 200 edges"):
+    with refused("damaged-file 150 200"):
         check_graph(ps.load(folder))
 
 
@@ -254,20 +255,20 @@ def parts(folder, tmp_path):
 
 @pytest.mark.parametrize(
     "place, value, said",
-    [(3, 40, "holds vertex 40 of 'node' at position 3, and there are 40"), (3, 0, "which an earlier row has")],
+    [(3, 40, "damaged-file 40 node 3"), (3, 0, "damaged-file")],
 )
 def test_original_numbers_are_a_permutation(parts, place, value, said):
     change(parts / "original.npy", place, value)
-    with pytest.raises(PenstockError, match=said):
+    with refused(said):
         open_partition(parts).original()
 
 
 @pytest.mark.parametrize(
     "file, value, said",
     [
-        ("part1/edges/node__to__node/indices.npy", 40, "holds 40 at position 0"),
-        ("part1/edges/node__to__node/place.test.npy", 9, "are not 0 to 1, each once"),
-        ("part0/nodes/node/split.train.npy", 20, "holds 20 at position 0"),
+        ("part1/edges/node__to__node/indices.npy", 40, "damaged-file 40 0"),
+        ("part1/edges/node__to__node/place.test.npy", 9, "damaged-file 0 1"),
+        ("part0/nodes/node/split.train.npy", 20, "damaged-file 20 0"),
     ],
 )
 def test_parts_are_checked_before_they_are_stitched(parts, file, value, said):
@@ -275,7 +276,7 @@ def test_parts_are_checked_before_they_are_stitched(parts, file, value, said):
     if not len(np.load(path)):
         path = parts / file.replace("part1", "part0")
     change(path, 0, value)
-    with pytest.raises(PenstockError, match=said):
+    with refused(said):
         stitch(open_partition(parts))
 
 
@@ -284,7 +285,7 @@ def test_a_part_holds_what_the_partition_says(parts):
     document = json.loads(path.read_text())
     document["node_types"]["node"]["first"] = 0
     path.write_text(json.dumps(document))
-    with pytest.raises(PenstockError, match=r"does not hold rows .* to 40 of 40 vertices 'node'"):
+    with refused("damaged-file 40 node"):
         open_partition(parts).part(1)
 
 
@@ -301,10 +302,10 @@ def test_counts_that_a_file_invents_are_not_allocated(tmp_path):
     import torch
     from torch_geometric.data import Data
 
-    with pytest.raises(PenstockError, match=r"the lists of .* vertices need .* GB"):
+    with refused("out-of-memory"):
         ps.load(Data(edge_index=torch.tensor([[0, 10**13], [1, 2]])))
     triples = np.array([[0, 0, 1], [1, 1, 2]])
     held = {"valid": triples[:0], "test": triples[:0]}
     np.savez(tmp_path / "kg.npz", train=triples, num_entities=3, num_relations=10**9, **held)
-    with pytest.raises(PenstockError, match="1,000,000,000 relations for 2 triples"):
+    with refused("value-out-of-range 1,000,000,000 2"):
         ps.load(tmp_path / "kg.npz")

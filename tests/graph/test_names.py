@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from penstock import Cut, EdgeSet, Graph, NodeSet, PenstockError, cut, open_partition
+from penstock import Cut, EdgeSet, Graph, NodeSet, cut, open_partition
+from refusals import refused
 
 
 def a_graph(node_type="node", relation="to", field="x"):
@@ -24,7 +25,7 @@ def test_the_parent_folder_is_not_read(tmp_path):
     opened = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("penstock.graph.folder.open_array", lambda path, *more: opened.append(path))
-        with pytest.raises(PenstockError, match=r"graph\.json: Node type '\.\.' cannot be a name"):
+        with refused("invalid-value graph.json"):
             Graph.open(tmp_path / "graph")
     assert opened == []
 
@@ -33,7 +34,7 @@ def test_the_parent_folder_is_not_read(tmp_path):
 @pytest.mark.parametrize("letter", ["\ud800", "é" * 40])
 def test_names_that_are_no_file_names(names, letter):
     for given in (names, dict.fromkeys(names, letter)):
-        with pytest.raises(PenstockError, match="cannot be a name"):
+        with refused("invalid-value"):
             a_graph(**given)
 
 
@@ -45,12 +46,15 @@ def test_names_with_any_letters_come_back(tmp_path):
 @pytest.mark.parametrize(
     "change, said",
     [
-        (lambda document: document["node_types"]["node"].update(first=2), "holds rows 2 to 5 of 3"),
-        (lambda document: document["node_types"]["node"].update(count=-1), "count"),
-        (lambda document: document["edge_types"]["node__to__node"].update(source="user"), "names node type 'user'"),
-        (lambda document: document["edge_types"]["node__to__node"].update(relation="of"), "is described as"),
-        (lambda document: document["edge_types"]["node__to__node"].update(index_dtype="float32"), "index_dtype"),
-        (lambda document: document["node_types"]["node"]["splits"].update({"\ud800": 3}), "cannot be a name"),
+        (lambda document: document["node_types"]["node"].update(first=2), "invalid-document 2 5 3"),
+        (lambda document: document["node_types"]["node"].update(count=-1), "invalid-document count"),
+        (lambda document: document["edge_types"]["node__to__node"].update(source="user"), "invalid-document user"),
+        (lambda document: document["edge_types"]["node__to__node"].update(relation="of"), "invalid-document"),
+        (
+            lambda document: document["edge_types"]["node__to__node"].update(index_dtype="float32"),
+            "invalid-document index_dtype",
+        ),
+        (lambda document: document["node_types"]["node"]["splits"].update({"\ud800": 3}), "invalid-value"),
     ],
 )
 def test_a_document_that_does_not_fit_together(tmp_path, change, said):
@@ -59,19 +63,19 @@ def test_a_document_that_does_not_fit_together(tmp_path, change, said):
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
-    with pytest.raises(PenstockError, match=said):
+    with refused(said):
         Graph.open(tmp_path / "graph")
 
 
 @pytest.mark.parametrize(
     "change, said",
     [
-        (lambda found: found.update(node_types={"..": found["node_types"]["node"]}), r"Node type '\.\.' cannot be"),
-        (lambda found: found.update(trainers=0), "trainers"),
-        (lambda found: found["node_types"]["node"].update(original_offset=1), "starts at 1 in original.npy"),
-        (lambda found: found["node_types"]["node"].update(ranges=[[], []]), "do not cover its vertices"),
-        (lambda found: found["node_types"]["node"].update(ranges=[[0, 2], [2, 4]]), "do not cover its vertices"),
-        (lambda found: found["node_types"]["node"].update(ranges=[[0, 3]]), "do not cover its vertices"),
+        (lambda found: found.update(node_types={"..": found["node_types"]["node"]}), "invalid-value"),
+        (lambda found: found.update(trainers=0), "invalid-document trainers"),
+        (lambda found: found["node_types"]["node"].update(original_offset=1), "damaged-file 1 original.npy"),
+        (lambda found: found["node_types"]["node"].update(ranges=[[], []]), "damaged-file"),
+        (lambda found: found["node_types"]["node"].update(ranges=[[0, 2], [2, 4]]), "damaged-file"),
+        (lambda found: found["node_types"]["node"].update(ranges=[[0, 3]]), "damaged-file"),
     ],
 )
 def test_a_partition_that_does_not_fit_together(tmp_path, change, said):
@@ -80,7 +84,7 @@ def test_a_partition_that_does_not_fit_together(tmp_path, change, said):
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
-    with pytest.raises(PenstockError, match=said):
+    with refused(said):
         open_partition(tmp_path / "parts")
 
 
@@ -89,5 +93,5 @@ def test_another_byte_order_is_refused(tmp_path):
     path = tmp_path / "graph" / "nodes" / "node" / "field.x.npy"
     values = np.load(path)
     np.save(path, values.astype(values.dtype.newbyteorder()))
-    with pytest.raises(PenstockError, match="byte order"):
+    with refused("wrong-type"):
         Graph.open(tmp_path / "graph")

@@ -20,6 +20,7 @@ from penstock.graph.output_files import (
     write_new,
     writing,
 )
+from refusals import refused
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def victim(tmp_path):
     ],
 )
 def test_no_link_is_followed(opened, victim):
-    with pytest.raises(PenstockError, match=r"link is a symbolic link, and Penstock does not write through it: remove"):
+    with refused("write-failed"):
         opened(victim.with_name("link"))
 
 
@@ -74,7 +75,7 @@ def test_a_pipe_in_the_place_of_a_file_does_not_hold_us_up(tmp_path):
         open_text(tmp_path / "log.txt", "a")
     reader = os.open(tmp_path / "log.txt", os.O_RDONLY | os.O_NONBLOCK)
     try:
-        with pytest.raises(PenstockError, match="no regular file"):
+        with refused("write-failed"):
             open_text(tmp_path / "log.txt", "a")
     finally:
         os.close(reader)
@@ -85,9 +86,9 @@ def test_folders_are_the_users_own(tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert make_private_folder(folder) == folder
     (tmp_path / "elsewhere").symlink_to(folder)
-    with pytest.raises(PenstockError, match="elsewhere is a symbolic link"):
+    with refused("write-failed"):
         make_private_folder(tmp_path / "elsewhere")
-    with pytest.raises(PenstockError, match="elsewhere is a symbolic link"):
+    with refused("write-failed"):
         refuse_links(tmp_path)
 
 
@@ -117,10 +118,10 @@ def test_a_failed_write_names_its_file_and_leaves_the_old_one(tmp_path):
         file.write(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(PenstockError, match=r"Could not write .*document: No space left on device\. Free space"):
+    with refused("write-failed"):
         replace_whole(tmp_path / "document", full)
     assert [path.name for path in tmp_path.iterdir()] == ["document"]
     assert (tmp_path / "document").read_text() == "old"
-    other, said = tmp_path / "other", r"Could not write .*other: No space left on device\. Do something\."
-    with pytest.raises(PenstockError, match=said), writing(other, "Do something."), open_bytes(other, "xb") as file:
+    other, said = tmp_path / "other", "write-failed"
+    with refused(said), writing(other, "Do something."), open_bytes(other, "xb") as file:
         full(file)

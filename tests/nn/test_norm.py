@@ -9,9 +9,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock import PenstockError
 from penstock.nn.drop import relu_drop
 from penstock.nn.norm import BatchNorm, RowShares, SharedBatch, normalising
+from refusals import refused
 
 WIDTH = 3
 
@@ -140,7 +140,7 @@ def test_fewer_than_two_rows_take_the_running_figures_of_all_workers():
 def test_a_normalisation_that_the_others_do_not_expect_is_refused():
     norm = made_norm(3)
     for shares in ([], [RowShares(torch.ones(3).double(), 5)]):
-        with normalising(SharedBatch(shares, None)), pytest.raises(PenstockError, match="has 2 rows"):
+        with normalising(SharedBatch(shares, None)), refused("unsupported-combination 2"):
             norm(torch.ones(2, WIDTH))
 
 

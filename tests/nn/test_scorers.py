@@ -1,11 +1,10 @@
 """Scores of pairs."""
 
-import pytest
 import torch
 from random_blocks import rows
 
-from penstock import PenstockError
 from penstock.nn import EdgeClassifier, build_scorer
+from refusals import refused
 
 
 def test_dot():
@@ -21,7 +20,7 @@ def test_distmult_takes_the_relation_s_vector():
     out = score(a, b, relation)
     torch.testing.assert_close(out[0], (a[0] * score.vectors[2] * b[0]).sum())
     torch.testing.assert_close(out[1], (a[1] * score.vectors[0] * b[1]).sum())
-    with pytest.raises(PenstockError, match="3 relations need the number"):
+    with refused("option-missing 3"):
         score(a, b)
     assert build_scorer("distmult", 4)(a, b).shape == (2,)
 
@@ -39,5 +38,5 @@ def test_classes_of_edges():
 
 
 def test_unknown_scorers_are_refused():
-    with pytest.raises(PenstockError, match="no scorer 'cosine'"):
+    with refused("unknown-name cosine"):
         build_scorer("cosine", 4)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import EdgeSet, Graph, NodeSet, PenstockError
+from penstock import EdgeSet, Graph, NodeSet
 from penstock.partition import Cut, cut, open_partition, stitch
 from random_graphs import assert_same_graph, directed_graph, graphs, power_law_graph
+from refusals import refused
 
 
 @given(graphs(), st.sampled_from(["random", "chunk", "stream", "metis"]), st.integers(1, 2), st.integers(0, 5))
@@ -78,7 +79,7 @@ def test_types_without_vertices_or_edges(tmp_path):
 
 def test_the_graph_itself_is_no_target(tmp_path):
     graph = directed_graph().save(tmp_path / "g")
-    with pytest.raises(PenstockError, match="is being cut"):
+    with refused("file-exists"):
         cut(graph, Cut(2), tmp_path / "g", force=True)
     assert Graph.open(tmp_path / "g").num_nodes == graph.num_nodes
 
@@ -94,15 +95,15 @@ def test_damaged_lists_are_found_before_a_kernel_reads_them(tmp_path):
     for value in (2_000_000_000, -5):
         indices = graph.indices.copy()
         indices[100] = value
-        with pytest.raises(PenstockError, match=f"indices of node__to__node holds {value} at position 100"):
+        with refused(f"damaged-file indices node__to__node {value} 100"):
             cut(_with(graph, indices=indices), Cut(2), tmp_path / "p")
-    with pytest.raises(PenstockError, match="does not ascend"):
+    with refused("damaged-file"):
         cut(_with(graph, indices=graph.indices[::-1].copy()), Cut(2), tmp_path / "p")
     indptr = graph.indptr.copy()
     indptr[7] = 10**12
-    with pytest.raises(PenstockError, match=r"falls from 1000000000000 to .* at position 8"):
+    with refused("damaged-file 1000000000000 8"):
         cut(_with(graph, indptr=indptr), Cut(2), tmp_path / "p")
-    with pytest.raises(PenstockError, match=r"split\.train of node holds 1000000 at position 0"):
+    with refused("damaged-file split.train node 1000000 0"):
         cut(_with(graph, train=np.array([10**6])), Cut(2), tmp_path / "p")
     assert list(tmp_path.iterdir()) == []
 
@@ -113,7 +114,7 @@ def test_damaged_ranges_are_refused(tmp_path):
     text = json.loads(document.read_text())
     text["node_types"]["node"]["ranges"][0][1] = 10**6
     document.write_text(json.dumps(text))
-    with pytest.raises(PenstockError, match="do not cover"):
+    with refused("damaged-file"):
         open_partition(tmp_path / "p")
 
 
@@ -126,7 +127,7 @@ def test_new_ids_invert_original(tmp_path):
 
 def test_a_part_cannot_be_cut_again(tmp_path):
     cut(directed_graph(), Cut(2), tmp_path / "p")
-    with pytest.raises(PenstockError, match="part of a cut graph"):
+    with refused("whole-graph-needed"):
         cut(Graph.open(tmp_path / "p" / "part0"), Cut(2), tmp_path / "q")
 
 

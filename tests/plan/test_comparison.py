@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from penstock.errors import PenstockError
 from penstock.plan.bottleneck import bottleneck_of
 from penstock.plan.comparison import Comparison
 from penstock.plan.placement import PLACEMENTS, Budget
@@ -11,6 +10,7 @@ from penstock.plan.training_workload import TrainingShape
 from penstock.plan.upgrades import changes_of
 from penstock.progress import SILENT
 from plan_profiles import machines_of_rates, profile_of
+from refusals import refused
 
 STEPS = Budget(400)
 
@@ -114,16 +114,16 @@ def test_a_gpu_brings_nothing_to_who_needs_none() -> None:
 
 
 def test_too_few_cores_are_named() -> None:
-    with pytest.raises(PenstockError, match="cores"):
+    with refused("infeasible cores"):
         compared(2, 8, 1e6, 1e6, cores=3)
 
 
 def test_more_workers_than_gpus_are_named() -> None:
     names = ["store-m0", "store-m1"]
-    with pytest.raises(PenstockError, match="gpus"):
+    with refused("infeasible gpus"):
         Comparison(profile_of(2, 4), TrainingShape(names), machines_of_rates(1e6, 1e6, gpus=1), gpus=1.0)
 
 
 def test_a_link_without_a_rate_is_refused() -> None:
-    with pytest.raises(PenstockError, match="Machine m1 has a link of 0 bytes/s"):
+    with refused("value-out-of-range m1 0 bytes/s"):
         machines_of_rates(1e6, 0.0)

@@ -6,12 +6,12 @@ import time
 import numpy as np
 import pytest
 
-from penstock.errors import PenstockError
 from penstock.pipeline.flow import Flow, Stage
 from penstock.plan.comparison import pace
 from penstock.plan.training_workload import TrainingShape, training_workload
 from penstock.simulate.simulation import simulate
 from plan_profiles import machines_of_rates, profile_of
+from refusals import refused
 
 
 def stores(count: int) -> list[str]:
@@ -121,5 +121,5 @@ def test_works_ahead_as_far_as_the_pipeline_does(samplers: int, threads: int) ->
 
 
 def test_a_profile_of_other_parts_is_refused() -> None:
-    with pytest.raises(PenstockError, match="profile is of 2 parts and the cluster has 3 machines"):
+    with refused("mismatched-inputs 2 3"):
         training_workload(profile_of(2, 2), TrainingShape(stores(3)))

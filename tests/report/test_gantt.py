@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.errors import PenstockError
 from penstock.report.gantt import Shown, bars, path_by_kind, path_sentence, write_timeline
 from penstock.report.gantt.bars import lay_out
 from penstock.report.gantt.link_use import link_use_over_time
 from penstock.simulate import POLICIES, CriticalStep, critical_path, lower_bound
 from penstock.simulate.document import WorkloadDocument, read_workload
 from penstock.simulate.scenario import build_scenario
+from refusals import refused
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">{kind}'
@@ -117,7 +117,7 @@ def test_links_carry_all_bytes_and_are_never_overfull(training, policy):
 
 
 def test_links_need_rates(training):
-    with pytest.raises(PenstockError, match="segments=True"):
+    with refused("option-missing segments=True"):
         link_use_over_time(training.simulate("oes"), 10)
 
 

@@ -6,11 +6,11 @@ import re
 import pytest
 from synthetic_runs import STAGES, write_events, write_run
 
-from penstock.errors import PenstockError
 from penstock.report import read_run
 from penstock.report.metrics_log import MOST_STEPS, read_metrics
 from penstock.report.timeline import steady_window
 from penstock.report.trace import SMALL_FILE, read_trace
+from refusals import refused
 
 
 def test_a_finished_run(tmp_path):
@@ -48,17 +48,17 @@ def test_a_folder_with_nothing_but_run_json(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "no run folder"),
-        ("{", "cannot be read"),
-        ("[]", "not a penstock-run"),
-        ('{"format": "penstock-graph", "version": 1}', "not a penstock-run"),
-        ('{"format": "penstock-run", "version": 7}', "version 7"),
+        (None, "wrong-file"),
+        ("{", "damaged-file"),
+        ("[]", "wrong-file penstock-run"),
+        ('{"format": "penstock-graph", "version": 1}', "wrong-file penstock-run"),
+        ('{"format": "penstock-run", "version": 7}', "unsupported-version 7"),
     ],
 )
 def test_what_is_no_run_folder_is_refused(tmp_path, text, words):
     if text is not None:
         (tmp_path / "run.json").write_text(text)
-    with pytest.raises(PenstockError, match=words):
+    with refused(words):
         read_run(tmp_path)
 
 

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neighbourhoods import assert_edges_are_in_the_lists, assert_unbiased, estimates, same_batch, stars
-from penstock import EdgeSet, Graph, NodeSet, PenstockError
+from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.csr import build_lists
 from penstock.graph.schema import edge_key
 from penstock.sampling import ALL, BatchKey, MiniBatch, NeighbourSampler, TypedNeighbourSampler
 from random_graphs import directed_graph, graphs, power_law_graph
+from refusals import refused
 
 KEY = BatchKey(4, 0, 0)
 BOUGHT, KNOWS, SIMILAR = ("user", "bought", "item"), ("user", "knows", "user"), ("item", "similar", "item")
@@ -163,22 +164,24 @@ def test_original_numbers_name_vertices_in_the_hash(tmp_path):
 
 def test_bad_requests_get_a_sentence():
     graph = shop()
-    for fanouts in ([], [0], [-2], [{}], [{KNOWS: 0}], [{KNOWS: -3}]):
-        with pytest.raises(PenstockError, match=r"cannot be sampled|no fan-outs"):
+    with refused("option-missing"):
+        TypedNeighbourSampler(graph, [])
+    for fanouts in ([0], [-2], [{}], [{KNOWS: 0}], [{KNOWS: -3}]):
+        with refused("value-out-of-range"):
             TypedNeighbourSampler(graph, fanouts)
-    with pytest.raises(PenstockError, match="no relation 'user__sold__item': the graph has user__bought__item"):
+    with refused("unknown-name user__sold__item user__bought__item"):
         TypedNeighbourSampler(graph, [{("user", "sold", "item"): 3}])
     sampler = TypedNeighbourSampler(graph, [2])
-    with pytest.raises(PenstockError, match=r"type 'shop' to start from: types \['user', 'item'\]"):
+    with refused("unknown-name shop ['user item']"):
         sampler.sample({"shop": np.arange(3)}, KEY)
-    with pytest.raises(PenstockError, match=r"type 'item' is outside 0\.\.199"):
+    with refused("id-out-of-range item 0..199"):
         sampler.sample({"item": np.array([200])}, KEY)
-    with pytest.raises(PenstockError, match="flat array"):
+    with refused("shape-mismatch"):
         sampler.sample({"item": np.array([0.5])}, KEY)
-    with pytest.raises(PenstockError, match="Vertex 3 is twice"):
+    with refused("duplicate 3"):
         sampler.sample({"user": np.array([1]), "item": np.array([3, 3])}, KEY)
     assert sampler.sample({"user": np.array([1])}, KEY).blocks[0].num_dst == {"user": 1, "item": 0}
-    with pytest.raises(PenstockError, match="use TypedNeighbourSampler"):
+    with refused("unsupported-combination"):
         NeighbourSampler(graph, [2])
-    with pytest.raises(PenstockError, match="by time is for graphs with one node type"):
+    with refused("unsupported-combination"):
         NeighbourSampler(graph, [2], time="t")

@@ -1,12 +1,11 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import PenstockError
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from penstock.store import LocalStore, gather_rows
+from refusals import refused
 
 
 @given(
@@ -24,9 +23,9 @@ def test_gathering_is_indexing(dtype, row_shape, ids):
 def test_rows_outside_are_refused():
     table = np.zeros((3, 2), np.float32)
     for bad in (-1, 3):
-        with pytest.raises(PenstockError, match=r"outside 0\.\.2"):
+        with refused("id-out-of-range 0..2"):
             gather_rows(table, np.array([0, bad]))
-    with pytest.raises(PenstockError, match="do not fit a buffer"):
+    with refused("shape-mismatch"):
         gather_rows(table, np.array([0]), np.zeros((2, 2), np.float32))
 
 
@@ -36,10 +35,10 @@ def test_a_store_pulls_columns_into_a_buffer_and_names_what_is_near():
     out = np.empty((2, 2), np.float32)
     assert store.pull("paper/x", np.array([3, 1]), slice(0, 2), out) is out
     np.testing.assert_array_equal(out, x[[3, 1], :2])
-    with pytest.raises(PenstockError, match=r"did you mean 'paper/x'"):
+    with refused("field-missing paper/x"):
         store.pull("paper/X", np.array([0]))
     store.push("paper/x", np.array([2]), np.zeros((1, 3)))
     assert not x[2].any()
     x.flags.writeable = False
-    with pytest.raises(PenstockError, match="read-only"):
+    with refused("not-permitted"):
         store.push("paper/x", np.array([2]), np.zeros((1, 3)))

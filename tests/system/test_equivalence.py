@@ -5,7 +5,7 @@ import pytest
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
 from penstock.cluster.run import resume_cluster_run
-from penstock.errors import PenstockError
+from refusals import refused
 from training_graphs import assert_same_state, community_graph, lists_of, newest_checkpoint, trained, typed_graph
 
 HARD = {"weight": "w", "schedule": "ExponentialLR", "schedule_options": {"gamma": 0.9}, "model": "gcn"}
@@ -67,7 +67,7 @@ def test_more_epochs_later_are_as_many_at_once(place, pair, tmp_path):
     cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, folder))
     run = run_on(cluster, graph.path, tmp_path / "run", epochs=2).path
     assert resume_cluster_run(run).facts["result"]["epochs"] == 2
-    with pytest.raises(PenstockError, match="epoch 2 already"):
+    with refused("value-out-of-range 2 --epochs"):
         resume_cluster_run(run, epochs=1)
     assert resume_cluster_run(run, epochs=3).facts["state"] == "finished"
     assert_same_losses(run, pair, 0)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from penstock import PenstockError
 from penstock.train.batch_source import check_sampler_supports
 from penstock.train.checks import check_job
 from penstock.train.data import choose_task
 from penstock.train.job import make_job
 from penstock.train.tasks import make_task
+from refusals import refused
 from training_graphs import SMALL, community_graph, trained, typed_graph
 
 
@@ -27,13 +27,13 @@ def graph():
 
 def test_waiting_for_validations_that_never_come(graph):
     plateau = {"schedule": "ReduceLROnPlateau"}
-    with pytest.raises(PenstockError, match=r"patience 3 waits.*evaluate_every 0"):
+    with refused("conflicting-options patience 3 evaluate_every 0"):
         check(graph, patience=3, evaluate_every=0)
-    with pytest.raises(PenstockError, match=r"patience 3 waits.*no validation split"):
+    with refused("split-missing patience 3"):
         check(graph, has_validation=False, patience=3)
-    with pytest.raises(PenstockError, match=r"ReduceLROnPlateau waits.*evaluate_every 0"):
+    with refused("conflicting-options evaluate_every 0"):
         check(graph, **plateau, evaluate_every=0)
-    with pytest.raises(PenstockError, match=r"ReduceLROnPlateau waits.*no validation split"):
+    with refused("split-missing"):
         check(graph, has_validation=False, **plateau)
     check(graph, patience=3, **plateau)
     check(graph, has_validation=False, evaluate_every=0, schedule="ConstantLR")
@@ -42,7 +42,7 @@ def test_waiting_for_validations_that_never_come(graph):
 def test_metrics_of_one_label(graph):
     several = community_graph()
     several.nodes["node"].fields["y"] = np.eye(4, dtype=np.int64)[several.nodes["node"].y]
-    with pytest.raises(PenstockError, match=r"'accuracy' is for one label a vertex.*use micro-f1"):
+    with refused("unsupported-combination accuracy micro-f1"):
         check(several, metric="accuracy")
     for metric in ("auto", "micro-f1", "macro-f1", "roc-auc", "average-precision"):
         check(several, metric=metric)
@@ -54,11 +54,11 @@ def test_metrics_of_one_label(graph):
 )
 def test_what_only_neighbour_sampling_obeys(sampler, graph):
     for fields, said in (
-        ({"weight": "w"}, f"{sampler} does not support drawing by edge weights.*`weight` \\('w'\\)"),
-        ({"time": "t"}, f"{sampler} does not support drawing by time.*`time` \\('t'\\)"),
-        ({"replace": True}, f"{sampler} does not support drawing with replacement.*`replace`"),
+        ({"weight": "w"}, "`weight` 'w'"),
+        ({"time": "t"}, "`time` 't'"),
+        ({"replace": True}, "`replace`"),
     ):
-        with pytest.raises(PenstockError, match=said):
+        with refused(f"unsupported-combination {sampler} {said}"):
             check_sampler_supports(make_job({"graph": "g", "sampler": sampler, **fields}), typed=False)
         check_sampler_supports(make_job({"graph": "g", **fields}), typed=False)
     check(graph, sampler=sampler)
@@ -69,7 +69,7 @@ def test_a_graph_without_relations_trains_an_mlp_as_if_it_had_some(make, tmp_pat
     graph, alone = make(), make()
     alone.edges.clear()
     linked = trained(graph, tmp_path / "linked", model="mlp")
-    with pytest.raises(PenstockError, match="use model mlp"):
+    with refused("missing-data"):
         trained(alone, tmp_path / "refused")
     run = trained(alone, tmp_path / "alone", model="mlp")
     assert (run.state, run.val, run.test) == ("finished", linked.val, linked.test)

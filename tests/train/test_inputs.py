@@ -10,6 +10,7 @@ import torch
 from penstock import PenstockError
 from penstock.train.inputs import Inputs
 from penstock.train.job import make_job
+from refusals import refused
 from training_graphs import community_graph, typed_graph
 
 
@@ -25,7 +26,7 @@ def test_features_that_no_type_has_are_refused(name, said):
 def test_features_named_on_a_graph_without_fields():
     graph = community_graph()
     graph.nodes["node"].fields.clear()
-    with pytest.raises(PenstockError, match="leave out `features`"):
+    with refused("field-missing features"):
         Inputs(graph, make_job({"features": "nope"}))
 
 
@@ -44,13 +45,17 @@ def test_a_graph_without_features_says_that_embeddings_are_learned():
 
 
 @pytest.mark.parametrize(
-    "state",
-    [None, [], {"node": None}, {"node": [1, 2]}, {"node": {"steps": "x"}}, {"node": {"steps": -1}}, {"node": {}}, {}],
+    ("state", "code"),
+    [
+        *((state, "damaged-file") for state in (None, [], {"node": None}, {"node": [1, 2]})),
+        *(({"node": state}, "damaged-file") for state in ({"steps": "x"}, {"steps": -1}, {})),
+        ({}, "mismatched-inputs"),
+    ],
     ids=str,
 )
-def test_tables_that_are_none_are_refused(state):
+def test_tables_that_are_none_are_refused(state, code):
     inputs = Inputs(community_graph(features=False), make_job({"embedding": 8}))
-    with pytest.raises(PenstockError, match="checkpoint"):
+    with refused(f"{code} checkpoint"):
         inputs.restore(state)
 
 

@@ -8,6 +8,7 @@ import torch
 from penstock import PenstockError
 from penstock.api import Run, train
 from penstock.progress import Progress
+from refusals import refused
 from training_graphs import (
     SMALL,
     assert_same_state,
@@ -118,7 +119,7 @@ def test_weights_equal_those_of_an_undisturbed_run(name, undisturbed, tmp_path):
     whole = undisturbed(name)
     make, fields = CASES[name]
     graph, path = make(), tmp_path / "run"
-    with pytest.raises(PenstockError, match="the power went out"):
+    with refused("unexpected-failure"):
         trained(graph, path, **{"epochs": 3, **fields}, checkpoint_steps=3, progress=Trouble(5, crash))
     assert facts_of(path)["state"] == "failed"
     again = train(graph, resume=path, progress=Trouble(4, interrupt))
@@ -189,9 +190,9 @@ def test_more_epochs_than_asked_for_at_first(tmp_path):
     run = train(graph, resume=path)
     assert run.result["epochs"] == 5
     assert_same_runs(whole, run)
-    with pytest.raises(PenstockError, match="epochs"):
+    with refused("invalid-document epochs"):
         train(graph, resume=path, epochs=0)
-    with pytest.raises(PenstockError, match="keeps its job"):
+    with refused("conflicting-options"):
         train(graph, resume=path, lr=1.0)
 
 
@@ -201,7 +202,7 @@ def test_a_graph_folder_is_found_again_and_one_in_memory_must_be_given(tmp_path)
     trained(mapped, tmp_path / "a", progress=Trouble(3, interrupt))
     assert train(resume=tmp_path / "a").state == "finished"
     trained(graph, tmp_path / "b", progress=Trouble(3, interrupt))
-    with pytest.raises(PenstockError, match="in memory"):
+    with refused("graph-not-found"):
         train(resume=tmp_path / "b")
     assert Run.open(tmp_path / "b").state == "interrupted"
 

@@ -9,13 +9,13 @@ from contextlib import suppress
 
 import pytest
 
-from penstock import PenstockError
 from penstock.api import Run, train
 from penstock.graph import atomic
 from penstock.progress import Progress
 from penstock.train import run_folder
 from penstock.train.job import make_job
 from penstock.train.run_folder import FORMAT, STATES, VERSION, RunFolder
+from refusals import refused
 from training_graphs import community_graph, facts_of, trained
 
 FACTS = {"format": FORMAT, "version": VERSION, "state": "finished", "started": "2025-01-01", "graph": {}, "result": {}}
@@ -32,7 +32,7 @@ def test_known_states_are_opened(state, tmp_path):
 
 
 def test_a_run_that_died_early_has_no_result(tmp_path):
-    facts = {name: FACTS[name] for name in ("format", "version", "state")}
+    facts = {name: FACTS[name] for name in ("format", "version", "damaged-file")}
     run = Run.open(written(tmp_path, facts))
     assert (run.result, run.val, run.test) == ({}, {}, {})
 
@@ -40,34 +40,34 @@ def test_a_run_that_died_early_has_no_result(tmp_path):
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"state": None}, "state None"),
-        ({"state": 3}, "state 3"),
-        ({"state": ["finished"]}, "state"),
-        ({"state": "asleep"}, "'asleep', which is none of running, finished"),
-        ({"result": 5}, "'result' that is not a mapping"),
-        ({"result": None}, "'result' that is not a mapping"),
-        ({"result": {"val": 5}}, "'val' that is not a mapping"),
-        ({"result": {"test": [1]}}, "'test' that is not a mapping"),
-        ({"graph": [3]}, "'graph' that is not a mapping"),
-        ({"labels": "y"}, "'labels' that is not a mapping"),
-        ({"started": 1.5}, "'started' that is not text"),
+        ({"state": None}, "damaged-file"),
+        ({"state": 3}, "damaged-file 3"),
+        ({"state": ["finished"]}, "damaged-file"),
+        ({"state": "asleep"}, "damaged-file asleep"),
+        ({"result": 5}, "damaged-file result"),
+        ({"result": None}, "damaged-file result"),
+        ({"result": {"val": 5}}, "damaged-file val"),
+        ({"result": {"test": [1]}}, "damaged-file test"),
+        ({"graph": [3]}, "damaged-file graph"),
+        ({"labels": "y"}, "damaged-file labels"),
+        ({"started": 1.5}, "damaged-file started"),
     ],
 )
 def test_facts_that_are_none_are_refused(changes, said, tmp_path):
-    with pytest.raises(PenstockError, match=said) as failure:
+    with refused(said) as failure:
         RunFolder.open(written(tmp_path, {**FACTS, **changes}))
     assert str(tmp_path / "run.json") in str(failure.value)
 
 
 def test_a_state_left_out_is_refused(tmp_path):
     facts = {name: value for name, value in FACTS.items() if name != "state"}
-    with pytest.raises(PenstockError, match="state None"):
+    with refused("damaged-file"):
         RunFolder.open(written(tmp_path, facts), writing=True)
 
 
 def test_brackets_without_end_are_refused(tmp_path):
     (tmp_path / "run.json").write_text("[" * 100_000)
-    with pytest.raises(PenstockError, match="cannot be read"):
+    with refused("damaged-file"):
         RunFolder.open(tmp_path)
 
 
@@ -83,7 +83,7 @@ def test_a_start_on_a_full_disk_leaves_nothing(name, tmp_path, monkeypatch):
         return file
 
     monkeypatch.setattr(atomic, "open_bytes", full)
-    with pytest.raises(PenstockError, match=rf"Could not write .*{name}: No space left on device\. Free space"):
+    with refused(f"write-failed {name} No space left on device"):
         trained(community_graph(), tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 
@@ -95,7 +95,7 @@ def test_metrics_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch):
         folder.append_metrics(record)
 
     monkeypatch.setattr(RunFolder, "append_metrics", full)
-    with pytest.raises(PenstockError, match=r"Could not write .*metrics\.jsonl: .*--resume"):
+    with refused("write-failed metrics.jsonl --resume"):
         trained(community_graph(), tmp_path / "run")
     assert facts_of(tmp_path / "run")["state"] == "failed"
 
@@ -112,7 +112,7 @@ def test_a_run_folder_is_not_written_through_links(name, checked, tmp_path, monk
     before = _content(target)
     if not checked:
         monkeypatch.setattr(run_folder, "refuse_links", lambda path: None)
-    with pytest.raises(PenstockError, match=f"{name} is a symbolic link"):
+    with refused(f"write-failed {name} symbolic link"):
         train(community_graph(), resume=run, epochs=3)
     assert _content(target) == before
 
@@ -122,7 +122,7 @@ def test_nothing_is_appended_through_a_link(tmp_path):
     (tmp_path / "victim").write_text("precious")
     for name in ("log.txt", "metrics.jsonl"):
         (folder.path / name).symlink_to(tmp_path / "victim")
-    with pytest.raises(PenstockError, match=r"metrics\.jsonl is a symbolic link"):
+    with refused("write-failed metrics.jsonl"):
         folder.append_metrics({"kind": "step", "step": 1})
     folder.record_failure("failed", "it failed", ValueError("odd"))
     folder.close()
@@ -135,7 +135,7 @@ def test_replacing_a_run_does_not_write_through_its_lock(tmp_path):
     (tmp_path / "victim").write_text("precious")
     (run / ".lock").unlink()
     (run / ".lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(PenstockError, match="symbolic link"):
+    with refused("write-failed"):
         trained(community_graph(), run, force=True)
     assert (tmp_path / "victim").read_text() == "precious"
     assert facts_of(run)["state"] == "finished"
@@ -191,7 +191,7 @@ def test_room_is_kept_for_telling_of_a_full_disk(tmp_path, monkeypatch):
         return made(path, *given)
 
     monkeypatch.setattr(atomic, "open_bytes", full_while_reserved)
-    with pytest.raises(PenstockError, match=r"Could not write .*run\.json: No space left on device"):
+    with refused("write-failed run.json"):
         folder.write_facts(state="finished")
     folder.record_failure("failed", "the disk is full", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     folder.close()
@@ -217,9 +217,7 @@ def test_a_disk_that_is_really_full(tmp_path):
                     while True:
                         file.write(bytes(4096))
 
-        with pytest.raises(
-            PenstockError, match=r"Could not write .*disk/run/.*No space left on device|could not be written"
-        ):
+        with refused("write-failed"):
             trained(community_graph(), disk / "run", progress=Fill())
         assert facts_of(disk / "run")["state"] == "failed"
         assert "No space left on device" in facts_of(disk / "run")["message"]

@@ -11,6 +11,7 @@ from numpy.lib import format as npy
 
 from penstock import PenstockError
 from penstock.train.state_file import read_state, write_state
+from refusals import refused
 from training_graphs import assert_same_state, same_state
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -60,15 +61,15 @@ def test_a_file_cut_short_is_refused(tmp_path_factory, length):
     small(path)
     data = path.read_bytes()
     path.write_bytes(data[: min(length, len(data) - 1)])
-    with pytest.raises(PenstockError, match="is damaged"):
+    with refused("damaged-file"):
         read_state(path)
 
 
 def test_files_that_are_something_else(tmp_path):
-    with pytest.raises(PenstockError, match="does not exist"):
+    with refused("damaged-file"):
         read_state(tmp_path / "none.ckpt")
     torch.save({"a": torch.zeros(2)}, tmp_path / "torch.ckpt")
-    with pytest.raises(PenstockError, match="damaged"):
+    with refused("damaged-file"):
         read_state(tmp_path / "torch.ckpt")
     with pytest.raises(PenstockError):
         read_state(tmp_path)
@@ -77,7 +78,7 @@ def test_files_that_are_something_else(tmp_path):
 def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path):
     path = tmp_path / "a.ckpt"
     state = small(path)
-    with pytest.raises(PenstockError, match="set cannot be kept"):
+    with refused("unsupported-combination"):
         write_state(path, {"a": {1, 2}})
     assert_same_state(read_state(path), state)
     assert [file.name for file in tmp_path.iterdir()] == ["a.ckpt"]
@@ -111,7 +112,7 @@ def test_a_compressed_file_is_refused(tmp_path):
     forged(path)
     assert read_state(path)["zeros"].shape == (100_000,)
     forged(path, zipfile.ZIP_DEFLATED)
-    with pytest.raises(PenstockError, match=r"is damaged.*compressed"):
+    with refused("damaged-file"):
         read_state(path)
 
 
@@ -122,7 +123,7 @@ def test_an_array_of_another_length_than_its_shape_is_refused(shape, tmp_path):
     forged(path, change=with_shape((2, 3)))
     assert_same_state(read_state(path), state)
     forged(path, change=with_shape(shape))
-    with pytest.raises(PenstockError, match=r"is damaged.*not as long as its shape"):
+    with refused("damaged-file"):
         read_state(path)
 
 
@@ -136,7 +137,7 @@ def test_an_array_is_named_once(tmp_path):
         return json.dumps({**json.loads(data), "state": {"$items": [[k, {"$array": "a1"}] for k in range(1000)]}})
 
     forged(path, change=repeated)
-    with pytest.raises(PenstockError, match="is damaged"):
+    with refused("damaged-file"):
         read_state(path)
 
 

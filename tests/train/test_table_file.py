@@ -83,9 +83,9 @@ def test_many_rows_and_none(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("t.xlsx", "has the extension '.xlsx', which says no format: use one of .parquet, .csv, .npz, .jsonl."),
+        ("t.xlsx", "has the extension '.xlsx', which does not name a format: use one of .parquet, .csv, .npz, .jsonl."),
         ("t.parquett", "did you mean '.parquet'?"),
-        ("table", "has no extension, which says no format: use one of"),
+        ("table", "has no extension, which does not name a format: use one of"),
     ],
 )
 def test_an_unknown_extension_is_refused(tmp_path, name, said):

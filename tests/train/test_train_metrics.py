@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import PenstockError
 from penstock.train.metrics import METRICS, default_metric, metric_named, metrics_for
+from refusals import refused
 
 SEEDS = st.integers(0, 10_000)
 
@@ -156,27 +156,27 @@ def test_defaults():
 @pytest.mark.parametrize(
     ("name", "outputs", "labels", "sentence"),
     [
-        ("accuracy", np.zeros((3, 2)), np.zeros(2), "3 outputs with 2 labels"),
-        ("accuracy", np.zeros((0, 2)), np.zeros(0), "no rows"),
-        ("accuracy", np.zeros((2, 2)), np.zeros((2, 2)), "use micro-f1"),
-        ("macro-f1", np.zeros((2, 2)), np.array([0, -1]), "class -1"),
-        ("micro-f1", np.zeros((2, 2)), np.zeros((2, 3)), "must be alike"),
-        ("roc-auc", np.zeros(2), np.ones(2), "only one kind"),
-        ("roc-auc", np.array([0.0, np.nan]), np.array([0, 1]), "NaN"),
-        ("average-precision", np.zeros((2, 2)), np.zeros((2, 3)), "must be alike"),
-        ("mae", np.zeros((2, 3)), np.zeros((2, 4)), "must be alike"),
-        ("mrr", np.array([0.0]), None, "count from 1"),
-        ("hits@10", np.array([]), None, "no rows"),
+        ("accuracy", np.zeros((3, 2)), np.zeros(2), "shape-mismatch 3 2"),
+        ("accuracy", np.zeros((0, 2)), np.zeros(0), "missing-data"),
+        ("accuracy", np.zeros((2, 2)), np.zeros((2, 2)), "unsupported-combination micro-f1"),
+        ("macro-f1", np.zeros((2, 2)), np.array([0, -1]), "value-out-of-range -1"),
+        ("micro-f1", np.zeros((2, 2)), np.zeros((2, 3)), "shape-mismatch"),
+        ("roc-auc", np.zeros(2), np.ones(2), "missing-data"),
+        ("roc-auc", np.array([0.0, np.nan]), np.array([0, 1]), "not-finite"),
+        ("average-precision", np.zeros((2, 2)), np.zeros((2, 3)), "shape-mismatch"),
+        ("mae", np.zeros((2, 3)), np.zeros((2, 4)), "shape-mismatch"),
+        ("mrr", np.array([0.0]), None, "value-out-of-range 1"),
+        ("hits@10", np.array([]), None, "missing-data"),
     ],
 )
 def test_what_cannot_be_measured_is_said(name, outputs, labels, sentence):
-    with pytest.raises(PenstockError, match=sentence):
+    with refused(sentence):
         compute(name, outputs, labels)
 
 
 @pytest.mark.parametrize(("name", "near"), [("acuracy", "accuracy"), ("roc_auc", "roc-auc"), ("hits@0", "hits@")])
 def test_the_nearest_name_is_suggested(name, near):
-    with pytest.raises(PenstockError, match=f"did you mean '{near}"):
+    with refused(f"unknown-name '{near}"):
         metric_named(name)
-    with pytest.raises(PenstockError, match="no task"):
+    with refused("unknown-name"):
         default_metric("node-clasification")

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.api import train
-from penstock.errors import PenstockError
 from penstock.train import trusted_code
 from penstock.train.use import embed_run, evaluate_run, predict_run
+from refusals import refused
 from training_graphs import PENSTOCK, SMALL, community_graph, facts_of
 
 CODE = """
@@ -64,7 +64,7 @@ def uses(run):
 
 @pytest.mark.parametrize("use", ["evaluate", "predict", "embed", "resume"])
 def test_a_received_run_asks_first(use, received):
-    with pytest.raises(PenstockError, match=r"run names code that would be run, .*mine\.py:Net.*add --trust-module"):
+    with refused("untrusted-code mine.py:Net --trust-module"):
         uses(received)[use]()
     assert not (received.parent / "code" / "was-run").exists()
     assert facts_of(received)["state"] == "finished"
@@ -74,7 +74,7 @@ def test_a_received_run_asks_first(use, received):
 
 def test_who_resumes_may_name_the_module_again(received):
     module = str(received.parent / "code" / "mine.py:Net")
-    with pytest.raises(PenstockError, match=r"not 'torch\.nn:Linear': name that one"):
+    with refused("mismatched-inputs torch.nn:Linear"):
         train(resume=received, epochs=3, module="torch.nn:Linear")
     assert train(resume=received, epochs=3, module=module).state == "finished"
 
@@ -84,7 +84,7 @@ def test_a_plan_asks_first(place, monkeypatch):
 
     job = {"module": str(place / "code" / "mine.py:Net"), "graph": str(place / "graph")}
     monkeypatch.setattr(run, "read_plan", lambda path: SimpleNamespace(job=job))
-    with pytest.raises(PenstockError, match=r"plan\.json names code that would be run"):
+    with refused("untrusted-code plan.json"):
         train(plan=place / "plan.json")
 
 

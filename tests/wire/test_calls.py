@@ -11,6 +11,7 @@ from meetings import Meeting, echo, until
 from penstock.errors import PenstockError
 from penstock.turn import own_turn, taking_turn
 from penstock.wire import Endpoint, Message, RemoteError, own_meter
+from refusals import refused
 
 
 def test_a_call_is_answered(meeting: Meeting, security: str) -> None:
@@ -108,7 +109,7 @@ def test_parts_arrive_in_order(meeting: Meeting, security: str, parts: int) -> N
 def test_parts_are_not_an_answer(meeting: Meeting) -> None:
     a, b = meeting("a", "b")
     b.serve("parts", lambda message, sender: [Message("one"), Message("two")])
-    with pytest.raises(PenstockError, match=r"in parts: take them from parts\(\)"):
+    with refused("malformed-message"):
         a.channel("b").call(Message("parts"))
 
 
@@ -119,7 +120,7 @@ def test_an_error_of_ours_travels_as_its_sentence(meeting: Meeting) -> None:
         raise PenstockError("There is no field 'y': use x.", code="field-missing")
 
     b.serve("pull", refuse)
-    with pytest.raises(RemoteError, match=r"^There is no field 'y': use x\.$"):
+    with refused("field-missing y", RemoteError):
         a.channel("b").call(Message("pull"))
 
 
@@ -133,7 +134,7 @@ def test_any_other_error_is_named_and_logged(meeting: Meeting, caplog: pytest.Lo
     b.serve("parts", parts)
     pending = a.channel("b").start(Message("parts")).parts()
     assert next(pending).kind == "part"
-    with pytest.raises(RemoteError, match=r"b failed at 'parts' \(KeyError: 'gone'\)") as raised:
+    with refused("unexpected-failure parts gone", RemoteError) as raised:
         next(pending)
     assert raised.value.type == "KeyError"
     assert "KeyError" in caplog.text
@@ -152,11 +153,11 @@ def test_what_is_no_answer_is_an_error(meeting: Meeting, made: object, caplog: p
 def test_unknown_kinds_and_peers(meeting: Meeting) -> None:
     a, b = meeting("a", "b")
     b.serve("echo", echo)
-    with pytest.raises(RemoteError, match="b does not serve 'ecko': did you mean 'echo'"):
+    with refused("unknown-name ecko echo", RemoteError):
         a.channel("b").call(Message("ecko"))
-    with pytest.raises(PenstockError, match="a knows no peer 'c'"):
+    with refused("unknown-name c"):
         a.channel("c")
-    with pytest.raises(PenstockError, match=r"tcp://HOST:PORT"):
+    with refused("invalid-value tcp://HOST:PORT"):
         a.meet("b", "nowhere")
 
 
@@ -166,7 +167,7 @@ def test_a_channel_is_one_connection_of_a_name(meeting: Meeting) -> None:
     assert a.channel("b") is a.channel("b")
     urgent = a.channel("b", "urgent", -1)
     assert urgent is a.channel("b", "urgent", -1)
-    with pytest.raises(PenstockError, match="has priority -1, not 0"):
+    with refused("duplicate -1 0"):
         a.channel("b", "urgent")
     urgent.call(Message("echo", arrays=(np.zeros(1000),)))
     a.channel("b").call(Message("echo"))
@@ -284,7 +285,7 @@ def test_marks_are_set_at_both_ends(meeting: Meeting) -> None:
 def test_listens_on_its_interface_alone(meeting: Meeting) -> None:
     (a,) = meeting("a")
     assert a.address.startswith("tcp://127.0.0.1:")
-    with pytest.raises(PenstockError, match=r"a cannot listen on '203\.0\.113\.1'"):
+    with refused("invalid-value 203.0.113.1"):
         Endpoint(a._credentials, "203.0.113.1")
 
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.turn import Coflow
 from penstock.wire.message import SIGNS, VERSION, Limits, Malformed, Message, decode, encode, frame_bytes
+from refusals import refused
 
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
 
@@ -150,9 +150,9 @@ def test_messages_of_the_version_before_are_read_where_they_are_kept() -> None:
     received = decode(old, former=True)
     assert (received.message.kind, received.message.body, received.coflow) == ("clock", {"step": 3}, Coflow())
     assert received.message.arrays[0].tobytes() == b"ab"
-    with pytest.raises(Malformed, match="version 2"):
+    with refused("malformed-message 2", Malformed):
         decode(old)
-    with pytest.raises(Malformed, match="version 2"):
+    with refused("malformed-message 2", Malformed):
         decode([msgpack.packb([0, *msgpack.unpackb(old[0])[1:]]), b"ab"], former=True)
 
 
@@ -166,35 +166,35 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("frames", "said"),
     [
-        ([], "no frames"),
-        ([header(specs=[["f4", 1 << 62, 4]]), b""], "shape"),
-        ([header(specs=[["f4", 0, 1 << 60]]), b""], "beyond all limits"),
-        ([header(specs=[["f4", -1]]), b"1234"], "shape"),
-        ([header(specs=[["f4", True]]), b"1234"], "shape"),
-        ([header(specs=[["f4"] + [1] * 9]), b"1234"], "up to 8 sizes"),
-        ([header(specs=[["O", 1]]), b"12345678"], "type"),
-        ([header(specs=[["f4", 1]])], "header says otherwise"),
-        ([header(specs=[]), b"1234"], "header says otherwise"),
-        ([header(body=nested(17))], "plain values"),
-        ([header(body=nested(900))], "plain values"),
-        ([header(body={"t": msgpack.Timestamp(1)})], "plain values"),
-        ([header(body={"t": msgpack.ExtType(5, b"x")})], "type of its own"),
-        ([header(body={1: 2})], "no msgpack"),
-        ([header(body=[])], "no mapping"),
-        ([b"\xdd\xff\xff\xff\xff"], "no msgpack"),
-        ([b"\xc1"], "no msgpack"),
-        ([header() + b"\x00"], "no msgpack"),
-        ([header(coflow=[])], "kind, owner and turn"),
-        ([header(coflow=["batch", "a", -1])], "kind, owner and turn"),
-        ([header(coflow=["batch", "a", True])], "kind, owner and turn"),
-        ([header(coflow=["batch", 1, 1])], "kind, owner and turn"),
-        ([header(coflow=["b" * 129, "a", 1])], "kind, owner and turn"),
-        ([msgpack.packb([1, "ask", 1, 0, "", 0, "m", {}, []])], "version 2"),
-        ([msgpack.packb([3, "ask", 1, 0, "", 0, ["", "", 0], "m", {}, []])], "version 2"),
+        ([], "malformed-message"),
+        ([header(specs=[["f4", 1 << 62, 4]]), b""], "malformed-message"),
+        ([header(specs=[["f4", 0, 1 << 60]]), b""], "malformed-message"),
+        ([header(specs=[["f4", -1]]), b"1234"], "malformed-message"),
+        ([header(specs=[["f4", True]]), b"1234"], "malformed-message"),
+        ([header(specs=[["f4"] + [1] * 9]), b"1234"], "malformed-message 8"),
+        ([header(specs=[["O", 1]]), b"12345678"], "malformed-message"),
+        ([header(specs=[["f4", 1]])], "malformed-message"),
+        ([header(specs=[]), b"1234"], "malformed-message"),
+        ([header(body=nested(17))], "malformed-message"),
+        ([header(body=nested(900))], "malformed-message"),
+        ([header(body={"t": msgpack.Timestamp(1)})], "malformed-message"),
+        ([header(body={"t": msgpack.ExtType(5, b"x")})], "malformed-message"),
+        ([header(body={1: 2})], "malformed-message"),
+        ([header(body=[])], "malformed-message"),
+        ([b"\xdd\xff\xff\xff\xff"], "malformed-message"),
+        ([b"\xc1"], "malformed-message"),
+        ([header() + b"\x00"], "malformed-message"),
+        ([header(coflow=[])], "malformed-message"),
+        ([header(coflow=["batch", "a", -1])], "malformed-message"),
+        ([header(coflow=["batch", "a", True])], "malformed-message"),
+        ([header(coflow=["batch", 1, 1])], "malformed-message"),
+        ([header(coflow=["b" * 129, "a", 1])], "malformed-message"),
+        ([msgpack.packb([1, "ask", 1, 0, "", 0, "m", {}, []])], "malformed-message 2"),
+        ([msgpack.packb([3, "ask", 1, 0, "", 0, ["", "", 0], "m", {}, []])], "malformed-message 2"),
     ],
 )
 def test_what_is_refused_and_why(frames: list[bytes], said: str) -> None:
-    with pytest.raises(Malformed, match=said):
+    with refused(said, Malformed):
         decode(frames)
 
 
@@ -211,7 +211,7 @@ def test_limits_hold_on_both_sides() -> None:
         frames = on_the_wire(encode(message, 1, "ask"))
         with pytest.raises(Malformed):
             decode(frames, small)
-        with pytest.raises(PenstockError, match="cannot be sent"):
+        with refused("wrong-type"):
             encode(message, 1, "ask", limits=small)
 
 
@@ -227,5 +227,5 @@ def test_limits_hold_on_both_sides() -> None:
     ],
 )
 def test_what_cannot_be_sent_is_said_so(message: Message) -> None:
-    with pytest.raises(PenstockError, match="cannot be sent"):
+    with refused("wrong-type"):
         encode(message, 1, "ask")

@@ -11,6 +11,7 @@ from penstock.turn import Coflow
 from penstock.wire import Message
 from penstock.wire.message import Limits, Malformed, Received, decode, encode, frame_bytes
 from penstock.wire.slices import SLICE_BYTES, Joining, cut
+from refusals import refused
 
 COFLOW = Coflow("batch", "a", 3)
 
@@ -87,7 +88,7 @@ def test_what_is_no_slice_is_refused(body: dict[str, object], arrays: tuple[Arra
 @pytest.mark.parametrize(("call", "sign"), [(2, "answer"), (1, "ask"), (1, "end")])
 def test_slices_of_something_else_are_refused(call: int, sign: str) -> None:
     (only,) = sent(cut(frames_of(Message("m"), call, sign)))
-    with pytest.raises(Malformed, match="not those of an answer"):
+    with refused("malformed-message", Malformed):
         Joining().take(only)
 
 
@@ -126,7 +127,7 @@ def test_slices_that_do_not_agree_are_refused_and_forgotten() -> None:
     joining = Joining()
     assert joining.take(sent(pieces)[0]) is None
     other = Message("slice", {**pieces[1].body, "slices": 2}, pieces[1].arrays)
-    with pytest.raises(Malformed, match="do not agree"):
+    with refused("malformed-message", Malformed):
         joining.take(sent([other])[0])
     assert not joining._found
 

@@ -78,7 +78,7 @@ def _opened(name: str, unchecked: bool) -> "Graph":
     graph = load(name, unchecked=unchecked)
     if not graph.is_homogeneous or not {"x", "y"} <= set(next(iter(graph.nodes.values())).fields):
         raise PenstockError(
-            f"{name} cannot be measured on: use a graph with one node type, features x and labels y.",
+            f"{name} cannot be used for this benchmark: use a graph with one node type, features x and labels y.",
             code="unsupported-combination",
         )
     check_graph(graph)
@@ -89,7 +89,9 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise PenstockError(f"--fanouts {text!r} is no list of numbers: write 15,10,5.", code="invalid-value") from None
+        raise PenstockError(
+            f"--fanouts {text!r} is not a list of numbers: write it as 15,10,5.", code="invalid-value"
+        ) from None
 
 
 def _show(rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -37,7 +37,7 @@ made by `python -m penstock.cli.job_page`.
 
 
 def job_page() -> str:
-    """The whole page."""
+    """The whole page as text."""
     return "\n".join([_INTRODUCTION, *(_table(part) for part in PARTS)])
 
 

@@ -84,7 +84,7 @@ def _root(
         print(json.dumps({"version": __version__}) if as_json else f"penstock {__version__}")
         raise typer.Exit
     if as_json:
-        raise PenstockError("Put --json behind the command, as in `penstock data list --json`.", code="usage")
+        raise PenstockError("Put --json after the command, as in `penstock data list --json`.", code="usage")
 
 
 def run() -> int:

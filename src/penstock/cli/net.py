@@ -46,7 +46,7 @@ def show_command(
 
     if cluster is None and (machine is not None or groups is not None or router):
         raise PenstockError(
-            "--machine, --router and --groups belong to a cluster: name its file with --cluster.", code="option-missing"
+            "--machine, --router and --groups describe a cluster: name its file with --cluster.", code="option-missing"
         )
     queue = look(device)
     planned = None if cluster is None else _planned(device, cluster, machine, router, groups)[1]
@@ -135,7 +135,7 @@ def _planned(
 
     if router and machine is None:
         raise PenstockError(
-            "A router is no machine of the cluster: say with --machine where this interface leads.",
+            "A router is not a machine of the cluster: use --machine to name the machine that this interface leads to.",
             code="option-missing",
         )
     document = read_cluster(str(cluster))

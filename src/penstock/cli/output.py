@@ -52,7 +52,7 @@ def check_new_file(path: Path, force: bool) -> None:
 
 
 def print_json(fields: dict[str, Any]) -> None:
-    """One object on stdout."""
+    """Print one JSON object on stdout."""
     print(json.dumps(fields))
 
 
@@ -82,7 +82,7 @@ class MeasuredCommand:
         self.peak_rss_mb = 0.0
 
     def fields(self) -> dict[str, float]:
-        """As the JSON interface names them."""
+        """The measurements under the names of the JSON interface."""
         return {"seconds": round(self.seconds, 3), "peak_rss_mb": round(self.peak_rss_mb, 1)}
 
 

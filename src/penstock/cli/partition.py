@@ -123,7 +123,7 @@ def _named_cut(base: "Cut", name: str) -> "Cut":
     method_named(method)
     if refine and refine not in REFINEMENTS:
         raise PenstockError(
-            f"There is no refinement {refine!r}: there is {', '.join(REFINEMENTS)}.", code="unknown-name"
+            f"There is no refinement {refine!r}: use one of {', '.join(REFINEMENTS)}.", code="unknown-name"
         )
     return replace(base, method=method, refine=refine or base.refine)
 

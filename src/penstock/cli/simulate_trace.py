@@ -32,7 +32,9 @@ def refuse_options(**given: Any) -> None:
     """A trace has no iterations, no queues and no timeline."""
     for name, value in given.items():
         if value:
-            raise PenstockError(f"A trace of coflows takes no --{name}: leave it out.", code="conflicting-options")
+            raise PenstockError(
+                f"--{name} does not apply to a trace of coflows: leave it out.", code="conflicting-options"
+            )
 
 
 def print_trace(fields: dict[str, Any], written: Path | None = None) -> None:

@@ -68,7 +68,9 @@ def export_command(
 
     if out.suffix.lower() in (".csv", ".parquet", ".jsonl", ".npz"):
         raise PenstockError(
-            f"--out {out} is a folder of tables: name one without extension, and choose --format.", code="invalid-value"
+            f"--out {out} must be a folder, because each node and edge type becomes a table: give a name without"
+            " extension, and choose --format.",
+            code="invalid-value",
         )
     with measured() as took, shown_progress(as_json) as progress:
         graph = Graph.open(source)

@@ -119,7 +119,7 @@ def _print(run: "Run") -> None:
 
 
 def _done(result: dict[str, Any]) -> str:
-    """How far a run came that was not let to its end."""
+    """How far an unfinished run came."""
     loss = result.get("loss_so_far") if result.get("loss_so_far") is not None else result.get("train_loss")
     parts = [f"{result['steps']:,} of {counted(result['steps_planned'], 'batches')} done"]
     parts += [f"training loss {loss:.4f}"] if loss is not None else []

@@ -53,7 +53,7 @@ class Task:
         return max(0, self.incarnation)
 
     def facts(self) -> dict[str, Any]:
-        """As a result shows it."""
+        """What the run's result says of this task."""
         spec = self.spec
         return {
             "id": spec.id,
@@ -292,7 +292,7 @@ class Controller:
         )
 
     def _tell_all(self, **body: Any) -> None:
-        """To whoever is there; nobody waits for those who are not."""
+        """Send a message to all tasks that are running, without waiting for the others."""
         for task in self.tasks.values():
             if task.address:
                 channel = self._endpoint.channel(task.spec.id, "orders")
@@ -323,7 +323,7 @@ def _runs(task: Task) -> bool:
 
 
 def _forward(progress: Progress, body: dict[str, Any]) -> None:
-    """A worker's progress, shown by whoever watches the run."""
+    """Show a worker's progress to the user who started the run."""
     what, text, amount = body.get("what"), str(body.get("text", "")), int(body.get("amount", 0))
     if what == "start":
         progress.start(text, amount, str(body.get("unit", "")))

@@ -45,7 +45,7 @@ def claim_gpu(setup: Setup) -> None:
     if not torch.cuda.is_available():
         which = "no GPU" if launcher == "ray" else f"no GPU {task.gpu}"
         raise PenstockError(
-            f"{task.id} finds {which} on machine {task.machine}, or its torch was built without CUDA: mend the"
+            f"{task.id} finds {which} on machine {task.machine}, or its torch was built without CUDA: correct the"
             " machine's `gpus` in the cluster file, or set device to cpu.",
             code="device-not-found",
         )

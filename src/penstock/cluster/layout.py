@@ -35,7 +35,7 @@ class Layout(StrictDocument):
     owners: list[str] = Field(description="the store of every part")
 
     def of_kind(self, kind: Kind) -> list[TaskSpec]:
-        """In order of rank."""
+        """The tasks of one kind, in order of rank."""
         return [task for task in self.tasks if task.kind == kind]
 
     def samplers_of(self, rank: int) -> list[str]:
@@ -44,7 +44,7 @@ class Layout(StrictDocument):
 
     @property
     def world(self) -> int:
-        """Workers."""
+        """The number of workers."""
         return len(self.shares)
 
 
@@ -89,8 +89,8 @@ def _check_placed(tasks: list[TaskSpec], placed: Mapping[str, str]) -> None:
     for name in sorted(found.keys() | placed.keys()):
         if found.get(name) != placed.get(name):
             raise PenstockError(
-                f"The plan puts {name} on {placed.get(name, 'no machine')!r}, and the run has it on"
-                f" {found.get(name, 'no machine')!r}: plan for this cluster.",
+                f"The plan puts {name} on {placed.get(name, 'no machine')!r}, but the run has it on"
+                f" {found.get(name, 'no machine')!r}: make a plan for this cluster.",
                 code="mismatched-inputs",
             )
 
@@ -104,8 +104,8 @@ def _where(cluster: ClusterDocument, placed: Mapping[str, str] | None) -> Callab
             return otherwise
         if task not in placed or placed[task] not in numbers:
             raise PenstockError(
-                f"The plan puts {task} on {placed.get(task, 'no machine')!r}, and the cluster has"
-                f" {', '.join(numbers)}: plan for this cluster.",
+                f"The plan puts {task} on {placed.get(task, 'no machine')!r}, but the cluster has"
+                f" {', '.join(numbers)}: make a plan for this cluster.",
                 code="mismatched-inputs",
             )
         return numbers[placed[task]]

@@ -54,14 +54,14 @@ class Member:
         self.close()
 
     def refuse(self, error: PenstockError) -> None:
-        """Have the controller end the run for what the user must mend; once, if someone is there to hear it."""
+        """Have the controller end the run for what the user must correct; once, if someone is there to hear it."""
         if not self._refused and not self.stopped.is_set():
             self._refused = True
             with suppress(PenstockError):
                 self.ask("failed", message=str(error), code=error.code)
 
     def note(self, sentence: str) -> None:
-        """Something that whoever watches the run should know."""
+        """Show a sentence to the user who started the run."""
         logging.warning("%s", sentence)
         with suppress(PenstockError):
             self.ask("progress", what="note", text=sentence)
@@ -107,11 +107,11 @@ class Member:
                 self._reachable.add(str(name))
 
     def ask(self, kind: str, **body: Any) -> Message:
-        """Something of the controller."""
+        """Send a request to the controller and return its answer."""
         return self._control.call(Message(kind, body), self.setup.cluster.failure.patience)
 
     def close(self) -> None:
-        """Leave the run."""
+        """Leave the run and close all connections."""
         self.stopped.set()
         if self._beats.is_alive():
             self._beats.join()
@@ -119,7 +119,7 @@ class Member:
 
     def _hear(self, message: Message, sender: str) -> Message:
         if sender != CONTROLLER:
-            raise PenstockError(f"{sender} gives no orders: the controller does.", code="not-permitted")
+            raise PenstockError(f"{sender} may not give orders: only the controller may.", code="not-permitted")
         self._meet(message.body.get("addresses", {}))
         self.round = max(self.round, int(message.body.get("over", 0)))
         if message.body.get("ask_to_stop"):

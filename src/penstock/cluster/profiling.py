@@ -72,8 +72,8 @@ def _bench(cluster: ClusterDocument, partition: str) -> ClusterDocument:
     parts = open_partition(partition).parts
     if parts != len(cluster.machines):
         raise PenstockError(
-            f"{partition} has {parts} parts and the cluster {len(cluster.machines)} machines: a plan is for a part a"
-            " machine; cut the graph into as many.",
+            f"{partition} has {parts} parts and the cluster {len(cluster.machines)} machines: a plan needs one part"
+            " for each machine; cut the graph into as many parts.",
             code="mismatched-inputs",
         )
     holders = [Machine(name=f"holder-{number}", workers=0) for number in range(parts)]
@@ -101,7 +101,7 @@ def _carried_out(
     finally:
         launcher.close()
     if outcome.state != "measured":
-        raise PenstockError("The measurement was broken off: nothing was written.", code="closed")
+        raise PenstockError("The measurement was interrupted: nothing was written.", code="closed")
     if controller.recoveries:
         lost = controller.recoveries[0]
         raise PenstockError(

@@ -97,5 +97,5 @@ class RendezvousValues:
 def _rank(sender: str) -> int:
     kind, _, rank = sender.partition("-")
     if kind != "worker" or not rank.isdigit():
-        raise PenstockError(f"{sender} is no worker, and only workers meet.", code="not-permitted")
+        raise PenstockError(f"{sender} is not a worker: only workers may join the rendezvous.", code="not-permitted")
     return int(rank)

@@ -52,7 +52,7 @@ def replay(plan: Plan, policy: str, iterations: int | None = None) -> Replay:
 def _comparison(plan: Plan) -> Comparison:
     if plan.profile is None:
         raise PenstockError(
-            "The plan does not hold its profile, as plans of earlier releases do not: plan again to replay it.",
+            "The plan holds no profile, because an earlier release wrote it: plan again to replay it.",
             code="unsupported-version",
         )
     try:

@@ -33,7 +33,7 @@ class Beat(Request):
 
 
 class StepReport(Request):
-    """Progress of the first worker, for whoever watches the run."""
+    """Progress of the first worker, shown to the user who started the run."""
 
     what: Literal["start", "advance", "finish", "status", "note"]
     text: str = ""
@@ -42,7 +42,7 @@ class StepReport(Request):
 
 
 class Failed(Request):
-    """A task refuses something that the user must mend."""
+    """A task refuses something that the user must correct."""
 
     message: str = "A task failed."
     code: str = "unexpected-failure"

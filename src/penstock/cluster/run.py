@@ -79,7 +79,9 @@ def start_planned_run(
     try:
         cluster = ClusterDocument.model_validate(plan.cluster)
     except ValidationError as error:
-        raise PenstockError(f"The plan's cluster is none: {first_problem(error)}.", code="invalid-document") from None
+        raise PenstockError(
+            f"The plan's cluster is not valid: {first_problem(error)}.", code="invalid-document"
+        ) from None
     cluster.wire = cluster.wire.model_copy(update={"egress": plan.egress})
     return _start(job, cluster, force, progress, plan)
 
@@ -214,7 +216,7 @@ def _train_longer(folder: RunFolder, epochs: int, progress: Progress) -> None:
 
 
 def cluster_text(cluster: ClusterDocument) -> str:
-    """What stands in cluster.json."""
+    """The content of cluster.json."""
     return cluster.model_dump_json(indent=1) + "\n"
 
 
@@ -225,7 +227,7 @@ def cluster_of(path: Path) -> ClusterDocument:
     except (OSError, ValueError) as error:
         what = first_problem(error) if isinstance(error, ValidationError) else error
         raise PenstockError(
-            f"{path / CLUSTER} cannot be read ({what}): start the run anew.", code="damaged-file"
+            f"{path / CLUSTER} cannot be read ({what}): start the run again.", code="damaged-file"
         ) from None
 
 
@@ -277,7 +279,7 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
 
 
 def template_of(job: Job, cluster: ClusterDocument, folder: RunFolder, measured: int = 0) -> Setup:
-    """What every task is told; its own name and keys come later."""
+    """The part of a setup that all tasks share; each task's name and keys are added later."""
     assert cluster.partition is not None
     plan = _plan_of(folder)
     placed = None if plan is None else plan.machine_of()

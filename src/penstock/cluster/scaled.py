@@ -86,8 +86,8 @@ def _parts_of(graph: Graph, cluster: ClusterDocument) -> Array:
     partition = open_partition(cluster.partition)
     if partition.parts != parts:
         raise PenstockError(
-            f"{cluster.partition} has {partition.parts} parts and the cluster {parts} machines: a plan is for one part"
-            " on each machine; cut the graph into as many.",
+            f"{cluster.partition} has {partition.parts} parts and the cluster {parts} machines: a plan needs one part"
+            " for each machine; cut the graph into as many parts.",
             code="mismatched-inputs",
         )
     original = np.asarray(partition.original())

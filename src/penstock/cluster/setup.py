@@ -27,10 +27,10 @@ class Setup(StrictDocument):
 
 
 def read_setup(text: str) -> Setup:
-    """A setup, checked."""
+    """Read and validate a task's setup."""
     try:
         return Setup.model_validate_json(text)
     except ValidationError as error:
         raise PenstockError(
-            f"The task was started with a setup that is none: {first_problem(error)}.", code="invalid-document"
+            f"The task's setup is not valid: {first_problem(error)}.", code="invalid-document"
         ) from None

@@ -62,7 +62,7 @@ def all_to_all(
     rank = dist.get_rank(group)
     if rank < 0:
         raise PenstockError(
-            "This process is no member of the group it calls all_to_all with: call it on members only.",
+            "This process is not a member of the group that was given to all_to_all: call it on members only.",
             code="not-permitted",
         )
     parts, matrix = agreed_shares(tensors, sizes, group)

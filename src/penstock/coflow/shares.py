@@ -38,12 +38,13 @@ def agreed_shares(
     refused = np.flatnonzero(told[:, 0] == _REFUSED)
     if len(refused):
         raise PenstockError(
-            f"Rank {refused[0]} could not take part in the all_to_all and says why: nothing was sent.",
+            f"Rank {refused[0]} could not take part in the all_to_all, and its own error says why: nothing was sent.",
             code="mismatched-inputs",
         )
     if (told[:, 0] != row_bytes).any():
         raise PenstockError(
-            f"Rows have {', '.join(map(str, told[:, 0]))} bytes by rank: give rows of one type and shape everywhere.",
+            f"The ranks' rows have {', '.join(map(str, told[:, 0]))} bytes: give rows of one type and shape on every"
+            " rank.",
             code="mismatched-inputs",
         )
     return parts, told[:, 1:]

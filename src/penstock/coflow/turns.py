@@ -43,7 +43,7 @@ def turns_of(
     """The turns of a rank in which it has something to do; `rows` [n, n] is what rank i has for rank j."""
     if granularity < 1:
         raise PenstockError(
-            f"A granularity of {granularity} rows sends nothing: give a whole number above 0.",
+            f"granularity is {granularity}: give 1 row or more.",
             code="value-out-of-range",
         )
     rows = rows.astype(np.int64)

@@ -58,7 +58,7 @@ class CostSpread(StrictDocument):
 
     @classmethod
     def of(cls, values: Sequence[float] | Array) -> "CostSpread":
-        """What was measured."""
+        """The mean and spread of measured values."""
         found = np.asarray(values, np.float64)
         mean = float(found.mean()) if len(found) else 0.0
         if mean == 0.0:
@@ -153,7 +153,7 @@ def deciding(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_profile(path: Path) -> Profile:
-    """A profile, checked."""
+    """Read and validate a profile."""
     if path.is_dir():
         raise PenstockError(
             f"{path} is a folder, not a profile: name the file that `penstock profile` wrote.", code="wrong-file"

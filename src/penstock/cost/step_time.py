@@ -88,7 +88,7 @@ def measure_epoch(graph: Graph, batches: list[Array], fanouts: list[int], hidden
 
 
 def training_row(what: str, wall: float, cpu: float, ratio: float) -> TrainingRow:
-    """A line, rounded."""
+    """One row of the benchmark's table, rounded."""
     return {
         "what": what,
         "seconds_per_batch": round(wall, 4),

@@ -16,7 +16,7 @@ Draw = Callable[[Array, Planned], MiniBatch[Block]]
 
 @dataclass(frozen=True, eq=False)
 class TaskWork:
-    """Means over some iterations."""
+    """The work of each kind of task, as means over some iterations."""
 
     vertices: Array
     """float64 [parts, workers]: vertices whose rows a worker reads from a part."""
@@ -25,12 +25,12 @@ class TaskWork:
 
     @property
     def parts(self) -> int:
-        """Number of parts."""
+        """The number of parts."""
         return len(self.vertices)
 
     @property
     def workers(self) -> int:
-        """Number of workers."""
+        """The number of workers."""
         return int(self.vertices.shape[1])
 
 

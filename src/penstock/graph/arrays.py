@@ -34,7 +34,8 @@ def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | No
         ) from None
     except TypeError:
         raise PenstockError(
-            f"{path} should hold {dtype!r}, which is no type of numbers: mend graph.json.", code="damaged-file"
+            f"graph.json says that {path} holds {dtype!r}, which is not a numeric type: correct graph.json.",
+            code="damaged-file",
         ) from None
     except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:
         raise PenstockError(

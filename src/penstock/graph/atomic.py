@@ -85,7 +85,7 @@ def check_target(target: Path, force: bool) -> None:
         )
     if not any(_is_ours(target / name) for name in _DOCUMENTS):
         raise PenstockError(
-            f"{target} exists and is no Penstock folder, so --force will not replace it: name another.",
+            f"{target} exists and is not a Penstock folder, so --force does not replace it: name another folder.",
             code="file-exists",
         )
 

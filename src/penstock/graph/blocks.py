@@ -17,7 +17,7 @@ def default_threads() -> int:
     if asked:
         if not asked.isdigit() or int(asked) < 1:
             raise PenstockError(
-                f"PENSTOCK_THREADS={asked} is no number of threads: give 1 or more.", code="value-out-of-range"
+                f"PENSTOCK_THREADS={asked} is not a number of threads: give 1 or more.", code="value-out-of-range"
             )
         return int(asked)
     if hasattr(os, "sched_getaffinity"):

@@ -55,9 +55,7 @@ def parse_sweeps(texts: Sequence[str]) -> list[Sweep]:
         found.append(Sweep(field, tuple(_value(part, text) for part in parts)))
     count = prod(len(each.values) for each in found)
     if count > MOST_POINTS:
-        raise PenstockError(
-            f"The sweeps have {count:,} combinations: {MOST_POINTS:,} at most are computed.", code="too-large"
-        )
+        raise PenstockError(f"The sweeps have {count:,} combinations: give at most {MOST_POINTS:,}.", code="too-large")
     return found
 
 
@@ -89,7 +87,7 @@ def with_point(document: Mapping[str, Any], point: Point, known: Sequence[FieldP
 
 
 def said(point: Point) -> str:
-    """`nic_gbps=10, workers=4`."""
+    """A point as text: `nic_gbps=10, workers=4`."""
     return ", ".join(f"{name}={value}" for name, value in point.items())
 
 
@@ -98,7 +96,7 @@ def _value(text: str, sweep: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError:
         raise PenstockError(
-            f"--sweep {sweep} has the value {text!r}, which is not YAML: mend it.", code="invalid-value"
+            f"--sweep {sweep} has the value {text!r}, which is not valid YAML: correct it.", code="invalid-value"
         ) from None
 
 
@@ -127,7 +125,8 @@ def _resolved(field: str, document: Mapping[str, Any], known: Sequence[FieldPath
     chosen = [path for path in present if len(path) == len(names)] or present
     if len(chosen) > 1:
         raise PenstockError(
-            f"--sweep {field} can mean {' or '.join(map(_written, chosen))}: name one of them.", code="option-missing"
+            f"--sweep {field} is ambiguous; it can mean {' or '.join(map(_written, chosen))}: name one of them.",
+            code="option-missing",
         )
     if not chosen:
         raise PenstockError(f"No field is called {field!r} here{_meant(field, document, known)}", code="unknown-name")
@@ -161,7 +160,7 @@ def _nodes(document: dict[str, Any], path: FieldPath, field: str) -> list[dict[s
     found = list(_walk(document, path))
     if not found:
         raise PenstockError(
-            f"--sweep {field}: there is no such element; count from 0, or give its name.", code="unknown-name"
+            f"--sweep {field}: there is no such element: count from 0, or give its name.", code="unknown-name"
         )
     return found
 

@@ -58,7 +58,9 @@ def read_checked(path: Path, model: type[Model], form: str, version: int) -> Mod
         raise PenstockError(f"{path} is nested too deeply to be read: copy it again.", code="damaged-file") from None
     except FileNotFoundError:
         kind = form.removeprefix("penstock-")
-        raise PenstockError(f"{path.parent} is no {kind} folder: it has no {path.name}.", code="wrong-file") from None
+        raise PenstockError(
+            f"{path.parent} is not a {kind} folder: it has no {path.name}.", code="wrong-file"
+        ) from None
     except (OSError, ValueError) as error:
         raise PenstockError(f"{path} cannot be read ({error}): copy it again.", code="damaged-file") from None
     _check_form(raw, path, form, version)
@@ -80,14 +82,16 @@ def read_yaml(path: Path, what: str) -> dict[Any, Any]:
         ) from None
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise PenstockError(f"{path} is not YAML ({line}{error.problem}): mend it.", code="invalid-document") from None
+        raise PenstockError(
+            f"{path} is not valid YAML ({line}{error.problem}): correct it.", code="invalid-document"
+        ) from None
     except yaml.YAMLError as error:
         raise PenstockError(
-            f"{path} is not YAML ({' '.join(str(error).split())}): mend it.", code="invalid-document"
+            f"{path} is not valid YAML ({' '.join(str(error).split())}): correct it.", code="invalid-document"
         ) from None
     if not isinstance(raw, dict):
         raise PenstockError(
-            f"{path} is no mapping of keys to values, as {what} must be: mend it.", code="invalid-document"
+            f"{path} is not a mapping of keys to values, as {what} must be: correct it.", code="invalid-document"
         )
     return raw
 

@@ -21,7 +21,7 @@ class StringIds:
 
     @classmethod
     def of(cls, strings: Sequence[str]) -> "StringIds":
-        """From Python strings."""
+        """Ids from Python strings."""
         import pyarrow as pa
 
         return cls.from_arrow(pa.array(strings, pa.large_string()))
@@ -55,7 +55,7 @@ class StringIds:
         return StringIds(offsets, data)
 
     def to_arrow(self) -> "pa.Array":
-        """As an Arrow large_string array, without copying."""
+        """The ids as an Arrow large_string array, without copying."""
         import pyarrow as pa
 
         return pa.LargeStringArray.from_buffers(
@@ -65,7 +65,7 @@ class StringIds:
         )
 
     def tolist(self) -> list[str]:
-        """As Python strings."""
+        """The ids as Python strings."""
         values: list[str] = self.to_arrow().to_pylist()
         return values
 

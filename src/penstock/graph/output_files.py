@@ -102,7 +102,7 @@ def _regular(opened: Any, path: Path) -> Any:
     if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
         opened.close()
         raise PenstockError(
-            f"{path} is no regular file, and Penstock writes to no other: remove it, then try again.",
+            f"{path} is not a regular file, and Penstock writes only to those: remove it, then try again.",
             code="write-failed",
         )
     return opened

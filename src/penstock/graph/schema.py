@@ -51,7 +51,7 @@ class EdgeInfo(StrictDocument):
 
 
 class GraphDocument(StrictDocument):
-    """The whole of `graph.json`."""
+    """The content of `graph.json`."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -131,14 +131,14 @@ def read_document(folder: Path) -> GraphDocument:
         if nodes.first + nodes.count > nodes.total:
             last = nodes.first + nodes.count
             raise PenstockError(
-                f"{path}: {name!r} holds rows {nodes.first} to {last} of {nodes.total}: mend it.",
+                f"{path}: {name!r} holds rows {nodes.first} to {last} of {nodes.total}: correct it.",
                 code="invalid-document",
             )
     for key, edges in document.edge_types.items():
         for end in (edges.source, edges.destination):
             if end not in document.node_types:
                 raise PenstockError(
-                    f"{path}: {key} names node type {end!r}, which is not there.", code="invalid-document"
+                    f"{path}: {key} names node type {end!r}, which does not exist.", code="invalid-document"
                 )
         if key != (stored := edge_key((edges.source, edges.relation, edges.destination))):
             raise PenstockError(

@@ -27,7 +27,8 @@ def to_array(value: Any, what: str) -> Array:
         array = plain.numpy()
     except TypeError:
         raise PenstockError(
-            f"{what} is {value.dtype}, which NumPy does not have: convert it, say with .float().", code="wrong-type"
+            f"{what} is {value.dtype}, which NumPy does not support: convert it, for example with .float().",
+            code="wrong-type",
         ) from None
     return array
 
@@ -40,7 +41,7 @@ def to_tensor(array: Array, what: str) -> Any:
         return torch.from_numpy(_writable(array.astype(array.dtype.newbyteorder("="), copy=False)))
     except TypeError:
         raise PenstockError(
-            f"{what} is {array.dtype}, which torch does not have: convert or remove it.", code="wrong-type"
+            f"{what} is {array.dtype}, which torch does not support: convert or remove it.", code="wrong-type"
         ) from None
 
 

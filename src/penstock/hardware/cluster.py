@@ -46,7 +46,7 @@ class FailureOptions(StrictDocument):
 
 
 class RayOptions(StrictDocument):
-    """For the launcher `ray`."""
+    """Options of the launcher `ray`."""
 
     address: str | None = Field(
         default=None,
@@ -106,5 +106,5 @@ class ClusterDocument(StrictDocument):
 
     @property
     def workers(self) -> int:
-        """All of them."""
+        """The number of workers on all machines."""
         return sum(machine.workers for machine in self.machines)

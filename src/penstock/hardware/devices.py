@@ -8,7 +8,8 @@ def check_device(device: str) -> None:
     """Refuse what cannot be asked of several machines at once."""
     if device not in ("auto", "cpu", "cuda"):
         raise PenstockError(
-            f"Device {device!r} is not for several machines: use auto, cpu or cuda, and say each machine's `gpus`.",
+            f"Device {device!r} cannot be used on several machines: use auto, cpu or cuda, and set each machine's"
+            " `gpus`.",
             code="unsupported-combination",
         )
 
@@ -24,8 +25,8 @@ def chosen_for_plan(device: str, cluster: ClusterDocument) -> tuple[str, float]:
         return "cpu", 0.0
     if not gpus:
         raise PenstockError(
-            "Device cuda cannot be planned for: no machine of the cluster has a GPU. Say how many each has (`gpus`), or"
-            " set device to cpu.",
+            "Device cuda cannot be planned for: no machine of the cluster has a GPU. Set each machine's `gpus`, or set"
+            " device to cpu.",
             code="device-not-found",
         )
     if gpus < workers and not cluster.share_gpus:

@@ -36,7 +36,7 @@ class Machines:
                 )
 
     def network(self) -> Network:
-        """Their links."""
+        """The network that connects the machines."""
         return racks(self.racks, self.rates, self.rates, self.oversubscription, self.names)
 
     def with_rate(self, number: int, factor: float) -> "Machines":
@@ -82,7 +82,7 @@ def _racks(cluster: ClusterDocument) -> list[str]:
     without = [machine.name for machine in cluster.machines if machine.rack is None]
     if 0 < len(without) < len(cluster.machines):
         raise PenstockError(
-            f"Machine {without[0]} is in no rack and others are: give every machine a rack, or none.",
+            f"Machine {without[0]} has no rack, but others have one: set `rack` for every machine, or for none.",
             code="invalid-document",
         )
     return [machine.rack or "" for machine in cluster.machines]
@@ -93,7 +93,7 @@ def _rate(machine: Machine, measured: float) -> float:
         return machine.nic_gbps * _BYTES
     if measured <= 0:
         raise PenstockError(
-            f"Nobody says how fast the link of machine {machine.name} is: give it nic_gbps in the cluster file.",
+            f"Machine {machine.name} has no nic_gbps in the cluster file: add the speed of its link.",
             code="option-missing",
         )
     return measured

@@ -28,10 +28,10 @@ class Network:
         if size == 0:
             raise PenstockError("The network has no machines: give at least one.", code="missing-data")
         if len(set(self.machines)) != size:
-            raise PenstockError("Two machines of the network have one name: give each its own.", code="duplicate")
+            raise PenstockError("Two machines of the network have the same name: give each its own.", code="duplicate")
         if len(self.capacities) != len(self.link_names) or len(self.path_starts) != size * size + 1:
             raise PenstockError(
-                "The network's arrays do not fit its machines and links: build it with star or racks.",
+                "The network's arrays do not match its machines and links: build it with star or racks.",
                 code="shape-mismatch",
             )
         bad = np.flatnonzero(~(np.isfinite(self.capacities) & (self.capacities > 0)))
@@ -56,7 +56,7 @@ class Network:
         return self.path_links[self.path_starts[pair] : self.path_starts[pair + 1]]
 
     def machine(self, name: str) -> int:
-        """A machine's number."""
+        """The number of the machine with this name."""
         if name not in self.machines:
             raise PenstockError(
                 f"No machine is called {name!r}: the network has {', '.join(self.machines)}.", code="unknown-name"
@@ -93,7 +93,7 @@ def racks(
         )
     if not oversubscription > 0:
         raise PenstockError(
-            f"An oversubscription of {oversubscription:g} is no ratio: give a number above 0.",
+            f"An oversubscription of {oversubscription:g} is not a ratio: give a number above 0.",
             code="value-out-of-range",
         )
     names = tuple(machines) if machines is not None else tuple(f"m{number}" for number in range(size))

@@ -50,7 +50,7 @@ class Adapted(nn.Module):
         result = self.module(_own(x), merged_edges(plain))
         if not isinstance(result, Tensor):
             raise PenstockError(
-                f"The module gave {type(result).__name__} where forward(x, edge_index) gives a tensor.",
+                f"The module returned a {type(result).__name__}: forward(x, edge_index) must return a tensor.",
                 code="user-code-failed",
             )
         return result[: plain[-1].num_dst]
@@ -62,7 +62,7 @@ class Adapted(nn.Module):
         result = self.module(x, edges)
         if not isinstance(result, dict):
             raise PenstockError(
-                f"The module gave {type(result).__name__} where tensors by node type are needed.",
+                f"The module returned a {type(result).__name__}: it must return a dict of tensors by node type.",
                 code="user-code-failed",
             )
         seeds = blocks[-1].num_dst
@@ -79,7 +79,7 @@ def _refuse_weights(blocks: Sequence[Block] | Sequence[TypedBlock]) -> None:
         for part in block.relations.values() if isinstance(block, TypedBlock) else (block,):
             if part.weights is not None:
                 raise PenstockError(
-                    "The sampled edges have weights, which a module with forward(x, edge_index) would leave out:"
-                    " use sampler neighbour without `weight`, or cluster, or a model of the zoo.",
+                    "The sampled edges have weights, which a module with forward(x, edge_index) would ignore: use"
+                    " sampler neighbour without `weight`, or cluster, or a model of the zoo.",
                     code="unsupported-combination",
                 )

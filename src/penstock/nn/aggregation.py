@@ -108,7 +108,7 @@ def known_totals(block: Block, rows: int) -> Array:
     if block.totals is None or len(block.totals) < rows:
         has = "no totals" if block.totals is None else f"totals of {len(block.totals):,} rows"
         raise PenstockError(
-            f"A block has {has} where a layer needs {rows:,}: sample with totals of the source rows.",
+            f"A block has {has} where the layer needs {rows:,}: sample with totals for the source rows.",
             code="shape-mismatch",
         )
     return np.asarray(block.totals[:rows], np.float64)
@@ -136,7 +136,8 @@ def check_rows(block: Block, x: Tensor | TableRows | Rectified) -> None:
         check_matrix(x)
     if len(x) < block.num_src:
         raise PenstockError(
-            f"A block reads {block.num_src:,} rows, but its input has shape {tuple(x.shape)}.", code="shape-mismatch"
+            f"The block has {block.num_src:,} source rows, but its input has shape {tuple(x.shape)}.",
+            code="shape-mismatch",
         )
 
 
@@ -156,7 +157,7 @@ def check_shape(x: Tensor | TableRows | Rectified) -> None:
     """Refuse what is no matrix."""
     if x.dim() != 2:
         raise PenstockError(
-            f"Layers take a row per vertex, but their input has shape {tuple(x.shape)}.", code="shape-mismatch"
+            f"Layers take one row for each vertex, but the input has shape {tuple(x.shape)}.", code="shape-mismatch"
         )
 
 

@@ -143,7 +143,7 @@ class _Attention:
         self._weights = np.asarray(() if block.weights is None else block.weights, values.dtype)
 
     def chunks(self) -> list[tuple[int, int]]:
-        """Chunks of destination rows."""
+        """Ranges of destination rows that are computed at a time."""
         return row_chunks(self.block.indptr, self.values.shape[1] * self.values.shape[2])
 
     def forward(self, score: Callable[[int, int], object]) -> Tensor:
@@ -186,10 +186,11 @@ class _Attention:
 def _check(block: Block, values: Tensor, of_dst: Tensor, heads: int) -> None:
     check_rows(block, values)
     if values.shape[1] % heads:
-        raise PenstockError(f"{values.shape[1]} columns cannot be shared by {heads} heads.", code="shape-mismatch")
+        raise PenstockError(f"{values.shape[1]} columns are not divisible by {heads} heads.", code="shape-mismatch")
     if len(of_dst) != block.num_dst:
         raise PenstockError(
-            f"A block writes {block.num_dst:,} rows, but attention was given {len(of_dst):,}.", code="shape-mismatch"
+            f"The block has {block.num_dst:,} destination rows, but attention was given {len(of_dst):,}.",
+            code="shape-mismatch",
         )
 
 

@@ -76,7 +76,7 @@ class SharedBatch:
         if self._calls == len(self._shares) or len(self._shares[self._calls].weights) != rows:
             raise PenstockError(
                 f"Normalisation {self._calls + 1} of a shared batch has {rows:,} rows, which other workers do not"
-                " expect: let the model normalise the rows of its layers, in their order.",
+                " expect: normalise the rows of the layers only, in the same order on every worker.",
                 code="unsupported-combination",
             )
         self._calls += 1
@@ -94,7 +94,7 @@ def normalising(shared: SharedBatch | None) -> Iterator[SharedBatch | None]:
 
 
 def by_running_figures(norm: BatchNorm, rows: Tensor) -> Tensor:
-    """As in evaluation."""
+    """Normalise by the running mean and variance, as in evaluation."""
     return functional.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
 
 

@@ -27,20 +27,20 @@ def build_own(name: str, inputs: Widths, outputs: int) -> torch.nn.Module:
     if not callable(make):
         known = [each for each in vars(found) if not each.startswith("_")]
         raise PenstockError(
-            f"{place} has nothing to call by the name {attribute!r}{nearest(attribute, known)}", code="unknown-name"
+            f"{place} has nothing callable named {attribute!r}{nearest(attribute, known)}", code="unknown-name"
         )
     try:
         made: Any = make(inputs=inputs, outputs=outputs)
     except Exception as error:
         what = " ".join(str(error).split())[:200]
         raise PenstockError(
-            f"{name} could not be called with inputs={inputs!r} and outputs={outputs} ({type(error).__name__}: {what}):"
-            " let it take these two.",
+            f"{name} could not be called with inputs={inputs!r} and outputs={outputs} ({type(error).__name__}:"
+            f" {what}): make it accept these two arguments.",
             code="user-code-failed",
         ) from error
     if not isinstance(made, torch.nn.Module):
         raise PenstockError(
-            f"{name} made a {type(made).__name__}: let it return a torch.nn.Module.", code="user-code-failed"
+            f"{name} returned a {type(made).__name__}: it must return a torch.nn.Module.", code="user-code-failed"
         )
     return made
 
@@ -54,18 +54,19 @@ def own_place(name: str) -> str:
 def _imported(place: str, name: str) -> ModuleType:
     if not place:
         raise PenstockError(
-            f"Module {name!r} names no place: write FILE.py:NAME or PACKAGE.MODULE:NAME.", code="invalid-value"
+            f"Module {name!r} does not say where it is: write FILE.py:NAME or PACKAGE.MODULE:NAME.",
+            code="invalid-value",
         )
     try:
         return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except FileNotFoundError:
         raise PenstockError(
-            f"{place} does not exist: name the file of your module on every machine alike.", code="file-not-found"
+            f"{place} does not exist: give the module's file the same path on every machine.", code="file-not-found"
         ) from None
     except Exception as error:
         what = " ".join(str(error).split())[:200]
         raise PenstockError(
-            f"{place} could not be imported ({type(error).__name__}: {what}): mend it.", code="user-code-failed"
+            f"{place} could not be imported ({type(error).__name__}: {what}): correct it.", code="user-code-failed"
         ) from error
 
 

@@ -11,7 +11,7 @@ ScorerName = Literal["dot", "distmult", "mlp"]
 
 
 def build_scorer(name: ScorerName, width: int, relations: int = 1) -> nn.Module:
-    """A scorer by name: `score(h_src, h_dst, relation=None)` gives a number a pair."""
+    """A scorer by name: `score(h_src, h_dst, relation=None)` returns one number for each pair."""
     match name:
         case "dot":
             return DotScorer()
@@ -23,7 +23,7 @@ def build_scorer(name: ScorerName, width: int, relations: int = 1) -> nn.Module:
 
 
 class DotScorer(nn.Module):
-    """h_src . h_dst."""
+    """Scores a pair by the dot product h_src . h_dst."""
 
     def forward(self, h_src: Tensor, h_dst: Tensor, relation: Tensor | None = None) -> Tensor:
         """[pairs]; relations make no difference."""
@@ -43,7 +43,7 @@ class DistMultScorer(nn.Module):
         """[pairs]; `relation` [pairs] numbers each pair's relation and may be left out where there is one."""
         if relation is None and len(self.vectors) > 1:
             raise PenstockError(
-                f"Pairs of {len(self.vectors)} relations need the number of each pair's relation.",
+                f"Pairs of {len(self.vectors)} relations need a relation number for each pair: pass it.",
                 code="option-missing",
             )
         vectors = self.vectors[0] if relation is None else self.vectors[relation]
@@ -73,7 +73,7 @@ class EdgeClassifier(nn.Module):
         self.layers = nn.Sequential(nn.Linear(4 * width, hidden), nn.ReLU(), nn.Linear(hidden, out))
 
     def forward(self, h_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[edges, out]."""
+        """Logits of shape [edges, out]."""
         ends = torch.cat([h_src, h_dst, (h_src - h_dst).abs(), h_src * h_dst], dim=-1)
         result: Tensor = self.layers(ends)
         return result

@@ -10,7 +10,7 @@ from penstock.kernels import njit
 
 
 class Adjacency(NamedTuple):
-    """`weights` is None when all are equal."""
+    """Symmetric neighbour lists; `weights` is None when all are equal."""
 
     indptr: Array
     indices: Array

@@ -159,7 +159,7 @@ def _check(graph: Graph, how: Cut) -> None:
         )
     if how.refine is not None and how.refine not in REFINEMENTS:
         raise PenstockError(
-            f"There is no refinement {how.refine!r}: there is {', '.join(REFINEMENTS)}.", code="unknown-name"
+            f"There is no refinement {how.refine!r}: use one of {', '.join(REFINEMENTS)}.", code="unknown-name"
         )
 
 

@@ -26,7 +26,7 @@ class TypeRanges(StrictDocument):
 
 
 class PartitionDocument(StrictDocument):
-    """The whole of `partition.json`."""
+    """The content of `partition.json`."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -44,7 +44,7 @@ class PartitionDocument(StrictDocument):
     trainer_balance: dict[str, float] = Field(description="largest trainer's share over its part's mean, worst part")
 
     def book(self) -> Book:
-        """Owner and local lookups."""
+        """The book that looks up owners and local numbers."""
         bounds = {}
         for name, info in self.node_types.items():
             starts = [bound for part in info.ranges for bound in part[:-1]]

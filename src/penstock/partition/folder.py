@@ -28,12 +28,12 @@ class Partition:
 
     @property
     def parts(self) -> int:
-        """Number of parts."""
+        """The number of parts."""
         return self.document.parts
 
     @property
     def trainers(self) -> int:
-        """Sub-parts of each part."""
+        """The number of sub-parts of each part."""
         return self.document.trainers
 
     def part(self, index: int) -> Graph:
@@ -119,5 +119,5 @@ def open_partition(path: str | Path, unchecked: bool = False) -> Partition:
 
 
 def part_folder(path: Path, index: int) -> Path:
-    """Where a part lives."""
+    """The folder of a part."""
     return path / f"part{index}"

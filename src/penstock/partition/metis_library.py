@@ -54,8 +54,8 @@ class MetisLibrary:
             totals.append(int(adjacency.weights.sum(dtype=np.int64)))
         if max(totals) > np.iinfo(self.index).max:
             raise PenstockError(
-                f"METIS from {self.origin} counts in {self.index} and this graph is larger: set PENSTOCK_METIS to"
-                " a 64-bit build, or use --method stream.",
+                f"METIS from {self.origin} uses {self.index} indices, and this graph is too large for them: set"
+                " PENSTOCK_METIS to a 64-bit build, or use --method stream.",
                 code="too-large",
             )
         indptr = np.ascontiguousarray(adjacency.indptr, self.index)
@@ -87,7 +87,7 @@ _finding = threading.Lock()
 
 
 def metis_library() -> MetisLibrary | None:
-    """The first METIS that loads and answers, or None."""
+    """The first METIS library that loads and works, or None."""
     # Two probes at once would each take the other's silenced stdout for the real one and put it back.
     with _finding:
         return _find_library()

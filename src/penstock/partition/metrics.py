@@ -36,7 +36,7 @@ class Metrics:
         return max(self.recv)
 
     def document(self) -> dict[str, object]:
-        """For partition.json."""
+        """The metrics as partition.json holds them."""
         return asdict(self) | {"max_send": self.max_send, "max_recv": self.max_recv}
 
 

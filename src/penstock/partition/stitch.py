@@ -20,7 +20,7 @@ def stitch(partition: Partition) -> Graph:
         check_graph(part)
         if _held_by(part) != _held_by(parts[0]):
             raise PenstockError(
-                f"{partition.path}: part {index} has other fields than part 0: cut the graph again.",
+                f"{partition.path}: part {index} does not have the same fields as part 0: cut the graph again.",
                 code="damaged-file",
             )
     nodes = {name: _stitch_nodes(partition, parts, name) for name in parts[0].nodes}
@@ -99,7 +99,7 @@ def _stitch_held_out(
     found = [partition.held_out_places(index, edge_type, key) for index in range(len(parts))]
     if first_repeat(np.concatenate(found)) >= 0 or len(np.concatenate(found)) != total:
         raise PenstockError(
-            f"{partition.path}: the places of the held-out pairs {key!r} of {edge_key(edge_type)} are not 0 to"
+            f"{partition.path}: the positions of the held-out pairs {key!r} of {edge_key(edge_type)} are not 0 to"
             f" {total - 1}, each once: cut the graph again.",
             code="damaged-file",
         )

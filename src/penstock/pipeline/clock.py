@@ -57,7 +57,7 @@ class StageClock:
         self._rested += seconds
 
     def reading(self) -> StageTime:
-        """The seconds so far."""
+        """The busy and waiting seconds so far."""
         with self._lock:
             return StageTime(self._busy, self._wait, self._threads, self._depth)
 

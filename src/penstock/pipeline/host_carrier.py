@@ -32,7 +32,7 @@ class HostCarrier:
             batch.labels = as_tensors(batch.labels)
 
     def arrive(self, batch: Batch) -> None:
-        """It has, already."""
+        """Do nothing: a batch in host memory needs no transfer."""
 
     def give_back(self, buffer: Array) -> None:
         """Lend the buffer to another batch."""

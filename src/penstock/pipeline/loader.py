@@ -51,7 +51,7 @@ class Carrier(Protocol):
         """Put everything that is computed with on the device."""
 
     def arrive(self, batch: Batch) -> None:
-        """Called by whoever computes, before the batch is used."""
+        """Called by the thread that computes, before it uses the batch."""
 
     def give_back(self, buffer: Array) -> None:
         """The batch of a buffer is done with."""
@@ -99,7 +99,7 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """End every thread."""
+        """End all threads."""
         self._flow.close()
 
     def __iter__(self) -> Iterator[Loaded]:

@@ -59,7 +59,7 @@ class OrderedQueue(Generic[Item]):
             self._change.notify_all()
 
     def close(self) -> None:
-        """Wake everyone who waits, and let go of what is held."""
+        """Wake all threads that wait, and release the items that are held."""
         with self._change:
             self._closed = True
             self._items.clear()

@@ -58,11 +58,11 @@ class Schedule:
         self, items: Array, batch_size: int, seed: int, epochs: int | None = None, original: Array | None = None
     ) -> None:
         if len(items) == 0:
-            raise PenstockError("There is nothing to train on: the training split is empty.", code="missing-data")
-        if batch_size < 1:
             raise PenstockError(
-                f"A batch of {batch_size} seeds cannot be made: give 1 or more.", code="value-out-of-range"
+                "The training split is empty: give the graph training vertices, or set `split`.", code="missing-data"
             )
+        if batch_size < 1:
+            raise PenstockError(f"batch_size is {batch_size}: give 1 or more.", code="value-out-of-range")
         self.items, self.batch_size, self.seed, self.epochs = np.asarray(items), batch_size, seed, epochs
         self.names = self.items if original is None else np.asarray(original)[self.items]
 

@@ -45,7 +45,7 @@ class Trial:
     """Iterations of the run in one of the timeline."""
 
     def row(self, batches: int) -> Compared:
-        """As it is shown."""
+        """The trial as a row of the comparison."""
         slowest = int(np.argmax(self.timeline.link_use)) if len(self.timeline.link_use) else 0
         size = float(self.timeline.link_bytes[slowest]) / self.timeline.iterations / self.turns
         return Compared(

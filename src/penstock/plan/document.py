@@ -63,7 +63,7 @@ class Compared(StrictDocument):
 
 
 class Effort(StrictDocument):
-    """What looking took."""
+    """How much a search simulated, and how long it took."""
 
     steps: int
     seconds: float
@@ -119,14 +119,14 @@ class Plan(StrictDocument):
         if policy_named(self.flows).name not in CARRIED_OUT:
             can = ", ".join(CARRIED_OUT)
             raise PenstockError(
-                f"The plan's flow policy {self.flows} can be simulated but not carried out: plan with one of {can}.",
+                f"The plan's flow policy {self.flows} can be simulated, but no run can use it: plan with one of {can}.",
                 code="unsupported-combination",
             )
         return CARRIED_OUT[self.flows]
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan, checked."""
+    """Read and validate a plan."""
     if path.is_dir():
         raise PenstockError(
             f"{path} is a folder, not a plan: name the file that `penstock plan` wrote.", code="wrong-file"

@@ -46,7 +46,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was asked for; `auto` (and None) leave the choice."""
+    """The placement that was asked for; `auto` (or None) leaves the choice to Penstock."""
 
     topology: Choice = "auto"
     features: Choice = "auto"
@@ -113,7 +113,7 @@ def cache_bytes(sizes: Sizes, rows: int) -> int:
 def _check(sizes: Sizes, wanted: Wanted) -> None:
     if not 0 < wanted.share <= 1:
         raise PenstockError(
-            f"The share of the device's memory to use is {wanted.share}: give more than 0, at most 1.",
+            f"The share of device memory to use is {wanted.share}: give more than 0, at most 1.",
             code="value-out-of-range",
         )
     for name, value in (("topology", wanted.topology), ("features", wanted.features)):
@@ -176,9 +176,8 @@ def _refusal(sizes: Sizes, wanted: Wanted, problem: str) -> NoRoomError:
     room = usable(sizes, wanted.share)
     if sizes.working_bytes > room:
         return NoRoomError(
-            f"Training itself needs {_size(sizes.working_bytes)} on the device, {_size(sizes.working_bytes - room)} "
-            f"more than the {_size(room)} that may be used, wherever the graph lies: a smaller batch_size or smaller "
-            "fanouts would help.",
+            f"Training needs {_size(sizes.working_bytes)} on the device, {_size(sizes.working_bytes - room)} more than"
+            f" the {_size(room)} that may be used, even with the graph on the host: lower batch_size or fanouts.",
             [],
         )
     fitting: dict[str, tuple[str, Wanted]] = {}

@@ -36,7 +36,7 @@ class TrainingShape:
 
     @property
     def unrolled(self) -> int:
-        """Iterations in the template."""
+        """The number of iterations in the template."""
         return max(1, self.samplers)
 
     @property
@@ -62,8 +62,8 @@ def training_workload(profile: Profile, shape: TrainingShape, gpus: float = 0.0)
     """
     if len(shape.stores) != profile.parts:
         raise PenstockError(
-            f"The profile is of {profile.parts} parts and the cluster has {len(shape.stores)} machines: measure again"
-            " with `penstock profile JOB --cluster` for this cluster.",
+            f"The profile was measured with {profile.parts} parts, but the cluster has {len(shape.stores)} machines:"
+            " measure again with `penstock profile JOB --cluster` for this cluster.",
             code="mismatched-inputs",
         )
     return _Template(profile, shape, gpus).build()

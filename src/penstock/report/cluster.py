@@ -15,7 +15,7 @@ _LONGEST = 60
 
 
 def cluster_cards(run: RunRecord) -> list[str]:
-    """None for a run on one machine."""
+    """The cards about a cluster; none for a run on one machine."""
     tasks = [mapping(task) for task in _list(run.result.get("tasks"))]
     return [_plan_card(run), _tasks_card(run, tasks), _traffic_card(run)] if tasks else []
 

@@ -48,7 +48,7 @@ def read_subject(path: Path) -> ComparedDocument:
         return ComparedDocument(str(path), "simulation", _of_simulation(document))
     if "epoch_seconds" in document:
         return ComparedDocument(str(path), "run", _of_run(document))
-    raise PenstockError(f"{path} is nothing that can be compared: name {_UNDERSTOOD}.", code="wrong-file")
+    raise PenstockError(f"{path} cannot be compared: name {_UNDERSTOOD}.", code="wrong-file")
 
 
 def compare(subjects: list[ComparedDocument]) -> list[Difference]:
@@ -58,7 +58,7 @@ def compare(subjects: list[ComparedDocument]) -> list[Difference]:
     if not shared:
         what = ", ".join(f"{each.name} (a {each.kind})" for each in subjects)
         raise PenstockError(
-            f"These have no quantity in common: {what}; compare what measures or predicts the same.",
+            f"These files have no quantity in common: {what}; compare files that measure or predict the same thing.",
             code="mismatched-inputs",
         )
     return [_difference(name, [each.quantities[name] for each in subjects]) for name in shared]

@@ -29,7 +29,7 @@ def table(head: list[str], rows: list[list[str]], total: int = 0) -> str:
 
 
 def cut(text: str, longest: int) -> str:
-    """At most `longest` characters."""
+    """The text, shortened to at most `longest` characters."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 

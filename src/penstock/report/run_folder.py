@@ -76,7 +76,7 @@ class RunRecord:
 
     @property
     def seeds_per_second(self) -> float | None:
-        """Of the whole run, or the mean of the epochs so far."""
+        """The rate of the whole run, or the mean over the epochs so far."""
         rates = [each.seeds_per_second for each in self.log.epochs if each.seeds_per_second is not None]
         return number(self.result.get("seeds_per_second")) or (sum(rates) / len(rates) if rates else None)
 
@@ -161,14 +161,17 @@ def _document(folder: Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise PenstockError(
-            f"{folder} is no run folder: it has no run.json. Name a folder `train` wrote.", code="wrong-file"
+            f"{folder} is not a run folder: it has no run.json. Name a folder that `penstock train` wrote.",
+            code="wrong-file",
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise PenstockError(
             f"{path} cannot be read ({error}): copy the run folder again.", code="damaged-file"
         ) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise PenstockError(f"{path} is not a {FORMAT} document: name a folder `train` wrote.", code="wrong-file")
+        raise PenstockError(
+            f"{path} is not a {FORMAT} document: name a folder that `penstock train` wrote.", code="wrong-file"
+        )
     if document.get("version") != VERSION:
         raise PenstockError(
             f"{path} has format version {document.get('version')!r}; this release reads version {VERSION}:"

@@ -33,7 +33,7 @@ class Bar:
 
     @property
     def end(self) -> float:
-        """When it was done."""
+        """The time at which the work ended."""
         return self.start + self.duration
 
 

@@ -50,7 +50,7 @@ def _curves(run: RunRecord) -> list[_Curve]:
 
 
 def _alike(some: list[tuple[float, float]], others: list[tuple[float, float]]) -> bool:
-    """Whether two curves could not be told apart."""
+    """Whether two curves would look the same on the page."""
     return len(some) == len(others) and all(
         at == other_at and abs(value - other) <= 1e-9 * max(abs(value), abs(other))
         for (at, value), (other_at, other) in zip(some, others, strict=True)

@@ -63,7 +63,7 @@ class TypedBlock:
 
     @property
     def num_edges(self) -> int:
-        """Edges of all relations."""
+        """The number of edges of all relations."""
         return sum(block.num_edges for block in self.relations.values())
 
 

@@ -32,12 +32,12 @@ class ClusterSampler:
         clusters, count = np.asarray(clusters), self._graph.count
         if len(clusters) != count or clusters.dtype.kind not in "iu":
             raise PenstockError(
-                f"There are {len(clusters):,} cluster numbers ({clusters.dtype}) for {count:,} vertices:"
-                " give one whole number a vertex.",
+                f"There are {len(clusters):,} cluster numbers ({clusters.dtype}) for {count:,} vertices: give one"
+                " integer for each vertex.",
                 code="shape-mismatch",
             )
         if layers < 1:
-            raise PenstockError(f"{layers} layers cannot be sampled: give 1 or more.", code="value-out-of-range")
+            raise PenstockError(f"The number of layers is {layers}: give 1 or more.", code="value-out-of-range")
         self.layers = layers
         self._is_train = self._graph.train_mask(train)
         self._inducer = Inducer(self._graph)
@@ -72,7 +72,7 @@ class ClusterSampler:
                 f"There is no cluster {items[unknown[0]]}: take numbers from `items`.", code="id-out-of-range"
             )
         if len(np.unique(items)) != len(items):
-            raise PenstockError("A cluster is twice among a batch's items: give each once.", code="duplicate")
+            raise PenstockError("A cluster occurs twice in a batch's items: give each once.", code="duplicate")
         return np.concatenate(
             [self._members[:0], *(self._members[self._starts[i] : self._starts[i + 1]] for i in places)]
         )
@@ -92,7 +92,7 @@ def clusters_of(graph: Graph, count: int, seed: int = 0) -> Array:
     """`count` clusters with few edges between them and about equally many vertices, by METIS."""
     whole_graph(graph, "clusters_of")
     if count < 2:
-        raise PenstockError(f"{count} clusters cut nothing: ask for 2 or more.", code="value-out-of-range")
+        raise PenstockError(f"The number of clusters is {count}: ask for 2 or more.", code="value-out-of-range")
     return assign(graph, Cut(count, balance=("vertices",), seed=seed)).assignment
 
 

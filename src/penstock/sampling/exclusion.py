@@ -41,8 +41,8 @@ def exclusion_of(pairs: Array | None, num_sources: int, num_destinations: int) -
     pairs = np.asarray(pairs)
     if pairs.ndim != 2 or len(pairs) != 2 or (pairs.dtype.kind not in "iu" and pairs.size):
         raise PenstockError(
-            f"Excluded edges have shape {pairs.shape} and type {pairs.dtype}: give whole numbers [2, m],"
-            " sources above destinations.",
+            f"Excluded edges have shape {pairs.shape} and type {pairs.dtype}: give integers of shape [2, m], sources"
+            " in the first row and destinations in the second.",
             code="shape-mismatch",
         )
     if pairs.shape[1] == 0:

@@ -96,12 +96,12 @@ class WholeGraph(Homogeneous):
         return Reading(self.indptr, self.indices, vertices)
 
     def in_order(self) -> Iterator[tuple[Array, Reading]]:
-        """All lists at once."""
+        """All neighbour lists in one piece."""
         order = self.natural_order()
         yield order, Reading(self.indptr, self.indices, order)
 
     def whole(self) -> "WholeGraph":
-        """It is."""
+        """The graph itself: it is already the whole graph."""
         return self
 
 
@@ -109,13 +109,13 @@ def whole_graph(graph: Graph, sampler: str, original: Array | None = None) -> Wh
     """A graph as `sampler` sees it; `original` are the names of its vertices where it was renumbered."""
     if not graph.is_homogeneous or not graph.edges:
         raise PenstockError(
-            f"{sampler} takes graphs with one node type and one edge type; {graph.name!r} has"
-            f" {len(graph.nodes)} and {len(graph.edges)}: use the neighbour sampler, or make one type of them.",
+            f"Sampler {sampler} supports graphs with one node type and one edge type; {graph.name!r} has"
+            f" {len(graph.nodes)} and {len(graph.edges)}: use the neighbour sampler, or merge the types.",
             code="unsupported-combination",
         )
     if graph.is_part:
         raise PenstockError(
-            f"{sampler} takes whole graphs, and {graph.name!r} is a part: open the whole graph.",
+            f"Sampler {sampler} needs the whole graph, and {graph.name!r} is a part: open the whole graph.",
             code="whole-graph-needed",
         )
     if original is not None and len(original) != graph.num_nodes:

@@ -46,7 +46,7 @@ class Labor:
         """A sampler of lists wherever they are; they must draw as `SharedLists` does."""
         if len(readable.counts) != 1 or len(readable.relations) != 1:
             raise PenstockError(
-                "Sampler labor is for graphs with one node and edge type: use neighbour.",
+                "Sampler labor supports graphs with one node type and one edge type: use neighbour.",
                 code="unsupported-combination",
             )
         sampler = cls.__new__(cls)
@@ -88,11 +88,11 @@ class SharedLists:
         self._graph = graph
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
-        """Draws when waited for."""
+        """Start a draw; it runs when the result is waited for."""
         return partial(self._draw, readers.vertices, key, fanout)
 
     def start_totals(self, readers: Readers) -> Callable[[], Array]:
-        """Counts when waited for."""
+        """Start counting; it runs when the result is waited for."""
         return partial(self._graph.totals, readers.vertices)
 
     def _draw(self, vertices: Array, key: np.uint64, fanout: int) -> DrawnNeighbours:

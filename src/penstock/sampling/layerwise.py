@@ -33,7 +33,7 @@ class LayerwiseSampler(ABC):
         self._graph = homogeneous(graph, type(self).__name__, original)
         if not sizes or any(size < 1 for size in sizes):
             raise PenstockError(
-                f"Layer sizes {list(sizes)} cannot be sampled: give a positive number for every layer.",
+                f"Layer sizes are {list(sizes)}: give a positive number for every layer.",
                 code="value-out-of-range",
             )
         self.sizes = list(sizes)

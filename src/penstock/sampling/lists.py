@@ -118,7 +118,7 @@ class Lists:
         return partial(self.draw, readers, key, fanout, edges)
 
     def start_totals(self, readers: Readers) -> Callable[[], Array]:
-        """Counted when waited for."""
+        """Start counting; it runs when the result is waited for."""
         return partial(self.totals, readers)
 
     def draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> DrawnNeighbours:
@@ -203,7 +203,7 @@ def check_typed_seeds(seeds: Mapping[str, Array], counts: Mapping[str, int]) -> 
     for name in seeds:
         if name not in counts:
             raise PenstockError(
-                f"There are no vertices of type {name!r} to start from: types {list(counts)}.", code="unknown-name"
+                f"There is no node type {name!r} for the seeds: use one of {list(counts)}.", code="unknown-name"
             )
     return {name: check_seeds(these, counts[name], name, index_dtype(counts[name])) for name, these in seeds.items()}
 

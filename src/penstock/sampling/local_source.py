@@ -28,7 +28,7 @@ class LocalSource:
             raise PenstockError(f"Graph {graph.name!r} has no edges to sample.", code="missing-data")
         if graph.is_part:
             raise PenstockError(
-                f"Graph {graph.name!r} is one part of a larger graph: sample the whole graph.",
+                f"Graph {graph.name!r} is a part of a cut graph: sample the whole graph.",
                 code="whole-graph-needed",
             )
         check_graph(graph)
@@ -73,7 +73,7 @@ class LocalSource:
         """A local graph has its held-out edges removed before it is sampled."""
         if absent:
             raise PenstockError(
-                "Edges are held out of a graph in this process by removing them from it first.",
+                "Edges cannot be held out of a graph in this process: remove them from the graph first.",
                 code="unsupported-combination",
             )
         return self

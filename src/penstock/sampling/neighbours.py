@@ -106,7 +106,7 @@ class NeighbourSampler:
         limits = self._limits(times, len(seeds))
         if limits is not None and places is not None and places.shape != limits.shape:
             raise PenstockError(
-                f"{len(seeds)} seeds have {len(places)} places: give one for every seed.", code="shape-mismatch"
+                f"There are {len(places)} places for {len(seeds)} seeds: give one for each seed.", code="shape-mismatch"
             )
         rows, blocks = self._rows.get(), list[Block]()
         rows.start(seeds)
@@ -130,7 +130,7 @@ class NeighbourSampler:
             return self._clock.limits(times, seeds)
         if times is not None:
             raise PenstockError(
-                "This sampler does not obey time: name the field with `time` when making it.",
+                "This sampler was made without `time`: name the field of times when making it.",
                 code="unsupported-combination",
             )
         return None
@@ -149,7 +149,7 @@ def _readers(rows: Rows, limits: Array | None, exclusion: Exclusion = NOTHING, p
 def check_fanouts(fanouts: Sequence[int]) -> None:
     if not fanouts or any(fanout == 0 or fanout < ALL for fanout in fanouts):
         raise PenstockError(
-            f"Fan-outs {list(fanouts)} cannot be sampled: give positive numbers, or -1 for all.",
+            f"Fan-outs are {list(fanouts)}: give positive numbers, or -1 for all neighbours.",
             code="value-out-of-range",
         )
 
@@ -158,7 +158,8 @@ def _check_graph(graph: Graph, time: str | None) -> None:
     if not graph.is_homogeneous:
         if time is not None:
             raise PenstockError(
-                "Sampling by time is for graphs with one node type and one edge type.", code="unsupported-combination"
+                "Sampling by time supports only graphs with one node type and one edge type.",
+                code="unsupported-combination",
             )
         raise PenstockError(
             "NeighbourSampler samples graphs with one node type and one edge type: use TypedNeighbourSampler.",
@@ -168,5 +169,5 @@ def _check_graph(graph: Graph, time: str | None) -> None:
         raise PenstockError(f"Graph {graph.name!r} has no edges to sample.", code="missing-data")
     if graph.is_part:
         raise PenstockError(
-            f"Graph {graph.name!r} is a part of a larger one: sample the whole.", code="whole-graph-needed"
+            f"Graph {graph.name!r} is a part of a cut graph: sample the whole graph.", code="whole-graph-needed"
         )

@@ -54,9 +54,7 @@ def rows_for(count: int, way: str = "auto") -> Rows:
 def check_way(way: str) -> None:
     """Refuse a way that is none of `WAYS`."""
     if way not in WAYS:
-        raise PenstockError(
-            f"relabel={way!r} is no way to number vertices: use one of {', '.join(WAYS)}.", code="unknown-name"
-        )
+        raise PenstockError(f"relabel={way!r} is not known: use one of {', '.join(WAYS)}.", code="unknown-name")
 
 
 class DirectRows:
@@ -134,7 +132,7 @@ class PerThread(Generic[Room]):
         self._make, self._threads = make, threading.local()
 
     def get(self) -> Room:
-        """This thread's own."""
+        """The calling thread's own room."""
         if not hasattr(self._threads, "room"):
             self._threads.room = self._make()
         room: Room = self._threads.room
@@ -143,7 +141,7 @@ class PerThread(Generic[Room]):
 
 def repeated(vertex: int) -> PenstockError:
     """The complaint about a seed that is given twice."""
-    return PenstockError(f"Vertex {vertex} is twice among the seeds: give each once.", code="duplicate")
+    return PenstockError(f"Vertex {vertex} occurs twice in the seeds: give each once.", code="duplicate")
 
 
 def with_room(vertices: Array, known: int, most: int) -> Array:

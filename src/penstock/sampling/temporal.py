@@ -34,7 +34,9 @@ class Clock(NamedTuple):
     def limits(self, times: Array | None, seeds: int) -> Array:
         """One time per seed, checked, in the clock's kind of numbers."""
         if times is None:
-            raise PenstockError("This sampler obeys time: give `times`, one for every seed.", code="option-missing")
+            raise PenstockError(
+                "This sampler samples by time: pass `times`, one for every seed.", code="option-missing"
+            )
         times = np.asarray(times)
         if times.shape != (seeds,) or times.dtype.kind not in "iuf":
             raise PenstockError(
@@ -62,14 +64,14 @@ def clock_of(graph: Graph, time: str) -> Clock:
     if name not in owner.fields:
         has = ", ".join(owner.fields) or "none"
         raise PenstockError(
-            f"The {what} of {graph.name!r} have no field {name!r} to tell the time by (fields: {has});"
-            f" {OF_NODES}NAME names a field of the vertices, NAME one of the edges.",
+            f"The {what} of {graph.name!r} have no field {name!r} to use as times (fields: {has}); {OF_NODES}NAME"
+            " names a field of the vertices, NAME one of the edges.",
             code="field-missing",
         )
     times = owner.fields[name]
     if times.ndim != 1 or times.dtype.kind not in "iuf" or times.dtype == np.uint64:
         raise PenstockError(
-            f"Field {name!r} of {graph.name!r} cannot tell the time: it must hold one signed number each.",
+            f"Field {name!r} of {graph.name!r} cannot be used as times: it must hold one signed number for each.",
             code="wrong-type",
         )
     if of_nodes:

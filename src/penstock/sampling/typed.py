@@ -42,7 +42,7 @@ class TypedNeighbourSampler:
     ) -> None:
         if graph.is_part:
             raise PenstockError(
-                f"Graph {graph.name!r} is a part of a larger one: sample the whole.", code="whole-graph-needed"
+                f"Graph {graph.name!r} is a part of a cut graph: sample the whole graph.", code="whole-graph-needed"
             )
         check_graph(graph)
         hops, names = _hops(graph.edges, fanouts), original or {}
@@ -106,7 +106,7 @@ class TypedNeighbourSampler:
         return MiniBatch(seeds, vertices, blocks[::-1], key=key, names=self._names_of(vertices))
 
     def _names_of(self, vertices: Mapping[str, Array]) -> dict[str, Array] | None:
-        """Original numbers of vertices; None where no type was renumbered."""
+        """The original numbers of vertices by type, or None where no type was renumbered."""
         if self._names is None:
             return None
         return {name: self._names[name][these] if name in self._names else these for name, these in vertices.items()}
@@ -175,7 +175,7 @@ def _hops(edge_types: Iterable[EdgeType], fanouts: Sequence[int | Mapping[Relati
     """Fan-outs of every hop by the relations that it follows."""
     edge_types = list(edge_types)
     if not fanouts:
-        raise PenstockError("There are no fan-outs to sample: give one for every hop.", code="option-missing")
+        raise PenstockError("There are no fan-outs: give one for every hop.", code="option-missing")
     return [_by_relation(edge_types, fanout) for fanout in fanouts]
 
 
@@ -187,7 +187,8 @@ def _by_relation(edge_types: list[EdgeType], fanout: int | Mapping[Relation, int
         found = dict.fromkeys(edge_types, fanout)
     if any(number < ALL for number in found.values()) or not any(found.values()):
         raise PenstockError(
-            f"Fan-out {fanout} cannot be sampled: give positive numbers, -1 for all or, in part, 0 for none.",
+            f"The fan-out is {fanout}: give positive numbers, -1 for all neighbours, or 0 for relations that are not"
+            " followed.",
             code="value-out-of-range",
         )
     return {kind: number for kind, number in found.items() if number}
@@ -205,7 +206,7 @@ def _build(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler |
         return NeighbourSampler.over(lists.readable, fanouts, settings.totals, clock=lists.clock)
     if options.time is not None:
         raise PenstockError(
-            "Sampling by time is for graphs with one node and edge type: leave out `time`.",
+            "Sampling by time supports only graphs with one node type and one edge type: leave out `time`.",
             code="unsupported-combination",
         )
     by_relation: list[int | Mapping[Relation, int]] = [

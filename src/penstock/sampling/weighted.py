@@ -25,12 +25,13 @@ def weights_of(edges: EdgeSet, field: str, where: str) -> tuple[Array, Array]:
     if field not in edges.fields:
         has = ", ".join(edges.fields) or "none"
         raise PenstockError(
-            f"The edges of {where} have no field {field!r} to weigh them by (fields: {has}).", code="field-missing"
+            f"The edges of {where} have no field {field!r} to use as weights (fields: {has}).", code="field-missing"
         )
     weights = edges.fields[field]
     if weights.ndim != 1 or weights.dtype.kind not in "iuf":
         raise PenstockError(
-            f"Field {field!r} of {where} cannot weigh edges: it must hold one number an edge.", code="wrong-type"
+            f"Field {field!r} of {where} cannot be used as weights: it must hold one number for each edge.",
+            code="wrong-type",
         )
     sums = np.empty(len(edges.indptr) - 1, np.float32)
     bad = _sum_lists(edges.indptr, weights, sums)

@@ -28,10 +28,10 @@ class Spread(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """Always the mean."""
+    """An amount that is always its mean."""
 
     def factors(self, uniform: Array) -> Array:
-        """Ones."""
+        """Factors of 1."""
         return np.ones_like(uniform)
 
 
@@ -42,7 +42,7 @@ class Quantiles:
         values = np.sort(np.asarray(sample, np.float64))
         if len(values) == 0 or not np.isfinite(values).all() or values[0] < 0 or values[-1] <= 0:
             raise PenstockError(
-                "A measured sample must hold finite numbers, none below 0 and one above: profile again.",
+                "A measured sample must hold finite numbers of 0 or more, at least one of them above 0: profile again.",
                 code="value-out-of-range",
             )
         # Straight lines between sorted values have this mean, not that of the values themselves.
@@ -63,9 +63,7 @@ class PeakToMean:
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.ratio) and self.ratio >= 1):
-            raise PenstockError(
-                f"A peak-to-mean ratio of {self.ratio:g} cannot be: give 1 or more.", code="value-out-of-range"
-            )
+            raise PenstockError(f"The peak-to-mean ratio is {self.ratio:g}: give 1 or more.", code="value-out-of-range")
 
     def factors(self, uniform: Array) -> Array:
         """Factors in [0, ratio]."""
@@ -80,9 +78,7 @@ def draw_amounts(
     An amount depends on the seed, the iteration and the item's number alone.
     """
     if iterations < 1:
-        raise PenstockError(
-            f"{iterations} iterations cannot be simulated: ask for at least 1.", code="value-out-of-range"
-        )
+        raise PenstockError(f"The number of iterations is {iterations}: ask for at least 1.", code="value-out-of-range")
     kinds = [*load.task_kinds, *load.flow_kinds]
     means = np.concatenate([load.task_seconds, load.flow_bytes])
     out = np.repeat(means[None, :], iterations, axis=0)

@@ -159,4 +159,6 @@ def read_workload(path: Path) -> WorkloadDocument:
     try:
         return WorkloadDocument.model_validate(fields)
     except ValidationError as error:
-        raise PenstockError(f"{path} is no valid workload: {first_problem(error)}.", code="invalid-document") from None
+        raise PenstockError(
+            f"{path} is not a valid workload: {first_problem(error)}.", code="invalid-document"
+        ) from None

@@ -245,5 +245,5 @@ def _collect(
 
 @inner
 def _term(values: Array, n: int, flow: int) -> Any:
-    """Entry [n, flow]; a single row or column stands for all."""
+    """The entry [n, flow]; an array with a single row or column is used for all."""
     return values[n if values.shape[0] > 1 else 0, flow if values.shape[1] > 1 else 0]

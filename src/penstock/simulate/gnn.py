@@ -43,13 +43,13 @@ class GnnJob:
                 )
         if self.prefetch is not None and self.prefetch < 1:
             raise PenstockError(
-                f"A prefetch of {self.prefetch} iterations would stop the job: give 1 or more.",
+                f"A prefetch of {self.prefetch} iterations would block the job: give 1 or more.",
                 code="value-out-of-range",
             )
         unknown = set(self.resources) - {"store", "sampler", "worker", "server", "ring"}
         if unknown:
             raise PenstockError(
-                f"No task of a GNN job is a {min(unknown)!r}: use store, sampler, worker or server.",
+                f"A GNN job has no task of kind {min(unknown)!r}: use store, sampler, worker or server.",
                 code="unknown-name",
             )
 
@@ -161,7 +161,7 @@ def _pull_shares(job: GnnJob) -> Array:
     totals = shares.sum(axis=1, keepdims=True)
     if (totals == 0).any():
         raise PenstockError(
-            f"Sampler {int(np.flatnonzero(totals == 0)[0])} of near_stores pulls from no store: give it a share.",
+            f"Sampler {int(np.flatnonzero(totals == 0)[0])} of near_stores has no share of any store: give it one.",
             code="value-out-of-range",
         )
     return np.asarray(shares / totals)

@@ -95,11 +95,11 @@ def with_queues(simulator: Simulator, placement: Array, queues: int) -> Simulato
     policy = simulator.policy
     if policy.family != PRIORITY:
         raise PenstockError(
-            f"Policy {policy.name} orders nothing by priority: queues are for those that do.",
+            f"Policy {policy.name} has no priorities: leave out queues, or choose a policy that has.",
             code="unsupported-combination",
         )
     if queues < 1:
-        raise PenstockError(f"{queues} queues carry nothing: give at least 1.", code="value-out-of-range")
+        raise PenstockError(f"The number of queues is {queues}: give at least 1.", code="value-out-of-range")
     case = simulator.case(placement)
     check_coflows(case)
     orders = [policy.terms(case).rank] if policy.orders is None else policy.orders(case)

@@ -68,7 +68,7 @@ ACTIVE, FREE, SERIALS, DIRTY, CHANGES, AT_WORK, STACKED, READY, TIMED, DONE, TOU
 
 
 class Shape(NamedTuple):
-    """A workload for kernels."""
+    """A workload as arrays for the kernels."""
 
     tasks: int
     flows: int

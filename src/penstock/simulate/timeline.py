@@ -23,7 +23,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """A finished simulation."""
+    """The result of a simulation: when every task and flow ran."""
 
     load: Workload
     network: Network
@@ -49,7 +49,7 @@ class Timeline:
 
     @cached_property
     def link_bytes(self) -> Array:
-        """Bytes over every link."""
+        """The bytes that every link carried."""
         return carried_by(self.case.routes, self.case.amounts.sizes.sum(axis=0))
 
     @property

@@ -59,8 +59,8 @@ class Workload:
             cycle = cycle_among(self.order, self.items, self.before, self.after, self.lags)
             chain = " -> ".join(self.item_name(item) for item in [*cycle, cycle[0]])
             raise PenstockError(
-                f"The workload waits for itself within one iteration ({chain}):"
-                " take a dependency out, or give one a lag.",
+                f"The workload's dependencies form a cycle within one iteration ({chain}): remove a dependency, or"
+                " give one a lag.",
                 code="invalid-document",
             )
 
@@ -232,7 +232,7 @@ def _check_numbers(load: Workload) -> None:
         bad = np.flatnonzero((numbers < 0) | (numbers >= bound))
         if len(bad):
             raise PenstockError(
-                f"The workload names {what} {numbers[bad[0]]}, but has 0 to {bound - 1}: mend the number.",
+                f"The workload names {what} {numbers[bad[0]]}, but has 0 to {bound - 1}: correct the number.",
                 code="id-out-of-range",
             )
     if (load.coflows < 0).any():

@@ -119,7 +119,9 @@ class WorkloadBuilder:
         policies may order by.
         """
         if source.is_flow or target.is_flow:
-            raise PenstockError(f"A flow of kind {kind} runs from or to a flow: give two tasks.", code="wrong-type")
+            raise PenstockError(
+                f"A flow of kind {kind} starts or ends at another flow: give two tasks.", code="wrong-type"
+            )
         item = Item(True, len(self._flows.names))
         ends = (self._tasks.names[source.number], self._tasks.names[target.number])
         label = coflow if coflow is not None else f"to {ends[1]} after {arrival_lag}"

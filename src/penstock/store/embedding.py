@@ -57,7 +57,7 @@ class EmbeddingTable:
 
     @property
     def size(self) -> int:
-        """Learnable numbers."""
+        """The number of learnable values."""
         return self.rows.size
 
     def pull(self, ids: Array, out: Array | None = None) -> Array:
@@ -86,7 +86,8 @@ class EmbeddingTable:
         for own, stored in zip([self.rows, *self.moments], self._stored(state), strict=True):
             if not isinstance(stored, np.ndarray) or stored.shape != own.shape:
                 raise PenstockError(
-                    f"The checkpoint's embeddings of {self.name!r} are of another shape than the graph's.",
+                    f"The checkpoint's embeddings of {self.name!r} do not have the shape that the graph needs: use a"
+                    " checkpoint of this run.",
                     code="mismatched-inputs",
                 )
             own[...] = stored
@@ -105,7 +106,8 @@ class EmbeddingTable:
         names = ["rows", *(f"moment{i}" for i in range(len(self.moments)))]
         if missing := {"steps", *names} - set(state):
             raise PenstockError(
-                f"The checkpoint lacks {sorted(missing)} of the embeddings of {self.name!r}.", code="mismatched-inputs"
+                f"The checkpoint lacks {sorted(missing)} of the embeddings of {self.name!r}: use another checkpoint.",
+                code="mismatched-inputs",
             )
         return [state[name] for name in names]
 

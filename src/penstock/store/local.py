@@ -18,7 +18,7 @@ class Store(Protocol):
         """The rows `ids` of a field, or some columns of them, into `out` where given."""
 
     def push(self, field: str, ids: Array, values: Array) -> None:
-        """Replace rows."""
+        """Replace some rows of a field."""
 
     def row_shape(self, field: str) -> tuple[int, ...]:
         """The shape of one row of a field."""
@@ -56,7 +56,7 @@ class LocalStore:
         return self.table(field).dtype
 
     def table(self, field: str) -> Array:
-        """The whole field, mapped."""
+        """The whole field, memory-mapped."""
         if field not in self.fields:
             near = difflib.get_close_matches(field, self.fields, 1)
             hint = f": did you mean {near[0]!r}?" if near else f" (there are: {', '.join(self.fields) or 'none'})."

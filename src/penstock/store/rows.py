@@ -56,12 +56,13 @@ def span_of(columns: slice | None, row_shape: tuple[int, ...]) -> Span | None:
         return None
     if len(row_shape) != 1:
         raise PenstockError(
-            f"Columns can be chosen of rows of numbers, not of rows of shape {row_shape}.", code="shape-mismatch"
+            f"Columns can only be selected from rows with one dimension, not from rows of shape {row_shape}.",
+            code="shape-mismatch",
         )
     first, last, step = columns.indices(row_shape[0])
     if step != 1:
         raise PenstockError(
-            f"Columns are taken one after the other, not in steps of {step}: leave the step out.",
+            f"Columns must be contiguous, not in steps of {step}: leave out the step.",
             code="value-out-of-range",
         )
     return first, max(first, last)
@@ -69,7 +70,7 @@ def span_of(columns: slice | None, row_shape: tuple[int, ...]) -> Span | None:
 
 def outside(table: Array) -> PenstockError:
     """What to say of a row number that is none."""
-    return PenstockError(f"A row asked for is outside 0..{len(table) - 1}.", code="id-out-of-range")
+    return PenstockError(f"A requested row is outside 0..{len(table) - 1}.", code="id-out-of-range")
 
 
 def _words(table: Array, out: Array, span: Span | None) -> tuple[Array, int, Array]:
@@ -78,9 +79,7 @@ def _words(table: Array, out: Array, span: Span | None) -> tuple[Array, int, Arr
     row = math.prod(table.shape[1:])
     first, last = (0, row) if span is None else span
     if not (table.flags.c_contiguous and out.flags.c_contiguous):
-        raise PenstockError(
-            "A table whose rows do not lie one after the other cannot be gathered from: copy it.", code="wrong-type"
-        )
+        raise PenstockError("Rows can be gathered only from a contiguous table: copy it first.", code="wrong-type")
     size = table.itemsize
     common = math.gcd(row * size, first * size, (last - first) * size)
     word = next(word for word in (np.uint64, np.uint32, np.uint8) if common % np.dtype(word).itemsize == 0)

@@ -48,7 +48,8 @@ def clock_for(job: Job, graph: Graph) -> tuple[str, Array] | None:
     name = job.seed_time or job.time.removeprefix(OF_NODES)
     if name not in nodes.fields:
         raise PenstockError(
-            f"The vertices have no field {name!r} with their times as seeds: set `seed_time`.", code="field-missing"
+            f"The vertices have no field {name!r} that gives their times as seeds: set `seed_time`.",
+            code="field-missing",
         )
     require_times(nodes, "vertices", name)
     return job.time, np.asarray(nodes.fields[name])
@@ -90,9 +91,11 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
         sampler_entry(job.sampler), {feature: remedy for feature, remedy in wanted.items() if remedy is not None}
     )
     if excluding and job.time is not None:
-        raise PenstockError("Tasks on edges are not sampled by time: leave out `time`.", code="unsupported-combination")
+        raise PenstockError(
+            "Tasks on edges cannot be sampled by time: leave out `time`.", code="unsupported-combination"
+        )
     if typed and job.time is not None:
         raise PenstockError(
-            "Sampling by time is for graphs with one node and edge type: leave out `time`.",
+            "Sampling by time supports only graphs with one node type and one edge type: leave out `time`.",
             code="unsupported-combination",
         )

@@ -48,8 +48,8 @@ class Checkpoints:
             last = _numbered(self._folder)
             kept = f"the last good one is {last[-1].name}" if last else "there is none before it"
             raise PenstockError(
-                f"Checkpoint {path} could not be written: {error.__cause__.strerror or error}; {kept}."
-                f" Free space, then go on with `penstock train --resume {self._folder.parent}`.",
+                f"Checkpoint {path} could not be written: {error.__cause__.strerror or error}; {kept}. Free space,"
+                f" then resume with `penstock train --resume {self._folder.parent}`.",
                 code="write-failed",
             ) from error
 
@@ -106,9 +106,11 @@ def _newest_whole(folder: Path) -> tuple[Checkpoint, list[tuple[Path, DamagedSta
             damaged.append((file, error))
     if damaged:
         raise PenstockError(
-            f"{damaged[0][1]}, and no older checkpoint is whole: start the run anew.", code="damaged-file"
+            f"{damaged[0][1]}, and no older checkpoint is intact: start the run again.", code="damaged-file"
         )
-    raise PenstockError(f"{folder.parent} has no checkpoint to go on from: start the run anew.", code="file-not-found")
+    raise PenstockError(
+        f"{folder.parent} has no checkpoint to resume from: start the run again.", code="file-not-found"
+    )
 
 
 def _best_file(folder: Path, epoch: int) -> Path:

@@ -17,8 +17,8 @@ def check_job(job: Job, task: Task, has_validation: bool) -> None:
 def _check_metric(task: Task) -> None:
     if getattr(task, "multi_label", False) and task.metric.name in _ONE_LABEL:
         raise PenstockError(
-            f"Metric {task.metric.name!r} is for one label a vertex, and these have several: use micro-f1, macro-f1,"
-            " roc-auc or average-precision.",
+            f"Metric {task.metric.name!r} is for one label per vertex, and these vertices have several: use micro-f1,"
+            " macro-f1, roc-auc or average-precision.",
             code="unsupported-combination",
         )
 
@@ -33,11 +33,11 @@ def _check_validation(job: Job, has_validation: bool) -> None:
         return
     if job.evaluate_every < 1:
         raise PenstockError(
-            f"{waits} waits for validations, and evaluate_every {job.evaluate_every} asks for none: set it, or {mend}.",
+            f"{waits} needs validations, and evaluate_every {job.evaluate_every} turns them off: set it, or {mend}.",
             code="conflicting-options",
         )
     if not has_validation:
         raise PenstockError(
-            f"{waits} waits for validations, and the data has no validation split: give it one, or {mend}.",
+            f"{waits} needs validations, and the data has no validation split: give it one, or {mend}.",
             code="split-missing",
         )

@@ -23,7 +23,8 @@ def open_data(options: DataOptions) -> Graph:
     if options.graph.endswith(IN_MEMORY):
         name = options.graph.removesuffix(IN_MEMORY)
         raise PenstockError(
-            f"The run's graph {name!r} was only in memory: give it again, or a folder it is in.", code="graph-not-found"
+            f"The run's graph {name!r} was only in memory: pass it again, or pass the folder that holds it.",
+            code="graph-not-found",
         )
     chosen: dict[str, Any] = {"split": options.split_number} if options.split_number else {}
     return prepared(load(options.graph, **chosen), options)

@@ -22,7 +22,7 @@ class DeviceFull(PenstockError):  # noqa: N818
 
 @contextmanager
 def device_memory(where: Callable[[], str], mend: str) -> Iterator[None]:
-    """What runs out of a device's memory in it is told with its place (asked for then) and what would mend it."""
+    """What runs out of a device's memory in it is told with its place (asked for then) and what to change."""
     try:
         yield
     except (torch.OutOfMemoryError, StageError) as error:

@@ -54,7 +54,7 @@ class EventLog:
                 self._file.flush()
 
     def close(self) -> None:
-        """Write what is buffered."""
+        """Write what is buffered and close the file."""
         with self._lock, writing(self._path):
             self._file.close()
 

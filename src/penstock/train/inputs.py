@@ -118,7 +118,7 @@ class Inputs:
         """The tables from a checkpoint."""
         if not isinstance(state, dict) or not all(isinstance(table, dict) for table in state.values()):
             raise PenstockError(
-                "The checkpoint has no embeddings where they should be: use the checkpoint before it.",
+                "The checkpoint has no embeddings, which this run needs: use the checkpoint before it.",
                 code="damaged-file",
             )
         if set(state) != set(self.tables):
@@ -130,7 +130,8 @@ class Inputs:
             steps = state[name].get("steps")
             if type(steps) is not int or steps < 0:
                 raise PenstockError(
-                    f"The checkpoint's embeddings of {name!r} have had {steps!r} steps: use another.",
+                    f"The checkpoint's embeddings of {name!r} are at step {steps!r}, which is not a step of the run:"
+                    " use another checkpoint.",
                     code="damaged-file",
                 )
             table.restore(state[name])
@@ -141,7 +142,8 @@ class Inputs:
         x = graph.nodes[name].fields[job.features]
         if x.ndim != 2 or x.dtype.kind not in "biuf":
             raise PenstockError(
-                f"Features {job.features!r} of {name!r} are {x.dtype} {x.shape}: give a row of numbers each.",
+                f"Features {job.features!r} of {name!r} are {x.dtype} {x.shape}: give one row of numbers for each"
+                " vertex.",
                 code="wrong-type",
             )
         return int(x.shape[1])

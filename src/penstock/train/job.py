@@ -32,7 +32,7 @@ Options = Annotated[dict[str, Any], BeforeValidator(_mapping)]
 
 
 class TrainOptions(StrictDocument):
-    """The loop."""
+    """Fields of the training loop."""
 
     module: str | None = Field(
         None,
@@ -72,7 +72,7 @@ class TrainOptions(StrictDocument):
 
 
 class Job(DataOptions, SamplerOptions, ModelOptions, LinkOptions, TrainOptions, DeviceOptions, PipelineOptions):
-    """Everything a run is told."""
+    """All fields of a training job."""
 
     layers: int = Field(0, ge=0, description="layers of the model; 0: one a fan-out")
 

@@ -41,13 +41,14 @@ class Labelled:
         unknown = rows[~_known(self)[rows]]
         if len(unknown):
             raise PenstockError(
-                f"{len(unknown):,} vertices of split {split!r} have no label {self.field!r} that is known, first"
-                f" {unknown[0]}: take them out of the split, or label them.",
+                f"{len(unknown):,} vertices of split {split!r} have no known label {self.field!r}, the first is"
+                f" {unknown[0]}: remove them from the split, or label them.",
                 code="missing-data",
             )
         if self.multi_label and not np.isin(self.labels[rows], (0, 1)).all():
             raise PenstockError(
-                f"Labels {self.field!r} of split {split!r} are not all 0 or 1: a column says yes or no.",
+                f"Labels {self.field!r} of split {split!r} are not all 0 or 1: with several labels for each vertex,"
+                " each must be 0 or 1.",
                 code="value-out-of-range",
             )
 
@@ -60,7 +61,7 @@ def labelled_vertices(graph: Graph, options: DataOptions, task: Task) -> Labelle
     multi = labels.ndim == 2
     if multi and task == "node-regression":
         raise PenstockError(
-            f"Labels {options.label!r} are {labels.shape[1]} numbers a vertex: regression learns one.",
+            f"Labels {options.label!r} are {labels.shape[1]} numbers for each vertex: regression supports one.",
             code="unsupported-combination",
         )
     found = Labelled(node_type, labels, {}, task, 0, multi, options.label)
@@ -82,7 +83,8 @@ def vertices_to_judge(graph: Graph, options: DataOptions, learned: LearnedLabels
     """The vertices that a trained model is used on, with what labels and splits they have."""
     if learned.type not in graph.nodes:
         raise PenstockError(
-            f"The run learned about vertices of type {learned.type!r}, and the graph has none.",
+            f"The run was trained on vertices of type {learned.type!r}, which the graph does not have: use the run's"
+            " graph.",
             code="mismatched-inputs",
         )
     check_learned(learned, options)
@@ -137,24 +139,23 @@ def _type_with_labels(graph: Graph, options: DataOptions) -> str:
 def _count_classes(labels: Array, name: str) -> int:
     if labels.dtype.kind not in "iubf":
         raise PenstockError(
-            f"Labels {name!r} are {labels.dtype} and no classes: number them from 0.", code="wrong-type"
+            f"Labels {name!r} are {labels.dtype}, which cannot be classes: number them from 0.", code="wrong-type"
         )
     if labels.dtype.kind == "f":
         if not np.all(np.isfinite(labels)) or np.any(labels != np.round(labels)):
             raise PenstockError(
-                f"Labels {name!r} are {labels.dtype} and no classes: use task node-regression.", code="wrong-type"
+                f"Labels {name!r} are {labels.dtype}, which cannot be classes: use task node-regression.",
+                code="wrong-type",
             )
         labels = labels.astype(np.int64)
     if len(labels) and int(labels.min()) < -1:
         raise PenstockError(
-            f"Labels {name!r} go down to {int(labels.min())}: classes count from 0, and -1 means none.",
+            f"Labels {name!r} go down to {int(labels.min())}: number classes from 0; -1 means no label.",
             code="value-out-of-range",
         )
     classes = int(labels.max()) + 1 if len(labels) else 0
     if classes < 2:
-        raise PenstockError(
-            f"Labels {name!r} name {classes} class: there is nothing to tell apart.", code="missing-data"
-        )
+        raise PenstockError(f"Labels {name!r} have only {classes} class: give at least two.", code="missing-data")
     return classes
 
 

@@ -23,7 +23,7 @@ class LearnedLabels:
     words: list[str] | None = None
 
     def facts(self) -> dict[str, Any]:
-        """For run.json."""
+        """What run.json keeps of the labels."""
         return asdict(self)
 
 

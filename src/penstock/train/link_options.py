@@ -8,7 +8,7 @@ from penstock.graph.documents import StrictDocument, split_commas
 
 
 class LinkOptions(StrictDocument):
-    """Tasks on edges."""
+    """Fields of tasks on edges."""
 
     negatives: Literal["uniform", "in-batch", "joint"] = Field("uniform", description="links: how false ones are drawn")
     negatives_per_edge: int = Field(1, ge=1, description="links: false edges for every true one, or shared by a batch")

@@ -222,7 +222,7 @@ class Loop:
         session = self.session
         if not session.is_finite():
             raise PenstockError(
-                self._diverged(f"The weights are no numbers any more after step {self.train_state.step}"),
+                self._diverged(f"The weights became NaN or infinite at step {self.train_state.step}"),
                 code="diverged",
             )
         session.execution.prepare_checkpoint()

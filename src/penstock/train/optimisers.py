@@ -82,7 +82,8 @@ def make_schedule(optimiser: torch.optim.Optimizer, job: Job) -> LRScheduler | N
     known = _classes(torch.optim.lr_scheduler, LRScheduler)
     if job.schedule == "ReduceLROnPlateau" and job.schedule_options.get("mode", "min") != "min":
         raise PenstockError(
-            "Schedule ReduceLROnPlateau is given an error to lower: leave out its mode.", code="conflicting-options"
+            "Schedule ReduceLROnPlateau always lowers its metric's error here: leave out its mode.",
+            code="conflicting-options",
         )
     try:
         schedule: LRScheduler = _named(known, job.schedule, "schedule")(optimiser, **job.schedule_options)

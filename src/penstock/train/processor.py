@@ -16,17 +16,16 @@ def chosen_device(name: str) -> torch.device:
     if device.type == "cpu":
         return device
     if device.type != "cuda":
-        raise PenstockError(
-            f"Device {name!r} cannot be trained on: use auto, cpu or cuda.", code="unsupported-combination"
-        )
+        raise PenstockError(f"Device {name!r} is not supported: use auto, cpu or cuda.", code="unsupported-combination")
     if not torch.cuda.is_available():
         raise PenstockError(
-            f"Device {name!r} is not there, or torch was built without CUDA: use auto or cpu.", code="device-not-found"
+            f"Device {name!r} does not exist, or torch was built without CUDA: use auto or cpu.",
+            code="device-not-found",
         )
     if device.index:
         # Every thread would have to be told; the system can tell the whole process.
         raise PenstockError(
-            f"Device {name!r} is not the first: set CUDA_VISIBLE_DEVICES={device.index} and use device cuda.",
+            f"Device {name!r} is not the first GPU: set CUDA_VISIBLE_DEVICES={device.index} and use device cuda.",
             code="unsupported-combination",
         )
     return device

@@ -9,7 +9,7 @@ from penstock.train.run_folder import EVENTS, RunFolder
 
 
 class Events(Protocol):
-    """See `EventLog`."""
+    """The interface of `EventLog`."""
 
     def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
         """A stage's work on one batch."""
@@ -18,7 +18,7 @@ class Events(Protocol):
         """A point of the memory curve."""
 
     def close(self) -> None:
-        """Nothing more will happen."""
+        """Finish recording."""
 
 
 class Records(Protocol):
@@ -57,39 +57,39 @@ class FolderRecords:
         self.due, self.save, self.save_best = self._checkpoints.due, self._checkpoints.save, self._checkpoints.save_best
 
     def events(self, batches: int, began: float) -> Events:
-        """events.jsonl."""
+        """The run's events.jsonl."""
         return EventLog(self._folder.path / EVENTS, self._traced, batches, began)
 
 
 class NoRecords:
-    """Another worker keeps them."""
+    """Records nothing: another worker writes the run folder."""
 
     kept = False
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        """Not here."""
+        """Do nothing."""
 
     def events(self, batches: int, began: float) -> Events:
-        """None."""
+        """Events that are not recorded."""
         return _NoEvents()
 
     def due(self, step: int) -> bool:
-        """Never."""
+        """False: this worker writes no checkpoints."""
         return False
 
     def save(self, step: int, best_epoch: int, state: dict[str, Any]) -> None:
-        """Not here."""
+        """Do nothing."""
 
     def save_best(self, epoch: int, weights: dict[str, Any]) -> None:
-        """Not here."""
+        """Do nothing."""
 
 
 class _NoEvents:
     def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
-        """Not here."""
+        """Do nothing."""
 
     def memory(self, resident_mb: float) -> None:
-        """Not here."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """There was nothing."""
+        """Do nothing."""

@@ -176,7 +176,9 @@ def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
 def take_state(session: Session, state: dict[str, Any], file: Path) -> TrainState:
     """Take the place of a state; `file` names it in errors."""
     if not {"standing", "optimiser", "schedule", "learned", "tables"} <= set(state):
-        raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.", code="unsupported-version")
+        raise PenstockError(
+            f"{file} is not a checkpoint of this release: start the run again.", code="unsupported-version"
+        )
     train_state = checked_train_state(state["standing"], file)
     session.restore_weights(state, str(file))
     session.execution.restore(state.get("room"))
@@ -188,7 +190,7 @@ def take_state(session: Session, state: dict[str, Any], file: Path) -> TrainStat
             session.schedule.load_state_dict(state["schedule"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PenstockError(
-            f"{file} does not fit the job's optimiser ({error}): give the run's own job.", code="mismatched-inputs"
+            f"{file} does not fit the job's optimiser ({error}): use the run's own job.", code="mismatched-inputs"
         ) from None
     return train_state
 
@@ -208,7 +210,7 @@ def _check_same_graph(session: Session, folder: RunFolder) -> None:
     same = isinstance(known, dict) and known.get("nodes") == nodes and known.get("edges") == edges
     if not same or folder.facts.get("labels") != session.label_facts():
         raise PenstockError(
-            f"The graph is not the one that {folder.path} was trained on: name that one.", code="mismatched-inputs"
+            f"The graph is not the one that {folder.path} was trained on: give that one.", code="mismatched-inputs"
         )
 
 
@@ -217,7 +219,7 @@ def with_more_epochs(job: Job, epochs: int | str) -> Job:
     job = make_job({**job.model_dump(), "epochs": epochs}, "The command")
     if not job.epochs:
         raise PenstockError(
-            "A run that goes on trains up to a number of epochs: give --epochs a number, not auto.",
+            "A resumed run needs a number of epochs: give --epochs a number, not auto.",
             code="invalid-value",
         )
     return job
@@ -267,6 +269,6 @@ def _as_sentence(cause: BaseException, error: BaseException, folder: RunFolder) 
     stage = f" in stage {error.stage!r}" if isinstance(error, StageError) else ""
     what = " ".join(str(cause).split())[:300]
     return PenstockError(
-        f"Training failed{stage} ({type(cause).__name__}: {what}): the whole story is in {folder.path / 'log.txt'}.",
+        f"Training failed{stage} ({type(cause).__name__}: {what}): see the traceback in {folder.path / 'log.txt'}.",
         code="unexpected-failure",
     )

@@ -89,7 +89,7 @@ class RunFolder:
         try:
             folder.facts = json.loads((path / RUN).read_text())
         except FileNotFoundError:
-            raise PenstockError(f"{path} is no run folder: it has no {RUN}.", code="wrong-file") from None
+            raise PenstockError(f"{path} is not a run folder: it has no {RUN}.", code="wrong-file") from None
         except (OSError, ValueError, RecursionError) as error:
             raise PenstockError(
                 f"{path / RUN} cannot be read ({error}): copy the run again.", code="damaged-file"
@@ -100,7 +100,7 @@ class RunFolder:
             or folder.facts.get("version") != VERSION
         ):
             raise PenstockError(
-                f"{path / RUN} is no run of this release: use the release that wrote it.", code="unsupported-version"
+                f"{path / RUN} is not a run of this release: use the release that wrote it.", code="unsupported-version"
             )
         _check_facts(folder.facts, path / RUN)
         if writing:
@@ -117,7 +117,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints are."""
+        """The folder of the checkpoints."""
         return self.path / "checkpoints"
 
     def write_facts(self, **changes: Any) -> None:
@@ -150,7 +150,7 @@ class RunFolder:
         write_whole(path, "".join(f"{line}\n" for line in kept))
 
     def log(self, text: str) -> None:
-        """A line for whoever looks for the cause of something."""
+        """Append a line to log.txt."""
         self._append(LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
 
     def discard(self) -> None:
@@ -195,7 +195,7 @@ def _check_facts(facts: dict[str, Any], where: Path) -> None:
     state = facts.get("state")
     if state not in STATES:
         raise PenstockError(
-            f"{where} has the state {state!r}, which is none of {', '.join(STATES)}: {mend}.", code="damaged-file"
+            f"{where} has the state {state!r}, which is not one of {', '.join(STATES)}: {mend}.", code="damaged-file"
         )
     result = facts.get("result", {})
     scores = {name: result[name] for name in ("val", "test") if name in result} if isinstance(result, dict) else {}
@@ -216,7 +216,8 @@ def _take_place(temporary: Path, target: Path, force: bool) -> None:
         return
     if not (target / RUN).exists():
         raise PenstockError(
-            f"{target} is no run folder, so a run will not replace it: name another.", code="file-exists"
+            f"{target} exists and is not a run folder, so a run does not replace it: name another folder.",
+            code="file-exists",
         )
     old = RunFolder(target)
     old._hold()

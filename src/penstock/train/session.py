@@ -161,6 +161,6 @@ def model_at_fault() -> Iterator[None]:
     except Exception as error:
         what = " ".join(str(error).split())[:300]
         raise PenstockError(
-            f"The model failed on a first small batch ({type(error).__name__}: {what}): mend it.",
+            f"The model failed on a first small batch ({type(error).__name__}: {what}): correct it.",
             code="user-code-failed",
         ) from error

@@ -88,14 +88,14 @@ def unpack_state(file: BinaryIO, size: int, where: str) -> dict[str, Any]:
             document = json.loads(archive.read(_DOCUMENT))
             if document.get("format") != _FORMAT or document.get("version") != _VERSION:
                 raise PenstockError(
-                    f"{where} is no state file of this release: use the release that wrote it.",
+                    f"{where} is not a state file of this release: use the release that wrote it.",
                     code="unsupported-version",
                 )
             decoded = _decode(document["state"], archive, unread)
     except _DAMAGE as error:
         raise DamagedState(f"{where} is damaged ({error})") from None
     if not isinstance(decoded, dict):
-        raise DamagedState(f"{where} is damaged (it holds no mapping)")
+        raise DamagedState(f"{where} is damaged (it does not hold a mapping)")
     return decoded
 
 
@@ -115,7 +115,7 @@ def _encode(value: Any, arrays: dict[str, Array]) -> Any:
     if isinstance(value, _PLAIN):
         return value
     raise PenstockError(
-        f"A {type(value).__name__} cannot be kept in a checkpoint: use an optimiser without it.",
+        f"A {type(value).__name__} cannot be stored in a checkpoint: use another optimiser.",
         code="unsupported-combination",
     )
 

@@ -26,7 +26,8 @@ def check_table_file(out: Path, force: bool) -> None:
     if out.suffix.lower() not in WRITERS:
         given = f"the extension {out.suffix!r}" if out.suffix else "no extension"
         raise PenstockError(
-            f"{out} has {given}, which says no format{nearest(out.suffix.lower(), WRITERS)}", code="unknown-name"
+            f"{out} has {given}, which does not name a format{nearest(out.suffix.lower(), WRITERS)}",
+            code="unknown-name",
         )
     if os.path.lexists(out) and not force:
         raise PenstockError(

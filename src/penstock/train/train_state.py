@@ -45,12 +45,14 @@ class TrainState:
 def checked_train_state(raw: Any, file: Path) -> TrainState:
     """The train state from a checkpoint, with every number checked."""
     if not isinstance(raw, dict) or set(raw) != {each.name for each in fields(TrainState)}:
-        raise PenstockError(f"{file} is no checkpoint of this release: start the run anew.", code="unsupported-version")
+        raise PenstockError(
+            f"{file} is not a checkpoint of this release: start the run again.", code="unsupported-version"
+        )
     try:
         train_state = TypeAdapter(TrainState).validate_python(raw)
     except ValidationError as error:
-        raise DamagedState(f"{file} does not say where its run stands ({first_problem(error)})") from None
+        raise DamagedState(f"{file} does not hold the run's progress ({first_problem(error)})") from None
     counts = train_state.epoch, train_state.batch, train_state.step, train_state.examples, train_state.all_examples
     if min(counts) < 0 or train_state.step < train_state.epoch or train_state.best_epoch > train_state.epoch:
-        raise DamagedState(f"{file} says that its run stands where none can")
+        raise DamagedState(f"{file} holds a progress that no run can have")
     return train_state

@@ -29,7 +29,7 @@ def check_code(job: Job, source: Path, trusted: bool, named: str | None = None) 
     if job.module is None or trusted or named is not None or (source.resolve(), job.module) in _started_here:
         return
     raise PenstockError(
-        f"{source} names code that would be run, {job.module}, and may come from somebody else: look at that code, then"
-        " add --trust-module (in Python trust_module=True).",
+        f"{source} names code that would be run, {job.module}, and it may come from somebody else: read that code,"
+        " then add --trust-module (in Python trust_module=True).",
         code="untrusted-code",
     )

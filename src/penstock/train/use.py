@@ -189,7 +189,7 @@ def _of_edges(session: Session, task: EdgeTask, split: str | None, progress: Pro
 def _refuse_nothing(count: int, split: str | None, what: str) -> None:
     if count == 0:
         whose = "The graph" if split is None else f"Split {split!r}"
-        raise PenstockError(f"{whose} has no {what} to predict: choose another.", code="missing-data")
+        raise PenstockError(f"{whose} has no {what} to predict: choose another split.", code="missing-data")
 
 
 def _ends(graph: Graph, kind: tuple[str, str, str], sources: Array, destinations: Array) -> dict[str, pa.Array]:

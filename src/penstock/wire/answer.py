@@ -154,4 +154,4 @@ class Answer:
 
 
 def _nothing(handed_over: bool) -> None:
-    """Nobody waits for a slice that is not the last."""
+    """Do nothing: only the last slice of a message is reported."""

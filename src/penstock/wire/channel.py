@@ -51,7 +51,7 @@ class Channel:
         out = self._outgoing(pending)
         with self._lock:
             if self._closed:
-                raise PenstockError(f"The wire to {self.peer} is closed: call before closing it.", code="closed")
+                raise PenstockError(f"The channel to {self.peer} is closed: call before closing it.", code="closed")
             # Before anybody can end the call: coflows count calls that are under way.
             self._coflows.asked(pending.coflow, out.size)
             self._calls[pending.call] = pending
@@ -72,7 +72,7 @@ class Channel:
                 self._forget(pending)
 
     def repeat(self) -> None:
-        """The connection was made anew: ask again what has not been answered."""
+        """Send all unanswered requests again over a new connection."""
         for pending in self._open_calls():
             self._resend(pending)
 
@@ -90,12 +90,12 @@ class Channel:
         with self._lock:
             self._closed = True
         for pending in self._open_calls():
-            pending.fail(PenstockError(f"The wire to {self.peer} was closed before it answered.", code="closed"))
+            pending.fail(PenstockError(f"The channel to {self.peer} was closed before it answered.", code="closed"))
             self._forget(pending)
 
     @property
     def busy(self) -> bool:
-        """Whether answers are outstanding."""
+        """Whether any request is unanswered."""
         return bool(self._calls)
 
     def _open_calls(self) -> list[PendingCall]:

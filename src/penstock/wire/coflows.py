@@ -44,13 +44,13 @@ class Tally:
         self.times[round(_FINENESS * math.log2(max(seconds, _LEAST)))] += 1
 
     def plain(self) -> dict[str, Any]:
-        """For a message."""
+        """The tally as plain values for a message."""
         times = {str(each): count for each, count in self.times.items()}
         counts = {"count": self.count, "bytes": self.bytes, "messages": self.messages}
         return {**counts, "seconds": self.seconds, "times": times}
 
     def add_plain(self, told: Mapping[str, Any]) -> None:
-        """What another process has told."""
+        """Add a tally that another process sent."""
         self.count += int(told.get("count", 0))
         self.bytes += int(told.get("bytes", 0))
         self.messages += int(told.get("messages", 0))
@@ -58,7 +58,7 @@ class Tally:
         self.times.update({int(each): int(count) for each, count in dict(told.get("times", {})).items()})
 
     def figures(self) -> dict[str, Any]:
-        """As a result shows it; the 95th percentile to within 5 %."""
+        """The tally as results show it; the 95th percentile is within 5 %."""
         mean = self.seconds / self.count if self.count else 0.0
         seen, tail = 0, 0.0
         for each in sorted(self.times):
@@ -90,14 +90,15 @@ def read_tallies(told: object, who: str) -> dict[str, dict[str, Any]]:
         found = _TOLD.validate_python(told, strict=True)
     except ValidationError as error:
         raise PenstockError(
-            f"{who} told of coflows that cannot be ({first_problem(error)}): are all of one release?",
+            f"{who} reported coflows that are not valid ({first_problem(error)}): run the same release on all"
+            " machines.",
             code="malformed-message",
         ) from None
     return {kind: tally.model_dump() for kind, tally in found.items()}
 
 
 def coflow_figures(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One line a kind, from what several processes have told."""
+    """One entry for each kind of coflow, from the tallies of several processes."""
     tallies: dict[str, Tally] = {}
     for each in told:
         for kind, plain in each.items():
@@ -125,7 +126,7 @@ class Coflows:
         self._lock = threading.Lock()
 
     def own(self) -> Coflow:
-        """That of the calling thread, by its full name."""
+        """The coflow of the calling thread, with its full name."""
         coflow = own_coflow()
         return coflow if coflow.owner or not coflow.kind else coflow._replace(owner=self._name)
 

@@ -61,7 +61,7 @@ class Endpoint:
         self._check(name)
         if not ADDRESS.fullmatch(address):
             raise PenstockError(
-                f"{name} cannot be at {address!r}: an address is tcp://HOST:PORT.", code="invalid-value"
+                f"{name} cannot have the address {address!r}: write tcp://HOST:PORT.", code="invalid-value"
             )
         with self._lock:
             if self._addresses.get(name) == address:
@@ -82,7 +82,7 @@ class Endpoint:
                     self._connect(link, self._addresses[peer])
         if link.channel.flow.priority != priority:
             raise PenstockError(
-                f"The flow {link.channel.flow.name} has priority {link.channel.flow.priority}, not {priority}:"
+                f"The flow {link.channel.flow.name} already has priority {link.channel.flow.priority}, not {priority}:"
                 " give the other one a name of its own.",
                 code="duplicate",
             )
@@ -102,12 +102,12 @@ class Endpoint:
 
     @property
     def refused(self) -> int:
-        """Connections that were not let in."""
+        """The number of connections that failed to authenticate."""
         return self._exchange.refused
 
     @property
     def malformed(self) -> int:
-        """Messages that were none, from peers that were let in."""
+        """The number of malformed messages from authenticated peers."""
         return self._exchange.malformed
 
     def close(self) -> None:
@@ -172,4 +172,6 @@ class Endpoint:
                 f"{self.name} knows no peer {peer!r}{nearest(peer, self._credentials.peers)}", code="unknown-name"
             )
         if self._closed:
-            raise PenstockError(f"The post of {self.name} is closed: talk to {peer} before closing it.", code="closed")
+            raise PenstockError(
+                f"The endpoint {self.name} is closed: open channels to {peer} before closing it.", code="closed"
+            )

@@ -82,7 +82,7 @@ class CallExchange:
         try:
             received = decode(frames)
             if received.sign == "ask":
-                raise Malformed("it asks over a connection that answers.")
+                raise Malformed("it sends a request over a connection for answers.")
             link.channel.receive(received, frame_bytes(frames))
         except Malformed:
             self.malformed += 1
@@ -177,7 +177,7 @@ class CallExchange:
         sender = connection.peer
         received = decode(frames)
         if received.sign != "ask":
-            raise Malformed("it answers nothing.")
+            raise Malformed("it answers no request.")
         labels = self._labels.setdefault(sender, set())
         labels.add(received.flow)
         if len(labels) > _LABELS:

@@ -59,7 +59,7 @@ class Credentials:
 
 
 def make_keys() -> KeyPair:
-    """A fresh pair."""
+    """A new key pair."""
     return key_pair(secrets.token_bytes(_KEY_BYTES))
 
 

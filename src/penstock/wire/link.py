@@ -22,7 +22,7 @@ Call = Callable[[socket.socket, str, Owner], Connection]
 
 
 class Answers(Protocol):
-    """Who is told what becomes of a link."""
+    """Receives the answers that arrive on a link, and its loss."""
 
     def connected(self, link: "Link") -> None:
         """There is a connection to the peer, which has proven to be the peer."""
@@ -70,7 +70,7 @@ class Link:
         return self._next
 
     def close(self) -> None:
-        """Leave nothing."""
+        """Close the connection and drop what waits."""
         self._attempt += 1
         self._next, self._address = float("inf"), ""
         if self.connection is not None:

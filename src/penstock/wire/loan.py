@@ -19,7 +19,7 @@ class Loan:
             self._holders += 1
 
     def release(self) -> None:
-        """One fewer."""
+        """Release one use of the memory."""
         with self._lock:
             self._holders -= 1
             done = self._done if self._holders == 0 else None

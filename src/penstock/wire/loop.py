@@ -34,11 +34,11 @@ class EventLoop:
         self._thread = threading.Thread(target=self._run, name=f"wire-{name}", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the loop's thread."""
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the end."""
+        """Wait for the loop's thread to end."""
         self._thread.join()
 
     def soon(self, command: Callable[[], None] | None = None) -> None:
@@ -64,7 +64,7 @@ class EventLoop:
             self._selector.register(own, events, (reads, writes))
 
     def unwatch(self, own: socket.socket) -> None:
-        """No longer."""
+        """Stop watching a socket."""
         if own in self._selector.get_map():
             self._selector.unregister(own)
 

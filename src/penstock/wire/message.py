@@ -145,15 +145,15 @@ def _checked(
     if sign not in SIGNS:
         raise Malformed("its sign is not known.")
     if not (_count(call) and _count(number) and isinstance(priority, int) and not isinstance(priority, bool)):
-        raise Malformed("its call, number or priority is no number.")
+        raise Malformed("its call, number or priority is not a number.")
     if not _names_coflow(coflow, limits):
-        raise Malformed("its coflow is no kind, owner and turn.")
+        raise Malformed("its coflow is not a kind, an owner and a turn.")
     if not (_short(flow, limits) and _short(kind, limits)):
-        raise Malformed(f"its flow or kind is no string of up to {limits.name_chars} characters.")
+        raise Malformed(f"its flow or kind is not a string of up to {limits.name_chars} characters.")
     if not isinstance(body, dict) or not _plain(body, _DEPTH):
-        raise Malformed("its body is no mapping of plain values by name.")
+        raise Malformed("its body is not a mapping from names to plain values.")
     if not isinstance(specs, list) or len(specs) != len(sizes):
-        raise Malformed(f"it has {len(sizes)} arrays where its header says otherwise.")
+        raise Malformed(f"it has {len(sizes)} arrays, and its header lists another number.")
     return fields, [_shape(spec, size, limits) for spec, size in zip(specs, sizes, strict=True)]
 
 
@@ -163,7 +163,7 @@ def _unpacked(header: bytes | memoryview) -> Any:
     except Malformed:
         raise
     except Exception as error:  # msgpack raises many kinds, and means one thing by all of them
-        raise Malformed(f"its header is no msgpack ({type(error).__name__}).") from None
+        raise Malformed(f"its header is not valid msgpack ({type(error).__name__}).") from None
 
 
 def _no_extensions(code: int, data: bytes) -> Any:
@@ -203,7 +203,7 @@ def _shape(spec: Any, size: int, limits: Limits) -> Shape:
     if size > limits.array_bytes:
         raise Malformed(f"an array of {size:,} bytes is over {limits.array_bytes:,}.")
     if math.prod(shape) * dtype.itemsize != size:
-        raise Malformed(f"an array of {size:,} bytes has not the shape that the header says.")
+        raise Malformed(f"an array of {size:,} bytes does not have the shape in the header.")
     # NumPy multiplies the sizes of an empty array as well, without its zeros, and refuses what overflows.
     if math.prod(each for each in shape if each) * dtype.itemsize > limits.array_bytes:
         raise Malformed("an empty array's shape is beyond all limits.")

@@ -22,7 +22,7 @@ class Meter:
 
 
 def own_meter() -> Meter:
-    """The calling thread's."""
+    """The meter of the calling thread."""
     meter: Meter | None = getattr(_THREAD, "meter", None)
     if meter is None:
         meter = _THREAD.meter = Meter()

@@ -77,16 +77,16 @@ class Joining:
 
     def _joined(self, name: str, pieces: _Pieces, received: Received, count: int, sizes: list[int]) -> Received | None:
         if (count, sizes) != (pieces.count, pieces.sizes) or received.number >= count:
-            raise Malformed("its slices do not agree on what they are of.")
+            raise Malformed("its slices belong to different messages.")
         pieces.add(received.number, received.message)
         if pieces.bytes > sum(sizes):
-            raise Malformed("its slices have not the sizes that they say.")
+            raise Malformed("its slices do not have the announced sizes.")
         if len(pieces.found) < count:
             return None
         del self._found[name]
         whole = decode(_frames([pieces.found[number] for number in range(count)], sizes))
         if whole.call != received.call or whole.sign not in ("answer", "part"):
-            raise Malformed("its slices are not those of an answer.")
+            raise Malformed("its slices do not form an answer.")
         return whole
 
 
@@ -94,13 +94,13 @@ def _said(message: Message, limits: Limits = LIMITS) -> tuple[str, int, list[int
     """What a slice says of the message it is of: its name, how many slices it has, and its frames' sizes in bytes."""
     name, count, sizes = (message.body.get(key) for key in ("of", "slices", "sizes"))
     if not isinstance(name, str) or type(count) is not int or not isinstance(sizes, list):
-        raise Malformed("it is a slice of nothing.")
+        raise Malformed("it is a slice of an empty message.")
     if len(name) > limits.name_chars or len(sizes) > limits.arrays + 1:
         raise Malformed("it is a slice of more than a message can hold.")
     if any(type(size) is not int or not 0 <= size <= limits.array_bytes for size in sizes):
-        raise Malformed("it is a slice of frames that cannot be.")
+        raise Malformed("it is a slice of frames that are not valid.")
     if any(array.dtype != np.uint8 for array in message.arrays):
-        raise Malformed("its slices are no bytes.")
+        raise Malformed("its slices are not bytes.")
     return name, count, sizes
 
 
@@ -108,7 +108,7 @@ def _frames(slices: list[Message], sizes: list[int]) -> list[Any]:
     """The frames, each in memory of its own, where arrays are aligned."""
     pieces = [array for each in slices for array in each.arrays]
     if sum(sizes) != sum(piece.nbytes for piece in pieces):
-        raise Malformed("its slices have not the sizes that they say.")
+        raise Malformed("its slices do not have the announced sizes.")
     frames = [np.empty(size, np.uint8) for size in sizes]
     at, place = 0, 0
     for piece in pieces:

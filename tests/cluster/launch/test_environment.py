@@ -15,8 +15,8 @@ from penstock.cluster.launch.environment.agent import Agent
 from penstock.cluster.launch.environment.agents import AgentRegistry
 from penstock.cluster.launch.environment.launcher import AgentTask
 from penstock.cluster.launch.environment.place import Place
-from penstock.errors import PenstockError
 from penstock.hardware.cluster import FailureOptions, Machine
+from refusals import refused
 from training_graphs import community_graph
 
 SECRET = "a secret of these tests"
@@ -123,7 +123,7 @@ def test_an_agent_with_another_secret_is_not_heard():
     first, second = places()
     gathering = AgentRegistry(first, SECRET, "127.0.0.1", 5)
     try:
-        with pytest.raises(PenstockError, match="launcher did not answer"):
+        with refused("peer-lost launcher"):
             Agent(second, "another secret than that", "127.0.0.1", 1).run()
         assert gathering.agent("agent-1") is None
     finally:
@@ -131,7 +131,7 @@ def test_an_agent_with_another_secret_is_not_heard():
 
 
 def test_an_agent_without_a_launcher_gives_up():
-    with pytest.raises(PenstockError, match="cannot meet at"):
+    with refused("peer-lost MASTER_ADDR"):
         Agent(places()[1], SECRET, "127.0.0.1", 1).run()
 
 

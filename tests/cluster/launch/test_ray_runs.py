@@ -10,7 +10,7 @@ from setups import nothing_left
 
 from cluster_runs import AtEpoch, assert_same_losses, cluster_file, in_parts, machines, recorded_starts, run_on
 from penstock.cluster.cluster_file import read_cluster
-from penstock.errors import PenstockError
+from refusals import refused
 from training_graphs import community_graph
 
 pytest.importorskip("ray")
@@ -141,7 +141,7 @@ def test_machines_are_found(nodes, folder):
 
 def test_a_machine_that_ray_does_not_have_is_refused_before_anything_starts(nodes, folder, graph, cluster_fields):
     fields = {**cluster_fields, "machines": machines(1, 1, 1, 1), "partition": None}
-    with pytest.raises(PenstockError, match="Ray has no node for machine m3"):
+    with refused("infeasible m3"):
         run_on(on_ray(nodes, folder, fields), graph, folder / "refused")
     assert not (folder / "refused").exists()
 

@@ -16,9 +16,9 @@ from penstock.cluster.shaping import (
     refuse_foreign,
     set_commands,
 )
-from penstock.errors import PenstockError
 from penstock.hardware.cluster import Machine
 from penstock.wire import Endpoint, Message, WireOptions, make_credentials
+from refusals import refused
 
 MARKED, CAPPED = 10, 40
 GROUPS = FlowGroups(
@@ -153,7 +153,7 @@ def test_what_fails_half_way_leaves_nothing(pair):
         ["tc", "class", "add", "dev", DEVICE, "nonsense"],
     ]
     with near.entered():
-        with pytest.raises(PenstockError, match="nonsense"):
+        with refused("external-failure nonsense"):
             carry_out(DEVICE, commands)
         assert not look(DEVICE).made
 
@@ -163,5 +163,5 @@ def test_a_strangers_queue_is_refused(pair):
     with near.entered():
         train_state = look(DEVICE)
         assert train_state.foreign and not train_state.ours
-        with pytest.raises(PenstockError, match="that penstock did not make"):
+        with refused("in-use"):
             refuse_foreign(train_state, DEVICE)

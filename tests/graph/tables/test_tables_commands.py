@@ -9,8 +9,8 @@ from tables_workbench import FOLLOWS, USERS, Workbench
 from typer.testing import CliRunner
 
 from penstock.cli.data import data as app
-from penstock.errors import PenstockError
 from penstock.graph import Graph
+from refusals import refused
 
 
 def _run(*words: object) -> str:
@@ -39,7 +39,7 @@ def test_import_for_people(bench: Workbench) -> None:
 
 
 def test_bad_input_is_a_penstock_error(bench: Workbench) -> None:
-    with pytest.raises(PenstockError, match="row 2"):
+    with refused("id-out-of-range 2"):
         _run("import", _spec(bench), "--out", bench.out)
     assert not bench.out.exists()
 

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from penstock import PenstockError
 from penstock.graph.tables import import_tables
+from refusals import refused
 
 
 def imported(tmp_path, spec, **files):
@@ -49,7 +49,7 @@ def test_words_that_look_like_dates_stay_words(tmp_path):
 def test_labels_beyond_int64_are_refused(tmp_path, value):
     kind = pa.uint64() if isinstance(value, int) else pa.float64()
     pq.write_table(pa.table({"id": [1], "y": pa.array([value], kind)}), tmp_path / "n.parquet")
-    with pytest.raises(PenstockError, match="not a whole number"):
+    with refused("value-out-of-range"):
         imported(tmp_path, nodes(files="n.parquet", label="y"))
 
 
@@ -57,7 +57,7 @@ def test_times_beyond_int64_are_refused(tmp_path):
     spec = {"name": "g", "nodes": [{"type": "a"}]}
     spec["edges"] = [{"type": ["a", "to", "a"], "files": "e.parquet", "source": "s", "destination": "d", "time": "t"}]
     pq.write_table(pa.table({"s": [1], "d": [2], "t": pa.array([2**63 + 5], pa.uint64())}), tmp_path / "e.parquet")
-    with pytest.raises(PenstockError, match="a time must be"):
+    with refused("wrong-type"):
         imported(tmp_path, spec)
 
 
@@ -96,17 +96,17 @@ def test_a_file_named_twice_is_read_once(tmp_path):
         (
             pa.array([[1.0], [2.0]]),
             {"features": [{"column": "c", "categorical": "one-hot"}]},
-            "cannot be read as asked",
+            "wrong-type",
         ),
-        (pa.array([b"\xff", b"a"]), {"features": [{"column": "c", "categorical": "codes"}]}, "cannot be read as asked"),
-        (pa.array([[10**14], [1]]), {"label": {"column": "c", "kind": "multi-label"}}, "number the classes from 0"),
-        (pa.array([[1], [0]]), {"label": {"columns": ["c"], "kind": "multi-label"}}, "not a list"),
-        (pa.array([[1], [0]]), {"fields": [{"name": "f", "columns": ["c", "c"]}]}, "not lists"),
+        (pa.array([b"\xff", b"a"]), {"features": [{"column": "c", "categorical": "codes"}]}, "wrong-type"),
+        (pa.array([[10**14], [1]]), {"label": {"column": "c", "kind": "multi-label"}}, "too-large 0"),
+        (pa.array([[1], [0]]), {"label": {"columns": ["c"], "kind": "multi-label"}}, "wrong-type"),
+        (pa.array([[1], [0]]), {"fields": [{"name": "f", "columns": ["c", "c"]}]}, "wrong-type"),
     ],
 )
 def test_columns_of_unexpected_types_get_a_sentence(tmp_path, column, keys, sentence):
     pq.write_table(pa.table({"id": [1, 2], "c": column}), tmp_path / "n.parquet")
-    with pytest.raises(PenstockError, match=sentence):
+    with refused(sentence):
         imported(tmp_path, nodes(files="n.parquet", **keys))
     assert not (tmp_path / "out").exists()
 
@@ -119,13 +119,13 @@ def test_floating_multi_labels_are_taken(tmp_path):
 
 @pytest.mark.parametrize("files", ["a**b.csv", "~nobody-of-that-name/x.csv"])
 def test_odd_patterns_get_a_sentence(tmp_path, files):
-    with pytest.raises(PenstockError, match=r"No file matches|no path or pattern"):
+    with refused("invalid-value"):
         imported(tmp_path, nodes(files=files))
 
 
 def test_odd_yaml_and_ratios_get_a_sentence(tmp_path):
     (tmp_path / "spec.yaml").write_text("name: 2020-13-45\nnodes: []\n")
-    with pytest.raises(PenstockError, match=r"spec\.yaml"):
+    with refused("damaged-file spec.yaml"):
         import_tables(tmp_path / "spec.yaml", tmp_path / "out")
-    with pytest.raises(PenstockError, match="ratios"):
+    with refused("invalid-document ratios"):
         imported(tmp_path, nodes(files="n.csv", split={"ratios": [float("nan"), 0.1, 0.1]}), n_csv="id\n1\n")

@@ -6,12 +6,12 @@ import torch
 from device_blocks import padded
 from random_blocks import random_block, rows
 
-from penstock import PenstockError
 from penstock.graph.hashing import mix
 from penstock.nn.device.drop import DropKey, drop_rows
 from penstock.nn.drop import drop, drop_edges, dropping, rectify_later, relu_drop
 from penstock.nn.kernels import drop_rows as drop_on_host
 from penstock.sampling.device.block import device_block
+from refusals import refused
 
 pytestmark = pytest.mark.gpu
 
@@ -143,5 +143,5 @@ def test_the_key_is_read_when_the_kernel_runs(cuda_device):
 
 
 def test_what_is_no_matrix_is_refused(device):
-    with dropping(on(device, 1)), pytest.raises(PenstockError, match="a row per vertex"):
+    with dropping(on(device, 1)), refused("shape-mismatch"):
         drop(torch.ones(3, device=device), 0.5)

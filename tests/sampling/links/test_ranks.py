@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from link_graphs import RATES, shop_graph, true_pairs
 
-from penstock import PenstockError
 from penstock.sampling.links import dot_product, known_edges, ranks, ranks_of_scores
 from random_graphs import directed_graph, graphs
+from refusals import refused
 
 
 def brute_rank(scores, own, left_out):
@@ -109,12 +109,12 @@ def test_no_pairs_have_no_ranks():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"candidates": 0}, "number from 1"),
-        ({"candidates": "most"}, "'all' or a number"),
-        ({"corrupt": "both"}, "rank twice"),
-        ({"pairs": np.array([[0, 99]])}, "vertex 99"),
-        ({"score_block": lambda kept, others: np.zeros((1, 3))}, "shape"),
-        ({"score_block": lambda kept, others: np.full((1, 10), np.nan)}, "NaN"),
+        ({"candidates": 0}, "value-out-of-range 1"),
+        ({"candidates": "most"}, "value-out-of-range all"),
+        ({"corrupt": "both"}, "unknown-name"),
+        ({"pairs": np.array([[0, 99]])}, "id-out-of-range 99"),
+        ({"score_block": lambda kept, others: np.zeros((1, 3))}, "shape-mismatch"),
+        ({"score_block": lambda kept, others: np.full((1, 10), np.nan)}, "not-finite"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, sentence):
@@ -124,5 +124,5 @@ def test_mistakes_are_one_sentence(arguments, sentence):
         "pairs": np.array([[0, 1]]),
         "known": known_edges(graph),
     }
-    with pytest.raises(PenstockError, match=sentence):
+    with refused(sentence):
         ranks(**{**usual, **arguments})

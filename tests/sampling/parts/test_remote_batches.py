@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neighbourhoods import same_arrays, same_batch
-from penstock import PenstockError
 from penstock.sampling import BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.parts import RemoteSampler, parted_sampler, serve_batches
 from penstock.sampling.parts.batch_codec import batch_messages, batch_received
 from penstock.wire.errors import RemoteError
 from penstock.wire.message import LIMITS, Message, decode, encode
 from random_graphs import graphs
+from refusals import refused
 
 SEEDS = np.array([7, 0, 299, 31])
 
@@ -63,7 +63,7 @@ def test_totals_travel_once():
 
 def test_positions_of_edges_do_not_travel():
     batch = NeighbourSampler(plain_graph(), [3], edges=True).sample(SEEDS, KEY)
-    with pytest.raises(PenstockError, match="Positions of edges do not travel"):
+    with refused("unsupported-combination"):
         batch_messages(batch)
 
 
@@ -121,15 +121,15 @@ def test_remote_is_inline_on_a_typed_graph(two_samplers):
 def test_seeds_that_are_refused(two_samplers):
     remote, _, _ = two_samplers(plain_graph(), {"fanouts": [2]})
     for seeds, exclude, message in [
-        (np.array([300]), None, "outside 0..299"),
-        (np.array([4, 4]), None, "Vertex 4 is twice"),
-        ({"item": np.array([1])}, None, "no vertices of type 'item'"),
-        (SEEDS, np.zeros((3, 1), int), "give whole numbers"),
-        (SEEDS, np.full((2, 1), 300), "source outside 0..299"),
-        (SEEDS, {"node__to__node": np.zeros((2, 1), int)}, "of a graph of one type"),
-        ({"node": SEEDS}, None, "for another graph"),
+        (np.array([300]), None, "id-out-of-range 0..299"),
+        (np.array([4, 4]), None, "duplicate 4"),
+        ({"item": np.array([1])}, None, "unknown-name item"),
+        (SEEDS, np.zeros((3, 1), int), "shape-mismatch"),
+        (SEEDS, np.full((2, 1), 300), "id-out-of-range 0..299"),
+        (SEEDS, {"node__to__node": np.zeros((2, 1), int)}, "unsupported-combination"),
+        ({"node": SEEDS}, None, "mismatched-inputs"),
     ]:
-        with pytest.raises(PenstockError, match=message):
+        with refused(message):
             remote.sample(seeds, KEY, exclude=exclude)
 
 
@@ -138,24 +138,24 @@ def test_requests_that_are_refused(posts):
     serve_batches(task, {"train": NeighbourSampler(plain_graph(), [2])})
     body = {"sampler": "train", "key": [1, 2, 3], "seeds": {"node": 4}, "excluded": None}
     for change, arrays, message in [
-        ({"sampler": "trian"}, (SEEDS,), "did you mean 'train'"),
-        ({"key": [1, 2]}, (SEEDS,), "key must"),
-        ({"key": [1, 2, "3"]}, (SEEDS,), "key.2. must"),
-        ({"seeds": {"node": -4}}, (SEEDS,), "seeds.node must"),
-        ({"seeds": {"item": 4}}, (SEEDS,), "of a graph of one type"),
-        ({}, (), "other seeds than it says"),
-        ({}, (SEEDS[:3],), "other seeds than it says"),
-        ({}, (SEEDS / 2,), "give a flat array"),
-        ({}, (SEEDS, np.zeros((2, 1), int)), "other seeds than it says"),
-        ({"excluded": {"": 2}}, (SEEDS, np.zeros((2, 1), int)), "excludes other edges"),
-        ({"excluded": {"": 1}}, (SEEDS, np.full((2, 1), -1)), "source outside"),
+        ({"sampler": "trian"}, (SEEDS,), "unknown-name train"),
+        ({"key": [1, 2]}, (SEEDS,), "malformed-message"),
+        ({"key": [1, 2, "3"]}, (SEEDS,), "malformed-message"),
+        ({"seeds": {"node": -4}}, (SEEDS,), "malformed-message seeds.node"),
+        ({"seeds": {"item": 4}}, (SEEDS,), "unsupported-combination"),
+        ({}, (), "malformed-message"),
+        ({}, (SEEDS[:3],), "malformed-message"),
+        ({}, (SEEDS / 2,), "shape-mismatch"),
+        ({}, (SEEDS, np.zeros((2, 1), int)), "malformed-message"),
+        ({"excluded": {"": 2}}, (SEEDS, np.zeros((2, 1), int)), "malformed-message"),
+        ({"excluded": {"": 1}}, (SEEDS, np.full((2, 1), -1)), "id-out-of-range"),
     ]:
-        with pytest.raises(RemoteError, match=message):
+        with refused(message, RemoteError):
             list(worker.channel("sampler").start(Message("batch", {**body, **change}, arrays)).parts())
 
 
 def test_there_must_be_somebody_to_ask():
-    with pytest.raises(PenstockError, match="no sampler tasks to ask"):
+    with refused("option-missing"):
         RemoteSampler([], "train", {"node": 3})
 
 
@@ -171,35 +171,35 @@ def _changed(body, path, value):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (["arrays"], 99, "arrays where 99 were said"),
-        (["typed"], True, "a relation that is none"),
-        (["vertices"], {"item": 0}, "which the graph has not"),
-        (["vertices"], {}, "seeds of other types"),
-        (["vertices", "node"], 77, "not there"),
-        (["vertices", "node"], 1, "numbers outside"),
-        (["seeds", "node"], 5, "do not stand on each other"),
-        (["seeds"], {"item": 4}, "seeds of other types"),
-        (["whole"], 3, "more seeds than the whole"),
-        (["seed_weights"], 0, "numbers: is it of the same release"),
-        (["layers"], [], "no layers"),
-        (["layers", 0, "num_src", "node"], 1000, "do not stand on each other"),
-        (["layers", 0, "num_dst", "node"], 2, "do not stand on each other"),
-        (["layers", 0, "relations"], [], "a relation twice in a layer, or none"),
-        (["layers", 0, "relations", 0, "kind"], ["node", "to", "node"], "a relation that is none"),
-        (["layers", 0, "relations", 0, "indices"], 0, "numbers outside"),
-        (["layers", 0, "relations", 0, "counts"], 0, "do not add up"),
-        (["layers", 0, "relations", 0, "weights"], 0, "numbers: is it of the same release"),
-        (["layers", 0, "relations", 0, "totals"], [4, 1], "totals of other rows"),
-        (["layers", 0, "relations", 0, "totals"], [4, 100_000], "totals of other rows"),
-        (["layers", 0, "relations", 0, "totals"], [4], "totals"),
-        (["layers", 0, "extra"], 1, "extra"),
+        (["arrays"], 99, "malformed-message 99"),
+        (["typed"], True, "malformed-message"),
+        (["vertices"], {"item": 0}, "malformed-message"),
+        (["vertices"], {}, "malformed-message"),
+        (["vertices", "node"], 77, "malformed-message"),
+        (["vertices", "node"], 1, "malformed-message"),
+        (["seeds", "node"], 5, "malformed-message"),
+        (["seeds"], {"item": 4}, "malformed-message"),
+        (["whole"], 3, "malformed-message"),
+        (["seed_weights"], 0, "malformed-message"),
+        (["layers"], [], "malformed-message"),
+        (["layers", 0, "num_src", "node"], 1000, "malformed-message"),
+        (["layers", 0, "num_dst", "node"], 2, "malformed-message"),
+        (["layers", 0, "relations"], [], "malformed-message"),
+        (["layers", 0, "relations", 0, "kind"], ["node", "to", "node"], "malformed-message"),
+        (["layers", 0, "relations", 0, "indices"], 0, "malformed-message"),
+        (["layers", 0, "relations", 0, "counts"], 0, "malformed-message"),
+        (["layers", 0, "relations", 0, "weights"], 0, "malformed-message"),
+        (["layers", 0, "relations", 0, "malformed-message totals"], [4, 1], "malformed-message"),
+        (["layers", 0, "relations", 0, "malformed-message totals"], [4, 100_000], "malformed-message"),
+        (["layers", 0, "relations", 0, "malformed-message totals"], [4], "malformed-message totals"),
+        (["layers", 0, "malformed-message extra"], 1, "malformed-message extra"),
     ],
 )
 def test_a_batch_is_not_believed(path, value, message):
     batch = NeighbourSampler(plain_graph(), [3, 2], weight="w").sample(SEEDS, KEY)
     (whole,) = batch_messages(batch)
     assert batch_received([whole], {"node": 300}, KEY, "sampler-0").num_edges == batch.num_edges
-    with pytest.raises(PenstockError, match=message):
+    with refused(message):
         batch_received([Message("batch", _changed(whole.body, path, value), whole.arrays)], {"node": 300}, KEY, "s")
 
 
@@ -210,7 +210,7 @@ def test_rows_and_vertices_of_a_batch_are_checked():
         arrays = list(whole.arrays)
         arrays[place] = arrays[place].copy()
         arrays[place][0] = wrong
-        with pytest.raises(PenstockError, match="numbers outside"):
+        with refused("malformed-message"):
             batch_received([Message("batch", whole.body, tuple(arrays))], {"node": 300}, KEY, "s")
-    with pytest.raises(PenstockError, match="no parts"):
+    with refused("malformed-message"):
         batch_received([], {"node": 300}, KEY, "s")

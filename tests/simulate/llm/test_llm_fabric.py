@@ -1,10 +1,8 @@
 """Paths between devices: inside a server, over NICs, and through switches that can limit."""
 
-import pytest
-
-from penstock.errors import PenstockError
 from penstock.hardware.network import Network
 from penstock.simulate.llm.fabric import Fabric, Image, Seat, Servers
+from refusals import refused
 
 
 def _names(network: Network, source: int, target: int) -> list[str]:
@@ -54,12 +52,12 @@ def test_equal_cost_paths_are_chosen_by_pair_and_stay() -> None:
 
 
 def test_paths_by_hash_need_all_devices() -> None:
-    with pytest.raises(PenstockError, match="set simulate to all"):
+    with refused("unsupported-combination"):
         Fabric(Servers(8, routing="ecmp"), [Seat(0, 0, 8)], [Image(0, 1)], 0)
 
 
 def test_gpus_and_nics_that_do_not_go_into_each_other_are_refused() -> None:
-    with pytest.raises(PenstockError, match="let one divide the other"):
+    with refused("unsupported-combination"):
         Servers(1, gpus=8, nics=3)
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from penstock.errors import PenstockError
 from penstock.hardware.network import star
 from penstock.simulate.amounts import draw_amounts
 from penstock.simulate.llm import (
@@ -26,6 +25,7 @@ from penstock.simulate.rates.slack import slack_orders
 from penstock.simulate.scenario import Scenario
 from penstock.simulate.simulation import Simulator, with_queues
 from penstock.simulate.workload_builder import WorkloadBuilder
+from refusals import refused
 
 _EXPERTS = Model(layers=4, hidden=128, heads=4, sequence=64, feed_forward=256, matrices=3, experts=4, top_k=2)
 _SERVERS = Servers(64, nics=1, nic_gbps=10, nvlink_gbps=400)
@@ -137,7 +137,7 @@ def _machines(step: LlmStep) -> list[list[int]]:
 def test_too_many_coflows_for_queues_are_refused() -> None:
     step = build_step(_job(32))
     simulator = Simulator(step.load, step.network, 1000, "hermod")
-    with pytest.raises(PenstockError, match="or leave out --queues"):
+    with refused("too-large --queues"):
         with_queues(simulator, step.placement, 4)
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.simulate import Workload, simulate
 from penstock.simulate.llm import (
@@ -21,6 +20,7 @@ from penstock.simulate.llm import (
 )
 from penstock.simulate.pace import step_seconds
 from penstock.simulate.rates import COFLOW_POLICIES
+from refusals import refused
 
 _DENSE = Model(layers=8, hidden=256, heads=4, sequence=128, feed_forward=1024)
 _EXPERTS = Model(layers=4, hidden=128, heads=4, sequence=64, feed_forward=256, matrices=3, experts=8, top_k=2)
@@ -129,16 +129,16 @@ def test_every_policy_moves_the_same_bytes_and_ends() -> None:
 
 def test_too_many_devices_one_by_one_are_refused() -> None:
     job = LlmJob(_DENSE, Parallelism(1, 1, 1024, 1, 1, 1), Servers(128), simulate="all")
-    with pytest.raises(PenstockError, match="representatives"):
+    with refused("too-large representatives"):
         build_step(job)
 
 
 def test_what_would_not_fit_into_memory_or_time_is_refused_at_once() -> None:
     experts = replace(_EXPERTS, layers=1024, experts=256)
     job = LlmJob(experts, Parallelism(8, 8, 16, 16, 4096), Servers(128))
-    with pytest.raises(PenstockError, match="fewer microbatches or layers, or set all_to_all to detail ports"):
+    with refused("too-large all_to_all"):
         build_step(job)
-    with pytest.raises(PenstockError, match="256 ranks in 4 layers that differ take too long"):
+    with refused("too-large 256 4"):
         build_step(LlmJob(replace(experts, layers=4), Parallelism(8, 1, 256, 256), Servers(256)))
 
 

@@ -17,7 +17,7 @@ class LocalProcess:
     """A process with its setup on its standard input, which stays open: when it closes, the starter is gone."""
 
     def __init__(self, setup: Setup, log: Path, folder: Path | None = None) -> None:
-        """`folder`: where it runs; None: where this process does."""
+        """Start the process in `folder`, or in this process's own folder where that is None."""
         # -P: what lies in the working folder must not stand in for an installed module.
         command = [sys.executable, "-P", "-m", "penstock.cluster.tasks"]
         try:
@@ -36,16 +36,16 @@ class LocalProcess:
 
     @property
     def pid(self) -> int | None:
-        """Its number."""
+        """The number of the process."""
         return self._process.pid
 
     @property
     def trouble(self) -> str:
-        """Its log says more."""
+        """Empty: the process's log says what went wrong."""
         return ""
 
     def poll(self) -> int | None:
-        """Its exit status; None while it runs."""
+        """The exit status, or None while the process runs."""
         status = self._process.poll()
         if status is not None:
             self._close_input()
@@ -58,7 +58,7 @@ class LocalProcess:
         return status
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the process at once."""
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDING)
@@ -78,11 +78,11 @@ class LocalLauncher:
         log_folder(run)
 
     def start(self, setup: Setup) -> LocalProcess:
-        """Start a task."""
+        """Start a task as a process of this host."""
         return LocalProcess(setup, log_of(setup))
 
     def close(self) -> None:
-        """Nothing is kept: whoever has a handle ends its process."""
+        """Do nothing: processes are ended through their handles."""
 
 
 def started_here(setup: Setup, folder: Path | None = None) -> LocalProcess:
@@ -90,7 +90,8 @@ def started_here(setup: Setup, folder: Path | None = None) -> LocalProcess:
     log = log_of(setup)
     if not log.parent.is_dir():
         raise PenstockError(
-            f"Machine {setup.task.machine} does not see the run folder {setup.run}: keep runs where all machines do.",
+            f"Machine {setup.task.machine} cannot see the run folder {setup.run}: keep runs in a folder that all"
+            " machines share.",
             code="file-not-found",
         )
     return LocalProcess(setup, log, folder)

@@ -55,8 +55,8 @@ def cut_state(
         for name, value in given.items():
             if value.dim() and value.shape != parameter.shape:
                 raise PenstockError(
-                    f"Optimiser {type(optimiser).__name__} looks at whole matrices ({name!r}), which parameter servers"
-                    " do not have: choose another, or reduce: all-reduce.",
+                    f"Optimiser {type(optimiser).__name__} needs whole matrices ({name!r}), and parameter servers hold"
+                    " pieces of them: choose another optimiser, or set reduce: all-reduce.",
                     code="unsupported-combination",
                 )
         found.append(

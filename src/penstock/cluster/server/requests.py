@@ -52,7 +52,9 @@ def rank_of(sender: str, world: int) -> int:
     """The rank of a worker of the run; nobody else has gradients."""
     kind, _, rank = sender.partition("-")
     if kind != "worker" or not rank.isdecimal() or int(rank) >= world:
-        raise PenstockError(f"{sender} is none of the {world} workers, and only they train.", code="not-permitted")
+        raise PenstockError(
+            f"{sender} is not one of the {world} workers: only they may send gradients.", code="not-permitted"
+        )
     return int(rank)
 
 
@@ -62,7 +64,7 @@ def begun_with(message: Message, asked: Begin) -> tuple[Tensor, list[State]]:
     named = [(name, size) for names, size in zip(asked.names, sizes, strict=False) for name in names]
     if len(asked.names) != len(sizes) or len(message.arrays) != 1 + len(named):
         raise PenstockError(
-            f"{len(message.arrays)} arrays do not fit the {len(sizes)} pieces that a server begins with.",
+            f"A server with {len(sizes)} pieces was given {len(message.arrays)} arrays: send one for each piece.",
             code="malformed-message",
         )
     weights, *values = message.arrays
@@ -70,7 +72,8 @@ def begun_with(message: Message, asked: Begin) -> tuple[Tensor, list[State]]:
     fit &= all(v.shape in ((), (size,)) and v.dtype in _STATE for v, (_, size) in zip(values, named, strict=True))
     if not fit:
         raise PenstockError(
-            "Weights or an optimiser's state do not fit the pieces that a server begins with.", code="malformed-message"
+            "The weights or the optimiser's state do not have the sizes of this server's pieces.",
+            code="malformed-message",
         )
     left = iter(values)
     return as_tensor(weights), [{name: as_tensor(next(left)) for name in names} for names in asked.names]
@@ -80,7 +83,7 @@ def gradients_in(message: Message) -> Tensor:
     """A worker's numbers; how many there must be, the shard knows."""
     if len(message.arrays) != 1 or message.arrays[0].ndim != 1 or message.arrays[0].dtype != np.float32:
         found = [(array.shape, str(array.dtype)) for array in message.arrays]
-        raise PenstockError(f"Gradients came as {found}: send one row of float32.", code="malformed-message")
+        raise PenstockError(f"Gradients arrived as {found}: send a flat array of float32.", code="malformed-message")
     return as_tensor(message.arrays[0])
 
 

@@ -60,13 +60,15 @@ class Shard:
             expected = self._count() + len(self._pieces) + more
             if len(numbers) != expected:
                 raise PenstockError(
-                    f"Gradients came as {len(numbers)} numbers, and {expected} were expected.", code="malformed-message"
+                    f"Gradients arrived as {len(numbers)} numbers where {expected} are expected.",
+                    code="malformed-message",
                 )
             if step < self._step:
                 return
             if step > self._step:
                 raise PenstockError(
-                    f"Gradients of step {step} came before those of step {self._step}.", code="step-conflict"
+                    f"Gradients of step {step} arrived before those of step {self._step}: send the steps in order.",
+                    code="step-conflict",
                 )
             self._given[rank], self._rate = numbers, rate
             if len(self._given) == self._world:
@@ -111,7 +113,7 @@ class Shard:
             return torch.cat([torch.zeros(0), *weights]), self._more
 
     def states(self) -> list[State]:
-        """The optimiser's, by piece."""
+        """The optimiser's state of each piece."""
         with self._changed:
             self._check_ready()
             return self._states()
@@ -156,7 +158,7 @@ class Shard:
         try:
             self._take(state)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise DamagedState(f"{self._file} is damaged (it is no state of a server: {error!r})") from None
+            raise DamagedState(f"{self._file} is damaged (it does not hold a server's state: {error!r})") from None
 
     def _take(self, state: dict[str, Any]) -> None:
         self._step, self._more = int(state["step"]), state["more"]
@@ -180,5 +182,5 @@ class Shard:
     def _check_ready(self) -> None:
         if not self._begun:
             raise PenstockError(
-                "The parameter server has no weights yet: the first worker gives them.", code="not-available"
+                "The parameter server has no weights yet: the first worker sends them.", code="not-available"
             )

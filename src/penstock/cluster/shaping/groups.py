@@ -74,8 +74,8 @@ def default_groups(cluster: ClusterDocument) -> FlowGroups:
     ours, mark = 1 - _REST, cluster.wire.dscp
     if 0 in cluster.wire.marks:
         raise PenstockError(
-            "The wire's mark 0 is that of all unmarked packets, which could not be told apart: give the wire another,"
-            " in dscp or dscp_classes of the cluster file.",
+            "The wire's packets are marked 0, like all unmarked packets, so they cannot be told apart: set dscp or"
+            " dscp_classes in the cluster file.",
             code="invalid-value",
         )
     if cluster.wire.dscp_classes:

@@ -37,7 +37,7 @@ class ClassCount:
 
 @dataclass(frozen=True)
 class InterfaceQueue:
-    """What an interface has."""
+    """The queue that a network interface has."""
 
     kind: str
     handle: str
@@ -63,7 +63,9 @@ class InterfaceQueue:
 def look(device: str) -> InterfaceQueue:
     """What an interface has now."""
     if not _DEVICE.fullmatch(device):
-        raise PenstockError(f"{device!r} is no name of a network interface: `ip link` lists them.", code="unknown-name")
+        raise PenstockError(
+            f"{device!r} is not the name of a network interface: `ip link` lists them.", code="unknown-name"
+        )
     found: list[dict[str, Any]] = json.loads(run(["tc", "-j", "qdisc", "show", "dev", device]) or "[]")
     root = next((each for each in found if each.get("root")), {"kind": "noqueue", "handle": _KERNELS_OWN})
     queue = InterfaceQueue(str(root["kind"]), str(root["handle"]), ())

@@ -24,7 +24,8 @@ def machine_of(cluster: ClusterDocument, name: str | None, device: str) -> Machi
         if machine.address in own:
             return machine
     raise PenstockError(
-        f"{device} has the address of no machine: say which this is with --machine ({names}).", code="option-missing"
+        f"{device} does not have the address of any machine: name this machine with --machine ({names}).",
+        code="option-missing",
     )
 
 
@@ -51,5 +52,7 @@ def _numeric(address: str) -> str:
         return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
         raise PenstockError(
-            f"The address {address!r} of a machine is not known ({error.strerror}): mend it.", code="peer-lost"
+            f"The address {address!r} of a machine cannot be resolved ({error.strerror}): correct it in the cluster"
+            " file.",
+            code="peer-lost",
         ) from None

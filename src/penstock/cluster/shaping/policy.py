@@ -47,7 +47,7 @@ def classes_of(groups: FlowGroups, machine: Machine, peers: tuple[str, ...]) -> 
     """The classes of a machine's interface; `peers` are the other machines' numeric addresses."""
     if machine.nic_gbps is None:
         raise PenstockError(
-            f"Machine {machine.name} has no nic_gbps in the cluster file: say how fast its link is.",
+            f"Machine {machine.name} has no nic_gbps in the cluster file: add the speed of its link.",
             code="option-missing",
         )
     whole = round(machine.nic_gbps * 1e9)
@@ -57,8 +57,8 @@ def classes_of(groups: FlowGroups, machine: Machine, peers: tuple[str, ...]) -> 
     for place, group in enumerate(groups.groups):
         if group.dscp is None and not peers:
             raise PenstockError(
-                f"Group {group.name} is what goes to other machines, and {machine.name} has none at another address:"
-                " give the machines their addresses.",
+                f"Group {group.name} is for traffic to other machines, but no other machine has an address different"
+                f" from that of {machine.name}: set the machines' addresses.",
                 code="option-missing",
             )
         where = peers if group.dscp is None else ()

@@ -15,7 +15,7 @@ _ORPHANED, _REFUSED = 75, 2
 
 
 def main() -> int:
-    """The exit status: 0, 2 with a sentence for what the user must mend, 1 for what nobody expected."""
+    """The exit status: 0, 2 with a sentence for what the user must correct, 1 for what nobody expected."""
     # A terminal's Ctrl-C is for the controller, which asks its tasks to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_freed_memory()

@@ -57,7 +57,7 @@ def serve_shard(endpoint: Endpoint, shard: Shard, world: int) -> None:
         asked = checked(message, Begin)
         if rank_of(sender, world) != 0:
             raise PenstockError(
-                f"{sender} has no weights to begin with: the first worker gives them.", code="not-available"
+                f"{sender} may not set the first weights: only the first worker may.", code="not-available"
             )
         shard.begin(asked.step, asked.shapes, *begun_with(message, asked), asked.again)
         return Message("begun")

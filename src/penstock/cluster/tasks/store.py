@@ -53,13 +53,13 @@ def _embeddings(
 
 
 def serve_descriptions(member: Member, graphs: dict[int, Graph]) -> None:
-    """Answer "part" and "splits"."""
+    """Answer the requests "part" and "splits"."""
 
     def part_of(message: Message) -> Graph:
         part = message.body.get("part")
         if part not in graphs:
             raise PenstockError(
-                f"{member.setup.task.id} does not hold part {part!r}: ask who does.", code="not-available"
+                f"{member.setup.task.id} does not hold part {part!r}: ask the task that holds it.", code="not-available"
             )
         return graphs[part]
 

@@ -128,8 +128,8 @@ class Worker:
                 if not (self._round_is_over(cause) or self._may_come_back(cause)):
                     if isinstance(cause, RegroupError):
                         raise PenstockError(
-                            f"The workers tried step {self._train_state.step} again for {self._longest:g} s and did not"
-                            f" agree on it ({cause}): look at the tasks' logs.",
+                            f"The workers tried step {self._train_state.step} again for {self._longest:g} s without"
+                            f" success ({cause}): look at the tasks' logs.",
                             code="peer-lost",
                         ) from error
                     raise

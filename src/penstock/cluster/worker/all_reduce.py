@@ -41,7 +41,7 @@ class AllReduce:
         return total, stopping > 0
 
     def gather_optimiser(self, session: Session) -> None:
-        """It is here."""
+        """Do nothing: every worker holds the whole optimiser."""
 
     def close(self) -> None:
         """Let go of the other workers: those that still wait for this one hear of it."""

@@ -40,14 +40,14 @@ def is_first_worker(parts: Parts) -> bool:
 
 
 def offer_clusters(parts: Parts, job: Job) -> Array:
-    """Find the clusters, and answer whoever asks for them from now on."""
+    """Compute the clusters, and from then on send them to workers that ask."""
     found: list[Array] = []
 
     def give(message: Message, sender: str) -> Message:
         first = message.body.get("first")
         if not isinstance(first, int) or first < 0:
             raise PenstockError(
-                f"Clusters from vertex {first!r} on cannot be given: ask from 0 on.", code="value-out-of-range"
+                f"Clusters were asked for from vertex {first!r} on: ask from 0 or more.", code="value-out-of-range"
             )
         # Without an array: not yet.
         return Message("clusters", {}, tuple(clusters[first : first + _PIECE] for clusters in found))
@@ -68,7 +68,7 @@ def _kept(parts: Parts, job: Job) -> Array:
             known = False
         if not known:
             raise PenstockError(
-                f"{path} has not the clusters of {count:,} vertices: delete it to have them found anew.",
+                f"{path} does not hold the clusters of {count:,} vertices: delete it, and they are computed again.",
                 code="damaged-file",
             )
         return clusters
@@ -78,14 +78,14 @@ def _kept(parts: Parts, job: Job) -> Array:
 
 
 def _found(parts: Parts, job: Job) -> Array:
-    """As on one machine."""
+    """Compute the clusters as a run on one machine does."""
     if job.partition is not None:
         clusters = clusters_from(open_partition(Path(job.partition), job.unchecked))
         count = parts.partition.book.count()
         if len(clusters) != count:
             raise PenstockError(
-                f"There are {len(clusters):,} cluster numbers ({clusters.dtype}) for {count:,} vertices:"
-                " give one whole number a vertex.",
+                f"There are {len(clusters):,} cluster numbers ({clusters.dtype}) for {count:,} vertices: give one"
+                " integer for each vertex.",
                 code="shape-mismatch",
             )
     else:
@@ -110,7 +110,7 @@ def _ask(parts: Parts) -> Array:
             (piece,) = arrays
             if piece.ndim != 1 or piece.dtype != np.int64 or not 0 < len(piece) <= len(clusters) - known:
                 raise PenstockError(
-                    "The first worker answered with clusters that are none: are both of one release?",
+                    "The first worker sent an answer without valid clusters: run the same release on all machines.",
                     code="malformed-message",
                 )
             clusters[known : known + len(piece)] = piece

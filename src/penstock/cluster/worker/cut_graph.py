@@ -42,7 +42,7 @@ class RemoteEdges(EdgeSet):
 
     @property
     def count(self) -> int:
-        """Edges in all parts."""
+        """The number of edges in all parts."""
         return self.total
 
 
@@ -116,7 +116,8 @@ class Parts:
             if rows:
                 original = int(self.partition.original()[first])
                 raise PenstockError(
-                    f"Field {name!r} has {rows:,} times that are NaN, first of vertex {original}: give each a time.",
+                    f"Field {name!r} has {rows:,} times that are NaN, the first at vertex {original}: give every"
+                    " vertex a time.",
                     code="not-finite",
                 )
         return self._times
@@ -184,7 +185,7 @@ def _splits(parts: Parts, node_type: str) -> dict[str, Array]:
         for name, rows in zip(answer.body["names"], answer.arrays, strict=True):
             if name not in SPLITS:
                 raise PenstockError(
-                    f"Part {part} has a split {name!r}, which is none of {', '.join(SPLITS)}.", code="unknown-name"
+                    f"Part {part} has a split {name!r}, which is not one of {', '.join(SPLITS)}.", code="unknown-name"
                 )
             found.setdefault(name, []).append(original[rows])
     return {name: np.sort(np.concatenate(rows)) for name, rows in found.items()}

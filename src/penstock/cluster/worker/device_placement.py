@@ -42,8 +42,8 @@ def check_for_gpus(job: Job, served: bool, learnable: bool) -> None:
         )
     if job.compute_type == "float16" and (served or learnable):
         raise PenstockError(
-            "compute_type float16 leaves out steps that overflow, which parameter servers and the owners of embeddings"
-            " do not hear of: use bfloat16.",
+            "compute_type float16 skips steps that overflow, which parameter servers and owners of embeddings cannot"
+            " undo: use bfloat16.",
             code="unsupported-combination",
         )
 

@@ -14,7 +14,7 @@ _PIECE = 16 << 20
 
 
 class RowExchange:
-    """A worker's parts, by name, given to whoever asks."""
+    """Sends this worker's parts of named arrays to the other workers."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -46,7 +46,7 @@ class RowExchange:
         return found
 
     def forget(self, name: str) -> None:
-        """Everybody has it."""
+        """Drop an array that all workers have received."""
         self._kept.pop(name, None)
 
     def forget_all(self) -> None:
@@ -57,7 +57,8 @@ class RowExchange:
         name = str(message.body.get("name"))
         if name not in self._kept:
             raise PenstockError(
-                f"{self._member.setup.task.id} has no part of {name!r}: was it started again?", code="not-available"
+                f"{self._member.setup.task.id} holds no rows of {name!r}: it may have been started again.",
+                code="not-available",
             )
         return _pieces(self._kept[name])
 
@@ -76,10 +77,10 @@ def _receive(call: PendingCall, place: Array, who: str) -> None:
             if piece.shape[1:] != place.shape[1:] or piece.dtype != place.dtype or not start < stop <= len(place):
                 raise PenstockError(
                     f"{who} sent rows of {piece.dtype} {piece.shape} where {len(place) - start} of {place.dtype}"
-                    f" {place.shape[1:]} were left: are both of one release?",
+                    f" {place.shape[1:]} were expected: run the same release on all machines.",
                     code="malformed-message",
                 )
             place[start:stop] = piece
             start = stop
     if start != len(place):
-        raise PenstockError(f"{who} sent {start:,} rows of {len(place):,}: ask it again.", code="malformed-message")
+        raise PenstockError(f"{who} sent only {start:,} of {len(place):,} rows: ask again.", code="malformed-message")

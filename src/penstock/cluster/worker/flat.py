@@ -61,13 +61,13 @@ class Flat:
             parameter.grad.copy_(part.view_as(parameter))
 
     def take_weights(self) -> None:
-        """From the parameters."""
+        """Copy the parameters into the flat array."""
         for part, parameter in zip(self._parts(), self.parameters, strict=True):
             part.copy_(parameter.detach().reshape(-1))
         self._fetch()
 
     def give_weights(self) -> None:
-        """To the parameters."""
+        """Copy the flat array into the parameters."""
         self._bring()
         with torch.no_grad():
             for part, parameter in zip(self._parts(), self.parameters, strict=True):

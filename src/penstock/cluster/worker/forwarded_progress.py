@@ -25,7 +25,7 @@ class ForwardedProgress(Progress):
         self._tell(what="start", text=what, amount=total, unit=unit)
 
     def advance(self, amount: int) -> None:
-        """More is done."""
+        """Forward that some of the work is done."""
         with self._lock:
             self._advanced += amount
             if time.monotonic() - self._told < _OFTEN:
@@ -34,7 +34,7 @@ class ForwardedProgress(Progress):
         self._tell(what="advance", amount=amount)
 
     def finish(self) -> None:
-        """It is done."""
+        """Forward that the work is done."""
         with self._lock:
             amount, self._advanced = self._advanced, 0
         if amount:
@@ -42,7 +42,7 @@ class ForwardedProgress(Progress):
         self._tell(what="finish")
 
     def status(self, line: str) -> None:
-        """How it stands."""
+        """Forward a line of text about the current state."""
         self._tell(what="status", text=line)
 
     def note(self, sentence: str) -> None:

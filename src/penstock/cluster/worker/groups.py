@@ -67,11 +67,11 @@ class HostCollectiveGroup:
             raise RegroupError(str(error)) from error
 
     def sum(self, numbers: Tensor) -> None:
-        """Of numbers on the host."""
+        """All-reduce arrays in host memory, in place."""
         self._finish(lambda group: group.allreduce([numbers]))
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
-        """Of numbers on the host."""
+        """All-gather arrays in host memory."""
         return _padded(numbers, self._world, lambda out, own: self._finish(lambda group: group.allgather([out], [own])))
 
     def _finish(self, start: Callable[[Any], Any]) -> None:
@@ -81,7 +81,7 @@ class HostCollectiveGroup:
             raise RegroupError(str(error)) from error
 
     def close(self) -> None:
-        """Its connections close."""
+        """Close the group's connections."""
         self._group = None
 
 
@@ -98,11 +98,11 @@ class DeviceCollectiveGroup:
         self._join(torch.ones(1, device=device))
 
     def sum(self, numbers: Tensor) -> None:
-        """Of numbers on the GPU."""
+        """All-reduce arrays in GPU memory, in place."""
         self._finish(lambda group: group.allreduce([numbers]))
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
-        """Of numbers on the GPU."""
+        """All-gather arrays in GPU memory."""
         world = self._member.setup.layout.world
         return _padded(numbers, world, lambda out, own: self._finish(lambda group: group.allgather([out], [own])))
 
@@ -152,7 +152,7 @@ class DeviceCollectiveGroup:
             self._explain(errors[0])
         if float(one) != setup.layout.world:
             raise PenstockError(
-                f"NCCL counted {float(one):g} of {setup.layout.world} workers: set device to cpu.",
+                f"NCCL connected only {float(one):g} of {setup.layout.world} workers: set device to cpu.",
                 code="external-failure",
             )
 

@@ -26,7 +26,7 @@ class AgreedTable:
 
     @property
     def size(self) -> int:
-        """Learnable numbers."""
+        """The number of learnable values."""
         return self._count * self.remote.width
 
     def pull(self, ids: Array, out: Array | None = None) -> Array:
@@ -38,8 +38,8 @@ class AgreedTable:
         state = self.remote.state(self._inputs.step)
         if not np.isfinite(state["rows"]).all():
             raise PenstockError(
-                f"Embeddings of {self.remote.name!r} are no numbers any more after step {self._inputs.step}: lower"
-                " embedding_lr, and go on from the last checkpoint.",
+                f"Embeddings of {self.remote.name!r} became NaN or infinite at step {self._inputs.step}: lower"
+                " embedding_lr, and resume from the last checkpoint.",
                 code="diverged",
             )
         return state
@@ -139,6 +139,7 @@ class PartedInputs(Inputs):
         shape = self.store.row_shape(field)
         if len(shape) != 1 or self.store.dtype(field).kind not in "biuf":
             raise PenstockError(
-                f"Features {job.features!r} of {name!r} are no rows of numbers: give a row each.", code="wrong-type"
+                f"Features {job.features!r} of {name!r} are not rows of numbers: give one row for each vertex.",
+                code="wrong-type",
             )
         return int(shape[0])

@@ -99,7 +99,7 @@ class PartedPlan:
         self._workers.barrier(f"level-{self._name}-{number}")
 
     def finish(self) -> None:
-        """Nobody drops what another still reads."""
+        """Wait until no worker reads this one's rows any more."""
         self._workers.barrier(f"read-{self._name}")
         if self._workers.rank == 0:
             for name in self._graph.nodes:
@@ -107,7 +107,7 @@ class PartedPlan:
                     self._parts.store.drop(f"{name}/level-{self._name}-{number}")
 
     def ids(self, node_type: str, rows: Array) -> Array:
-        """New numbers."""
+        """Vertices in the numbering of the cut graph."""
         return self._parts.partition.new_ids(rows, node_type)
 
     def neighbourhoods(self, node_type: str, rows: Array) -> Iterator[Sampled]:

@@ -58,7 +58,7 @@ class Observer(NoRecords):
         """Told with the signs of life."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no file to close."""
 
     def found(self) -> dict[str, Any]:
         """Everything, in plain values: of every iteration that went through all stages."""

@@ -75,7 +75,7 @@ class PartedSource:
         return self._train
 
     def clusters(self, options: SamplerOptions) -> Array:
-        """As the first worker has computed them, in the cut graph's numbers."""
+        """The clusters that the first worker computed, in the cut graph's numbering."""
         clusters: Array = clusters_for(self._parts, self._job)[self.whole_lists(options.sampler).names]
         return clusters
 

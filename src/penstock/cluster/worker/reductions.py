@@ -32,7 +32,7 @@ def _wire_group(
 
 
 class Reduction(NamedTuple):
-    """A way to sum."""
+    """One way to sum gradients over workers."""
 
     make_group: MakeGroup
     on_the_wire: bool

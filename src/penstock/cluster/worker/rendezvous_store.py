@@ -27,7 +27,7 @@ class RendezvousStore(Store):
         )
 
     def set(self, key: str, value: bytes | str) -> None:
-        """Write a value."""
+        """Write a value under a key."""
         raw = value.encode() if isinstance(value, str) else bytes(value)
         body = {"generation": self._generation, "key": key}
         self._channel.call(Message("write", body, (np.frombuffer(raw, np.uint8),)), self._patience)
@@ -43,20 +43,20 @@ class RendezvousStore(Store):
         raise PenstockError(f"The workers did not find each other within {self._patience:g} s.", code="peer-lost")
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Until all are there."""
+        """Wait until all keys have values."""
         for key in keys:
             self.get(key)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all are there."""
+        """Whether all keys have values."""
         return all(self._read(key) is not None for key in keys)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Several values."""
+        """The values of several keys."""
         return [self.get(key) for key in keys]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
-        """Several values."""
+        """Write the values of several keys."""
         for key, value in zip(keys, values, strict=True):
             self.set(key, value)
 

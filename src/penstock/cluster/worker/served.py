@@ -86,7 +86,7 @@ class Servers:
                 session.optimiser.state[parameter] = state
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: parameter servers keep no connection for a round."""
 
     @property
     def _patience(self) -> float:

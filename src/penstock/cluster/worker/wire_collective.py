@@ -57,11 +57,12 @@ class WireCollective:
         generation, number = int(message.body["generation"]), int(message.body["number"])
         if kind != "worker" or not rank.isdecimal() or int(rank) >= self._world or len(message.arrays) != 1:
             raise PenstockError(
-                f"{sender} has nothing to sum: only workers send numbers, an array at a time.", code="not-permitted"
+                f"{sender} sent nothing that can be summed: only workers send numbers, one array at a time.",
+                code="malformed-message",
             )
         if message.arrays[0].ndim != 1 or message.arrays[0].dtype not in _KINDS:
             raise PenstockError(
-                f"{sender} sent {message.arrays[0].dtype} {message.arrays[0].shape}: send one row.",
+                f"{sender} sent {message.arrays[0].dtype} {message.arrays[0].shape}: send a flat array.",
                 code="malformed-message",
             )
         with self._changed:
@@ -100,7 +101,7 @@ class WireGroup:
         numbers.copy_(torch.from_numpy(total).view_as(numbers))
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
-        """Every worker's, by rank."""
+        """The arrays of all workers, by rank."""
         # Sent as it is now, whatever becomes of the numbers.
         own = numbers.numpy().copy()
         return [torch.from_numpy(part) for part in self._exchange([own] * self._world)]
@@ -148,7 +149,10 @@ class WireGroup:
 def _added(parts: Sequence[Array], own: Array) -> Array:
     """The sum of all workers' numbers, which must be like this worker's own."""
     if any(part.shape != own.shape or part.dtype != own.dtype for part in parts):
-        raise PenstockError("Workers have different numbers to sum: are all of one release?", code="malformed-message")
+        raise PenstockError(
+            "Workers sent arrays of different sizes to be summed: run the same release on all machines.",
+            code="malformed-message",
+        )
     total = parts[0].copy()
     for part in parts[1:]:
         total += part

@@ -41,7 +41,7 @@ class ReductionMethod(Protocol):
         """Bring the optimiser's state here if it is kept elsewhere."""
 
     def close(self) -> None:
-        """The round is over."""
+        """Release what was held for a round."""
 
 
 class ClusterWorkerGroup:

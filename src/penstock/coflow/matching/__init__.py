@@ -36,9 +36,7 @@ def schedule(matrix: Any, name: str = "bvn") -> list[Phase]:
 def seconds(matrix: Any, name: str, rate: float, overhead_s: float = 0.0) -> float:
     """What the all-to-all takes alone at a line rate (bytes/s), with so many seconds more for every phase."""
     if not (overhead_s >= 0 and math.isfinite(overhead_s)):
-        raise PenstockError(
-            f"A phase cannot cost {overhead_s} seconds more: give a number from 0 on.", code="value-out-of-range"
-        )
+        raise PenstockError(f"overhead_s is {overhead_s}: give 0 or more.", code="value-out-of-range")
     checked_rate(rate)
     phases = schedule(matrix, name)
     return sum(phase.weight for phase in phases) / rate + overhead_s * len(phases)

@@ -16,7 +16,7 @@ from penstock.graph.arrays import Array
 
 
 def bvn_phases(demand: Array) -> list[Phase]:
-    """The phases, longest first."""
+    """The phases of the Birkhoff-von Neumann schedule, longest first."""
     ranks, left = len(demand), largest_load(demand)
     unsent, entries = demand.copy(), padded(demand)
     everyone = np.arange(ranks)

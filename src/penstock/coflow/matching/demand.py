@@ -27,13 +27,13 @@ def checked_demand(matrix: Any) -> Array:
         )
     if given.dtype.kind not in "iu":
         raise PenstockError(
-            f"The all-to-all's matrix holds {given.dtype}, which is no whole number: round to bytes.", code="wrong-type"
+            f"The all-to-all's matrix holds {given.dtype}: give whole numbers of bytes.", code="wrong-type"
         )
     wrong = np.argwhere(given < 0)
     if len(wrong):
         sender, receiver = wrong[0]
         raise PenstockError(
-            f"Rank {sender} cannot send {given[sender, receiver]:,} bytes to rank {receiver}: sizes begin at 0.",
+            f"Rank {sender} cannot send {given[sender, receiver]:,} bytes to rank {receiver}: give 0 or more.",
             code="value-out-of-range",
         )
     rough = given.astype(np.float64)
@@ -59,7 +59,5 @@ def bound(matrix: Any, rate: float) -> float:
 def checked_rate(rate: float) -> float:
     """A line rate that something can be divided by, in bytes/s."""
     if not (rate > 0 and math.isfinite(rate)):
-        raise PenstockError(
-            f"A line rate of {rate} bytes/s sends nothing: give a number above 0.", code="value-out-of-range"
-        )
+        raise PenstockError(f"The line rate is {rate} bytes/s: give a number above 0.", code="value-out-of-range")
     return rate

@@ -22,7 +22,7 @@ class Archive(Mapping[str, Array]):
             raise PenstockError(f"{path} does not exist: check the path.", code="file-not-found")
         if not zipfile.is_zipfile(path):
             raise PenstockError(
-                f"{path} is no .npz archive: copy it again, or write one with numpy.savez.", code="wrong-file"
+                f"{path} is not an .npz archive: copy it again, or write one with numpy.savez.", code="wrong-file"
             )
         self._read: dict[str, Array] = {}
         try:

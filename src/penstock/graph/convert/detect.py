@@ -53,7 +53,8 @@ def _recognised(source: Any, options: dict[str, Any]) -> Graph:
         if library in _LIBRARIES and hasattr(source, _LIBRARIES[library][0]):
             return _convert(_LIBRARIES[library][1], source, options)
     raise PenstockError(
-        f"A {type(source).__module__}.{type(source).__name__} is no graph Penstock knows: give {_UNDERSTOOD}.",
+        f"A {type(source).__module__}.{type(source).__name__} is not a graph that Penstock can load: give"
+        f" {_UNDERSTOOD}.",
         code="wrong-type",
     )
 
@@ -93,7 +94,8 @@ def _from_file(path: Path, options: dict[str, Any]) -> Graph:
             code="wrong-file",
         )
     raise PenstockError(
-        f"{path} is no graph Penstock knows: give {_UNDERSTOOD}; tables need a spec and `penstock data import`.",
+        f"{path} is not a graph that Penstock can load: give {_UNDERSTOOD}; tables need a spec and `penstock data"
+        " import`.",
         code="wrong-file",
     )
 
@@ -116,5 +118,5 @@ def _convert(converter: Callable[..., Graph], source: Any, options: dict[str, An
     for option in options:
         if option not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise PenstockError(f"Option {option!r} means nothing for this source: {takes}.", code="unknown-name")
+            raise PenstockError(f"Option {option!r} does not apply to this source: {takes}.", code="unknown-name")
     return converter(source, **options)

@@ -73,7 +73,7 @@ def vertex_numbers(values: Array, count: int, where: str) -> Array:
     """Contiguous int32 or int64 vertex numbers, all below `count`: the list kernels do not check bounds."""
     if values.dtype.kind not in "iu" and len(values):
         raise PenstockError(
-            f"{where} holds {values.dtype} where vertex numbers are integers: convert it.", code="wrong-type"
+            f"{where} holds {values.dtype} where vertex numbers must be integers: convert it.", code="wrong-type"
         )
     if len(values):
         low, high = int(values.min()), int(values.max())

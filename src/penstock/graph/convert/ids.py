@@ -20,7 +20,7 @@ def array_ids(values: Array, where: str) -> Ids:
         return string_ids(values.tolist(), where)
     if values.dtype.kind == "u" and values.size and int(values.max()) > np.iinfo(np.int64).max:
         raise PenstockError(
-            f"{where} holds {int(values.max())}, which int64 does not have: give the ids as strings.",
+            f"{where} holds {int(values.max())}, which does not fit int64: give the ids as strings.",
             code="value-out-of-range",
         )
     found, counts = np.unique(values, return_counts=True)

@@ -56,8 +56,8 @@ def _built(path: Path, archive: Archive, split: int) -> Graph:
                 ) from None
             return Graph(nodes, edges, path.stem, origin={"from": "npz", "file": path.name})
     raise PenstockError(
-        f"{path} is no graph Penstock knows: it needs indptr and indices, adj_data and adj_indices, edge_index and"
-        " edge_type, <type>__num_nodes, or train with num_entities or num_users (docs/graph-format.md).",
+        f"{path} is not a graph that Penstock can load: it needs indptr and indices, adj_data and adj_indices,"
+        " edge_index and edge_type, <type>__num_nodes, or train with num_entities or num_users (docs/graph-format.md).",
         code="wrong-file",
     )
 

@@ -24,6 +24,8 @@ def from_pyg(data: Any, split: int = 0) -> Graph:
     elif isinstance(data, Data):
         nodes, edges = reader.homogeneous(data._store)
     else:
-        raise PenstockError(f"A PyG {type(data).__name__} is no graph: give a Data or a HeteroData.", code="wrong-type")
+        raise PenstockError(
+            f"A PyG {type(data).__name__} is not a graph: give a Data or a HeteroData.", code="wrong-type"
+        )
     dropped = {"dropped": reader.dropped} if reader.dropped else {}
     return Graph(nodes, edges, "pyg", origin={"from": "PyG", **dropped})

@@ -96,7 +96,8 @@ class StoreReader:
                 fields[key] = to_array(value, f"{where}.{key}")
             elif key in _NEVER_DROPPED:
                 raise PenstockError(
-                    f"{where}.{key} has {rows or 0:,} rows, which fits neither vertices nor edges: mend it.",
+                    f"{where}.{key} has {rows or 0:,} rows, which is neither the number of vertices nor that of edges:"
+                    " correct it.",
                     code="shape-mismatch",
                 )
             else:

@@ -20,7 +20,7 @@ def from_scipy(matrix: Any, x: Array | None = None, y: Array | None = None, name
     """
     if len(matrix.shape) != 2:
         raise PenstockError(
-            f"A sparse array of shape {matrix.shape} is no adjacency matrix: give one with two dimensions.",
+            f"A sparse array of shape {matrix.shape} is not an adjacency matrix: give one with two dimensions.",
             code="shape-mismatch",
         )
     if matrix.dtype.kind not in "biuf":

@@ -38,7 +38,8 @@ def scan_edges(
     loops, duplicates, descents, bad = (sum(column) for column in zip(*found, strict=True)) if found else (0,) * 4
     if bad:
         raise PenstockError(
-            f"{what} has {bad:,} lists or edges that lead nowhere: it is damaged, make it again.", code="damaged-file"
+            f"{what} has {bad:,} lists or edges that point outside the graph: it is damaged; make it again.",
+            code="damaged-file",
         )
     # Lists in the order of other numbers than these, as after a cut, cannot be walked side by side.
     comparable = same_type and destination.count == destination.total and descents == 0

@@ -57,5 +57,6 @@ def require_times(owner: NodeSet, name: str, field: str) -> None:
     if rows:
         where = owner.facts.where(file, values, name)
         raise PenstockError(
-            f"{where} has {rows:,} times that are NaN, first in row {first}: give each row a time.", code="not-finite"
+            f"{where} has {rows:,} times that are NaN, the first in row {first}: give each row a time.",
+            code="not-finite",
         )

@@ -11,7 +11,7 @@ from penstock.graph.ids import StringIds
 from penstock.graph.integrity.scan import first_fall, first_outside, value_range
 from penstock.graph.schema import edge_key, file_name
 
-AGAIN = "make the graph again, or mend the file"
+AGAIN = "make the graph again, or correct the file"
 
 
 def check_graph(graph: GraphData) -> None:

@@ -93,10 +93,10 @@ def _sentence(path: Path, delimiter: str, types: Mapping[str, pa.DataType] | Non
     value = re.search(r"column #(\d+):.* error to (\w+): invalid value '(.*)'", problem)
     if value:
         column = csv_names(path, delimiter)[int(value[1])]
-        hint = "mend the value, or what the spec says of the column"
+        hint = "correct the value, or what the spec says of the column"
         return f"{place}, column {column!r}: {value[3]!r} is not {_WANTED.get(value[2], value[2])}: {hint}."
     problem = re.sub(r"^In CSV column #\d+: |CSV \w+ error( to \w+)?: |Row #\d+: ", "", problem)
-    return f"{place}: {problem}: the file is damaged or has another format, mend it."
+    return f"{place}: {problem}: the file is damaged or has another format; correct it."
 
 
 _WANTED = {"double": "a number", "float": "a number", "int64": "an integer"}

@@ -140,8 +140,8 @@ def _folds(nodes: NodeSet, name: str) -> Array | None:
     for split, rows in nodes.splits.items():
         if split not in SPLITS or (folds[rows] != len(SPLITS)).any():
             raise PenstockError(
-                f"Split {split!r} of node type {name} is none of train, val, test, or shares vertices with"
-                " another: a table has one split column, change the splits first.",
+                f"Split {split!r} of node type {name} is not train, val or test, or shares vertices with another"
+                " split: a table has one split column; change the splits first.",
                 code="unsupported-combination",
             )
         folds[rows] = SPLITS.index(split)

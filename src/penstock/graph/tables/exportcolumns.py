@@ -67,7 +67,7 @@ class OutColumns:
     def _words(self, name: str, values: Array, categories: list[str], is_label: bool) -> "_Column":
         if len(set(categories)) < len(categories) or _lowest(values) < -1 or _highest(values) >= len(categories):
             raise PenstockError(
-                f"Field {name!r} of {self._what} has codes that its categories do not name one to one.",
+                f"Field {name!r} of {self._what} has codes that do not match its categories one to one.",
                 code="value-out-of-range",
             )
         column, words = self._free(name), pa.array(categories, pa.string())
@@ -123,7 +123,7 @@ class _Column:
 
 
 def _or_null(rows: Array) -> pa.Array:
-    """-1 as null."""
+    """The column with -1 replaced by null."""
     return pa.array(rows, mask=rows < 0)
 
 

@@ -141,7 +141,7 @@ class _OneHot(_Part):
         missing = np.flatnonzero(codes < 0)
         if len(missing):
             raise PenstockError(
-                f"{chunk.place(missing[0], self.column)}: the word is missing, fill it in or remove the row.",
+                f"{chunk.place(missing[0], self.column)}: the word is missing: fill it in or remove the row.",
                 code="missing-data",
             )
         hot = np.zeros((len(codes), len(self._vocabulary.words)), np.float32)

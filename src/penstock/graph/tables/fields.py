@@ -56,11 +56,11 @@ class CodeField(Field):
         self.learns = not self._vocabulary.is_given
 
     def learn(self, chunk: Chunk) -> None:
-        """Which words there are."""
+        """Collect the words that occur."""
         self._vocabulary.learn(chunk.column(self.name))
 
     def rows(self, chunk: Chunk) -> Array:
-        """int32 codes."""
+        """The words' codes as int32."""
         return self._vocabulary.codes(chunk.column(self.name), chunk, self.name)
 
     @property
@@ -99,7 +99,7 @@ class PlainField(Field):
 
     @property
     def categories(self) -> list[str] | None:
-        """As the spec says."""
+        """The categories that the spec gives."""
         return None if self._vocabulary is None else self._vocabulary.words
 
     def _read(self, column: NumberColumn, chunk: Chunk) -> Array:
@@ -155,7 +155,7 @@ class WeightField(Field):
         self._column, self.roles = NumberColumn(column), {column: "number"}
 
     def rows(self, chunk: Chunk) -> Array:
-        """float32, all finite."""
+        """The weights as float32; they must be finite."""
         column = self._column.column
         values = self._column.read(chunk)
         if values.ndim != 1:

@@ -23,8 +23,8 @@ def fold_codes(chunk: Chunk, column: str) -> Array:
     if len(wrong):
         value = chunk.column(column)[int(wrong[0])].as_py()
         raise PenstockError(
-            f"{chunk.place(wrong[0], column)}: {value!r} is no split:"
-            f" use {', '.join(SPLITS)}, or leave it empty for none.",
+            f"{chunk.place(wrong[0], column)}: {value!r} is not a split: use {', '.join(SPLITS)}, or leave it empty"
+            " for none.",
             code="unknown-name",
         )
     return out

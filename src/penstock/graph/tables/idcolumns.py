@@ -30,7 +30,7 @@ def id_values(chunk: Chunk, column: str, kind: IdKind) -> pa.Array:
     if values.null_count:
         row = values.is_null().index(True).as_py()
         raise PenstockError(
-            f"{chunk.place(row, column)}: the id is missing, fill it in or remove the row.", code="missing-data"
+            f"{chunk.place(row, column)}: the id is missing: fill it in or remove the row.", code="missing-data"
         )
     id_kind(chunk, column)
     plain = values.type.value_type if kinds.is_dictionary(values.type) else values.type
@@ -42,8 +42,8 @@ def id_values(chunk: Chunk, column: str, kind: IdKind) -> pa.Array:
     except pa.ArrowInvalid:
         row = next(row for row, value in enumerate(values) if not _casts(value, wanted))
         raise PenstockError(
-            f"{chunk.place(row, column)}: {values[row].as_py()!r} is no {_NAMES[kind]}, as the ids of this"
-            " node type are: mend it, or set 'id_type: string' for the node type.",
+            f"{chunk.place(row, column)}: {values[row].as_py()!r} is not a {_NAMES[kind]}, as the ids of this node"
+            " type are: correct it, or set 'id_type: string' for the node type.",
             code="wrong-type",
         ) from None
 

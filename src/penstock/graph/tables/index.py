@@ -33,7 +33,7 @@ class IdIndex(ABC):
 
     @abstractmethod
     def ids(self) -> Ids | None:
-        """All ids by number; None when they are 0..n-1 themselves."""
+        """All ids by vertex number, or None where they are 0..n-1."""
 
 
 def new_index(kind: IdKind) -> IdIndex:
@@ -52,7 +52,7 @@ class StringIndex(IdIndex):
         self._data = np.empty(0, np.uint8)
 
     def find(self, ids: pa.Array) -> Array:
-        """Of a dictionary-encoded array each distinct string is looked up once."""
+        """The vertex numbers of ids; each distinct string of a dictionary-encoded array is looked up once."""
         if pa.types.is_dictionary(ids.type):
             numbers: Array = self.find(ids.dictionary)[ids.indices.to_numpy()]
             return numbers
@@ -76,7 +76,7 @@ class StringIndex(IdIndex):
         return out
 
     def ids(self) -> Ids | None:
-        """As a graph keeps them."""
+        """All ids by vertex number."""
         return StringIds(self._offsets[: self.count + 1], self._data[: self._offsets[self.count]])
 
     def _reserve(self, rows: int, size: int) -> None:
@@ -125,7 +125,7 @@ class IntegerIndex(IdIndex):
         return out
 
     def ids(self) -> Ids | None:
-        """As a graph keeps them."""
+        """All ids by vertex number, or None where they are 0..n-1."""
         known = self._known[: self.count]
         return None if self._counting or np.array_equal(known, np.arange(self.count)) else known
 

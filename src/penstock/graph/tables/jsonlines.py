@@ -61,11 +61,12 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise PenstockError(
-                    f"{path}, row {number}: not JSON ({error}): mend that line.", code="damaged-file"
+                    f"{path}, row {number}: not JSON ({error}): correct that line.", code="damaged-file"
                 ) from None
             if not isinstance(row, dict):
                 raise PenstockError(
-                    f"{path}, row {number}: not an object of columns and values: mend that line.", code="damaged-file"
+                    f"{path}, row {number}: not an object of columns and values: correct that line.",
+                    code="damaged-file",
                 )
             yield row
 
@@ -81,4 +82,4 @@ def _sentence(path: Path, error: Exception, rows_before: int) -> str:
     if not row:
         return f"{path} cannot be read as json ({problem}): it must hold one object a line."
     problem = re.sub(r"Column\(/(.*?)\)", r"column '\1'", problem[: row.start()])
-    return f"{path}, row {rows_before + int(row[1]) + 1}: {problem.rstrip('.')}: mend that line."
+    return f"{path}, row {rows_before + int(row[1]) + 1}: {problem.rstrip('.')}: correct that line."

@@ -53,7 +53,7 @@ class ClassLabel(LabelField):
         return numbers
 
     def known(self, chunk: Chunk) -> Array:
-        """Not -1."""
+        """Which rows have a label, that is, not -1."""
         return self.rows(chunk) >= 0
 
     @property
@@ -72,7 +72,7 @@ class FloatLabel(LabelField):
         self.roles = {self._column: "number"}
 
     def rows(self, chunk: Chunk) -> Array:
-        """As float32; infinities are refused."""
+        """The labels as float32; infinite ones are refused."""
         values = chunk.column(self._column)
         if not (kinds.is_integer(values.type) or kinds.is_floating(values.type) or kinds.is_null(values.type)):
             raise PenstockError(
@@ -84,18 +84,18 @@ class FloatLabel(LabelField):
         infinite = np.flatnonzero(np.isinf(numbers))
         if len(infinite):
             raise PenstockError(
-                f"{chunk.place(infinite[0], self._column)}: the label is infinite, leave it empty or mend it.",
+                f"{chunk.place(infinite[0], self._column)}: the label is infinite: leave it empty or correct it.",
                 code="not-finite",
             )
         return numbers
 
     def known(self, chunk: Chunk) -> Array:
-        """Not NaN."""
+        """Which rows have a label, that is, not NaN."""
         return ~np.isnan(self.rows(chunk))
 
 
 def refuse_range(numbers: Array, classes: int | None, chunk: Chunk, column: str) -> None:
-    """Class numbers are below `classes`; -1 stands for none."""
+    """Refuse class numbers of `classes` or more; -1 means no label."""
     if classes is None:
         return
     wrong = np.flatnonzero(numbers >= classes)
@@ -122,8 +122,8 @@ def whole_numbers(values: pa.Array, chunk: Chunk, column: str) -> Array:
     wrong = np.flatnonzero((present < 0) | ~(present < 2.0**63) | (present != np.floor(present)))
     if len(wrong):
         raise PenstockError(
-            f"{chunk.place(wrong[0], column)}: label {present[wrong[0]]} is not a whole number from 0 on:"
-            " mend it, or leave it empty for no label.",
+            f"{chunk.place(wrong[0], column)}: label {present[wrong[0]]} is not an integer of 0 or more: correct it,"
+            " or leave it empty for no label.",
             code="value-out-of-range",
         )
     valid = numbers.is_valid().to_numpy(zero_copy_only=False)

@@ -39,8 +39,8 @@ class MultiLabel(LabelField):
             self._highest = max(self._highest, int(pc.max(values).as_py() or 0))
             if self._classes is None and self._highest >= _MOST_CLASSES:
                 raise PenstockError(
-                    f"Column {self._column!r} of {chunk.file} has label {self._highest}: a row would be that wide;"
-                    " number the classes from 0, or set 'classes'.",
+                    f"Column {self._column!r} of {chunk.file} has label {self._highest}: each row would need a column"
+                    " for every class up to it; number the classes from 0, or set 'classes'.",
                     code="too-large",
                 )
 

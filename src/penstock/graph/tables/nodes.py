@@ -38,7 +38,7 @@ class NodeTable:
 
     @property
     def count(self) -> int:
-        """Vertices so far."""
+        """The number of vertices read so far."""
         return self._index.count if self._index else self._final_count
 
     @property
@@ -120,8 +120,8 @@ class NodeTable:
             row, earlier = int(repeated[0]), int(numbers[repeated[0]])
             begins, file, start = self._places[bisect_right(self._places, earlier, key=lambda place: place[0]) - 1]
             raise PenstockError(
-                f"{chunk.place(row, column)}: id {ids[row].as_py()!r} stands already in {file},"
-                f" row {start + earlier - begins + 1}: ids must be unique, remove one of the two.",
+                f"{chunk.place(row, column)}: id {ids[row].as_py()!r} occurs already in {file}, row"
+                f" {start + earlier - begins + 1}: ids must be unique; remove one of the two.",
                 code="duplicate",
             )
 

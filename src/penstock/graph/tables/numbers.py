@@ -39,7 +39,7 @@ class NumberColumn:
         if flat.null_count:
             row = flat.is_null().index(True).as_py() // width
             raise PenstockError(
-                f"{chunk.place(row, self.column)}: the list has a null in it, fill it in.", code="missing-data"
+                f"{chunk.place(row, self.column)}: the list contains a null: fill it in.", code="missing-data"
             )
         return _plain(flat, chunk, self.column).reshape(len(lists), width)
 
@@ -64,7 +64,7 @@ def refuse_nulls(values: pa.Array, chunk: Chunk, column: str) -> None:
     if values.null_count:
         row = values.is_null().index(True).as_py()
         raise PenstockError(
-            f"{chunk.place(row, column)}: the value is missing, fill it in or remove the row.", code="missing-data"
+            f"{chunk.place(row, column)}: the value is missing: fill it in or remove the row.", code="missing-data"
         )
 
 
@@ -76,7 +76,7 @@ def refuse_infinite(values: Array, chunk: Chunk, column: str) -> None:
         value = values[(rows[0], *(positions[0] for positions in inner))]
         where = chunk.place(rows[0], column)
         raise PenstockError(
-            f"{where}: the value is {value}, fill in a finite number or remove the row.", code="not-finite"
+            f"{where}: the value is {value}: fill in a finite number or remove the row.", code="not-finite"
         )
 
 

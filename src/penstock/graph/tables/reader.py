@@ -151,7 +151,8 @@ class Table:
 
     def _empty(self, path: Path) -> PenstockError:
         return PenstockError(
-            f"{path} has no rows: {self.what} needs some, or 'allow_empty: true'.", code="missing-data"
+            f"{path} has no rows: {self.what} needs at least one; to allow none, set 'allow_empty: true'.",
+            code="missing-data",
         )
 
     def _names(self, path: Path) -> list[str]:

@@ -26,7 +26,7 @@ def find_files(patterns: list[str], folder: Path, what: str) -> list[Path]:
             matches = _matches(folder, pattern)
         except (ValueError, RuntimeError) as error:
             raise PenstockError(
-                f"{pattern!r} of {what} is no path or pattern ({error}): mend the spec.", code="invalid-value"
+                f"{pattern!r} of {what} is not a path or pattern ({error}): correct the spec.", code="invalid-value"
             ) from None
         if not matches:
             raise PenstockError(

@@ -176,7 +176,7 @@ class EdgeSpec(_Table):
 
 
 class Spec(_Part):
-    """The whole spec."""
+    """The spec of an import: node tables, edge tables and options."""
 
     name: str = "graph"
     nodes: list[NodeSpec] = Field(min_length=1)

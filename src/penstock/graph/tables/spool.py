@@ -34,7 +34,7 @@ class Spool:
         self._kept = 0
 
     def append(self, chunk: Chunk, sources: Array, destinations: Array, keep: Array | None) -> None:
-        """The rows of a chunk marked in `keep` (None: all)."""
+        """Write the rows of a chunk that are marked in `keep` (None: all)."""
         self._check_width()
         if self.spec.split:
             keep = self._hold_out(chunk, sources, destinations, keep)

@@ -37,7 +37,7 @@ class Vocabulary:
             row = pc.and_(found.is_null(), words.is_valid()).index(True).as_py()
             word = words[row].as_py()
             raise PenstockError(
-                f"{chunk.place(row, column)}: {word!r} is none of the categories in the spec: add it there.",
+                f"{chunk.place(row, column)}: {word!r} is not one of the categories in the spec: add it there.",
                 code="unknown-name",
             )
         codes: Array = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32, copy=False)

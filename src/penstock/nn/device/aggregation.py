@@ -71,7 +71,7 @@ def known_totals(block: DeviceBlock, rows: int) -> Tensor:
     if totals is None or len(totals) < rows:
         has = "no totals" if totals is None else f"totals of {len(totals):,} rows"
         raise PenstockError(
-            f"A block has {has} where a layer needs {rows:,}: sample with totals of the source rows.",
+            f"A block has {has} where the layer needs {rows:,}: sample with totals for the source rows.",
             code="shape-mismatch",
         )
     return cast(Tensor, totals[:rows])

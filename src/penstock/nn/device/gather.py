@@ -169,7 +169,7 @@ def _straight(x: Tensor) -> Tensor:
 
 
 def _sum_dtype(x: Tensor) -> torch.dtype:
-    """The type of sums."""
+    """The dtype in which sums are accumulated."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 

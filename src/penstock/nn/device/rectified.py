@@ -38,26 +38,26 @@ class Rectified:
 
     @property
     def shape(self) -> torch.Size:
-        """Of the rows."""
+        """The shape of the rows."""
         return self.rows.shape
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the rows."""
+        """The dtype of the rows."""
         return self.rows.dtype
 
     @property
     def device(self) -> torch.device:
-        """Of the rows."""
+        """The device of the rows."""
         return self.rows.device
 
     @property
     def requires_grad(self) -> bool:
-        """Of the rows."""
+        """Whether the rows require gradients."""
         return self.rows.requires_grad
 
     def dim(self) -> int:
-        """A matrix."""
+        """2: the rows form a matrix."""
         return 2
 
 
@@ -76,7 +76,7 @@ class _InPlace(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        """It has passed already."""
+        """Pass the gradient through: the rectifier's part was applied in place."""
         return grad, None, None, None
 
 

@@ -28,7 +28,7 @@ class TableRows:
 
         if self.direct:
             raise PenstockError(
-                "The batch's neighbours have no rows of their own: they cannot be copied to a matrix.",
+                "The batch's neighbours have no rows of their own, so they cannot be copied to a matrix.",
                 code="unsupported-combination",
             )
         return copy_rows(self.table, self.ids, dtype or self.table.dtype)
@@ -40,27 +40,27 @@ class TableRows:
         return len(self.ids)
 
     def dim(self) -> int:
-        """As a matrix's."""
+        """2: the rows form a matrix."""
         return 2
 
     @property
     def shape(self) -> tuple[int, int]:
-        """As of the matrix."""
+        """The shape of the matrix that the rows would form."""
         return len(self.ids), self.table.shape[1]
 
     @property
     def dtype(self) -> torch.dtype:
-        """The table's."""
+        """The dtype of the table."""
         return self.table.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the table is."""
+        """The device that computes with the rows."""
         return self.table.device
 
     @property
     def requires_grad(self) -> bool:
-        """Features are given."""
+        """False: features are not learned."""
         return False
 
 

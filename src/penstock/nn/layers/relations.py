@@ -18,7 +18,7 @@ def own_terms(block: TypedBlock, x: Mapping[str, Tensor], layers: Mapping[str, n
             continue
         if name not in x or len(x[name]) < rows:
             raise PenstockError(
-                f"A block computes {rows:,} rows of {name!r}, which its input does not have.", code="mismatched-inputs"
+                f"The block needs {rows:,} rows of {name!r}, which are not in the input.", code="mismatched-inputs"
             )
         result[name] = layer(x[name][:rows])
     return result
@@ -34,7 +34,9 @@ def readable_relations(
             continue
         if kind not in known:
             raise PenstockError(
-                f"A block has edges {edge_key(kind)}, for which the model has no weights.", code="mismatched-inputs"
+                f"The block has edges {edge_key(kind)}, for which the model has no weights: build the model with all"
+                " edge types.",
+                code="mismatched-inputs",
             )
         if source not in x or part.num_dst != len(wanted[target]):
             raise PenstockError(

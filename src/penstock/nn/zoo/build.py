@@ -23,7 +23,9 @@ def build_model(
     """
     if not isinstance(in_widths, int):
         if edge_types is None:
-            raise PenstockError("A model of several types needs the graph's edge types.", code="option-missing")
+            raise PenstockError(
+                "A model for several node types needs the graph's edge types: pass them.", code="option-missing"
+            )
         return TypedModel(options, in_widths, edge_types, out, target_type)
     if options.model == "rgcn":
         return TypedModel(options, {ONLY_RELATION[0]: in_widths}, [ONLY_RELATION], out)

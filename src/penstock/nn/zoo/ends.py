@@ -74,7 +74,7 @@ class Join(nn.Module):
         self.head = None if options.jump == "none" else nn.Linear(width, out)
 
     def forward(self, outputs: list[Tensor]) -> Tensor:
-        """[rows, out]."""
+        """The joined rows, of shape [rows, out]."""
         if self.head is None:
             return outputs[-1]
         rows = torch.cat(outputs, dim=1) if self.jump == "cat" else torch.stack(outputs).amax(dim=0)

@@ -102,7 +102,7 @@ class RGCN(TypedModel):
         if isinstance(graph, int):
             if out is None:
                 raise PenstockError(
-                    "The width of the output is not known: give out, or a graph with labels.", code="option-missing"
+                    "The output width is not known: pass out, or a graph with labels.", code="option-missing"
                 )
             super().__init__(chosen, {ONLY_RELATION[0]: graph}, [ONLY_RELATION], out)
             return

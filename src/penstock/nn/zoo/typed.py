@@ -143,12 +143,12 @@ def _check_one_hot(options: ModelOptions, in_widths: Mapping[str, int], first: t
     if featured:
         raise PenstockError(
             f"one_hot is for graphs without features, and {featured[0]!r} has some ({in_widths[featured[0]]} numbers):"
-            " leave out one_hot, or name features that are not there for any type.",
+            " leave out one_hot, or name features that no type has.",
             code="unsupported-combination",
         )
     if first[1] != options.hidden:
         raise PenstockError(
-            "one_hot needs a layer behind the first: give two fan-outs or more.", code="unsupported-combination"
+            "one_hot needs at least two layers: give two fan-outs or more.", code="unsupported-combination"
         )
 
 

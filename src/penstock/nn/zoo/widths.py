@@ -43,7 +43,7 @@ def labelled_type(graph: Graph) -> str:
 def label_width(nodes: NodeSet) -> int:
     """Classes of integer labels, columns of a label matrix, one for a real number."""
     if "y" not in nodes.fields:
-        raise PenstockError("The vertices have no labels y: give the width of the output.", code="option-missing")
+        raise PenstockError("The vertices have no labels y: give the output width.", code="option-missing")
     y = nodes.y
     if y.ndim == 2 and y.shape[1] > 1:
         return int(y.shape[1])
@@ -58,7 +58,5 @@ def _width(x: Array) -> int:
 
 def _given(out: int | None) -> int:
     if out is None:
-        raise PenstockError(
-            "The width of the output is not known: give out, or a graph with labels.", code="option-missing"
-        )
+        raise PenstockError("The output width is not known: pass out, or a graph with labels.", code="option-missing")
     return out

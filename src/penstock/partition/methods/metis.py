@@ -38,7 +38,8 @@ def part_adjacency(adjacency: Adjacency, weights: Array, parts: int, tolerance: 
     if library is None:
         asked = os.environ.get("PENSTOCK_METIS")
         raise PenstockError(
-            f"PENSTOCK_METIS={asked} is no METIS library that loads." if asked else NO_METIS, code="not-installed"
+            f"PENSTOCK_METIS={asked} is not a METIS library that can be loaded." if asked else NO_METIS,
+            code="not-installed",
         )
     # METIS's imbalance is in thousandths; a little is kept back because it treats it as a wish.
     imbalance = max(1, round((tolerance - 1) * 1000 * 0.8))

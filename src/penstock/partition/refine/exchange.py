@@ -55,8 +55,8 @@ def check_table(problem: Problem) -> None:
     if not table_fits(problem):
         size = problem.whole.count * problem.parts * 4 / 1e9
         raise PenstockError(
-            f"Refining {problem.whole.count:,} vertices in {problem.parts} parts needs a table of {size:.0f} GB:"
-            " use fewer parts, or leave out --refine.",
+            f"Refining {problem.whole.count:,} vertices in {problem.parts} parts needs a table of {size:.0f} GB of"
+            " memory: use fewer parts, or leave out --refine.",
             code="out-of-memory",
         )
 

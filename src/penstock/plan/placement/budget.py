@@ -25,14 +25,14 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps < 0:
-            raise PenstockError(f"A search of {self.steps} steps cannot be: give 0 or more.", code="value-out-of-range")
+            raise PenstockError(f"The search's steps is {self.steps}: give 0 or more.", code="value-out-of-range")
         if self.simulations is not None and self.simulations < 0:
             raise PenstockError(
-                f"A search with {self.simulations} simulations cannot be: give 0 or more.", code="value-out-of-range"
+                f"The search's simulations is {self.simulations}: give 0 or more.", code="value-out-of-range"
             )
         if self.seconds is not None and not (self.seconds > 0 and math.isfinite(self.seconds)):
             raise PenstockError(
-                f"A search of {self.seconds:g} seconds cannot be: give a number above 0.", code="value-out-of-range"
+                f"The search's seconds is {self.seconds:g}: give a number above 0.", code="value-out-of-range"
             )
 
 
@@ -54,7 +54,7 @@ class BudgetClock:
 
     @property
     def goes_on(self) -> bool:
-        """Whether anything is left."""
+        """Whether any of the budget is left."""
         return self.steps < self.most and (self._deadline is None or time.monotonic() < self._deadline)
 
     def up_to(self, wanted: int | None = None) -> int:

@@ -25,7 +25,7 @@ _DRAWS = 3
 
 
 class Exploring(NamedTuple):
-    """The source's constants."""
+    """The constants of the exploration, as in the source."""
 
     beta: float = 0.1
     gamma: float = 0.1

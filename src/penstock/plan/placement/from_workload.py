@@ -28,15 +28,15 @@ def placement_problem(
     missing = sorted(name for name, held in load.resources.items() if name not in capacities and held.any())
     if missing:
         raise PenstockError(
-            f"Tasks hold {missing[0]}, but the cluster does not say how many its machines have: give {missing[0]}.",
+            f"Tasks need {missing[0]}, but the cluster does not say how much each machine has: set {missing[0]}.",
             code="option-missing",
         )
     names = tuple(name for name in load.resources if name in capacities)
     for name in names:
         if len(capacities[name]) != len(network.machines):
             raise PenstockError(
-                f"The cluster gives {name} of {len(capacities[name])} machines and has {len(network.machines)}:"
-                " give one amount for each.",
+                f"The cluster gives {name} for {len(capacities[name])} of its {len(network.machines)} machines: give"
+                " it for each.",
                 code="shape-mismatch",
             )
     table = np.array([capacities[name] for name in names], np.float64).reshape(len(names), len(network.machines)).T
@@ -58,8 +58,8 @@ def _store_pins(load: Workload, network: Network) -> Array:
     most = max(seen.values(), default=0)
     if most > len(network.machines):
         raise PenstockError(
-            f"{most} graph stores are to stand on {len(network.machines)} machines:"
-            " cut the graph into fewer parts, or pin every store to a machine.",
+            f"{most} graph stores need a machine each, and there are {len(network.machines)} machines: cut the graph"
+            " into fewer parts, or pin every store to a machine.",
             code="infeasible",
         )
     return homes
@@ -71,7 +71,7 @@ def _named_pins(load: Workload, network: Network, pinned: Mapping[str, str]) -> 
     for task, machine in pinned.items():
         if task not in numbers:
             raise PenstockError(
-                f"No task to pin is called {task!r}{nearest(task, load.task_names)}", code="unknown-name"
+                f"There is no task to pin called {task!r}{nearest(task, load.task_names)}", code="unknown-name"
             )
         homes[numbers[task]] = network.machine(machine)
     return homes

@@ -63,8 +63,8 @@ def _fill(demands: Array, wanted: Array, free: Array) -> tuple[int, _Choices]:
     shape = tuple(int(count) + 1 for count in wanted[others])
     if np.prod(np.array(shape, np.float64)) > _MOST_STATES:
         raise PenstockError(
-            f"Tasks with {len(wanted) - 2} different demands are too many kinds to pack exactly:"
-            " give tasks of one kind the same demands.",
+            f"The tasks have {len(wanted) - 2} different demands, too many to pack exactly: give tasks of one kind the"
+            " same demands.",
             code="too-large",
         )
     total = int(wanted[common])

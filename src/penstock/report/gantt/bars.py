@@ -65,7 +65,7 @@ class _Items(NamedTuple):
 
 
 def lay_out(timeline: Timeline, placement: Array, path: Sequence[CriticalStep]) -> Merged:
-    """Bands of all machines."""
+    """Lay out the bars of all machines in bands."""
     load = timeline.load
     items = _timed(timeline, path)
     is_task = items.item < load.tasks

@@ -16,7 +16,7 @@ def link_use_over_time(timeline: Timeline, slots: int) -> Array:
         return out
     if len(timeline.owner) == 0:
         raise PenstockError(
-            "The timeline has no rates of flows: simulate it with segments=True.", code="option-missing"
+            "The timeline does not hold the flows' rates: simulate it with segments=True.", code="option-missing"
         )
     # Within one instant the last change counts, so the sort has to be stable.
     changes = timeline.changes[np.argsort(timeline.changes["serial"], kind="stable")]

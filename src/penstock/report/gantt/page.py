@@ -157,5 +157,5 @@ def _use_card(shown: Shown) -> str:
 
 
 def _amount(value: float, unit: str) -> str:
-    """`1.25 GB`, `40 B`."""
+    """Bytes as text: `1.25 GB`, `40 B`."""
     return f"{short(value)}{'' if value >= 999.5 else ' '}{unit}"

@@ -37,7 +37,7 @@ class DeviceBlock(Block):
 
     @property
     def device(self) -> torch.device:
-        """Where the arrays are."""
+        """The device that holds the arrays."""
         return self.lists.device
 
     @property

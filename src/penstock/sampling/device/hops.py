@@ -25,7 +25,7 @@ class Topology:
 
     @property
     def count(self) -> int:
-        """Vertices."""
+        """The number of vertices."""
         return len(self.indptr) - 1
 
 
@@ -228,7 +228,7 @@ class Turned:
         self._chunks = empty(1) if self.chunks is None else self.chunks
 
     def fill(self, indices: Tensor, edges: Tensor) -> None:
-        """Of edges that have taken their slots."""
+        """Fill the reversed lists from edges whose positions are known."""
         rows, lists = self._rows, self.lists
         programs = _blocks(rows, _EDGES)
         kernels.count_readers[(programs,)](self.readers, self._sums, rows, B=_EDGES)

@@ -43,7 +43,8 @@ class DeviceNeighbourSampler:
         check_fanouts(fanouts)
         if topology.count >= 1 << 31:
             raise PenstockError(
-                f"A device samples up to 2^31 vertices, not {topology.count:,}: sample on the host.", code="too-large"
+                f"A device can sample graphs of up to 2^31 vertices, not {topology.count:,}: sample on the host.",
+                code="too-large",
             )
         self.fanouts, self.node_type, self._topology, self._device = list(fanouts), node_type, topology, device
         self._options = {"replace": replace, "totals": totals, "edges": edges}
@@ -110,7 +111,7 @@ def check_fanouts(fanouts: Sequence[int]) -> None:
     """Refuse what is sampled on the host alone: beyond `SCANNED` its draws pass through whole lists, entry by entry."""
     if not fanouts or any(not 0 < fanout <= SCANNED for fanout in fanouts):
         raise PenstockError(
-            f"A device samples fan-outs of 1 to {SCANNED}, not {list(fanouts)}: sample on the host.",
+            f"A device can sample fan-outs of 1 to {SCANNED}, not {list(fanouts)}: sample on the host.",
             code="value-out-of-range",
         )
 

@@ -32,7 +32,7 @@ class Room:
 
 
 def largest_room(batch_size: int, fanouts: Sequence[int], vertices: int) -> Room:
-    """What no batch exceeds."""
+    """The room that no batch can exceed."""
     rows, edges = [batch_size], []
     for fanout in fanouts:
         edges.append(rows[-1] * fanout)

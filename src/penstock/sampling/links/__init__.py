@@ -55,7 +55,9 @@ __all__ = [
 def negatives_named(name: str, **options: Any) -> NegativePolicy:
     """The policy of that name with its options; an unknown one gets the nearest suggested."""
     if name not in NEGATIVES:
-        raise PenstockError(f"There are no negatives {name!r}{nearest(name, NEGATIVES)}", code="unknown-name")
+        raise PenstockError(
+            f"There is no kind of negatives called {name!r}{nearest(name, NEGATIVES)}", code="unknown-name"
+        )
     taken = NEGATIVES[name].__dataclass_fields__
     for option in options:
         if option not in taken:

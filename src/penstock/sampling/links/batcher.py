@@ -39,7 +39,7 @@ class EdgeBatcher:
         if labels is not None and labels not in self._edges.fields:
             has = ", ".join(self._edges.fields) or "none"
             raise PenstockError(
-                f"{edge_key(self.edge_type)} has no field {labels!r} to be labels (fields: {has}).",
+                f"{edge_key(self.edge_type)} has no field {labels!r} to use as labels (fields: {has}).",
                 code="field-missing",
             )
         self._labels = None if labels is None else self._edges.fields[labels]

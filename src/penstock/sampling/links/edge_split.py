@@ -114,7 +114,7 @@ def split_positions(
         )
     if reverse not in ("none", "same"):
         raise PenstockError(
-            f"Positions of one edge type cannot be split with reverse {reverse!r}: say none or same.",
+            f"Positions of one edge type cannot be split with reverse {reverse!r}: use none or same.",
             code="unsupported-combination",
         )
     chosen = np.arange(edges.count) if eligible is None else _checked_positions(eligible, edges.count)
@@ -133,14 +133,14 @@ def _checked_positions(eligible: Array, count: int) -> Array:
             code="wrong-type",
         )
     if len(positions) and (positions[0] < 0 or positions[-1] >= count or np.any(positions[1:] == positions[:-1])):
-        raise PenstockError(f"Edges to split are not different positions in 0..{count - 1}.", code="id-out-of-range")
+        raise PenstockError(f"Edges to split must be different positions in 0..{count - 1}.", code="id-out-of-range")
     return positions
 
 
 def _check_split(graph: Graph, edge_type: EdgeType, ratios: tuple[float, float]) -> None:
     if graph.is_part:
         raise PenstockError(
-            f"Graph {graph.name!r} is a part: hold edges out of the whole graph, then cut it.",
+            f"Graph {graph.name!r} is a part of a cut graph: hold edges out of the whole graph, then cut it.",
             code="whole-graph-needed",
         )
     if min(ratios) < 0 or sum(ratios) >= 1:

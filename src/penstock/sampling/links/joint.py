@@ -33,15 +33,15 @@ class Joint:
         check_policy(self.k, self.corrupt)
         if self.group is not None and self.group < 1:
             raise PenstockError(
-                f"Groups of {self.group} positives cannot share negatives: give 1 or more.", code="value-out-of-range"
+                f"group is {self.group}: give 1 or more positives that share negatives.", code="value-out-of-range"
             )
 
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
-        """[groups, k] vertices."""
+        """Negatives of shape [groups, k]."""
         count = known.candidates(end)
         if count < 2:
             raise PenstockError(
-                f"There is only one vertex to stand as {end}: negatives need at least two.", code="missing-data"
+                f"There is only one vertex that can be the {end}: negatives need at least two.", code="missing-data"
             )
         group = max(1, min(self.group or len(positives), len(positives)))
         starts = np.arange(0, len(positives), group)

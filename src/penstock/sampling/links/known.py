@@ -72,7 +72,8 @@ def known_edges(
     edge_type = chosen_edge_type(graph, edge_type)
     if graph.is_part:
         raise PenstockError(
-            f"Graph {graph.name!r} is a part: links are looked up in whole graphs.", code="whole-graph-needed"
+            f"Graph {graph.name!r} is a part of a cut graph: links can only be looked up in the whole graph.",
+            code="whole-graph-needed",
         )
     edges = graph.edges[edge_type]
     counts = graph.nodes[edge_type[0]].count, graph.nodes[edge_type[2]].count
@@ -89,7 +90,8 @@ def checked_pairs(pairs: Array, num_sources: int, num_destinations: int, where: 
     pairs = np.asarray(pairs)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise PenstockError(
-            f"{where} have shape {pairs.shape}: give one (source, destination) a row, [m, 2].", code="shape-mismatch"
+            f"{where} have shape {pairs.shape}: give one (source, destination) in each row, [m, 2].",
+            code="shape-mismatch",
         )
     return pair_array(pairs[:, 0], pairs[:, 1], num_sources, num_destinations, where)
 

@@ -60,9 +60,11 @@ class NegativePolicy(Protocol):
 
 
 def check_policy(k: int, corrupt: str) -> None:
-    """Options that policies share."""
+    """Check the options that all kinds of negatives share."""
     if k < 1:
-        raise PenstockError(f"{k} negatives a positive cannot be drawn: give 1 or more.", code="value-out-of-range")
+        raise PenstockError(
+            f"The number of negatives for each positive is {k}: give 1 or more.", code="value-out-of-range"
+        )
     check_corrupt(corrupt)
 
 

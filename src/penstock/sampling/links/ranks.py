@@ -39,12 +39,12 @@ def ranks(
     """
     if corrupt not in ("destination", "source"):
         raise PenstockError(
-            f"Ranks cannot replace {corrupt!r}: choose destination or source, and rank twice for both.",
+            f"Ranks cannot replace {corrupt!r}: choose destination or source; to replace both, rank twice.",
             code="unknown-name",
         )
     if candidates != "all" and (not isinstance(candidates, int) or candidates < 1):
         raise PenstockError(
-            f"Edges cannot be ranked among {candidates!r} candidates: give 'all' or a number from 1.",
+            f"candidates is {candidates!r}: give 'all', or 1 or more.",
             code="value-out-of-range",
         )
     pairs = checked_pairs(pairs, known.num_sources, known.num_destinations, "Pairs to rank")
@@ -123,7 +123,7 @@ def _checked(scores: Array, shape: tuple[int, ...]) -> Array:
     scores = np.asarray(scores)
     if scores.shape != shape:
         raise PenstockError(
-            f"The scores of a block have shape {scores.shape} where {shape} were asked for.", code="shape-mismatch"
+            f"The scores of a block have shape {scores.shape} where {shape} is expected.", code="shape-mismatch"
         )
     return scores
 

@@ -46,14 +46,15 @@ def checked_reverse(graph: Graph, edge_type: EdgeType, reverse: Reverse) -> Reve
     if reverse == "same" or reverse == edge_type:
         if source != destination:
             raise PenstockError(
-                f"{edge_key(edge_type)} cannot be its own reverse, its ends differ: name the reverse edge type.",
+                f"{edge_key(edge_type)} cannot be its own reverse, because its ends have different types: name the"
+                " reverse edge type.",
                 code="unsupported-combination",
             )
         return "same"
     if reverse not in graph.edges:
         has = ", ".join(map(edge_key, graph.edge_types))
         raise PenstockError(
-            f"There is no edge type {reverse} to be the reverse of {edge_key(edge_type)}: there are {has}.",
+            f"There is no edge type {reverse} to be the reverse of {edge_key(edge_type)}: use one of {has}.",
             code="unknown-name",
         )
     if (reverse[0], reverse[2]) != (destination, source):
@@ -76,9 +77,9 @@ def chosen_edge_type(graph: Graph, edge_type: EdgeType | None) -> EdgeType:
     has = ", ".join(map(edge_key, graph.edge_types)) or "none"
     if edge_type is None:
         raise PenstockError(
-            f"Graph {graph.name!r} has several edge types: say which one to predict ({has}).", code="option-missing"
+            f"Graph {graph.name!r} has several edge types: name the one to predict ({has}).", code="option-missing"
         )
-    raise PenstockError(f"Graph {graph.name!r} has no edge type {edge_type}: there are {has}.", code="unknown-name")
+    raise PenstockError(f"Graph {graph.name!r} has no edge type {edge_type}: use one of {has}.", code="unknown-name")
 
 
 def _is_reverse(edges: EdgeSet, other: EdgeSet) -> bool:

@@ -33,11 +33,11 @@ class Uniform:
         check_policy(self.k, self.corrupt)
 
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
-        """[positives, k] vertices."""
+        """Negatives of shape [positives, k]."""
         count = known.candidates(end)
         if count < 2:
             raise PenstockError(
-                f"There is only one vertex to stand as {end}: negatives need at least two.", code="missing-data"
+                f"There is only one vertex that can be the {end}: negatives need at least two.", code="missing-data"
             )
         out = np.empty((len(positives), self.k), np.int64)
         mask = np.ones(out.shape, np.bool_)

@@ -60,7 +60,7 @@ def stitch_draws(
 
 
 def stitch_rows(groups: Mapping[int, Group], pieces: Mapping[int, Array], count: int) -> Array:
-    """One float32 a row."""
+    """One float32 for each row, in the order of the request."""
     values = np.empty(count, np.float32)
     for part, group in groups.items():
         values[group.rows] = pieces[part]

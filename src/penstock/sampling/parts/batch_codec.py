@@ -117,7 +117,8 @@ def _layer_form(layer: TypedBlock, arrays: "_Outgoing") -> _Layer:
     for kind, block in layer.relations.items():
         if block.edges is not None:
             raise PenstockError(
-                "Positions of edges do not travel: sample without `edges`.", code="unsupported-combination"
+                "Positions of edges are not sent between processes: sample without `edges`.",
+                code="unsupported-combination",
             )
         totals = block.totals
         lists.append(
@@ -239,5 +240,5 @@ class _Incoming:
 
 def _wrong(who: str, what: str) -> PenstockError:
     return PenstockError(
-        f"{who} answered with a batch that has {what}: is it of the same release?", code="malformed-message"
+        f"{who} answered with a batch that has {what}: check that it runs the same release.", code="malformed-message"
     )

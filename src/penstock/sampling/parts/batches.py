@@ -59,7 +59,7 @@ def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Sampler | None]) ->
             )
         sampler = samplers[name]
         if sampler is None:
-            raise SamplerNotReady(f"{endpoint.name} has not made its sampler {name!r} ready: ask again.")
+            raise SamplerNotReady(f"{endpoint.name} is still preparing its sampler {name!r}: ask again.")
         return sampler
 
     def batch(message: Message, sender: str) -> list[Message]:
@@ -72,7 +72,8 @@ def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Sampler | None]) ->
         numbers: Array | None = getattr(sampler, "items", None)
         if numbers is None:
             raise PenstockError(
-                f"The sampler {asked.sampler!r} is given its seeds: it has no items.", code="unsupported-combination"
+                f"The sampler {asked.sampler!r} takes its seeds from the caller, so it has no items.",
+                code="unsupported-combination",
             )
         return Message("items", {}, (numbers.astype(np.int64),))
 
@@ -121,7 +122,7 @@ class RemoteSampler:
         (found,) = _when_ready(lambda: channel.start(message).result()).arrays
         if found.ndim != 1 or found.dtype != np.int64 or (np.diff(found) <= 0).any():
             raise PenstockError(
-                f"{channel.peer} answered with items that are none: is it of the same release?",
+                f"{channel.peer} sent an answer without valid items: check that it runs the same release.",
                 code="malformed-message",
             )
         return found
@@ -171,7 +172,7 @@ class RemoteSampler:
         if not isinstance(seeds, Mapping):
             if len(self._counts) != 1:
                 raise PenstockError(
-                    f"Name the seeds' type: the graph has {', '.join(self._counts)}.", code="option-missing"
+                    f"Name the seeds' node type: the graph has {', '.join(self._counts)}.", code="option-missing"
                 )
             seeds = dict.fromkeys(self._counts, seeds)
         return check_typed_seeds(seeds, self._counts)
@@ -197,8 +198,8 @@ def _by_relation(exclude: Array | Mapping[Relation, Array]) -> dict[str, Array]:
         pairs = np.asarray(pairs)
         if pairs.ndim != 2 or len(pairs) != 2 or (pairs.dtype.kind not in "iu" and pairs.size):
             raise PenstockError(
-                f"Excluded edges have shape {pairs.shape} and type {pairs.dtype}: give whole numbers [2, m],"
-                " sources above destinations.",
+                f"Excluded edges have shape {pairs.shape} and type {pairs.dtype}: give integers of shape [2, m],"
+                " sources in the first row and destinations in the second.",
                 code="shape-mismatch",
             )
         found[relation if isinstance(relation, str) else edge_key(relation)] = pairs.astype(np.int64)
@@ -219,7 +220,7 @@ def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> 
         sampler = sampler.lacking({name: form.read() for name, form in (asked.absent or {}).items()})
     elif asked.absent:
         raise PenstockError(
-            f"The sampler {asked.sampler!r} is of the whole graph, without edges held out of it.",
+            f"The sampler {asked.sampler!r} samples the whole graph: it cannot hold edges out.",
             code="unsupported-combination",
         )
     sample: Callable[..., AnyBatch] = sampler.sample
@@ -235,7 +236,8 @@ def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> 
         return sample(seeds, key, **more)
     if list(seeds) != [node_type] or (excluded is not None and list(excluded) != [""]):
         raise PenstockError(
-            f"The sampler {asked.sampler!r} is of a graph of one type, {node_type!r}.", code="unsupported-combination"
+            f"The sampler {asked.sampler!r} samples a graph with one node type: it does not know {node_type!r}.",
+            code="unsupported-combination",
         )
     if excluded is not None:
         more["exclude"] = excluded[""]
@@ -247,7 +249,7 @@ def _checked_seen(asked: BatchRequest, times: Array, places: Array) -> dict[str,
     count = sum(asked.seeds.values())
     if places.shape != (count,) or times.shape != (count,) or places.dtype != np.int64:
         raise PenstockError(
-            "A request for a batch has other times than seeds: is the worker of the same release?",
+            "A request for a batch does not have one time for each seed: check that the worker runs the same release.",
             code="malformed-message",
         )
     return {"times": times, "places": places}
@@ -258,7 +260,8 @@ def _apart(asked: BatchRequest, arrays: Sequence[Array]) -> tuple[dict[str, Arra
     wanted = 1 if asked.excluded is None else 2
     if len(arrays) != wanted or arrays[0].shape != (sum(asked.seeds.values()),):
         raise PenstockError(
-            "A request for a batch has other seeds than it says: is the worker of the same release?",
+            "A request for a batch does not have the seeds that its header lists: check that the worker runs the same"
+            " release.",
             code="malformed-message",
         )
     seeds = dict(zip(asked.seeds, _cut(arrays[0], list(asked.seeds.values())), strict=True))
@@ -266,7 +269,8 @@ def _apart(asked: BatchRequest, arrays: Sequence[Array]) -> tuple[dict[str, Arra
         return seeds, None
     if arrays[1].shape != (2, sum(asked.excluded.values())):
         raise PenstockError(
-            "A request for a batch excludes other edges than it says: is the worker of the same release?",
+            "A request for a batch does not have the excluded edges that its header lists: check that the worker runs"
+            " the same release.",
             code="malformed-message",
         )
     return seeds, dict(zip(asked.excluded, _cut(arrays[1], list(asked.excluded.values())), strict=True))

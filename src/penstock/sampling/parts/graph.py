@@ -47,7 +47,7 @@ def parted_sampler(
     """
     if edges:
         raise PenstockError(
-            "A cut graph's edges have no positions to give: sample without `edges`, or the whole graph.",
+            "The edges of a cut graph have no positions: sample without `edges`, or sample the whole graph.",
             code="unsupported-combination",
         )
     local, channels = _reached(partition, local, channels)
@@ -59,7 +59,7 @@ def parted_sampler(
     plain = [fanout for fanout in fanouts if isinstance(fanout, int)]
     if len(plain) < len(fanouts):
         raise PenstockError(
-            "Fan-outs by relation are for graphs with several relations: give one number a hop.",
+            "Fan-outs by relation are for graphs with several relations: give one number for each hop.",
             code="unsupported-combination",
         )
     return NeighbourSampler.over(readable, plain, totals, relabel, clock)
@@ -86,8 +86,8 @@ def parted_lists(
     by_vertex = time is not None and time.startswith(OF_NODES)
     if by_vertex and (vertex_times is None or (weight is not None and absent)):
         raise PenstockError(
-            "A cut graph is sampled by the times of vertices where all are given, and in proportion to a field with all"
-            " its edges: give `vertex_times` and hold no edges out, or name a field of the edges as `time`.",
+            "A cut graph can be sampled by time only with all its edges: pass `vertex_times` and hold no edges out, or"
+            " name a field of the edges as `time`.",
             code="unsupported-combination",
         )
     obeyed, whole = None if by_vertex else time, by_vertex and weight is not None
@@ -98,7 +98,8 @@ def parted_lists(
         return Lists(readable, None)
     if len(readable.counts) > 1 or len(readable.relations) > 1:
         raise PenstockError(
-            "Sampling by time is for graphs with one node type and one edge type.", code="unsupported-combination"
+            "Sampling by time supports only graphs with one node type and one edge type.",
+            code="unsupported-combination",
         )
     if by_vertex and vertex_times is not None:
         return Lists(*_by_vertex_times(readable, vertex_times, replace))
@@ -106,11 +107,11 @@ def parted_lists(
 
 
 def _by_vertex_times(readable: Readable, times: Array, replace: bool) -> tuple[Readable, Clock]:
-    """The only relation, as whoever has all vertices' times draws from it."""
+    """The only relation, for a caller that holds the times of all vertices."""
     ((node_type, count),), ((kind, lists),) = readable.counts.items(), readable.relations.items()
     if times.shape != (count,) or times.dtype.kind not in "iuf" or times.dtype == np.uint64 or readable.names is None:
         raise PenstockError(
-            f"Times of {count:,} vertices must be one signed number each, not {times.dtype}.", code="wrong-type"
+            f"The times of {count:,} vertices must be one signed number for each, not {times.dtype}.", code="wrong-type"
         )
     times = times.astype(np.int64) if times.dtype.kind == "u" else times
     timed = VertexTimedLists(lists, readable.names[node_type], times, replace)
@@ -124,7 +125,8 @@ def _clock_like(partition: Partition, local: Mapping[int, OwnedPart], channels: 
     values = RelationReader(partition, local, channels).no_values(kind, time)
     if values.ndim != 1 or values.dtype.kind not in "iuf" or values.dtype == np.uint64:
         raise PenstockError(
-            f"Edge field {time!r} cannot tell the time: it must hold one signed number each.", code="wrong-type"
+            f"Edge field {time!r} cannot be used as times: it must hold one signed number for each edge.",
+            code="wrong-type",
         )
     nothing = np.empty(0, np.float64 if values.dtype.kind == "f" else np.int64)
     return Clock(nothing, nothing)
@@ -193,13 +195,16 @@ def edge_types_of(channel: Channel, part: int) -> list[EdgeType]:
     """The relations of a graph, in stored order, as the owner of a part tells them."""
     held = read_body(channel.call(Message("lists")), _Held)
     if str(part) not in held.parts:
-        raise PenstockError(f"{channel.peer} does not hold part {part}: tell who does.", code="not-available")
+        raise PenstockError(
+            f"{channel.peer} does not hold part {part}: give the channel of the task that holds it.",
+            code="not-available",
+        )
     return [(source, name, target) for source, name, target in (each.type for each in held.parts[str(part)].relations)]
 
 
 def _nobody(part: int) -> Channel:
     raise PenstockError(
-        f"Part {part} is not here and nobody is known who holds it: give `local` all parts, or `channels`.",
+        f"Part {part} is neither local nor reachable: pass all parts in `local`, or pass `channels`.",
         code="not-available",
     )
 

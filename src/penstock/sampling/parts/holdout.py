@@ -31,7 +31,7 @@ class HoldoutSampler:
         for name in absent:
             if name not in self._kinds:
                 raise PenstockError(
-                    f"There is no relation {name!r} to hold edges out of: {', '.join(self._kinds)}.",
+                    f"There is no relation {name!r} to hold edges out of: use one of {', '.join(self._kinds)}.",
                     code="unknown-name",
                 )
         with self._lock:

@@ -35,7 +35,7 @@ def parted_graph(
     readable = readable_parts(partition, local, channels)
     if len(readable.counts) != 1 or len(readable.relations) != 1:
         raise PenstockError(
-            f"Sampler {sampler} is for graphs with one node and edge type: use neighbour.",
+            f"Sampler {sampler} supports graphs with one node type and one edge type: use neighbour.",
             code="unsupported-combination",
         )
     ((kind, lists),) = readable.relations.items()
@@ -67,7 +67,8 @@ class PartedGraph(Homogeneous):
             first, last = self.indptr[vertices[0]], self.indptr[vertices[-1] + 1]
             if last - first != len(found.sources):
                 raise PenstockError(
-                    "The owners of a cut graph gave other lists than they had said: are both of it?",
+                    "The owners of the cut graph sent lists of other lengths than they had announced: check that all"
+                    " hold parts of one partition.",
                     code="malformed-message",
                 )
             indices[first:last] = found.sources

@@ -64,7 +64,7 @@ class OwnedPart:
         """Where the part's held-out pairs of a name stood before the cut."""
         if self._places is None:
             raise PenstockError(
-                f"Nobody knows the places of held-out pairs in {self.graph.name!r}: open its partition.",
+                f"The positions of held-out pairs in {self.graph.name!r} are not known: open its partition.",
                 code="missing-data",
             )
         return self._places(kind, name)
@@ -99,7 +99,7 @@ class OwnedPart:
         if absent is not None:
             if self._all_names is None:
                 raise PenstockError(
-                    f"Nobody knows the original numbers of the sources of {where}: open its partition.",
+                    f"The original numbers of the sources of {where} are not known: open its partition.",
                     code="missing-data",
                 )
             fields = {name: edges.fields[name] for name in edges.fields if name == weight}
@@ -112,8 +112,8 @@ class OwnedPart:
             return None
         if time.startswith(OF_NODES) or absent is not None or not self.graph.is_homogeneous:
             raise PenstockError(
-                f"Parts of {self.graph.name!r} are sampled by the times of edges, in graphs of one type, with all their"
-                " edges.",
+                f"Parts of {self.graph.name!r} can be sampled by time only by a field of the edges, with one edge type"
+                " and all edges.",
                 code="unsupported-combination",
             )
         return clock_of(self.graph, time)
@@ -148,7 +148,7 @@ class PartLists:
         """One hop's draws as LABOR has them, which weigh (see `sampling.labor`); a fan-out of -1: all."""
         if self._source_names is None:
             raise PenstockError(
-                f"Nobody knows the original numbers of the sources of {self._name!r}: open its partition.",
+                f"The original numbers of the sources of {self._name!r} are not known: open its partition.",
                 code="missing-data",
             )
         edges, rows, most = self._edges, self._local(vertices), fanout if fanout >= 0 else np.iinfo(np.int64).max
@@ -184,13 +184,13 @@ class PartLists:
             or seen.times.dtype not in (np.int64, np.float64)
         ):
             raise PenstockError(
-                f"{self._name!r} cannot draw by time: give each vertex its tree and its time.", code="option-missing"
+                f"{self._name!r} cannot sample by time: give each vertex its tree and its time.", code="option-missing"
             )
         what = f"{self._name!r} cannot draw {edge_key(self._kind)}"
         first, last = self._nodes.first, self._nodes.first + self._nodes.count
         if vertices.ndim != 1 or vertices.dtype not in (np.int32, np.int64):
             raise PenstockError(
-                f"{what}: vertices of shape {vertices.shape} and type {vertices.dtype} are no flat list.",
+                f"{what}: vertices of shape {vertices.shape} and type {vertices.dtype} are not a flat list.",
                 code="shape-mismatch",
             )
         if len(vertices) and (vertices.min() < first or vertices.max() >= last):
@@ -202,7 +202,7 @@ class PartLists:
             return
         if excluded.ndim != 2 or len(excluded) != 2 or excluded.dtype != np.int64:
             raise PenstockError(
-                f"{what}: excluded edges of shape {excluded.shape} and type {excluded.dtype} are no pairs.",
+                f"{what}: excluded edges of shape {excluded.shape} and type {excluded.dtype} are not pairs.",
                 code="shape-mismatch",
             )
         sources, destinations = excluded

@@ -154,7 +154,7 @@ def answer_about(owned: OwnedPart, message: Message) -> Message:
     count = edges.count if isinstance(asked, EdgesRequest) else len(edges.indptr) - 1
     if not asked.first <= asked.last <= count or asked.last - asked.first > _PIECE:
         raise PenstockError(
-            f"{asked.first}..{asked.last} of {asked.relation} cannot be given: there are {count}.",
+            f"{asked.relation} has {count} lists: {asked.first}..{asked.last} is outside.",
             code="id-out-of-range",
         )
     if not isinstance(asked, EdgesRequest):
@@ -194,4 +194,6 @@ def _owner(part: int) -> str:
 
 
 def _wrong(part: int, what: str) -> PenstockError:
-    return PenstockError(f"{_owner(part)} answered with {what}: is it of the same release?", code="malformed-message")
+    return PenstockError(
+        f"{_owner(part)} answered with {what}: check that it runs the same release.", code="malformed-message"
+    )

@@ -63,7 +63,7 @@ class PartedLists:
         """Ask the owners that are elsewhere; those here draw when the answer is waited for."""
         if edges:
             raise PenstockError(
-                "A cut graph's edges have no positions to give: sample without `edges`, or the whole graph.",
+                "The edges of a cut graph have no positions: sample without `edges`, or sample the whole graph.",
                 code="unsupported-combination",
             )
         groups = self._groups(readers)
@@ -101,7 +101,7 @@ class PartedLists:
         check_readers(readers)
         if len(readers.limits) and self._time is None:
             raise PenstockError(
-                "These lists do not obey time: name the field with `time`.", code="unsupported-combination"
+                "These lists were made without `time`: name the field of times.", code="unsupported-combination"
             )
         return group_by_owner(readers.vertices, self._bounds)
 
@@ -147,7 +147,7 @@ class PartedLists:
             answer, who = pending.result(), f"The owner of part {part}"
             if len(answer.arrays) != 1:
                 raise PenstockError(
-                    f"{who} answered with {len(answer.arrays)} arrays: is it of the same release?",
+                    f"{who} answered with {len(answer.arrays)} arrays: check that it runs the same release.",
                     code="malformed-message",
                 )
             pieces[part] = floats_received(answer.arrays[0], len(groups[part].rows), who)
@@ -158,7 +158,7 @@ class PartedLists:
         arrays, who = pending.result().arrays, f"The owner of part {part}"
         if len(arrays) != (3 if estimates else 2) or arrays[0].shape != (rows,):
             raise PenstockError(
-                f"{who} answered with lists of other rows than asked for: is it of the same release?",
+                f"{who} answered with lists of other rows than those requested: check that it runs the same release.",
                 code="malformed-message",
             )
         sources = numbers_received(arrays[1], self._num_sources, index_dtype(self._num_sources), who)

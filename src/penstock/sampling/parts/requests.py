@@ -35,11 +35,11 @@ class AbsentForm(Request):
 
     @classmethod
     def of(cls, absent: Absent) -> Self:
-        """As it travels."""
+        """The form of held-out edges that is sent."""
         return cls(**asdict(absent))
 
     def read(self) -> Absent:
-        """As it is used."""
+        """The held-out edges that a message describes."""
         return Absent(**self.model_dump())
 
 
@@ -135,7 +135,8 @@ def counts_received(counts: Array, total: int, who: str) -> Array:
         or int(counts.sum(dtype=np.int64)) != total
     ):
         raise PenstockError(
-            f"{who} answered with lists that do not add up: is it of the same release?", code="malformed-message"
+            f"{who} answered with lists that do not add up: check that it runs the same release.",
+            code="malformed-message",
         )
     return counts.astype(np.int64)
 
@@ -144,17 +145,18 @@ def numbers_received(numbers: Array, count: int, dtype: np.dtype[Any], who: str)
     """Vertex or row numbers, after checking that they are within 0..count - 1."""
     if numbers.ndim != 1 or numbers.dtype != dtype or (len(numbers) and (numbers.min() < 0 or numbers.max() >= count)):
         raise PenstockError(
-            f"{who} answered with numbers outside 0..{count - 1}: is it of the same partition?",
+            f"{who} answered with numbers outside 0..{count - 1}: check that it holds a part of the same partition.",
             code="malformed-message",
         )
     return numbers
 
 
 def floats_received(values: Array, count: int, who: str, dtype: type[np.floating[Any]] = np.float32) -> Array:
-    """Of a type, as many as expected."""
+    """An array of floats from an answer, checked for its type and length."""
     if values.shape != (count,) or values.dtype != dtype:
         raise PenstockError(
-            f"{who} answered with {values.shape} {values.dtype} for {count} numbers: is it of the same release?",
+            f"{who} answered with {values.shape} {values.dtype} for {count} numbers: check that it runs the same"
+            " release.",
             code="malformed-message",
         )
     return values

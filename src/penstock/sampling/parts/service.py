@@ -42,7 +42,7 @@ class _Lists:
         asked = read_body(message, DrawRequest)
         if asked.fanout == 0:
             raise PenstockError(
-                "A fan-out of 0 draws nothing: ask for a positive number, or -1 for all.", code="value-out-of-range"
+                "The fan-out is 0: ask for a positive number, or -1 for all neighbours.", code="value-out-of-range"
             )
         lists = self._part(asked.part).lists(asked.relation, asked.replace, asked.weight, _absent(asked), asked.time)
         vertices, excluded, seen = self._arrays(message, asked)
@@ -62,7 +62,7 @@ class _Lists:
         return Message("draw", {}, (counts_as_sent(np.diff(drawn.indptr)), sources, *weights))
 
     def totals(self, message: Message, sender: str) -> Message:
-        """One float32 a vertex."""
+        """Answer with one float32 for each vertex."""
         asked = read_body(message, TotalsRequest)
         lists = self._part(asked.part).lists(asked.relation, False, asked.weight, _absent(asked), asked.time)
         vertices, excluded, seen = self._arrays(message, asked)
@@ -83,7 +83,8 @@ class _Lists:
         if index not in self._parts:
             held = ", ".join(map(str, self._parts)) or "none"
             raise PenstockError(
-                f"{self._name} does not hold part {index} (it holds: {held}): ask who does.", code="not-available"
+                f"{self._name} does not hold part {index} (it holds: {held}): ask the task that holds it.",
+                code="not-available",
             )
         return self._parts[index]
 
@@ -109,7 +110,7 @@ def _check_shared(asked: DrawRequest, excluded: Array | None) -> None:
     unheard += [] if excluded is None else ["excluded edges"]
     if unheard:
         raise PenstockError(
-            f"Draws that rows share do not obey {' and '.join(unheard)}: ask without.", code="unsupported-combination"
+            f"Layer-wise draws do not support {' and '.join(unheard)}: ask without.", code="unsupported-combination"
         )
 
 
@@ -117,7 +118,7 @@ def _whole_by(asked: DrawRequest, excluded: Array | None) -> str:
     """The field that whole lists are weighted by; what would be left unheard is refused."""
     if asked.weight is None or asked.fanout >= 0 or asked.absent or asked.time or excluded is not None:
         raise PenstockError(
-            "Whole lists come with a field's weights and all their edges: ask for these.",
+            "Whole lists can only be requested with a field's weights and without excluded edges.",
             code="unsupported-combination",
         )
     return asked.weight
@@ -126,8 +127,8 @@ def _whole_by(asked: DrawRequest, excluded: Array | None) -> str:
 def _check_amount(edges: int, vertices: Array, asked: DrawRequest) -> None:
     if edges > MOST_EDGES:
         raise PenstockError(
-            f"{len(vertices):,} vertices draw up to {edges:,} edges of {asked.relation}, over {MOST_EDGES:,}:"
-            " use smaller batches or fan-outs.",
+            f"{len(vertices):,} vertices would draw up to {edges:,} edges of {asked.relation}, more than"
+            f" {MOST_EDGES:,}: use smaller batches or fan-outs.",
             code="too-large",
         )
 

@@ -21,10 +21,10 @@ _WEIGHT = "weight"
 
 
 def check_readers(readers: Readers) -> None:
-    """Refuse what whoever draws by time over parts would not obey everywhere."""
+    """Refuse options that sampling by time over parts does not support."""
     if len(readers.limits) and readers.exclusion:
         raise PenstockError(
-            "A cut graph is not sampled by time with edges excluded: leave out `time` or `exclude`.",
+            "A cut graph cannot be sampled by time with edges excluded: leave out `time` or `exclude`.",
             code="unsupported-combination",
         )
 

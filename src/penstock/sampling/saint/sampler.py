@@ -66,7 +66,7 @@ class Saint:
         """The subgraph of one item. Its draws depend on the key alone, and are the same on any thread."""
         if np.size(items) != 1:
             raise PenstockError(
-                f"GraphSAINT draws one subgraph a batch, not {np.size(items)}: make the batch size 1.",
+                f"GraphSAINT draws one subgraph for each batch, not {np.size(items)}: set batch_size to 1.",
                 code="value-out-of-range",
             )
         reader = self._graph.reader()
@@ -102,18 +102,18 @@ class Saint:
 def _check(kind: str, size: int, walk_length: int, layers: int, presample: int | None) -> None:
     if kind not in KINDS:
         raise PenstockError(
-            f"There is no kind {kind!r} of GraphSAINT: there are {', '.join(KINDS)}.", code="unknown-name"
+            f"There is no GraphSAINT sampler of kind {kind!r}: use one of {', '.join(KINDS)}.", code="unknown-name"
         )
     least = 2 if kind == "vertex" else 1
     if size < least:
-        raise PenstockError(f"Size {size} draws no edge: give {least} or more.", code="value-out-of-range")
+        raise PenstockError(f"size is {size}, which draws no edge: give {least} or more.", code="value-out-of-range")
     if walk_length < 1 or layers < 1:
         raise PenstockError(
-            f"{walk_length} steps a walk and {layers} layers cannot be sampled: give 1 or more of both.",
+            f"walk_length is {walk_length} and layers is {layers}: give 1 or more for both.",
             code="value-out-of-range",
         )
     if presample is not None and presample < 1:
         raise PenstockError(
-            f"{presample} subgraphs give no counts: give presample 1 or more, or leave it out.",
+            f"presample is {presample}: give 1 or more, or leave it out.",
             code="value-out-of-range",
         )

@@ -27,7 +27,7 @@ class WalkDraws:
             unsorted = _add_first_visits(vertices, *lists, graph.names, self.mass)
             if unsorted >= 0:
                 raise PenstockError(
-                    f"The neighbours of vertex {unsorted} do not ascend by original number: give `original`, the"
+                    f"The neighbours of vertex {unsorted} are not sorted by original number: pass `original`, the"
                     " original number of every vertex.",
                     code="option-missing",
                 )

@@ -7,7 +7,7 @@ _HALF = 2
 
 
 class Costs:
-    """Of one job."""
+    """Seconds and bytes of one job's parts."""
 
     def __init__(self, job: LlmJob) -> None:
         model, compute, parallel = job.model, job.compute, job.parallel

@@ -44,7 +44,7 @@ class ModelDocument(StrictDocument):
         return self
 
     def model(self) -> Model:
-        """The shape."""
+        """The model's shape."""
         said = self.model_dump(exclude_none=True, exclude={"preset"})
         base: dict[str, Any] = vars(preset(self.preset)) if self.preset is not None else {}
         return Model(**{**base, **said})
@@ -118,7 +118,7 @@ class ReductionDocument(StrictDocument):
 
 
 class LlmDocument(StrictDocument):
-    """The whole job."""
+    """A training job of a language model, as in a workload file."""
 
     model: ModelDocument | str
     parallel: ParallelDocument
@@ -131,7 +131,7 @@ class LlmDocument(StrictDocument):
     )
 
     def job(self, seed: int = 0) -> LlmJob:
-        """What it describes."""
+        """The job that the document describes."""
         model = preset(self.model) if isinstance(self.model, str) else self.model.model()
         return LlmJob(
             model,

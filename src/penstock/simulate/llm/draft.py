@@ -14,7 +14,7 @@ class Draft:
     """Tasks and flows by device number; images of devices follow these, and then the places of `fabric`."""
 
     def __init__(self, devices: int) -> None:
-        """`devices`: with their images."""
+        """`devices` are all devices, including images of others."""
         self._builder, self._placement = WorkloadBuilder("llm"), list[int]()
         self._devices = devices
         self._places = [self.task(f"place {place}", "place", 0.0, place) for place in range(devices + len(PLACES))]

@@ -51,7 +51,7 @@ class Routing(NamedTuple):
 
     @property
     def back(self) -> "Routing":
-        """The way back."""
+        """The routing of the way back, from experts to tokens."""
         return Routing(self.sizes.T, self.apart.T, self.delay)
 
 
@@ -70,8 +70,8 @@ class Experts:
         drawn = job.model.layers if job.exchange.skew else 1
         if not self._pairs and drawn * ranks**4 > _MOST_WORK:
             raise PenstockError(
-                f"All-to-alls of {ranks} ranks in {drawn} layers that differ take too long to schedule: spread experts"
-                " over fewer ranks, or let schedule be fair and detail pairs.",
+                f"All-to-alls of {ranks} ranks in {drawn} layers that differ would take too long to schedule: spread"
+                " experts over fewer ranks, or let schedule be fair and detail pairs.",
                 code="too-large",
             )
 

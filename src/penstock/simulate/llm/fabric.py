@@ -42,7 +42,7 @@ class Servers:
     def __post_init__(self) -> None:
         if self.gpus % self.nics and self.nics % self.gpus:
             raise PenstockError(
-                f"{self.gpus} GPUs have no equal parts in {self.nics} NICs: let one divide the other.",
+                f"gpus={self.gpus} and nics={self.nics}: one must be divisible by the other.",
                 code="unsupported-combination",
             )
 
@@ -63,7 +63,7 @@ class Servers:
 
     @property
     def gbps(self) -> float:
-        """Of a server's NICs together."""
+        """The rate of all NICs of a server together, in Gbit/s."""
         return self.nics * self.nic_gbps
 
     def leaf(self, server: int) -> int:
@@ -85,7 +85,7 @@ class Seat:
 
 
 class Image(NamedTuple):
-    """A device that stands for one in another server."""
+    """A device that represents one in another server."""
 
     device: int
     server: int
@@ -106,7 +106,7 @@ class Fabric:
         """Without images, the seats are all there are, and switches carry what they do in truth."""
         if servers.routing == "ecmp" and images:
             raise PenstockError(
-                "Paths by hash (ecmp) collide with those of all devices: set simulate to all, or routing to spray.",
+                "routing ecmp needs the paths of all devices: set simulate to all, or routing to spray.",
                 code="unsupported-combination",
             )
         self.servers, self._seats, self._images = servers, seats, images

@@ -67,21 +67,21 @@ class LlmJob:
         there = self.servers.count * self.servers.gpus
         if self.parallel.gpus > there:
             raise PenstockError(
-                f"The job takes {self.parallel.gpus:,} GPUs and {self.servers.count:,} servers have {there:,}: give"
+                f"The job needs {self.parallel.gpus:,} GPUs, and {self.servers.count:,} servers have {there:,}: give"
                 " more servers, or lower a degree.",
                 code="infeasible",
             )
         rail = max(1, self.servers.gpus // self.servers.nics)
         if rail % self.parallel.tensor and self.parallel.tensor % rail:
             raise PenstockError(
-                f"A tensor degree of {self.parallel.tensor} cuts through NICs of {rail} GPUs each: let one divide the"
-                " other.",
+                f"tensor={self.parallel.tensor} does not fit NICs that serve {rail} GPUs each: one must be divisible"
+                " by the other.",
                 code="unsupported-combination",
             )
         if self.servers.routing == "ecmp" and self.parallel.expert > 1 and not self.exchange.could_be_pairs:
             raise PenstockError(
-                "Paths by hash (ecmp) are for pairs of devices: set all_to_all to schedule fair and detail pairs, or"
-                " routing to spray.",
+                "routing ecmp needs the flows between pairs of devices: set all_to_all to schedule fair and detail"
+                " pairs, or routing to spray.",
                 code="unsupported-combination",
             )
 

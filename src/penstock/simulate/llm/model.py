@@ -29,30 +29,29 @@ class Model:
                 )
         if self.hidden % self.heads:
             raise PenstockError(
-                f"A hidden width of {self.hidden} has no {self.heads} equal heads: make it a multiple.",
+                f"hidden={self.hidden} is not divisible by heads={self.heads}.",
                 code="unsupported-combination",
             )
         if self.heads % (self.key_value_heads or self.heads):
             raise PenstockError(
-                f"{self.heads} heads cannot share {self.key_value_heads} key_value_heads evenly: let these divide"
-                " heads.",
+                f"heads={self.heads} is not divisible by key_value_heads={self.key_value_heads}.",
                 code="unsupported-combination",
             )
         if bool(self.experts) != bool(self.top_k) or self.top_k > self.experts:
             raise PenstockError(
-                f"A model with {self.experts} experts sends a token to {self.top_k} of them: give a top_k of 1 to"
-                " experts, or neither.",
+                f"experts={self.experts} does not go with top_k={self.top_k}: give a top_k from 1 to experts, or leave"
+                " out both.",
                 code="value-out-of-range",
             )
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer."""
+        """The number of attention parameters of one layer."""
         return 2 * self.hidden * self.hidden + 2 * self.hidden * self._key_value_width
 
     @property
     def expert_parameters(self) -> int:
-        """Of all experts of one layer; 0 where it is dense."""
+        """The number of parameters of all experts of one layer; 0 for a dense model."""
         return self.experts * self.matrices * self.hidden * self.feed_forward
 
     @property
@@ -63,7 +62,7 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """Of the whole model, embedding and head included."""
+        """The number of parameters of the whole model, embedding and head included."""
         return self.layers * (self.shared_parameters + self.expert_parameters) + 2 * self.vocabulary * self.hidden
 
     def attention_flops(self, tokens: int) -> float:
@@ -77,7 +76,7 @@ class Model:
         return 2.0 * tokens * max(1, self.top_k) * self.matrices * self.hidden * self.feed_forward
 
     def head_flops(self, tokens: int) -> float:
-        """Of the forward pass from the last layer to the words."""
+        """Floating-point operations of the forward pass from the last layer to the vocabulary."""
         return 2.0 * tokens * self.hidden * self.vocabulary
 
     @property

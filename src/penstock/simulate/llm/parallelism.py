@@ -37,19 +37,19 @@ class Parallelism:
                 )
         if self.data % self.expert:
             raise PenstockError(
-                f"{self.data} data ranks make no groups of {self.expert} for experts: let expert divide data.",
+                f"data={self.data} is not divisible by expert={self.expert}.",
                 code="unsupported-combination",
             )
         if self.interleave > 1 and (self.microbatches % self.pipeline or self.pipeline == 1):
             raise PenstockError(
-                f"Interleaving takes {self.microbatches} microbatches through {self.pipeline} stages in rounds: let"
-                " pipeline, above 1, divide microbatches.",
+                f"Interleaving needs pipeline above 1 and microbatches={self.microbatches} divisible by"
+                f" pipeline={self.pipeline}.",
                 code="unsupported-combination",
             )
 
     @property
     def gpus(self) -> int:
-        """All of them."""
+        """The number of GPUs that the job uses."""
         return self.tensor * self.pipeline * self.data
 
     @property
@@ -66,18 +66,17 @@ class Parallelism:
         """Refuse what does not go into each other."""
         if model.layers % self.chunks:
             raise PenstockError(
-                f"{model.layers} layers make no {self.chunks} equal chunks: let pipeline times interleave divide them.",
+                f"layers={model.layers} is not divisible by pipeline x interleave = {self.chunks}.",
                 code="unsupported-combination",
             )
         if self.tensor > server_gpus or server_gpus % self.tensor:
             raise PenstockError(
-                f"A tensor degree of {self.tensor} does not fit servers of {server_gpus} GPUs: let it divide them.",
+                f"The servers' {server_gpus} GPUs are not divisible by tensor={self.tensor}.",
                 code="unsupported-combination",
             )
         if self.expert > 1 and (not model.experts or model.experts % self.expert):
             raise PenstockError(
-                f"{model.experts} experts cannot be spread over {self.expert} ranks: let expert divide experts, or be"
-                " 1 for a dense model.",
+                f"experts={model.experts} is not divisible by expert={self.expert}; for a dense model set expert to 1.",
                 code="unsupported-combination",
             )
 

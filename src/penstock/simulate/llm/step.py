@@ -64,7 +64,7 @@ def _check_size(job: LlmJob) -> None:
         else:
             mend = "set simulate to representatives" if enough else "lower pipeline, or expert"
         raise PenstockError(
-            f"{devices:,} devices are more than {_MOST_DEVICES} that are simulated one by one: {mend}.",
+            f"{devices:,} devices cannot be simulated one by one, at most {_MOST_DEVICES} can: {mend}.",
             code="too-large",
         )
     passes = 2 * parallel.microbatches
@@ -107,7 +107,7 @@ class _StepBuilder:
         """The task after which a layer's gradients are there."""
 
     def devices(self, stage: int) -> range:
-        """Of a stage."""
+        """The devices of a pipeline stage."""
         return range(stage * self.replicas, (stage + 1) * self.replicas)
 
     def add_stage(self, stage: int) -> None:
@@ -253,6 +253,6 @@ class _StepBuilder:
         return self.draft.task(name, kind, seconds, device, after)
 
     def _cut(self, layers: range) -> list[range]:
-        """Layers in buckets."""
+        """The layers, cut into gradient buckets."""
         size = max(1, self.job.reduction.bucket_layers)
         return [layers[start : start + size] for start in range(0, len(layers), size)]

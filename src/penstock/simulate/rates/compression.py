@@ -37,7 +37,7 @@ def check_coflows(case: Case) -> None:
     many = len(case.amounts.sizes) * (int(case.coflows.max(initial=0)) + 1)
     if many > _MOST:
         raise PenstockError(
-            f"{many:,} coflows are more than {_MOST:,} that are put in queues: take fewer iterations or microbatches,"
+            f"{many:,} coflows cannot be put in queues, at most {_MOST:,} can: take fewer iterations or microbatches,"
             " or leave out --queues.",
             code="too-large",
         )

@@ -73,7 +73,7 @@ def share_in_order(
     changes: Array,
     numbers: Array,
 ) -> None:
-    """Order the heads, then let each take what is left."""
+    """Order the flows, then let each in turn use the rate that is left."""
     changed = _sort_heads(groups, flows, tree, paths, order, by_time_left, now, numbers)
     if not changed:
         return

@@ -139,7 +139,7 @@ def _check_flows(ports: int, coflows: int, owners: Array, sources: Array, target
         bad = np.flatnonzero((numbers < 0) | (numbers >= bound))
         if len(bad):
             raise PenstockError(
-                f"A flow names {what} {numbers[bad[0]]}, but there are 0 to {bound - 1}: mend it.",
+                f"A flow names {what} {numbers[bad[0]]}, but there are 0 to {bound - 1}: correct it.",
                 code="id-out-of-range",
             )
     bad = np.flatnonzero(~((sizes >= 0) & (sizes <= MOST_BYTES)))

@@ -127,7 +127,7 @@ def _run(
 
 @nested
 def _enter(clocks: Clocks, pair: int, flow: int, size: float) -> None:
-    """A flow begins."""
+    """Add a flow to those that share the ports."""
     clocks.mark[flow] = clocks.sent[pair] + size
     clocks.lowest[pair] = min(clocks.lowest[pair], clocks.mark[flow])
     clocks.following[flow] = clocks.head[pair]

@@ -23,7 +23,7 @@ class Lines(NamedTuple):
 
 
 def lines_of(coflows: TraceCoflows) -> Lines:
-    """The lines of coflows."""
+    """The sender and receiver lines of coflows."""
     flow_sides = np.stack([coflows.sources, coflows.ports + coflows.targets]).astype(np.int32)
     owners = np.repeat(np.arange(coflows.count), np.diff(coflows.first))
     # Flows are sorted by coflow and ingress side already; the sort is stable, so that flows of a line stay in order.

@@ -21,8 +21,8 @@ def made_trace(ports: int = 150, coflows: int = 526, seconds: float = 3600.0, se
     """
     if not (1 <= ports <= MOST_PORTS and 1 <= coflows <= MOST_COFLOWS and 0 <= seconds <= 1e8):
         raise PenstockError(
-            f"No trace of {coflows} coflows over {ports} ports and {seconds:g} s can be made: give 1 or more of both"
-            " and 0 s or more.",
+            f"A trace cannot have {coflows} coflows over {ports} ports and {seconds:g} s: give 1 or more coflows and"
+            " ports, and 0 s or more.",
             code="value-out-of-range",
         )
     gaps = -np.log1p(-_draws(seed, "gaps", coflows)) * seconds / coflows

@@ -22,10 +22,10 @@ _MOST_MS, _MOST_MB = MOST_SECONDS * 1e3, MOST_BYTES / MEGABYTE
 
 
 def read_trace(path: Path | str) -> Trace:
-    """Read a trace."""
+    """Read a trace in the text format of the coflow benchmark."""
     path = Path(path)
     if "\0" in str(path):
-        raise PenstockError(f"{str(path)!r} is no name of a file: give the file of a trace.", code="invalid-value")
+        raise PenstockError(f"{str(path)!r} is not the name of a file: give the file of a trace.", code="invalid-value")
     try:
         with path.open(encoding="ascii", errors="replace") as file:
             return _Reader(path, file).trace()
@@ -65,7 +65,7 @@ class _Reader:
         self._at = 0
 
     def trace(self) -> Trace:
-        """The whole file."""
+        """Read the whole file."""
         if not self._next_line():
             self._refuse("the file is empty", "begin with the numbers of ports and coflows")
         ports = self._whole("the number of ports", 1, MOST_PORTS)
@@ -79,7 +79,7 @@ class _Reader:
         mapper_first, reducer_first, flows = [0], [0], 0
         for _ in range(count):
             if not self._next_line():
-                self._refuse(f"only {len(names)} of {count} coflows are there", "copy it again, or mend the first line")
+                self._refuse(f"only {len(names)} of {count} coflows are there", "copy it again, or correct line 1")
             name = self._whole("the coflow's number", 0, _LARGEST_NAME)
             if name in names:
                 self._refuse(f"coflow {name} is there twice", "give each a number of its own")
@@ -99,7 +99,7 @@ class _Reader:
             if flows > MOST_FLOWS:
                 self._refuse(f"more than {MOST_FLOWS:,} flows", "take a part of the trace")
         if self._next_line():
-            self._refuse(f"more than the {count} coflows of the first line", "mend the first line")
+            self._refuse(f"more than the {count} coflows of the first line", "correct the first line")
         return Trace(
             ports=ports,
             names=np.array([*names], np.int64),
@@ -159,7 +159,7 @@ class _Reader:
 
     def _end(self) -> None:
         if self._at < len(self._words):
-            self._refuse(f"{self._words[self._at][:40]!r} is one word too many", "mend the counts in the line")
+            self._refuse(f"{self._words[self._at][:40]!r} is one word too many", "correct the counts in the line")
 
     def _refuse(self, what: str, mend: str) -> NoReturn:
         raise PenstockError(f"{self._path}, line {max(self._number, 1)}: {what}; {mend}.", code="invalid-document")

@@ -42,7 +42,7 @@ class Trace:
         each = np.diff(self.mapper_first) * np.diff(self.reducer_first)
         if each.sum() > MOST_FLOWS:
             raise PenstockError(
-                f"The trace has {each.sum():,} flows: {MOST_FLOWS:,} at most are simulated, take a part of it.",
+                f"The trace has {each.sum():,} flows: at most {MOST_FLOWS:,} can be simulated; use a part of it.",
                 code="too-large",
             )
         sources, targets = np.empty(each.sum(), np.int32), np.empty(each.sum(), np.int32)

@@ -124,7 +124,7 @@ class _Source:
             return torch.from_numpy(np.asarray(_Writable(rows)))
         except TypeError:
             raise PenstockError(
-                f"{self.what} are {rows.dtype}, which torch does not have: convert them.", code="wrong-type"
+                f"{self.what} are {rows.dtype}, which torch does not support: convert them.", code="wrong-type"
             ) from None
 
 

@@ -60,8 +60,8 @@ def _lock(memory: Array) -> None:
     answer = torch.cuda.cudart().cudaHostRegister(address, memory.nbytes, 0)  # type: ignore[no-untyped-call]
     if int(answer) != 0:
         raise PenstockError(
-            f"{memory.nbytes / 1e9:.1f} GB of host memory could not be locked for the GPU ({answer}): set what lies "
-            "there to host or device, or free memory.",
+            f"{memory.nbytes / 1e9:.1f} GB of host memory could not be page-locked for the GPU ({answer}): place what"
+            " is pinned on host or device, or free memory.",
             code="out-of-memory",
         )
     # Tensors hold the array, and the array's weak references are told before its memory goes. Nothing is left to do

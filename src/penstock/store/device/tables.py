@@ -16,15 +16,15 @@ class DeviceTable(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole table."""
+        """The shape of the whole table."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """As stored."""
+        """The dtype in which rows are stored."""
 
     @property
     def where(self) -> Where:
-        """Which mechanism reads it."""
+        """The kind of memory that holds the table."""
 
     @property
     def device_bytes(self) -> int:
@@ -44,9 +44,7 @@ class _Rows:
 
     def __init__(self, table: Tensor) -> None:
         if table.dim() == 0 or not table.is_contiguous():
-            raise PenstockError(
-                "A table whose rows do not lie one after the other cannot be gathered from: copy it.", code="wrong-type"
-            )
+            raise PenstockError("Rows can be gathered only from a contiguous table: copy it first.", code="wrong-type")
         self.table = table
         self.shape, self.dtype = tuple(table.shape), table.dtype
         self._lines = table.view(len(table), math.prod(self.shape[1:]))
@@ -87,7 +85,7 @@ class PinnedTable(_Rows):
 
     @property
     def device_bytes(self) -> int:
-        """Nothing."""
+        """0: the table is in host memory."""
         return 0
 
     def gather(self, ids: Tensor, out: Tensor | None = None, count: Tensor | None = None) -> Tensor:
@@ -137,7 +135,7 @@ class CachedTable(PinnedTable):
         return hits / reads if reads else 0.0
 
     def forget_hits(self) -> None:
-        """Count from zero again."""
+        """Set the hit counters to zero."""
         self._cache[2].zero_()
 
 
@@ -162,7 +160,7 @@ def _gather(
         )
     if ids.dtype not in (torch.int32, torch.int64) or not ids.is_contiguous():
         raise PenstockError(
-            f"Rows are gathered by int32 or int64 ids that lie side by side, not by {ids.dtype}.", code="wrong-type"
+            f"Rows are gathered by int32 or int64 ids in a contiguous array, not by {ids.dtype}.", code="wrong-type"
         )
     if out.numel():
         launch_gather(lines, ids, out.view(len(ids), -1), count, order, cache)

@@ -29,11 +29,11 @@ class PartFields(LocalStore):
         with self._lock:
             if field in self._dropped:
                 # Else a request that was long on its way could bring back what everybody is done with.
-                raise PenstockError(f"Field {field!r} was dropped: make one of another name.", code="not-available")
+                raise PenstockError(f"Field {field!r} was dropped: create one with another name.", code="not-available")
             if field in self.fields:
                 if field not in self._made or self.fields[field].shape[1:] != (width,):
                     raise PenstockError(
-                        f"There is a field {field!r} of another shape: choose another name.", code="duplicate"
+                        f"A field {field!r} of another shape exists already: choose another name.", code="duplicate"
                     )
                 return
             nodes = self.nodes[type_of(field, self.nodes)]
@@ -58,6 +58,6 @@ def type_of(field: str, node_types: Iterable[str]) -> str:
     found = [name for name in known if field.startswith(f"{name}/")]
     if not found:
         raise PenstockError(
-            f"Field {field!r} names no node type{nearest(field.split('/')[0], known)}", code="unknown-name"
+            f"Field {field!r} does not begin with a node type{nearest(field.split('/')[0], known)}", code="unknown-name"
         )
     return max(found, key=len)

@@ -43,13 +43,13 @@ class Journal:
         os.ftruncate(self._file, self.size)
 
     def append(self, record: Message) -> None:
-        """Add a record."""
+        """Append a record."""
         try:
             self.size += _write(self._file, self.size, record)
         except OSError as error:
             os.ftruncate(self._file, self.size)
             raise PenstockError(
-                f"{self.path} cannot grow ({error.strerror or error}): free space.", code="write-failed"
+                f"{self.path} cannot be extended ({error.strerror or error}): free space.", code="write-failed"
             ) from error
 
     def replace(self, records: Iterable[Message]) -> None:

@@ -74,7 +74,7 @@ class _Undo(NamedTuple):
     tables: list[Array]
 
     def record(self) -> Message:
-        """As a journal has it."""
+        """The undo information as a journal record."""
         return Message("undo", {"step": self.step, "steps": self.steps}, (self.ids, *self.tables))
 
 
@@ -192,10 +192,11 @@ class OwnedEmbedding:
         with self._lock:
             if self._restoring:
                 raise PenstockError(
-                    f"The embeddings of {self.name!r} are half restored: restore them again.", code="step-conflict"
+                    f"The embeddings of {self.name!r} were only partly restored: restore them again.",
+                    code="step-conflict",
                 )
             if step < self.step:
-                raise StepPast(f"The embeddings of {self.name!r} stand before step {self.step}: {step} is past.")
+                raise StepPast(f"The embeddings of {self.name!r} are at step {self.step}: step {step} is over.")
             while self.step < step:
                 self._apply()
 
@@ -213,7 +214,7 @@ class OwnedEmbedding:
                 self._settle(step, undo.steps, None)
             elif step not in (self.step, self.step + 1):
                 raise StepPast(
-                    f"The embeddings of {self.name!r} stand before step {self.step} and the run before {step}: go on"
+                    f"The embeddings of {self.name!r} are at step {self.step} and the run is at step {step}: resume"
                     " from a checkpoint."
                 )
             self._round = number
@@ -235,7 +236,9 @@ class OwnedEmbedding:
             if token in self._past:
                 if not self._past[token]:
                     raise PenstockError(
-                        f"The embeddings of {self.name!r} were meanwhile restored from elsewhere.", code="step-conflict"
+                        f"The embeddings of {self.name!r} were restored by another call in the meantime: restore them"
+                        " again.",
+                        code="step-conflict",
                     )
                 return True
             if token != self._restoring:
@@ -270,7 +273,8 @@ class OwnedEmbedding:
         )
         if not fit or stop > len(self.rows):
             raise PenstockError(
-                f"The checkpoint's embeddings of {self.name!r} are of another shape than the graph's.",
+                f"The checkpoint's embeddings of {self.name!r} do not have the shape that the graph needs: use a"
+                " checkpoint of this run.",
                 code="mismatched-inputs",
             )
 
@@ -335,12 +339,12 @@ class OwnedEmbedding:
         check_rows(self.rows, push.ids)
         if len(push.ids) and not push.learned:
             raise PenstockError(
-                f"Rank {push.rank} pushes rows of {self.name!r} and says that it learned none.",
+                f"Rank {push.rank} pushes rows of {self.name!r}, but its header says that it has none.",
                 code="malformed-message",
             )
         if not 0 <= push.rank < push.world:
             raise PenstockError(
-                f"Rank {push.rank} is none of {push.world}: ranks count from 0.", code="malformed-message"
+                f"Rank {push.rank} is not one of {push.world} ranks, which count from 0.", code="malformed-message"
             )
         if push.gradients.shape != (len(push.ids), self.rows.shape[1]) or push.gradients.dtype != np.float32:
             raise PenstockError(
@@ -440,7 +444,7 @@ def _tables(folder: Path, shape: tuple[int, int], moments: int, decays: bool, ne
         file, size = folder / f"{name}.f32", rows * columns * 4
         # A file that is shorter would be made anew, of zeros.
         if not new and (not file.exists() or file.stat().st_size != size):
-            raise DamagedEmbedding(f"{file} is damaged (it has not {size:,} bytes)")
+            raise DamagedEmbedding(f"{file} is damaged (it does not have {size:,} bytes)")
         tables[name] = rows_in_file(file, (rows, columns))
     if decays:
         tables["last"] = tables["last"].view(np.int32)

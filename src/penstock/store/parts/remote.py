@@ -130,7 +130,8 @@ class RemoteEmbedding:
                 found[key][place] = table
         if len(steps) != 1:
             raise PenstockError(
-                f"Parts of {self.name!r} have had {sorted(steps)} steps: restore a checkpoint.", code="step-conflict"
+                f"The parts of {self.name!r} are at different steps ({sorted(steps)}): restore a checkpoint.",
+                code="step-conflict",
             )
         return {"steps": steps.pop(), **found}
 
@@ -152,7 +153,7 @@ class RemoteEmbedding:
                 complete |= _complete(calls.popleft())
             if not complete:
                 raise PenstockError(
-                    f"Part {part} did not take all embeddings of {self.name!r}: restore them again.",
+                    f"Part {part} did not accept all embeddings of {self.name!r}: restore them again.",
                     code="step-conflict",
                 )
 
@@ -175,7 +176,8 @@ class RemoteEmbedding:
         tables = [table for table in found if isinstance(table, np.ndarray) and table.shape == shape]
         if len(tables) != len(found) or not isinstance(state.get("steps"), int):
             raise PenstockError(
-                f"The checkpoint's embeddings of {self.name!r} are of another shape than the graph's.",
+                f"The checkpoint's embeddings of {self.name!r} do not have the shape that the graph needs: use a"
+                " checkpoint of this run.",
                 code="mismatched-inputs",
             )
         return tables

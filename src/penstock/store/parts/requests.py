@@ -36,7 +36,7 @@ Body = TypeVar("Body", bound=Request)
 
 
 class PartRequest(Request):
-    """Something about a part."""
+    """A request about one part."""
 
     part: Count
 

@@ -46,6 +46,6 @@ def receive_rows(asked: RowRequest, way: Transit, out: Array) -> int:
         size += sum(array.nbytes for array in part.arrays)
     if start != len(asked.places):
         raise PenstockError(
-            f"Part {asked.part} sent {start:,} rows of {len(asked.places):,}: ask it again.", code="malformed-message"
+            f"Part {asked.part} sent only {start:,} of {len(asked.places):,} rows: ask again.", code="malformed-message"
         )
     return size

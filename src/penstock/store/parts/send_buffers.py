@@ -28,14 +28,14 @@ class SendBuffers:
         return np.empty(max(size, PART_BYTES), np.uint8)
 
     def give(self, buffer: Array) -> None:
-        """Its bytes have left."""
+        """Return a buffer whose bytes were sent."""
         with self._lock:
             if len(self._free) < _KEPT and buffer.nbytes == PART_BYTES:
                 self._free.append(buffer)
 
     @property
     def waiting(self) -> int:
-        """Buffers that nobody uses."""
+        """The number of free buffers."""
         with self._lock:
             return len(self._free)
 

@@ -32,7 +32,7 @@ def transit(wire_type: WireType, dtype: np.dtype[Any], row_shape: tuple[int, ...
     """The way for a field's rows, or for some columns of them. What is no wide float always travels as stored."""
     if wire_type not in get_args(WireType):
         raise PenstockError(
-            f"Rows cannot travel as {wire_type!r}{nearest(wire_type, get_args(WireType))}", code="unknown-name"
+            f"Rows cannot be sent as {wire_type!r}{nearest(wire_type, get_args(WireType))}", code="unknown-name"
         )
     if dtype.kind == "f" and wire_type == "float16" and dtype.itemsize > 2:
         return AsHalf(row_shape, span)
@@ -42,7 +42,7 @@ def transit(wire_type: WireType, dtype: np.dtype[Any], row_shape: tuple[int, ...
 
 
 class AsStored:
-    """The rows' own bytes."""
+    """Sends rows in the type in which they are stored."""
 
     def __init__(self, dtype: np.dtype[Any], row_shape: tuple[int, ...], span: Span | None) -> None:
         self._dtype, self._span = dtype, span
@@ -96,7 +96,7 @@ class AsScaled:
         out = buffer[4 * len(rows) : len(rows) * self.row_bytes].view(np.int8).reshape(len(rows), self._width)
         if not narrow.gather_scaled(_flat(table), self._first, rows, scales, out):
             raise PenstockError(
-                "A row has numbers that are not finite, which int8 cannot say: send the field as stored.",
+                "A row has numbers that are not finite, which int8 cannot hold: send the field as stored.",
                 code="not-finite",
             )
         return out, scales
@@ -116,7 +116,7 @@ def arrived(arrays: tuple[Array, ...], expected: list[Expected]) -> tuple[Array,
     found = [(array.shape, array.dtype) for array in arrays]
     if found != expected:
         raise PenstockError(
-            f"Rows arrived as {found} where {expected} were asked for: are both of one release?",
+            f"Rows arrived as {found} where {expected} were requested: run the same release on all machines.",
             code="malformed-message",
         )
     return arrays

@@ -255,5 +255,5 @@ class CapturedSlot:
 
 
 def kept(derived: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Of what was derived from a block, some."""
+    """The entries of a block's derived arrays that a captured step keeps."""
     return {name: made for name, made in derived.items() if name in names}

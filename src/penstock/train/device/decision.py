@@ -44,7 +44,7 @@ def decide(session: Session, schedule: BatchPlan, step: StepMemory) -> Decision:
     on_host = reasons_against(DEVICE_SAMPLING, demands)
     if on_host and job.sample_on in ("device", "hybrid"):
         raise PenstockError(
-            f"sample_on {job.sample_on} cannot be: {', '.join(on_host)}. Set it to auto or host.",
+            f"sample_on {job.sample_on} is not possible: {', '.join(on_host)}. Set it to auto or host.",
             code="unsupported-combination",
         )
     if job.sample_on == "host":
@@ -147,7 +147,7 @@ def _decided(
         # A cache would have to be shared out among the types.
         if cache:
             raise PenstockError(
-                "cache_rows is for graphs with one node and edge type: leave it out of `placement`.",
+                "cache_rows is for graphs with one node type and one edge type: leave it out of `placement`.",
                 code="unsupported-combination",
             )
         cache = 0

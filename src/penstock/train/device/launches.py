@@ -22,12 +22,12 @@ class Lane:
 
     @classmethod
     def computing(cls, device: torch.device) -> "Lane":
-        """The one that computes."""
+        """The lane of the stream that computes."""
         return cls(torch.cuda.current_stream(device) if device.type == "cuda" else None)
 
     @classmethod
     def beside(cls, device: torch.device) -> "Lane":
-        """One of its own."""
+        """A lane with a stream of its own."""
         return cls(side_stream(device))
 
     def entered(self) -> AbstractContextManager[Any]:
@@ -55,7 +55,7 @@ class Moment:
         self._at = 0.0
 
     def mark(self, lane: Lane) -> None:
-        """It is behind everything launched on a lane so far."""
+        """Record the moment after everything launched on a lane so far."""
         self._at = time.perf_counter()
         if self.event is not None:
             self.event.record(lane.stream)

@@ -52,7 +52,7 @@ class Placed:
 
     @property
     def table(self) -> DeviceTable:
-        """The only features."""
+        """The features of the only node type."""
         (only,) = self.tables.values()
         return only
 
@@ -71,13 +71,13 @@ class Placed:
         fits = (len(rows), len(edges)) == (len(self.fanouts) + 1, len(self.fanouts))
         if not fits or rows[0] != self.room.rows[0] or min(*rows, *edges) < 1:
             raise PenstockError(
-                "The checkpoint's room for batches is not one of this job's: use another checkpoint.",
+                "The checkpoint's room for batches does not fit this job: use a checkpoint of this run.",
                 code="mismatched-inputs",
             )
         self.room = Room(rows, edges)
 
     def slot(self, room: Room, keys: int, place: Tensor | None = None) -> Slot:
-        """Memory for a batch."""
+        """The memory for one batch."""
         return Slot(
             self.topology, self.fanouts, room, self.device, keys, self.replace, self.totals,
             place=place, numbers_last=not self.decision.in_place, turns=True,

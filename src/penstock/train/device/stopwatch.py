@@ -12,7 +12,7 @@ from penstock.train.device.launches import Lane, Moment
 
 
 class _Launched(NamedTuple):
-    """Work between two moments."""
+    """Work launched between two recorded moments."""
 
     stage: str
     position: Position
@@ -31,13 +31,13 @@ class Stopwatch:
         self._zero, self._begun = Moment(device, True), 0.0
 
     def start(self, lane: Lane) -> None:
-        """A burst begins."""
+        """Start timing a burst of launches."""
         self._zero = Moment(self._device, True)
         self._zero.mark(lane)
         self._begun = time.perf_counter()
 
     def around(self, stage: str, position: Position, lane: Lane, launch: Callable[[], None]) -> None:
-        """Launch between two moments."""
+        """Launch work between two recorded moments."""
         before, after = Moment(self._device, True), Moment(self._device, True)
         before.mark(lane)
         launch()
@@ -61,5 +61,5 @@ class Stopwatch:
             self._wait[stage] += max(0.0, spent - seconds)
 
     def times(self) -> dict[str, StageTime]:
-        """Seconds so far."""
+        """The seconds of each stage so far."""
         return {stage: StageTime(self._busy[stage], self._wait[stage], 1, 1) for stage in self._busy}

@@ -54,11 +54,11 @@ class DeviceWholeGraph(AlonePlan):
         return computed * len(self._every)
 
     def chunks(self, number: int) -> Iterator[Sampled]:
-        """The graph."""
+        """Chunks of the graph, each with its neighbour lists on the device."""
         yield Sampled(Chunk(self._node_type, self._every, 0), [self.block], {self._node_type: self._every})
 
     def level(self, number: int) -> Level:
-        """On the device."""
+        """Storage on the device for the rows of one layer."""
         return DeviceLevel(self.block.device)
 
 

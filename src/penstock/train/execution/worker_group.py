@@ -18,11 +18,11 @@ class WorkerGroup(Protocol):
 
     @property
     def rank(self) -> int:
-        """Of this worker, from 0; the first one writes the run folder."""
+        """The rank of this worker, from 0; the first one writes the run folder."""
 
     @property
     def world(self) -> int:
-        """How many there are."""
+        """The number of workers."""
 
     def share(self, planned: Planned) -> Planned:
         """This worker's seeds of a batch."""

@@ -31,7 +31,7 @@ class Sampled(NamedTuple):
 
     @property
     def num_inputs(self) -> int:
-        """Vertices that are read."""
+        """The number of vertices whose rows are read."""
         return sum(map(len, self.inputs.values()))
 
 

@@ -20,7 +20,7 @@ class RowSink(Protocol):
     """Takes what a layer gives."""
 
     def write(self, chunk: Chunk, out: torch.Tensor) -> None:
-        """Keep a chunk's rows."""
+        """Store the rows of a chunk."""
 
 
 class ChunkPass(NamedTuple):

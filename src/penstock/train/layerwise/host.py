@@ -35,15 +35,15 @@ class AlonePlan:
         """Levels go when nobody holds them any more."""
 
     def ids(self, node_type: str, rows: Array) -> Array:
-        """Vertices have one number."""
+        """The vertices themselves: on one machine there is one numbering."""
         return rows
 
     def joined(self, count: int, compute: Callable[[slice], list[torch.Tensor]]) -> torch.Tensor:
-        """All of it."""
+        """The rows themselves: one machine holds all of them."""
         return torch.cat(compute(slice(0, count)))
 
     def in_parts(self, count: int, compute: Callable[[slice], Array]) -> Array:
-        """All of it."""
+        """The vertices themselves: one machine holds all of them."""
         return compute(slice(0, count))
 
 

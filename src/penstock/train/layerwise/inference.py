@@ -122,7 +122,7 @@ class Inference:
 def _check_rows(name: str, rows: Array, count: int) -> None:
     if len(rows) and (rows[0] < 0 or rows[-1] >= count or np.any(rows[1:] <= rows[:-1])):
         raise PenstockError(
-            f"Vertices of type {name!r} to compute do not ascend within 0..{count - 1}: sort them, each once.",
+            f"Vertices of type {name!r} to compute must be ascending numbers in 0..{count - 1}: sort them, each once.",
             code="id-out-of-range",
         )
 
@@ -131,6 +131,6 @@ def _rows_of(out: Any, name: str) -> torch.Tensor:
     rows = out if isinstance(out, torch.Tensor) else out.get(name)
     if rows is None:
         raise PenstockError(
-            f"The model gives no rows of type {name!r}: let its forward return them.", code="user-code-failed"
+            f"The model returns no rows of type {name!r}: return them in its forward.", code="user-code-failed"
         )
     return rows

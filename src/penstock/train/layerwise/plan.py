@@ -37,7 +37,7 @@ class LayerPlan(Protocol):
         """All chunks of this process are written: return when every process's are."""
 
     def finish(self) -> None:
-        """Nobody here reads rows of layers any more."""
+        """Release the layers' rows once no reader is left."""
 
     def ids(self, node_type: str, rows: Array) -> Array:
         """The numbers by which levels and inputs know some vertices."""

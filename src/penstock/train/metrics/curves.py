@@ -30,7 +30,8 @@ def _macro(one: Callable[[Array, Array], float], outputs: Array, labels: Array, 
     usable = [c for c in range(true.shape[1]) if 0 < true[:, c].sum() < len(true)]
     if not usable:
         raise PenstockError(
-            f"{name} needs true and false rows, but has only one kind: use a larger split.", code="missing-data"
+            f"{name} needs both positive and negative rows, but has only one kind: use a larger split.",
+            code="missing-data",
         )
     return float(np.mean([one(scores[:, c], true[:, c]) for c in usable]))
 

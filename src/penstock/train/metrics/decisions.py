@@ -14,7 +14,7 @@ def accuracy(outputs: Any, labels: Any) -> float:
     outputs, labels = checked(outputs, labels, "accuracy")
     if labels.ndim != 1:
         raise PenstockError(
-            "accuracy is for one label a row, and these have several: use micro-f1 or roc-auc.",
+            "accuracy is for one label per row, and these rows have several: use micro-f1 or roc-auc.",
             code="unsupported-combination",
         )
     return float(np.mean(_classes(outputs) == labels))
@@ -40,7 +40,7 @@ def _classes(outputs: Array) -> Array:
 
 
 def _counts(outputs: Array, labels: Array) -> tuple[Array, Array, Array]:
-    """Of every class: times rightly chosen, chosen, true."""
+    """For every class: how often it was correctly chosen, chosen, and true."""
     if labels.ndim == 2:
         refuse_unlike(outputs, labels, "F1")
         chosen, true = outputs > 0, labels > 0
@@ -48,7 +48,9 @@ def _counts(outputs: Array, labels: Array) -> tuple[Array, Array, Array]:
     classes, labels = _classes(outputs).astype(np.int64), labels.astype(np.int64)
     lowest = int(min(classes.min(), labels.min()))
     if lowest < 0:
-        raise PenstockError(f"F1 met the class {lowest}: leave rows without a label out.", code="value-out-of-range")
+        raise PenstockError(
+            f"F1 was given the class {lowest}: leave out rows without a label.", code="value-out-of-range"
+        )
     size = int(max(classes.max(), labels.max())) + 1
     right = classes[classes == labels]
     return tuple(np.bincount(some, minlength=size) for some in (right, classes, labels))  # type: ignore[return-value]

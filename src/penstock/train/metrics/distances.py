@@ -9,7 +9,7 @@ from penstock.train.metrics.metric import checked, refuse_unlike
 
 
 def mae(outputs: Any, labels: Any) -> float:
-    """Mean distance."""
+    """Mean absolute error."""
     return float(np.mean(np.abs(_differences(outputs, labels, "mae"))))
 
 

@@ -54,7 +54,7 @@ def refuse_unlike(outputs: Array, labels: Array, name: str) -> None:
     """Arrays compared cell by cell have one shape."""
     if outputs.shape != labels.shape:
         raise PenstockError(
-            f"{name} compares outputs {outputs.shape} with labels {labels.shape}: they must be alike.",
+            f"{name} compares outputs {outputs.shape} with labels {labels.shape}: their shapes must be equal.",
             code="shape-mismatch",
         )
 

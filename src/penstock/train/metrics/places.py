@@ -22,5 +22,7 @@ def _checked(ranks: Any, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     ranks = np.asarray(ranks, np.float64)
     refuse_empty_or_nan(ranks, name)
     if ranks.min() < 1:
-        raise PenstockError(f"{name} met the rank {ranks.min():g}: ranks count from 1.", code="value-out-of-range")
+        raise PenstockError(
+            f"{name} was given the rank {ranks.min():g}: ranks count from 1.", code="value-out-of-range"
+        )
     return np.asarray(ranks)

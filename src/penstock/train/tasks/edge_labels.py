@@ -78,12 +78,14 @@ def labelled_edges(
 def _count_classes(labels: Array, field: str, kind: EdgeType) -> int:
     if labels.ndim != 1 or labels.dtype.kind not in "iub":
         raise PenstockError(
-            f"Edge field {field!r} of {edge_key(kind)} is {labels.dtype} {labels.shape}: no classes.", code="wrong-type"
+            f"Edge field {field!r} of {edge_key(kind)} is {labels.dtype} {labels.shape}, which cannot be classes: give"
+            " one integer for each edge.",
+            code="wrong-type",
         )
     classes = int(labels.max()) + 1 if len(labels) else 0
     if classes < 2:
         raise PenstockError(
-            f"Edge field {field!r} of {edge_key(kind)} names {classes} class: nothing to tell apart.",
+            f"Edge field {field!r} of {edge_key(kind)} has only {classes} class: give at least two.",
             code="missing-data",
         )
     return classes

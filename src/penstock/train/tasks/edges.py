@@ -55,7 +55,7 @@ class EdgeTask:
         batch.labels = {**ends, "classes": self._data.labels[links.edges].astype(np.int64)}
 
     def loss(self, out: Rows, batch: Batch) -> torch.Tensor:
-        """Cross-entropy."""
+        """The cross-entropy of a batch."""
         sources, destinations = end_rows(out, self._kind, self.out, batch.labels["rows"])
         logits = self.head(sources[batch.labels["rows"]], destinations[batch.labels["columns"]])
         losses = functional.cross_entropy(logits, batch.labels["classes"], reduction="none")

@@ -110,7 +110,7 @@ class LinkTask:
         held_out = self._graph.edges[self._kind].held_out
         if split not in held_out:
             raise PenstockError(
-                f"There are no held-out edges {split!r}{nearest(split, held_out)}", code="split-missing"
+                f"There is no split {split!r} of held-out edges{nearest(split, held_out)}", code="split-missing"
             )
         return np.asarray(held_out[split])
 

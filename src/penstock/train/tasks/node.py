@@ -111,8 +111,8 @@ class NodeTask:
         if out.dim() != 2 or out.shape[1] != self.out:
             what = f"{self._data.classes} classes" if self._data.classes else "one number a vertex"
             raise PenstockError(
-                f"The model gives outputs of shape {tuple(out.shape)} where the task has {what}:"
-                f" make its last layer {self.out} wide.",
+                f"The model's outputs have shape {tuple(out.shape)} where the task needs {what}: make its last layer"
+                f" {self.out} wide.",
                 code="shape-mismatch",
             )
         return out

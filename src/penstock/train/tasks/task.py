@@ -23,7 +23,7 @@ class Task(Protocol):
 
     @property
     def name(self) -> TaskName:
-        """Which kind."""
+        """The kind of task."""
 
     @property
     def items(self) -> Array:
@@ -31,7 +31,7 @@ class Task(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """Items a batch."""
+        """The number of items in a batch."""
 
     @property
     def out(self) -> int:
@@ -43,11 +43,11 @@ class Task(Protocol):
 
     @property
     def learned(self) -> LearnedLabels:
-        """What it is about, for whoever uses the model later."""
+        """What the labels are, for later uses of the model."""
 
     @property
     def metric(self) -> Metric:
-        """Chooses the best model."""
+        """The metric that chooses the best model."""
 
     def items_of(self, split: str) -> Array:
         """The vertices, held-out pairs [m, 2] or edge positions of a split; one that there is none of is refused."""

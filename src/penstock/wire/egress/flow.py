@@ -71,12 +71,12 @@ class Flow:
 
     @property
     def arrival(self) -> int:
-        """Of the message at the head."""
+        """The arrival number of the message at the head."""
         return self.queue[0].arrival
 
     @property
     def turn(self) -> int:
-        """Of the message at the head."""
+        """The turn of the message at the head."""
         return self.queue[0].turn
 
     def count(self) -> FlowCount:

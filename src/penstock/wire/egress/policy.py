@@ -25,7 +25,7 @@ class Head(Protocol):
 
 
 class Policy(NamedTuple):
-    """A way to choose."""
+    """Chooses which flow may send next."""
 
     rank: Callable[[Head], tuple[int, ...]]
     level: Callable[[int], int]

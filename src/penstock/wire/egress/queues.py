@@ -99,18 +99,18 @@ class Egress:
             return gone
 
     def received(self, flow: Flow, size: int) -> None:
-        """Count what came in."""
+        """Count bytes that a flow received."""
         with self._lock:
             flow.received_bytes += size
             flow.received_messages += 1
 
     def waiting(self) -> int:
-        """Messages in the queues."""
+        """The number of messages in the queues."""
         with self._lock:
             return sum(len(flow.queue) for flow in self._flows.values())
 
     def in_flight(self) -> int:
-        """Bytes on a connection."""
+        """The number of bytes handed to a connection and not yet sent."""
         with self._lock:
             return sum(flow.in_flight for flow in self._flows.values())
 

@@ -49,5 +49,5 @@ class Aead:
 
 
 def nonce(place: int) -> bytes:
-    """That of a record, by its place in the order."""
+    """The nonce of a record: its position in the order of its direction."""
     return place.to_bytes(_NONCE_BYTES, "little")

@@ -33,7 +33,7 @@ _UNREAD = 64
 
 
 class Owner(Protocol):
-    """Who is told what happens on a connection."""
+    """Is called with what happens on a connection."""
 
     def opened(self, connection: "Connection") -> None:
         """The peer has proven who it is."""
@@ -259,4 +259,4 @@ class Connection:
 
 
 def _nothing() -> None:
-    """Nobody waits for a sign of life to have left."""
+    """Do nothing: a keep-alive has no callback."""

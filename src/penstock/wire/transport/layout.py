@@ -24,7 +24,7 @@ _COUNT, _SIZE = struct.Struct("<H"), struct.Struct("<Q")
 
 
 class Head(NamedTuple):
-    """What a head says."""
+    """The content of a message's head."""
 
     sizes: list[int]
     """Of all frames, in bytes."""
@@ -66,5 +66,5 @@ def read_head(data: bytes, limits: Limits) -> Head:
         if size <= INLINE_BYTES:
             small[number], at = data[at : at + size], at + size
     if at != len(data):
-        raise Malformed("its length is not that of what it holds.")
+        raise Malformed("its length differs from that of its frames.")
     return Head(sizes, small)

@@ -132,7 +132,7 @@ class _Context:
 
 
 def _address(data: Array) -> int:
-    """Of an array's memory, which must be in one piece."""
+    """The address of a contiguous array's memory."""
     if not data.flags.c_contiguous:
         raise ValueError("a record is not in one piece")
     return int(data.__array_interface__["data"][0])

@@ -24,7 +24,7 @@ Accept = Callable[[socket.socket, int, Owner], Connection]
 
 
 class Requests(Protocol):
-    """Who is told what peers ask."""
+    """Receives the requests of peers."""
 
     def asked(self, port_index: int, connection: Connection, frames: Frames) -> None:
         """A request has come. May raise Malformed."""
@@ -64,7 +64,7 @@ class Listener:
         self._loop.watch(self.socket, self._accept_connections, None)
 
     def close(self) -> None:
-        """End all of them."""
+        """Close all connections."""
         self._loop.unwatch(self.socket)
         self.socket.close()
         for connection in [*self._unauthenticated, *self._numbers]:

@@ -41,7 +41,7 @@ class Workers:
 
     @property
     def inline(self) -> bool:
-        """Whether there are none: whoever has records seals and opens them."""
+        """Whether there are no worker threads, so that callers seal and open records themselves."""
         return not self._threads
 
     def do(self, job: Callable[[], None]) -> None:
@@ -56,7 +56,7 @@ class Workers:
             return np.empty(RECORD_BYTES + TAG_BYTES, np.uint8)
 
     def give_back(self, buffer: Array) -> None:
-        """It may be used for another record."""
+        """Return a buffer for use by another record."""
         self._buffers.append(buffer)
 
     def close(self) -> None:

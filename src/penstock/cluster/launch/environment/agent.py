@@ -88,4 +88,4 @@ def key_of(task: str, incarnation: int) -> str:
 
 def _check(sender: str) -> None:
     if sender != LAUNCHER:
-        raise PenstockError(f"{sender} starts nothing: the launcher does.", code="not-permitted")
+        raise PenstockError(f"{sender} may not start tasks: only the launcher may.", code="not-permitted")

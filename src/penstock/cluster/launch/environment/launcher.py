@@ -62,7 +62,7 @@ class AgentTask:
 
     @property
     def pid(self) -> int | None:
-        """It is on another host."""
+        """None: the process runs on another host."""
         return None
 
     @property
@@ -88,7 +88,7 @@ class AgentTask:
         return self._status
 
     def kill(self) -> None:
-        """Have it ended."""
+        """Ask the agent to end the process."""
         if self._status is None:
             self._refusal = self.trouble
             self._status = _LOST

@@ -22,7 +22,7 @@ def publish(place: Place, address: str, patience: float) -> Any:
 
 
 def find_launcher(place: Place, patience: float) -> str:
-    """Where the launcher listens."""
+    """The address at which the launcher listens."""
     try:
         address: bytes = _store(place, False, patience).get(_KEY)
     except (RuntimeError, ValueError) as error:
@@ -42,7 +42,7 @@ def _store(place: Place, host: bool, patience: float) -> Any:
 def _unmet(place: Place, error: BaseException) -> PenstockError:
     said = str(error).strip().splitlines()[0]
     return PenstockError(
-        f"The job's processes cannot meet at {place.master}:{place.port} ({said}): see whether process 0 runs and"
-        " MASTER_ADDR and MASTER_PORT are its host and a free port there.",
+        f"The job's processes cannot connect at {place.master}:{place.port} ({said}): check that process 0 runs, and"
+        " that MASTER_ADDR and MASTER_PORT are its host and a free port there.",
         code="peer-lost",
     )

@@ -38,7 +38,7 @@ class Place:
 
     @property
     def nodes(self) -> int:
-        """How many there are."""
+        """The number of nodes."""
         return len(self.workers)
 
     @property
@@ -73,8 +73,8 @@ def _of_ranks(variables: Mapping[str, str]) -> Place:
     local, here = _number(variables, "LOCAL_RANK", 0), _number(variables, "LOCAL_WORLD_SIZE", 1)
     if not 0 <= rank < world or not 0 <= local < here or world % here:
         raise PenstockError(
-            f"RANK {rank} of WORLD_SIZE {world} and LOCAL_RANK {local} of LOCAL_WORLD_SIZE {here} do not go together:"
-            " every node must have as many processes.",
+            f"RANK {rank} of WORLD_SIZE {world} and LOCAL_RANK {local} of LOCAL_WORLD_SIZE {here} contradict each"
+            " other: every node must run the same number of processes.",
             code="invalid-value",
         )
     master, port = _said(variables, "MASTER_ADDR"), _number(variables, "MASTER_PORT")
@@ -123,7 +123,7 @@ def _number(variables: Mapping[str, str], name: str, default: int | None = None)
     text = _said(variables, name)
     if not text.isdecimal():
         raise PenstockError(
-            f"{name} is {text!r}, which is no number: start the command with torchrun or srun.", code="invalid-value"
+            f"{name} is {text!r}, which is not a number: start the command with torchrun or srun.", code="invalid-value"
         )
     return int(text)
 
@@ -136,5 +136,5 @@ def _way_to(host: str) -> str:
             return str(asked.getsockname()[0])
     except OSError as error:
         raise PenstockError(
-            f"There is no way to {host} ({error}): give every machine its address.", code="peer-lost"
+            f"There is no route to {host} ({error}): set the address of every machine.", code="peer-lost"
         ) from None

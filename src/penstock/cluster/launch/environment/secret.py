@@ -30,9 +30,7 @@ def read_secret(variables: Mapping[str, str] = os.environ) -> str:
                 f"The secret in {path} cannot be read ({error}): name another file.", code="damaged-file"
             ) from None
     if not secret:
-        raise PenstockError(
-            f"The job's processes have no secret to know each other by: {_MEND}.", code="option-missing"
-        )
+        raise PenstockError(f"The job's processes have no shared secret: {_MEND}.", code="option-missing")
     if len(secret) < _SHORTEST:
         raise PenstockError(
             f"The job's secret has fewer than {_SHORTEST} characters: {_MEND}.", code="value-out-of-range"

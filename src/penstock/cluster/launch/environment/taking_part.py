@@ -44,8 +44,8 @@ def _checked_place(cluster: ClusterDocument) -> Place:
     place = read_place()
     if place.nodes != len(cluster.machines):
         raise PenstockError(
-            f"The job has {place.nodes} nodes, and the cluster file {len(cluster.machines)} machines: the n-th machine"
-            " is the n-th node, so there must be as many, or say `machines: environment`.",
+            f"The job has {place.nodes} nodes, and the cluster file {len(cluster.machines)} machines: list one machine"
+            " for each node, in their order, or set `machines: environment`.",
             code="mismatched-inputs",
         )
     return place

@@ -93,7 +93,7 @@ class Keeper:
         return None
 
     def look(self) -> End | None:
-        """None while the task runs, or is yet to be started."""
+        """How the task ended, or None while it runs or has not been started."""
         if not self._ready(self._end):
             return None
         try:
@@ -154,8 +154,8 @@ def join(options: RayOptions) -> RayCluster:
     address = _address(options) or "auto"
     if address.startswith("ray://"):
         raise PenstockError(
-            f"{address} is an address for Ray clients, and tasks must reach the controller: start the run on a node of"
-            " the cluster, with ray.address auto.",
+            f"{address} is an address for Ray clients, but tasks must be able to reach the controller: start the run"
+            " on a node of the cluster, with ray.address auto.",
             code="unsupported-combination",
         )
     with _environment(_QUIET):

@@ -24,7 +24,7 @@ class TaskKeeper:
             self._refusal = str(error)
 
     def pid(self) -> int | None:
-        """The task's process."""
+        """The number of the task's process."""
         return self._process.pid if self._process else None
 
     def wait(self) -> tuple[int, str]:
@@ -32,6 +32,6 @@ class TaskKeeper:
         return (self._process.wait(), "") if self._process else (0, self._refusal)
 
     def end(self) -> None:
-        """End it at once."""
+        """End the task at once."""
         if self._process:
             self._process.kill()

@@ -53,7 +53,7 @@ class Seating:
         self._seats: dict[str, str] = {}
 
     def node_of(self, name: str, nodes: Sequence[Node]) -> Node | None:
-        """A machine's node among the living; None: it has none."""
+        """The running node of a machine, or None where it has none."""
         by_id = {node.id: node for node in nodes}
         taken = {seat for machine, seat in self._seats.items() if machine != name}
         node = by_id.get(self._seats.get(name, ""))

@@ -13,7 +13,7 @@ _FINEST = 10_000
 
 @dataclass(frozen=True)
 class Share:
-    """Of a machine. Memory in bytes."""
+    """The resources of a machine that one task asks of Ray. Memory is in bytes."""
 
     cores: float = 0.0
     gpus: float = 0.0

@@ -17,7 +17,7 @@ _AGAIN = 0.25
 
 
 class KeptEnd(Protocol):
-    """A keeper."""
+    """The actor that started a task, as far as ending it is concerned."""
 
     def pid(self) -> int | None:
         """The task's process, once it runs."""
@@ -26,14 +26,14 @@ class KeptEnd(Protocol):
         """What became of the task, if something did."""
 
     def end(self) -> None:
-        """End it."""
+        """End the task."""
 
 
 class RayTask:
     """A handle. `place` asks Ray to keep the task on its machine's node, and says where that is; None: nowhere now."""
 
     def __init__(self, setup: Setup, place: Callable[[Setup], tuple[KeptEnd, str] | None], host: str | None) -> None:
-        """`host`: this host's address."""
+        """`host` is the address of this host."""
         self._setup, self._place, self._host = setup, place, host
         self._running = False
         self._status: int | None = None
@@ -62,7 +62,7 @@ class RayTask:
         return self._status is not None
 
     def poll(self) -> int | None:
-        """Its exit status; None while it runs, or waits for a node."""
+        """The exit status, or None while the task runs or waits for a node."""
         if self._status is None:
             if self._keeper is not None:
                 self._look(self._keeper)

@@ -57,8 +57,8 @@ def _read_raw(folder: Path) -> RawGraph:
         if (folder / "raw" / name).is_file():
             return read(folder / "raw")
     raise PenstockError(
-        f"{folder} is no OGB folder: raw/ has none of {', '.join(_LAYOUTS)};"
-        " give the folder that holds raw/ and split/.",
+        f"{folder} is not an OGB folder: raw/ has none of {', '.join(_LAYOUTS)}; give the folder that holds raw/ and"
+        " split/.",
         code="wrong-file",
     )
 

@@ -106,7 +106,7 @@ def _blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[list[Array]]:
         )
         for batch in reader:
             if dtype.kind == "i" and any(column.null_count for column in batch.columns):
-                raise _NotWholeError(f"{path} has an empty value where a whole number is needed.")
+                raise _NotWholeError(f"{path} has an empty value where an integer is needed: download the set again.")
             yield [column.to_numpy(zero_copy_only=False) for column in batch.columns]
     except pa.ArrowInvalid as error:
         sentence = f"{path} cannot be read ({error}): download the set again."
