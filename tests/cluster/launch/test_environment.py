@@ -93,7 +93,7 @@ def test_an_agent_starts_tasks_and_tells_how_they_ended(gathering, cluster, tmp_
     worker.kill()
     assert worker.poll() == -9
     assert ended(store) == 2
-    assert "is no partition folder" in (tmp_path / "logs" / "store-n.log").read_text()
+    assert "is not a partition folder" in (tmp_path / "logs" / "store-n.log").read_text()
     again = AgentTask(setup_of(cluster, tmp_path, "store-n", 1), "agent-1", gathering)
     assert ended(again) == 2
 

@@ -31,7 +31,7 @@ def test_a_keeper_tells_how_its_task_ended(tmp_path):
     keeper = TaskKeeper(setup_of(cluster, tmp_path, "store-m").model_dump_json(), "/nowhere")
     assert keeper.pid() > 0
     assert keeper.wait() == (2, "")
-    assert "is no partition folder" in (tmp_path / "logs" / "store-m.log").read_text()
+    assert "is not a partition folder" in (tmp_path / "logs" / "store-m.log").read_text()
     keeper.end()
 
 

@@ -213,7 +213,7 @@ def test_ids_of_another_type(bench: Workbench) -> None:
 def test_ends_that_cannot_be_cast(bench: Workbench) -> None:
     bench.table("users.parquet", {"id": [1, 2]})
     bench.table("follows.parquet", {"a": ["1", "x"], "b": ["2", "1"]})
-    _has(bench.sentence([USERS], [FOLLOWS]), "follows.parquet, row 2, column 'a'", "'x' is no 64-bit integer")
+    _has(bench.sentence([USERS], [FOLLOWS]), "follows.parquet, row 2, column 'a'", "'x' is not a 64-bit integer")
     bench.table("users.parquet", {"id": pa.array([1, 2**64 - 1], pa.uint64())})
     _has(bench.sentence([USERS]), "row 2", "18446744073709551615")
 
