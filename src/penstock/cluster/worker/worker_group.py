@@ -45,7 +45,7 @@ class ReductionMethod(Protocol):
 
 
 class ClusterWorkerGroup:
-    """See `train.execution.worker_group.Together`."""
+    """The workers of a cluster run, see `train.execution.worker_group.WorkerGroup`."""
 
     def __init__(self, member: Member, parts: Parts, split: SeedSplit) -> None:
         self._member, self._parts, self._split = member, parts, split
