@@ -71,14 +71,15 @@ def compare(job: Job, sizes: list[int], iterations: int) -> list[dict[str, Any]]
 
 
 def amounts_of(profile: Profile) -> dict[str, float]:
-    """Bytes for each worker and iteration, the share of the part it reads most from, and seconds by kind of task."""
+    """Bytes for each worker and iteration, the share of the part it reads most from, and seconds by operator."""
     found = {}
-    for name in ("lists", "features"):
-        matrix = np.array(getattr(profile, name))
-        found[f"{name} bytes"] = float(matrix.sum() / profile.workers)
-        found[f"{name} nearest"] = float(matrix.max(axis=0).sum() / matrix.sum())
-    found["blocks bytes"] = float(np.mean(profile.blocks))
-    return found | {f"{kind} seconds": cost.seconds.mean for kind, cost in profile.tasks.items()}
+    for each in (each for each in profile.transfers if each.target == "worker"):
+        matrix = np.array(each.bytes)
+        found[f"{each.name} bytes"] = float(matrix.sum() / profile.workers)
+        if each.source == "part":
+            found[f"{each.name} nearest"] = float(matrix.max(axis=0).sum() / matrix.sum())
+    names = dict.fromkeys(each.name for each in profile.operators)
+    return found | {f"{name} seconds": profile.operator(name).seconds.mean for name in names}
 
 
 if __name__ == "__main__":

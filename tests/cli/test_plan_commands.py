@@ -141,6 +141,39 @@ def test_workers_go_where_gpus_are(monkeypatch, capsys, files):
     assert planned(monkeypatch, capsys, files, "--device", "cuda", "--force")[0] == 0
 
 
+def test_what_was_measured_on_a_gpu_is_planned_with(monkeypatch, capsys, files):
+    """On a machine without one: the profile says what a step takes there."""
+    document = yaml.safe_load((files / "cluster.yaml").read_text())
+    for machine in document["machines"]:
+        machine.update(gpus=3, cores=16, nic_gbps=100)
+    (files / "cluster.yaml").write_text(yaml.safe_dump(document))
+    job = make_job({"graph": "synthetic-arxiv", "hidden": 8})
+    of_job = {"job": deciding(job.model_dump(mode="json")), "cluster": SET_UP}
+    found = {}
+    for device, changes in (("cpu", {}), ("cuda", {"on_cuda": 0.004})):
+        profile = profile_of(2, 3, **of_job, **changes, seconds={"step": 0.05})
+        write_profile(profile, files / "profile.json")
+        code, out, err = planned(monkeypatch, capsys, files, "--device", "cuda", "--flows", "fair", "--json", "--force")
+        assert code == 0, err
+        found[device] = json.loads(out)
+        plan = json.loads((files / "plan.json").read_text())
+        assert plan["execution"]["device"] == "cuda" and plan["execution"]["mode"] == "mini-batch"
+    assert found["cpu"]["predicted"]["iteration_s"] > 0.049 > 0.02 > found["cuda"]["predicted"]["iteration_s"]
+    said = [any("measured on processors" in note for note in each["notes"]) for each in found.values()]
+    assert said == [True, False]
+    # Processors that were not measured are not guessed.
+    profile.operators = [each for each in profile.operators if each.name != "step" or each.device == "cuda"]
+    write_profile(profile, files / "profile.json")
+    code, _, err = planned(monkeypatch, capsys, files, "--device", "cpu", "--force")
+    assert code == 2 and "operator step measured only on cuda" in " ".join(err.split())
+
+
+def test_a_profile_of_an_older_release_is_one_sentence(monkeypatch, capsys, files):
+    (files / "profile.json").write_text(json.dumps({"format": "penstock-profile", "version": 1}))
+    code, _, err = planned(monkeypatch, capsys, files)
+    assert code == 2 and "format version 1" in err and "measure again" in " ".join(err.split())
+
+
 def test_more_cores_than_this_host_has_are_said(monkeypatch, capsys, files):
     monkeypatch.setenv("PENSTOCK_THREADS", "2")
     code, out, _ = planned(monkeypatch, capsys, files, "--json")
@@ -187,7 +220,7 @@ def test_racks_keep_their_names(monkeypatch, capsys, files):
     document["machines"][0]["rack"] = "north"
     (files / "cluster.yaml").write_text(yaml.safe_dump(document))
     code, _, err = planned(monkeypatch, capsys, files)
-    assert code == 2 and "Machine fast is in no rack and others are" in " ".join(err.split())
+    assert code == 2 and "Machine fast has no rack" in " ".join(err.split())
     document["machines"][1]["rack"] = "south"
     (files / "cluster.yaml").write_text(yaml.safe_dump(document | {"oversubscription": 4}))
     assert planned(monkeypatch, capsys, files)[0] == 0
@@ -224,9 +257,10 @@ def test_a_plan_on_other_links(monkeypatch, capsys, files):
     assert rows["sweep"][1]["iteration_s"] < rows["sweep"][0]["iteration_s"]
     refused = functools.partial(refusal, monkeypatch, capsys)
     assert "No field is called 'workers'" in refused("simulate", files / "plan.json", "--sweep", "workers=1,2")
-    del plan["profile"]
-    (files / "old.json").write_text(json.dumps(plan))
-    assert "holds no profile" in refused("simulate", files / "old.json")
+    (files / "old.json").write_text(json.dumps({**plan, "version": 1}))
+    assert "old.json has format version 1" in refused("simulate", files / "old.json")
+    (files / "other.json").write_text(json.dumps({**plan, "execution": {"mode": "mini-bath"}}))
+    assert "No execution mode is called 'mini-bath': did you mean" in refused("simulate", files / "other.json")
 
 
 def test_plans_for_every_value_of_a_field(monkeypatch, capsys, files):
@@ -278,7 +312,8 @@ def test_the_commands_of_the_page_run(monkeypatch, capsys, files):
         (files / "runs" / name).mkdir(parents=True)
         (files / "runs" / name / "run.json").write_text(json.dumps({"format": "penstock-run", "result": result}))
     page = (Path(__file__).parents[2] / "docs" / "planning.md").read_text()
-    lines = "".join(re.findall(r"^```text\n(.*?)^```", page[page.index("## Replay") :], re.S | re.M)).splitlines()
+    sections = page[page.index("## Replay") : page.index("## How to add")]
+    lines = "".join(re.findall(r"^```text\n(.*?)^```", sections, re.S | re.M)).splitlines()
     assert len(lines) == 8
     for line in lines:
         _, *words = shlex.split(line, comments=True)

@@ -7,26 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cost.profile import DECIDING, CostSpread, Profile, TaskCost, deciding, read_profile, write_profile
+from penstock.cost.profile import DECIDING, CostSpread, Profile, deciding, read_profile, write_profile
 from penstock.sampling.options import SamplerOptions
+from plan_profiles import profile_of
 from refusals import refused
 
 
 def profile(**changes) -> Profile:
-    cost = TaskCost(seconds=CostSpread(mean=0.01))
-    fields = {
-        "job": {"graph": "g", "fanouts": [4, 3]},
-        "iterations": 5,
-        "batches": 7,
-        "parts": 2,
-        "workers": 3,
-        "tasks": dict.fromkeys(("store", "sampler", "gather", "worker"), cost),
-        "lists": [[1.0, 2.0, 3.0]] * 2,
-        "features": [[10.0, 20.0, 30.0]] * 2,
-        "blocks": [5.0] * 3,
-        "gradients": 100.0,
-    }
-    return Profile.model_validate({**fields, **changes})
+    return profile_of(2, 3, **{"job": {"graph": "g", "fanouts": [4, 3]}, **changes})
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200))
@@ -53,23 +41,46 @@ def test_comes_back_as_it_was_written(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("section", "number", "change", "said"),
     [
-        ({"lists": [[1.0, 2.0]] * 2}, "invalid-document 2"),
-        ({"features": [[1.0] * 3]}, "invalid-document 2"),
-        ({"blocks": [1.0]}, "invalid-document 3"),
-        ({"blocks": [-1.0] * 3}, "invalid-document 0"),
-        ({"gradients": float("inf")}, "invalid-document finite"),
-        ({"tasks": {}}, "invalid-document"),
-        ({"weight": 1}, "invalid-document weight"),
+        ("transfers", 0, {"bytes": [[1.0, 2.0]] * 2}, "invalid-document lists 2 (parts) 3 (workers)"),
+        ("transfers", 1, {"bytes": [[1.0] * 3]}, "invalid-document features 2"),
+        ("transfers", 2, {"bytes": [[1.0]]}, "invalid-document blocks 3"),
+        ("transfers", 2, {"bytes": [[-1.0] * 3]}, "invalid-document 0"),
+        ("transfers", 3, {"bytes": [[float("inf")]]}, "invalid-document finite"),
+        ("transfers", 1, {"name": "lists"}, "invalid-document lists twice"),
+        ("operators", 1, {"name": "serve"}, "invalid-document serve cpu 64.0 twice"),
+        ("operators", 0, {"weight": 1}, "invalid-document weight"),
+        ("memory", 0, {"process": "worker"}, "invalid-document worker cpu twice"),
     ],
 )
-def test_edited_wrongly_it_is_refused(tmp_path, change: dict, said: str) -> None:
+def test_edited_wrongly_it_is_refused(tmp_path, section: str, number: int, change: dict, said: str) -> None:
     path = tmp_path / "profile.json"
-    fields = json.loads(profile().model_dump_json()) | change
+    fields = json.loads(profile().model_dump_json())
+    fields[section][number].update(change)
     path.write_text(json.dumps(fields).replace("Infinity", "1e999"))
     with refused(said):
         read_profile(path)
+
+
+def test_one_of_another_version_says_how_to_make_it_again(tmp_path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({"format": "penstock-profile", "version": 1, "tasks": {}}))
+    with refused("unsupported-version profile.json 1 2 penstock profile"):
+        read_profile(path)
+
+
+def test_operators_are_looked_up_by_device() -> None:
+    """On the processor where there is no other measurement; never on a GPU when a processor is asked for."""
+    both = profile_of(1, 1, on_cuda=0.002)
+    assert both.operator("step", "cuda").seconds.mean == 0.002
+    assert both.operator("step").seconds.mean == 0.01
+    assert both.operator("sample", "cuda").device == "cpu"
+    alone = both.model_copy(update={"operators": [each for each in both.operators if each.device == "cuda"]})
+    with refused("missing-data step cuda cpu"):
+        alone.operator("step")
+    with refused("missing-data attend"):
+        both.operator("attend")
 
 
 def test_of_another_job_it_is_refused() -> None:

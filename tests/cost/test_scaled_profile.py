@@ -17,37 +17,43 @@ def work(parts: int, workers: int, vertices: float, entries: float) -> TaskWork:
 
 
 def test_bytes_and_seconds_follow_the_work() -> None:
-    profile = profile_of(1, 1, features=(8e5, 8e5), seconds={"store": 0.004})
+    profile = profile_of(1, 1, features=(8e5, 8e5), seconds={"serve": 0.004})
     scaled = scaled_profile(profile, work(1, 1, 1000, 4000), work(4, 4, 400, 1000))
     assert (scaled.parts, scaled.workers) == (4, 4)
     assert scaled.scaled_from is not None and scaled.scaled_from.parts == 1
-    np.testing.assert_allclose(np.array(scaled.features).sum(axis=0), 8e5 * 0.4)
-    np.testing.assert_allclose(np.array(scaled.lists).sum(axis=0), 8e3 * 0.25)
-    np.testing.assert_allclose(scaled.blocks, [1e4 * 0.25] * 4)
-    seconds = {kind: cost.seconds.mean for kind, cost in scaled.tasks.items()}
-    assert seconds["sampler"] == pytest.approx(0.002 * 0.25)
+    np.testing.assert_allclose(np.array(scaled.transfer("features").bytes).sum(axis=0), 8e5 * 0.4)
+    np.testing.assert_allclose(np.array(scaled.transfer("lists").bytes).sum(axis=0), 8e3 * 0.25)
+    np.testing.assert_allclose(scaled.transfer("blocks").bytes, [[1e4 * 0.25] * 4])
+    seconds = {cost.name: cost.seconds.mean for cost in scaled.operators}
+    assert seconds["sample"] == pytest.approx(0.002 * 0.25)
     assert seconds["gather"] == pytest.approx(0.001 * 0.4)
-    assert seconds["worker"] == pytest.approx(0.01 * 0.28)
-    assert seconds["store"] == pytest.approx(0.004 * 0.28 / 4)
-    assert seconds["server"] == pytest.approx(0.001 * 4)
-    assert scaled.gradients == profile.gradients and scaled.batches == profile.batches
+    assert seconds["step"] == pytest.approx(0.01 * 0.28)
+    assert seconds["serve"] == pytest.approx(0.004 * 0.28 / 4)
+    assert seconds["sum"] == pytest.approx(0.001 * 4)
+    assert scaled.transfer("gradients") == profile.transfer("gradients") and scaled.batches == profile.batches
     type(scaled).model_validate(scaled.model_dump())
 
 
 def test_what_does_not_grow_with_a_batch_is_kept() -> None:
     """Two measurements make a line: 4 ms and 6 ms for the whole batch."""
-    smaller = {"batch_size": 8, "iterations": 5, "seconds": {"sampler": 0.002, "gather": 0.001, "worker": 0.0055}}
-    profile = profile_of(1, 1, smaller={**smaller, "seconds": {**smaller["seconds"], "store": 0.0}})
+    profile = profile_of(1, 1, smaller={"sample": 0.002, "gather": 0.001, "step": 0.0055, "serve": 0.0})
+    assert profile.smaller_batch == 8
     scaled = scaled_profile(profile, work(1, 1, 400, 400), work(2, 2, 200, 200), work(1, 1, 100, 100))
-    assert scaled.tasks["worker"].seconds.mean == pytest.approx(0.004 + 0.006 / 2)
-    assert scaled.tasks["sampler"].seconds.mean == pytest.approx(0.002)
-    assert scaled.tasks["gather"].seconds.mean == pytest.approx(0.001)
+    assert scaled.operator("step").seconds.mean == pytest.approx(0.004 + 0.006 / 2)
+    assert scaled.operator("sample").seconds.mean == pytest.approx(0.002)
+    assert scaled.operator("gather").seconds.mean == pytest.approx(0.001)
+
+
+def test_what_was_measured_on_a_gpu_is_scaled_as_well() -> None:
+    scaled = scaled_profile(profile_of(1, 1, on_cuda=0.002), work(1, 1, 1000, 4000), work(2, 2, 500, 2000))
+    assert scaled.operator("step", "cuda").seconds.mean == pytest.approx(0.001)
+    assert scaled.operator("step").seconds.mean == pytest.approx(0.005)
 
 
 def test_a_part_takes_less_memory_than_the_whole() -> None:
     profile = profile_of(1, 1)
     less = scaled_profile(profile, work(1, 1, 1, 1), work(2, 2, 1, 1), graph_bytes=1 << 29)
-    assert less.tasks["store"].memory_gb == pytest.approx(0.75)
+    assert less.memory_gb("store") == pytest.approx(0.75)
 
 
 def test_work_is_counted_where_it_is() -> None:

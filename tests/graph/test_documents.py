@@ -91,12 +91,12 @@ def test_long_values_are_cut():
 
 
 def plan_file(path):
-    path.write_text(json.dumps({"format": "penstock-plan", "version": 1, "jobb": {}}))
+    path.write_text(json.dumps({"format": "penstock-plan", "version": 2, "jobb": {}}))
     return read_plan(path)
 
 
 def profile_file(path):
-    path.write_text(json.dumps({"format": "penstock-profile", "version": 1, "iteration": 3}))
+    path.write_text(json.dumps({"format": "penstock-profile", "version": 2, "iteration": 3}))
     return read_profile(path)
 
 

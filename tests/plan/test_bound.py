@@ -11,10 +11,10 @@ from penstock.plan.comparison import Comparison
 from penstock.plan.document import CARRIED_OUT
 from penstock.plan.iterations import draw_iterations
 from penstock.plan.placement import PlacedUnits, PlacementProblem
-from penstock.plan.training_workload import TrainingShape, training_workload
+from penstock.plan.workloads.mini_batch_template import mini_batch_template
 from penstock.simulate.amounts import Quantiles
 from penstock.simulate.simulation import Simulator
-from plan_profiles import machines_of_rates, profile_of
+from plan_profiles import comparison, machines_of_rates, mini_batch, profile_of
 
 SHAPES = [{}, {"samplers": 1}, {"samplers": 2, "sample_depth": 3}, {"servers": 1}]
 
@@ -24,7 +24,7 @@ def random_run(seed: int) -> Comparison:
     random = np.random.default_rng(seed)
     parts, workers = int(random.integers(2, 4)), int(random.integers(1, 3))
     shape = SHAPES[seed % len(SHAPES)]
-    seconds = dict(zip(("sampler", "gather", "worker"), random.uniform(0.0005, 0.02, 3), strict=True))
+    seconds = dict(zip(("sample", "gather", "step"), random.uniform(0.0005, 0.02, 3), strict=True))
     profile = profile_of(
         parts,
         workers,
@@ -37,7 +37,7 @@ def random_run(seed: int) -> Comparison:
     rates = tuple(random.uniform(2e7, 4e8, parts).tolist())
     limits = {"cores": (16.0,) * parts, "memory_gb": (float("inf"),) * parts, "gpus": (0.0,) * parts}
     machines = Machines(names, limits, rates, ("",) * parts, tuple(random.uniform(0.5, 2, parts).tolist()))
-    return Comparison(profile, TrainingShape([f"store-{name}" for name in names], **shape), machines, seed=seed)
+    return comparison(profile, mini_batch([f"store-{name}" for name in names], **shape), machines, seed=seed)
 
 
 def every_placement(problem: PlacementProblem) -> list[PlacedUnits]:
@@ -53,7 +53,7 @@ def every_placement(problem: PlacementProblem) -> list[PlacedUnits]:
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_goes_below_the_bounds(seed: int) -> None:
     run = random_run(seed)
-    floor, turns = run.lower_bound(), run.shape.unrolled
+    floor, turns = run.lower_bound(), run.work.unrolled
     assert floor > 0
     for placed, flows in product(every_placement(run.problem), CARRIED_OUT):
         trial = run.trial(placed, flows)
@@ -68,15 +68,14 @@ def test_nothing_goes_below_the_bounds(seed: int) -> None:
 def test_a_longer_run_does_not_go_below_either(seed: int) -> None:
     """Other iterations, many of them, and no correction: the pace between two ends far apart."""
     run = random_run(seed)
-    spreads = {kind: Quantiles(run.profile.sizes) for kind in ("lists", "features", "blocks")}
-    period = draw_iterations(run.load, 77, spreads, run.shape.ahead).searched
+    period = draw_iterations(run.load, 77, run.work.spreads, run.work.ahead, run.work.owners).searched
     rows = np.arange(640) % len(period.seconds)
     amounts = type(period)(period.seconds[rows], period.sizes[rows])
     for placed in every_placement(run.problem)[::3]:
         simulator = Simulator(run.load, run.problem.network, amounts, "fair", np.array(run.machines.speeds))
         timeline = simulator.timeline(placed.machine_of)
         ends = np.maximum.accumulate(timeline.iteration_ends)
-        measured = (ends[600] - ends[88]) / 512 / run.shape.unrolled
+        measured = (ends[600] - ends[88]) / 512 / run.work.unrolled
         bound = run.trial(placed, "fair").lower_bound_s
         assert measured >= bound * 0.9999
 
@@ -84,15 +83,13 @@ def test_a_longer_run_does_not_go_below_either(seed: int) -> None:
 def test_the_bound_is_reached_where_one_link_or_one_task_decides() -> None:
     names = ["store-m0", "store-m1"]
     for changes, flows in (({"features": (1e3, 1e3)}, "fair"), ({"features": (4e7, 4e7)}, "iteration-first")):
-        run = Comparison(
-            profile_of(2, 2, blocks=[0.0] * 2, **changes), TrainingShape(names), machines_of_rates(1e9, 1e9)
-        )
+        run = comparison(profile_of(2, 2, blocks=[0.0] * 2, **changes), mini_batch(names), machines_of_rates(1e9, 1e9))
         best = min(run.trial(each, flows).iteration_s for each in every_placement(run.problem))
         assert best <= run.lower_bound() * 1.06
 
 
 def test_amounts_have_exactly_their_means() -> None:
-    load = training_workload(profile_of(3, 3), TrainingShape([f"store-m{k}" for k in range(3)]))
+    load = mini_batch_template(profile_of(3, 3), mini_batch([f"store-m{k}" for k in range(3)]))
     skewed = Quantiles(np.random.default_rng(0).lognormal(0, 1, 20))
     drawn = draw_iterations(load, 3, dict.fromkeys(("lists", "features", "step"), skewed), 10)
     for amounts in (drawn.searched, drawn.judged):
@@ -102,7 +99,7 @@ def test_amounts_have_exactly_their_means() -> None:
 
 
 def test_the_slowest_cycle_is_that_of_the_slowest_stage() -> None:
-    load = training_workload(profile_of(1, 1, seconds={"gather": 0.05}), TrainingShape(["store-m0"]))
+    load = mini_batch_template(profile_of(1, 1, seconds={"gather": 0.05}), mini_batch(["store-m0"]))
     case = Simulator(load, machines_of_rates(1e9).network(), 1).case(np.zeros(load.tasks, np.int32))
     assert slowest_cycle(case) == pytest.approx(0.05)
 
@@ -112,7 +109,7 @@ def test_racks_bound_what_leaves_them() -> None:
     rates = machines_of_rates(1e9, 1e9)
     profile = profile_of(2, 2, features=(5e6, 5e6), blocks=[0.0] * 2)
     runs = [
-        Comparison(profile, TrainingShape(["store-m0", "store-m1"]), Machines(
+        comparison(profile, mini_batch(["store-m0", "store-m1"]), Machines(
             rates.names, {**rates.capacities, "cores": (5, 5)}, rates.rates, racks, rates.speeds, 8.0
         ))
         for racks in (("", ""), ("a", "b"))

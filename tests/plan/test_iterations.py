@@ -3,20 +3,19 @@
 import numpy as np
 import pytest
 
-from penstock.plan.comparison import Comparison
 from penstock.plan.iterations import draw_iterations
 from penstock.plan.placement import Budget
-from penstock.plan.training_workload import TrainingShape, training_workload
+from penstock.plan.workloads.mini_batch_template import mini_batch_template
 from penstock.progress import SILENT
 from penstock.simulate.amounts import Quantiles
-from plan_profiles import machines_of_rates, profile_of
+from plan_profiles import comparison, machines_of_rates, mini_batch, profile_of
 
 PARTS = 40
 
 
 def large() -> tuple:
-    load = training_workload(profile_of(PARTS, PARTS), TrainingShape([f"store-m{k}" for k in range(PARTS)]))
-    return load, draw_iterations(load, 0, {"features": Quantiles([0.5, 1.0, 1.5])}, 10)
+    load = mini_batch_template(profile_of(PARTS, PARTS), mini_batch([f"store-m{k}" for k in range(PARTS)]))
+    return load, draw_iterations(load, 0, {"features": Quantiles([0.5, 1.0, 1.5])}, 10, "store")
 
 
 def test_a_large_cluster_reads_the_same_bytes_in_fewer_flows() -> None:
@@ -41,7 +40,7 @@ def test_the_part_that_a_worker_reads_most_from_is_read_in_every_iteration() -> 
 
 
 def test_small_clusters_are_simulated_as_they_are() -> None:
-    load = training_workload(profile_of(3, 3), TrainingShape([f"store-m{k}" for k in range(3)]))
+    load = mini_batch_template(profile_of(3, 3), mini_batch([f"store-m{k}" for k in range(3)]))
     drawn = draw_iterations(load, 0, {}, 10)
     assert drawn.turns == 1 and len(drawn.judged.seconds) > 3 * drawn.period
 
@@ -55,7 +54,7 @@ def test_turns_change_the_pace_little() -> None:
     for many in (module._MANY, 10**9):
         with_many, module._MANY = module._MANY, many
         try:
-            run = Comparison(profile_of(32, 32, sizes=sizes), TrainingShape(names), machines_of_rates(*[2e8] * 32))
+            run = comparison(profile_of(32, 32, sizes=sizes), mini_batch(names), machines_of_rates(*[2e8] * 32))
         finally:
             module._MANY = with_many
         trials = run.try_all(["spread"], ["fifo", "iteration-first"], Budget(10), SILENT)
@@ -66,7 +65,7 @@ def test_turns_change_the_pace_little() -> None:
 def test_turns_do_not_move_the_bound() -> None:
     """What links must carry follows from the means alone."""
     names, sizes = [f"store-m{k}" for k in range(32)], np.linspace(0.7, 1.3, 20).tolist()
-    run = Comparison(profile_of(32, 32, sizes=sizes), TrainingShape(names), machines_of_rates(*[5e7] * 32))
+    run = comparison(profile_of(32, 32, sizes=sizes), mini_batch(names), machines_of_rates(*[5e7] * 32))
     assert run.iterations.turns > 1
     (trial,) = run.try_all(["spread"], ["fifo"], Budget(10), SILENT)
     crossing = trial.placed.machine_of[run.load.sources] != trial.placed.machine_of[run.load.targets]
@@ -76,8 +75,8 @@ def test_turns_do_not_move_the_bound() -> None:
 
 
 def test_searches_keep_to_their_simulations() -> None:
-    run = Comparison(
-        profile_of(4, 8), TrainingShape([f"store-m{k}" for k in range(4)]), machines_of_rates(1e7, 2e7, 3e7, 4e7)
+    run = comparison(
+        profile_of(4, 8), mini_batch([f"store-m{k}" for k in range(4)]), machines_of_rates(1e7, 2e7, 3e7, 4e7)
     )
     for placement in ("etp", "search"):
         free, few = (
@@ -90,8 +89,8 @@ def test_searches_keep_to_their_simulations() -> None:
         run.simulations
         > 100
         > 10
-        > Comparison(
-            profile_of(40, 40), TrainingShape([f"store-m{k}" for k in range(40)]), machines_of_rates(*[1e9] * 40)
+        > comparison(
+            profile_of(40, 40), mini_batch([f"store-m{k}" for k in range(40)]), machines_of_rates(*[1e9] * 40)
         ).simulations
         >= 4
     )

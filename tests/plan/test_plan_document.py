@@ -12,6 +12,8 @@ def plan(**changes) -> Plan:
     fields = {
         "job": {"graph": "g"},
         "cluster": {"machines": [{"name": "m0"}]},
+        "execution": {"mode": "mini-batch", "stores": ["store-m0"]},
+        "profile": {},
         "placement": "search",
         "flows": "fair",
         "tasks": [
@@ -53,7 +55,7 @@ def test_missing_and_broken_plans_are_sentences(tmp_path) -> None:
     path = tmp_path / "plan.json"
     fields = json.loads(plan().model_dump_json())
     path.write_text(json.dumps({**fields, "version": 9}))
-    with refused("unsupported-version 9"):
+    with refused("unsupported-version 9 penstock plan"):
         read_plan(path)
     path.write_text(json.dumps({**fields, "tasks": "none"}))
     with refused("invalid-document tasks"):

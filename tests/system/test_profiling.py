@@ -32,23 +32,25 @@ def measured(tmp_path_factory):
 def test_every_kind_of_task_and_flow_is_measured(measured) -> None:
     graph, job, profile = measured
     assert (profile.parts, profile.workers, profile.iterations) == (2, 2, 6)
-    assert set(profile.tasks) == {"store", "sampler", "gather", "worker", "server"}
-    for kind, cost in profile.tasks.items():
-        assert 0 < cost.seconds.mean < 10, kind
-    assert all(cost.memory_gb > 0.01 for kind, cost in profile.tasks.items() if kind != "gather")
+    assert {each.name for each in profile.operators} == {"serve", "sample", "gather", "step", "sum"}
+    assert {each.device for each in profile.operators} == {"cpu"}
+    for cost in profile.operators:
+        assert 0 < cost.seconds.mean < 10, cost.name
+    assert {each.process for each in profile.memory} == {"store", "sampler", "worker", "server"}
+    assert all(each.gb > 0.01 for each in profile.memory)
     assert profile.batches == -(-len(graph.nodes["node"].splits["train"]) // job.batch_size)
-    assert min(profile.blocks) > 0
+    assert min(profile.transfer("blocks").bytes[0]) > 0
 
 
 def test_workers_read_all_parts_over_the_wire(measured) -> None:
     """Also what would be here in a run: a plan may put a worker elsewhere."""
     graph, _, profile = measured
     row = graph.x.shape[1] * 4
-    features = np.array(profile.features)
+    features = np.array(profile.transfer("features").bytes)
     assert (features > row).all()
     # No more rows than there are, and headers.
     assert features.sum(0).max() < graph.num_nodes * row * 1.2
-    assert (np.array(profile.lists) > 0).all()
+    assert (np.array(profile.transfer("lists").bytes) > 0).all()
 
 
 def test_it_belongs_to_the_job_that_was_measured(measured) -> None:
@@ -60,9 +62,10 @@ def test_it_belongs_to_the_job_that_was_measured(measured) -> None:
 def test_smaller_batches_are_measured_too(measured) -> None:
     """So that a profile of another size knows what does not grow with a batch."""
     _, job, profile = measured
-    assert profile.smaller.batch_size == job.batch_size // 4
-    assert set(profile.smaller.seconds) == set(profile.tasks)
-    assert all(seconds > 0 for seconds in profile.smaller.seconds.values())
+    assert profile.smaller_batch == job.batch_size // 4
+    for name in {each.name for each in profile.operators}:
+        sizes = [each.sizes["batch_size"] for each in profile.measurements(name, "cpu")]
+        assert sizes == [job.batch_size, job.batch_size // 4]
 
 
 def test_scaled_bytes_are_those_that_a_larger_cluster_reads(measured) -> None:
@@ -73,6 +76,6 @@ def test_scaled_bytes_are_those_that_a_larger_cluster_reads(measured) -> None:
     cluster = read_cluster("2x2")
     scaled = fit_profile(profile, job, cluster, SILENT)
     assert (scaled.parts, scaled.workers) == (2, 4)
-    each, before = (np.array(found.features).sum(axis=0).mean() for found in (scaled, profile))
+    each, before = (np.array(found.transfer("features").bytes).sum(axis=0).mean() for found in (scaled, profile))
     # Half of the seeds read less than all, and more than half of it, as neighbours are shared.
     assert 0.5 * before < each < before

@@ -13,7 +13,7 @@ from penstock.cli.progress import importing, shown_progress
 from penstock.quantities import counted, percent
 
 if TYPE_CHECKING:
-    from penstock.cost.profile import Profile
+    from penstock.cost.profile import OperatorCost, Profile, TransferCost
 
 
 @takes_job_flags
@@ -28,7 +28,7 @@ def profile_command(
     as_json: JsonOption = False,
     **fields: Any,
 ) -> None:
-    """Measure what an iteration costs: seconds by kind of task, bytes by flow, memory.
+    """Measure what an iteration costs: seconds of every operator, bytes of every transfer, memory.
 
     Example: penstock profile job.yaml --cluster cluster.yaml -o profile.json
     """
@@ -51,21 +51,28 @@ def profile_command(
 
 
 def _fields(profile: "Profile") -> dict[str, Any]:
-    flows = {name: [sum(row[w] for row in rows) for w in range(profile.workers)] for name, rows in _rows(profile)}
     return {
+        "mode": profile.mode,
         "iterations": profile.iterations,
         "batches": profile.batches,
         "parts": profile.parts,
         "workers": profile.workers,
-        "seconds": {kind: cost.seconds.mean for kind, cost in profile.tasks.items()},
-        "memory_gb": {kind: cost.memory_gb for kind, cost in profile.tasks.items()},
-        "bytes": {**flows, "blocks": profile.blocks, "gradients": profile.gradients},
+        "seconds": {cost.name: cost.seconds.mean for cost in _main(profile)},
+        "devices": {cost.name: cost.device for cost in _main(profile)},
+        "memory_gb": {held.process: held.gb for held in profile.memory if held.device == "cpu"},
+        "bytes": {each.name: _totals(each) if each.target == "worker" else each.total for each in profile.transfers},
         "rate": profile.rate,
     }
 
 
-def _rows(profile: "Profile") -> list[tuple[str, list[list[float]]]]:
-    return [("lists", profile.lists), ("features", profile.features)]
+def _main(profile: "Profile") -> list["OperatorCost"]:
+    """Every operator with the job's own batches."""
+    return [profile.operator(*pair) for pair in dict.fromkeys((each.name, each.device) for each in profile.operators)]
+
+
+def _totals(transfer: "TransferCost") -> list[float]:
+    """Bytes that every target gets."""
+    return [sum(column) for column in zip(*transfer.bytes, strict=True)]
 
 
 def _print(profile: "Profile", out: Path) -> None:
@@ -73,20 +80,20 @@ def _print(profile: "Profile", out: Path) -> None:
         f"{counted(profile.iterations, 'iterations')} of {counted(profile.workers, 'workers')} over"
         f" {counted(profile.parts, 'parts')}; {counted(profile.batches, 'iterations')} for each epoch"
     )
-    table = Table("task", "ms an iteration", "10-90 %", "cores", "memory GB", box=None)
-    for kind, cost in profile.tasks.items():
+    table = Table("operator", "device", "ms for each iteration", "10-90 %", "cores", box=None)
+    for cost in _main(profile):
         shape = cost.seconds.shape
         span = [shape[int(place * (len(shape) - 1))] * cost.seconds.mean * 1e3 for place in (0.1, 0.9)]
         spread = f"{span[0]:.3g}-{span[1]:.3g}" if len(shape) > 1 else ""
-        memory = f"{cost.memory_gb:.2f}" if cost.memory_gb else ""
-        table.add_row(kind, f"{cost.seconds.mean * 1e3:.3g}", spread, f"{cost.cores:g}", memory)
-    flows = Table("flow", "bytes a worker and iteration", "of them from its nearest part", box=None)
-    for name, rows in _rows(profile):
-        totals = [sum(row[w] for row in rows) for w in range(profile.workers)]
-        nearest = sum(max(row[w] for row in rows) for w in range(profile.workers)) / max(sum(totals), 1.0)
-        flows.add_row(name, short(sum(totals) / len(totals)), percent(nearest))
-    flows.add_row("blocks", short(sum(profile.blocks) / len(profile.blocks)), "")
-    flows.add_row("gradients", short(profile.gradients), "")
-    for each in (table, flows):
-        Console().print(each)
+        table.add_row(cost.name, cost.device, f"{cost.seconds.mean * 1e3:.3g}", spread, f"{cost.cores:g}")
+    flows = Table("transfer", "bytes for each target and iteration", "of them from its nearest source", box=None)
+    for each in profile.transfers:
+        totals = _totals(each)
+        nearest = sum(map(max, zip(*each.bytes, strict=True))) / max(sum(totals), 1.0)
+        flows.add_row(each.name, short(sum(totals) / len(totals)), percent(nearest) if len(each.bytes) > 1 else "")
+    memory = Table("process", "memory GB", box=None)
+    for held in profile.memory:
+        memory.add_row(held.process if held.device == "cpu" else f"{held.process} ({held.device})", f"{held.gb:.2f}")
+    for shown in (table, flows, memory):
+        Console().print(shown)
     print(f"Profile: {out}")

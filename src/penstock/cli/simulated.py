@@ -200,7 +200,7 @@ def _known(policy: str | None, default: str) -> str:
 
 
 def _of_plan(plan: "Plan", policy: str | None, iterations: int | None) -> Subject:
-    from penstock.cluster.replay import replay
+    from penstock.plan.replay import replay
     from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
 
     chosen = policy or plan.flows

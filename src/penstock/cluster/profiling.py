@@ -6,17 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from penstock.cluster.controller import Controller, Task
 from penstock.cluster.launch import make_launcher
 from penstock.cluster.run import cut_for, template_of
 from penstock.cluster.tasks.worker import WARMING
-from penstock.cost.profile import CostSpread, Profile, SmallerBatches, TaskCost, deciding
+from penstock.cost.profile import CostSpread, MemoryUse, OperatorCost, Profile, TransferCost, deciding
 from penstock.cost.scaled_profile import SCALED_SAMPLERS
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.hardware.cluster import ClusterDocument, Machine
+from penstock.hardware.devices import check_device, chosen_for_plan
 from penstock.partition import open_partition
+from penstock.plan.workloads.mini_batch import conditions
 from penstock.progress import Progress
 from penstock.train.job import Job
 from penstock.train.run import found_anywhere
@@ -34,12 +37,13 @@ def profile_job(job: Job, cluster: ClusterDocument, iterations: int, progress: P
     """Train for some iterations on the cluster's parts and workers, all on this host; nothing of it is kept.
 
     Workers sit beside no part, so that all they read is counted, and draw their batches themselves. Processor time is
-    measured on one thread each: a speed beside 1 in the cluster file says how other machines are.
+    measured on one thread each: a speed beside 1 in the cluster file says how other machines are. Steps are measured on
+    GPUs where the job or the cluster asks for them and this host has one.
     """
     job = job.model_copy(update=found_anywhere(job))
     own = {"threads": 1, "epochs": max(job.epochs, iterations + WARMING + 1), "evaluate_every": -1, "sample_threads": 1}
     with tempfile.TemporaryDirectory(prefix="penstock-profile-") as place:
-        run = {"run": str(Path(place) / "run"), "device": "cpu"}
+        run = {"run": str(Path(place) / "run"), "device": _device(job, cluster)}
         measured = job.model_copy(update={**own, **run})
         folder = RunFolder.create(measured, "profile", force=False)
         try:
@@ -48,14 +52,15 @@ def profile_job(job: Job, cluster: ClusterDocument, iterations: int, progress: P
         finally:
             folder.close()
         smaller = _measure_smaller(measured, bench, iterations, progress)
-    return _profile(job, controller, bench, iterations).model_copy(update={"smaller": smaller})
+    profile = _profile(measured, controller, bench, iterations)
+    return profile.model_copy(update={"operators": [*profile.operators, *smaller]})
 
 
-def _measure_smaller(job: Job, bench: ClusterDocument, iterations: int, progress: Progress) -> SmallerBatches | None:
-    """Some iterations with smaller batches, for jobs whose profiles can be scaled."""
+def _measure_smaller(job: Job, bench: ClusterDocument, iterations: int, progress: Progress) -> list[OperatorCost]:
+    """What operators take with smaller batches, for jobs whose profiles can be scaled: it tells what does not grow."""
     size = job.batch_size // _SMALLER
     if job.sampler not in SCALED_SAMPLERS or size < bench.workers:
-        return None
+        return []
     fewer = max(1, iterations // 2)
     small = job.model_copy(update={"batch_size": size, "run": f"{job.run}-smaller"})
     folder = RunFolder.create(small, "profile", force=False)
@@ -63,8 +68,15 @@ def _measure_smaller(job: Job, bench: ClusterDocument, iterations: int, progress
         found = _profile(small, _carried_out(small, bench, folder, fewer, progress), bench, fewer)
     finally:
         folder.close()
-    seconds: dict[str, float] = {kind: cost.seconds.mean for kind, cost in found.tasks.items()}
-    return SmallerBatches(batch_size=size, iterations=fewer, seconds=seconds)
+    # Of these the mean is enough.
+    return [each.model_copy(update={"seconds": CostSpread(mean=each.seconds.mean)}) for each in found.operators]
+
+
+def _device(job: Job, cluster: ClusterDocument) -> str:
+    """The kind of device that steps are measured on: that of the run where this host has it, else processors."""
+    wanted = chosen_for_plan(job.device, cluster)[0] if job.device == "auto" else job.device
+    check_device(wanted)
+    return "cuda" if wanted == "cuda" and torch.cuda.is_available() else "cpu"
 
 
 def _bench(cluster: ClusterDocument, partition: str) -> ClusterDocument:
@@ -78,11 +90,13 @@ def _bench(cluster: ClusterDocument, partition: str) -> ClusterDocument:
         )
     holders = [Machine(name=f"holder-{number}", workers=0) for number in range(parts)]
     counts = [min(_MOST, cluster.workers - first) for first in range(0, cluster.workers, _MOST)]
-    seats = [Machine(name=f"{_SEATS}-{number}", workers=count) for number, count in enumerate(counts)]
+    gpus = torch.cuda.device_count()
+    seats = [Machine(name=f"{_SEATS}-{number}", workers=count, gpus=gpus) for number, count in enumerate(counts)]
     return cluster.model_copy(
         update={
             "machines": [*holders, *seats],
             "launcher": "local",
+            "share_gpus": True,
             "samplers": 0,
             "partition": partition,
         }
@@ -139,40 +153,61 @@ def _profile(job: Job, controller: Controller, bench: ClusterDocument, iteration
     of_kind = {kind: [task for task in tasks if task.spec.kind == kind] for kind in ("store", "server", "worker")}
     stores, servers, workers = of_kind["store"], of_kind["server"], of_kind["worker"]
     found = [task.observed for task in workers]
-    served = found[0]["served"]
-    costs = {
-        "sampler": TaskCost(seconds=_worker_group(found, "sample"), memory_gb=_memory(workers)),
-        "gather": TaskCost(seconds=_worker_group(found, "gather", "transfer")),
-        "worker": TaskCost(seconds=_worker_group(found, "compute"), cores=2, memory_gb=_memory(workers)),
-        "store": TaskCost(seconds=_served(stores, served, len(workers) * iterations), memory_gb=_memory(stores)),
-    }
+    # A worker that draws its batches itself holds what a sampler would.
+    memory = {"store": _memory(stores), "sampler": _memory(workers), "worker": _memory(workers)}
     if servers:
-        costs["server"] = TaskCost(seconds=_served(servers, served, iterations), memory_gb=_memory(servers))
-    names = [task.spec.id for task in stores]
-    sizes = np.concatenate([_relative(each) for each in found])
+        memory["server"] = _memory(servers)
     rates = [rate for each in found for rate in each["rates"]]
+    names = [task.spec.id for task in stores]
     return Profile(
         job=deciding(job.model_dump(mode="json")),
         iterations=iterations,
         batches=found[0]["batches"],
         parts=len(stores),
         workers=len(workers),
-        tasks=costs,  # type: ignore[arg-type]
-        lists=_matrix(found, "lists", names),
-        features=_matrix(found, "features", names),
-        blocks=[float(np.mean(each["blocks"])) for each in found],
-        sizes=CostSpread.of(sizes).shape,
-        embeddings=_matrix(found, "embeddings", names),
-        gradients=float(found[0]["weights"]),
-        cluster=set_up(bench),
-        rate=float(np.quantile(rates, 0.9)) if rates else 0.0,
+        operators=_operators(job, found, stores, servers, iterations),
+        transfers=_transfers(found, names, float(np.quantile(rates, 0.9)) if rates else 0.0),
+        memory=[MemoryUse(process=process, gb=gb) for process, gb in memory.items()],
+        cluster=dict(conditions(bench)),
     )
 
 
-def set_up(cluster: ClusterDocument) -> dict[str, Any]:
-    """What of a cluster decides how many bytes travel, and who computes."""
-    servers = cluster.servers if cluster.reduce == "servers" else 0
-    return {"wire_type": cluster.wire_type, "reduce": cluster.reduce, "servers": servers}
+def _operators(
+    job: Job, found: list[dict[str, Any]], stores: list[Task], servers: list[Task], iterations: int
+) -> list[OperatorCost]:
+    """`serve` is a store's work for one worker's batch, `sum` a parameter server's for one iteration."""
+    served = found[0]["served"]
+    seconds = {
+        "sample": (_worker_group(found, "sample"), "cpu", 1),
+        "gather": (_worker_group(found, "gather", "transfer"), "cpu", 1),
+        "step": (_worker_group(found, "compute"), job.device, 2),
+        "serve": (_served(stores, served, len(found) * iterations), "cpu", 1),
+    }
+    if servers:
+        seconds["sum"] = (_served(servers, served, iterations), "cpu", 1)
+    at = {"batch_size": float(job.batch_size)}
+    return [
+        OperatorCost(name=name, device=device, sizes=at, iterations=iterations, seconds=spread, cores=cores)
+        for name, (spread, device, cores) in seconds.items()
+    ]
+
+
+def _transfers(found: list[dict[str, Any]], stores: list[str], rate: float) -> list[TransferCost]:
+    """What workers read from stores, what a batch's blocks would take if drawn elsewhere, and all gradients."""
+    varying = CostSpread.of(np.concatenate([_relative(each) for each in found])).shape
+    blocks = [float(np.mean(each["blocks"])) for each in found]
+    read = {name: _matrix(found, name, stores) for name in ("lists", "features", "embeddings")}
+    transfers = [
+        TransferCost(name="lists", source="part", target="worker", bytes=read["lists"], shape=varying),
+        TransferCost(name="features", source="part", target="worker", bytes=read["features"], shape=varying, rate=rate),
+        TransferCost(name="blocks", source="sampler", target="worker", bytes=[blocks], shape=varying),
+        TransferCost(name="gradients", source="model", target="model", bytes=[[float(found[0]["weights"])]]),
+    ]
+    if any(map(any, read["embeddings"])):
+        # As many bytes of gradients go back.
+        rows = read["embeddings"]
+        transfers.append(TransferCost(name="embeddings", source="part", target="worker", bytes=rows))
+    return transfers
 
 
 def _worker_group(found: Iterable[dict[str, Any]], *stages: str) -> CostSpread:

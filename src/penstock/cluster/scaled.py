@@ -36,8 +36,8 @@ def fit_profile(profile: Profile, job: Job, cluster: ClusterDocument, progress: 
         part_of = _cut(graph, profile.parts, cluster.method)
         measured = _work(job, graph, part_of, profile.parts, profile.workers)
         smaller = None
-        if profile.smaller is not None:
-            small = job.model_copy(update={"batch_size": profile.smaller.batch_size})
+        if profile.smaller_batch is not None:
+            small = job.model_copy(update={"batch_size": profile.smaller_batch})
             smaller = _work(small, graph, part_of, profile.parts, profile.workers)
         wanted = _work(job, graph, _parts_of(graph, cluster), parts, workers)
     progress.note(

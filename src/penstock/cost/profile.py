@@ -1,4 +1,9 @@
-"""The profile: what an iteration of a job costs, as measured; a document that can be edited and replayed."""
+"""The profile: what was measured of a job, as a document that can be edited.
+
+It says what operators took on which device and at which sizes, what transfers moved, and what memory processes held.
+Which tasks and flows these make is not for the profile to say: the workload builder of an execution mode
+(`plan/workloads`) turns it into a workload.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +18,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.atomic import write_whole
 from penstock.graph.documents import StrictDocument, read_checked
 
-FORMAT, VERSION = "penstock-profile", 1
+FORMAT, VERSION = "penstock-profile", 2
 _RANKS = 20
 """Equally likely values that a distribution is kept as."""
 DECIDING = (
@@ -69,12 +74,39 @@ class CostSpread(StrictDocument):
         return cls(mean=mean, shape=[round(float(each), 6) for each in shape / shape.mean()])
 
 
-class TaskCost(StrictDocument):
-    """One task of a kind."""
+class OperatorCost(StrictDocument):
+    """What one operator costs for one worker's batch, on one kind of device."""
 
-    seconds: CostSpread = Field(description="processor seconds an iteration, on the machine that was measured")
+    name: str
+    device: str = Field(default="cpu", description="kind of device that it was measured on: cpu, cuda")
+    sizes: dict[str, Amount] = Field(default={}, description="what it was measured at, such as batch_size")
+    iterations: int = Field(default=1, ge=1, description="measured")
+    seconds: CostSpread = Field(description="seconds of the device for each iteration, where it was measured")
     cores: Amount = Field(default=1.0, description="cores that it keeps busy at most")
-    memory_gb: Amount = Field(default=0.0, description="largest resident memory")
+
+
+class TransferCost(StrictDocument):
+    """Bytes that one kind of transfer moves in one iteration."""
+
+    name: str
+    source: str = Field(description="what they come from; `part` and `worker` are as many as the profile's")
+    target: str
+    bytes: list[list[Amount]] = Field(min_length=1, description="from every source (rows) to every target (columns)")
+    shape: list[Amount] = Field(default=[1.0], min_length=1, description="how they vary, as a spread's shape")
+    rate: Amount = Field(default=0.0, description="bytes/s that was reached where it was measured; 0: unknown")
+
+    @property
+    def total(self) -> float:
+        """Bytes from all sources to all targets."""
+        return sum(map(sum, self.bytes))
+
+
+class MemoryUse(StrictDocument):
+    """The most memory that a process of one kind held on one kind of device."""
+
+    process: str
+    device: str = "cpu"
+    gb: Amount
 
 
 class MeasuredSetup(StrictDocument):
@@ -84,56 +116,75 @@ class MeasuredSetup(StrictDocument):
     workers: int = Field(ge=1)
 
 
-class SmallerBatches(StrictDocument):
-    """What the same tasks took with smaller batches: it tells what does not grow with a batch."""
-
-    batch_size: int = Field(ge=1)
-    iterations: int = Field(ge=1, description="measured")
-    seconds: dict[str, Amount] = Field(description="mean processor seconds of each kind of task")
-
-
 class Profile(StrictDocument):
-    """One job on so many parts and workers. Bytes are those of one iteration."""
+    """What was measured of one job on so many parts and workers, by device. Amounts are those of one iteration."""
 
     format: Literal["penstock-profile"] = "penstock-profile"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
+    mode: str = Field(default="mini-batch", description="how the job was executed; it names a workload builder")
     job: dict[str, Any] = Field(description="the fields that decide what an iteration costs")
     iterations: int = Field(ge=1, description="measured")
     batches: int = Field(ge=1, description="iterations an epoch")
     parts: int = Field(ge=1)
     workers: int = Field(ge=1)
-    tasks: dict[Literal["store", "sampler", "gather", "worker", "server"], TaskCost] = Field(
-        description="store: for one worker's batch; sampler: draws a batch; gather: puts its rows in place"
-    )
-    lists: list[list[Amount]] = Field(description="bytes of neighbour lists, from part to worker")
-    features: list[list[Amount]] = Field(description="bytes of features, from part to worker")
-    blocks: list[Amount] = Field(description="bytes of a batch's blocks, by worker, if drawn by another task")
-    sizes: list[Amount] = Field(default=[1.0], min_length=1, description="how these vary, as a spread's shape")
-    embeddings: list[list[Amount]] = Field(
-        default=[], description="bytes of learnable rows, from part to worker; as many gradients go back"
-    )
+    operators: list[OperatorCost] = Field(description="one may be there for several devices and several sizes")
+    transfers: list[TransferCost]
+    memory: list[MemoryUse] = Field(default=[])
     cluster: dict[str, Any] = Field(default={}, description="how rows travelled and gradients were summed")
-    gradients: Amount = Field(description="bytes of all gradients, and of all weights")
-    smaller: SmallerBatches | None = Field(default=None, description="the same, measured with smaller batches")
     scaled_from: MeasuredSetup | None = Field(
         default=None, description="where the amounts were measured, if these are predicted from there"
     )
-    rate: Amount = Field(default=0.0, description="bytes/s that pulls reached where they were measured")
 
     @model_validator(mode="after")
     def _check(self) -> "Profile":
-        for name in ("lists", "features", "embeddings"):
-            rows = getattr(self, name)
-            if name == "embeddings" and not rows:
-                continue
-            if len(rows) != self.parts or any(len(row) != self.workers for row in rows):
-                raise ValueError(f"{name} must have {self.parts} rows (parts) of {self.workers} numbers (workers)")
-        if len(self.blocks) != self.workers:
-            raise ValueError(f"blocks must have {self.workers} numbers, one a worker")
-        for name in ("store", "sampler", "gather", "worker"):
-            if name not in self.tasks:
-                raise ValueError(f"tasks must have {name}")
+        counts = {"part": self.parts, "worker": self.workers}
+        for each in self.transfers:
+            rows, columns = counts.get(each.source, 1), counts.get(each.target, 1)
+            if len(each.bytes) != rows or any(len(row) != columns for row in each.bytes):
+                raise ValueError(
+                    f"transfer {each.name} must have {rows} rows ({each.source}s) of {columns} numbers ({each.target}s)"
+                )
+        _check_once("operator", [f"{each.name} on {each.device} at {each.sizes}" for each in self.operators])
+        _check_once("transfer", [each.name for each in self.transfers])
+        _check_once("memory of", [f"{each.process} on {each.device}" for each in self.memory])
         return self
+
+    def measurements(self, name: str, device: str) -> list[OperatorCost]:
+        """All measurements of an operator on a kind of device, that of the largest batch first."""
+        found = [each for each in self.operators if (each.name, each.device) == (name, device)]
+        return sorted(found, key=lambda each: -each.sizes.get("batch_size", 0.0))
+
+    def operator(self, name: str, device: str = "cpu") -> OperatorCost:
+        """An operator on a kind of device, or on the processor where it was measured there alone."""
+        found = self.measurements(name, device) or self.measurements(name, "cpu")
+        if found:
+            return found[0]
+        others = sorted({each.device for each in self.operators if each.name == name})
+        have = f"only on {', '.join(others)}" if others else "not at all"
+        raise PenstockError(
+            f"The profile has operator {name} measured {have}, and it is needed on {device}: measure with"
+            f" `penstock profile JOB --device {device}`.",
+            code="missing-data",
+        )
+
+    def transfer(self, name: str) -> TransferCost | None:
+        """A kind of transfer; None: there is none."""
+        return next((each for each in self.transfers if each.name == name), None)
+
+    def memory_gb(self, process: str, device: str = "cpu") -> float:
+        """What a process of a kind holds at most on a kind of device; 0 where that was not measured."""
+        return next((each.gb for each in self.memory if (each.process, each.device) == (process, device)), 0.0)
+
+    @property
+    def rate(self) -> float:
+        """Bytes/s that the fastest transfer reached; 0: unknown."""
+        return max((each.rate for each in self.transfers), default=0.0)
+
+    @property
+    def smaller_batch(self) -> int | None:
+        """Seeds of the smaller batches with which operators were measured too: they tell what does not grow."""
+        sizes = sorted({each.sizes["batch_size"] for each in self.operators if "batch_size" in each.sizes})
+        return int(sizes[-2]) if len(sizes) > 1 else None
 
     def check_job(self, job: Mapping[str, Any], where: str) -> None:
         """Refuse a profile of another job."""
@@ -145,6 +196,12 @@ class Profile(StrictDocument):
                     f" {job[name]!r}; measure this one with `penstock profile`.",
                     code="mismatched-inputs",
                 )
+
+
+def _check_once(what: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{what} {name} is there twice: keep one of them")
 
 
 def deciding(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +219,7 @@ def read_profile(path: Path) -> Profile:
         raise PenstockError(
             f"{path} does not exist: make a profile with `penstock profile JOB -o {path}`.", code="file-not-found"
         )
-    return read_checked(path, Profile, FORMAT, VERSION)
+    return read_checked(path, Profile, FORMAT, VERSION, "measure again with `penstock profile JOB`")
 
 
 def write_profile(profile: Profile, path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from penstock.cost.profile import MeasuredSetup, Profile, TaskCost
+from penstock.cost.profile import MeasuredSetup, MemoryUse, OperatorCost, Profile, TransferCost
 from penstock.cost.work import TaskWork
 from penstock.graph.arrays import Array
 
@@ -19,7 +19,8 @@ _GB = 1 << 30
 _LEAST_SHARE = 0.2
 """Of the measured memory, that a store keeps however small its part is: the interpreter and its libraries."""
 
-
+SERVED_FOR_ALL = "sum"
+"""The operator whose seconds follow the workers that it serves: a parameter server sums their gradients."""
 SCALED_SAMPLERS = ("neighbour", "labor")
 """Samplers whose batches are drawn worker by worker, from the seeds of each: what they read at other sizes is known."""
 
@@ -33,35 +34,33 @@ def scaled_profile(
     """
     here, there = _loads(at), _loads(wanted)
     small = None if smaller is None else _loads(smaller)
-    tasks = dict(profile.tasks)
-    for kind, cost in profile.tasks.items():
-        if kind == "server":
-            tasks[kind] = _with_seconds(cost, cost.seconds.mean * wanted.workers / profile.workers)
-        else:
-            less = None if small is None or profile.smaller is None else (small[kind], profile.smaller.seconds[kind])
-            tasks[kind] = _with_seconds(cost, _on_line((here[kind], cost.seconds.mean), less, there[kind]))
-    tasks["store"] = _with_part(tasks["store"], graph_bytes / _GB, profile.parts, wanted.parts)
-    blocks = sum(profile.blocks) / profile.workers * wanted.entries.sum(axis=0)
+    operators = []
+    for name, device in dict.fromkeys((each.name, each.device) for each in profile.operators):
+        cost, *others = profile.measurements(name, device)
+        seconds = cost.seconds.mean
+        if name in here:
+            less = (small[name], others[0].seconds.mean) if small is not None and others else None
+            seconds = _on_line((here[name], seconds), less, there[name])
+        elif name == SERVED_FOR_ALL:
+            seconds = seconds * wanted.workers / profile.workers
+        operators.append(_with_seconds(cost, seconds))
     return profile.model_copy(
         update={
             "parts": wanted.parts,
             "workers": wanted.workers,
-            "tasks": tasks,
-            "lists": _spread_over(profile.lists, at.entries, wanted.entries),
-            "features": _spread_over(profile.features, at.vertices, wanted.vertices),
-            "embeddings": _spread_over(profile.embeddings, at.vertices, wanted.vertices) if profile.embeddings else [],
-            "blocks": (blocks / max(at.entries.sum() / at.workers, 1e-300)).tolist(),
+            "operators": operators,
+            "transfers": [_scaled_transfer(each, at, wanted) for each in profile.transfers],
+            "memory": [_scaled_memory(each, graph_bytes / _GB, profile.parts, wanted.parts) for each in profile.memory],
             "scaled_from": MeasuredSetup(parts=profile.parts, workers=profile.workers),
-            "smaller": None,
         }
     )
 
 
 def _loads(work: TaskWork) -> Mapping[str, float]:
-    """What the seconds of each kind of task follow, for one worker's batch."""
+    """What the seconds of each operator follow, for one worker's batch."""
     vertices, entries = (float(each.sum()) / work.workers for each in (work.vertices, work.entries))
     both = vertices + entries
-    return {"sampler": entries, "gather": vertices, "worker": both, "store": both / work.parts}
+    return {"sample": entries, "gather": vertices, "step": both, "serve": both / work.parts}
 
 
 def _on_line(here: tuple[float, float], less: tuple[float, float] | None, load: float) -> float:
@@ -81,11 +80,27 @@ def _spread_over(measured: list[list[float]], at: Array, wanted: Array) -> list[
     return found
 
 
-def _with_seconds(cost: TaskCost, mean: float) -> TaskCost:
+def _scaled_transfer(measured: TransferCost, at: TaskWork, wanted: TaskWork) -> TransferCost:
+    """What follows the vertices that batches read, the list entries that they draw, or nothing."""
+    if measured.name == "blocks":
+        blocks = sum(measured.bytes[0]) / at.workers * wanted.entries.sum(axis=0)
+        rows = [(blocks / max(at.entries.sum() / at.workers, 1e-300)).tolist()]
+    elif measured.name == "lists":
+        rows = _spread_over(measured.bytes, at.entries, wanted.entries)
+    elif measured.name in ("features", "embeddings"):
+        rows = _spread_over(measured.bytes, at.vertices, wanted.vertices)
+    else:
+        return measured
+    return measured.model_copy(update={"bytes": rows})
+
+
+def _with_seconds(cost: OperatorCost, mean: float) -> OperatorCost:
     return cost.model_copy(update={"seconds": cost.seconds.model_copy(update={"mean": mean})})
 
 
-def _with_part(store: TaskCost, graph_gb: float, before: int, after: int) -> TaskCost:
-    """A store's memory with a part of another size."""
-    other = store.memory_gb + graph_gb / after - graph_gb / before
-    return store.model_copy(update={"memory_gb": max(other, _LEAST_SHARE * store.memory_gb)})
+def _scaled_memory(held: MemoryUse, graph_gb: float, before: int, after: int) -> MemoryUse:
+    """A store's memory with a part of another size; other processes hold what they held."""
+    if held.process != "store":
+        return held
+    other = held.gb + graph_gb / after - graph_gb / before
+    return held.model_copy(update={"gb": max(other, _LEAST_SHARE * held.gb)})

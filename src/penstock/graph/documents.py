@@ -50,8 +50,11 @@ def _keys_of(kind: type[StrictDocument]) -> dict[str, None]:
     return {str(field.validation_alias or name): None for name, field in kind.model_fields.items()}
 
 
-def read_checked(path: Path, model: type[Model], form: str, version: int) -> Model:
-    """The document at `path`, which must be of this form and version."""
+_AGAIN = "make the folder again or use the release that wrote it"
+
+
+def read_checked(path: Path, model: type[Model], form: str, version: int, remedy: str = _AGAIN) -> Model:
+    """The document at `path`, which must be of this form and version; `remedy` says what to do about an older one."""
     try:
         raw = json.loads(path.read_text())
     except RecursionError:
@@ -63,7 +66,7 @@ def read_checked(path: Path, model: type[Model], form: str, version: int) -> Mod
         ) from None
     except (OSError, ValueError) as error:
         raise PenstockError(f"{path} cannot be read ({error}): copy it again.", code="damaged-file") from None
-    _check_form(raw, path, form, version)
+    _check_form(raw, path, form, version, remedy)
     try:
         return model.model_validate(raw)
     except ValidationError as error:
@@ -246,12 +249,11 @@ def _meant(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}"
 
 
-def _check_form(raw: Any, path: Path, form: str, version: int) -> None:
+def _check_form(raw: Any, path: Path, form: str, version: int, remedy: str) -> None:
     if not isinstance(raw, dict) or raw.get("format") != form:
         raise PenstockError(f"{path} is not a {form} document.", code="wrong-file")
     if raw.get("version") != version:
         raise PenstockError(
-            f"{path} has format version {raw.get('version')!r}; this release reads version {version}:"
-            " make the folder again or use the release that wrote it.",
+            f"{path} has format version {raw.get('version')!r}; this release reads version {version}: {remedy}.",
             code="unsupported-version",
         )

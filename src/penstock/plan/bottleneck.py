@@ -1,27 +1,23 @@
 """What sets the pace of a plan, in words."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from penstock.quantities import percent
 from penstock.simulate.critical import CriticalStep, critical_path
 from penstock.simulate.timeline import Timeline
 
-_WORK = {
-    "draw": "drawing batches",
-    "serve": "answering requests",
-    "gather": "putting rows in place",
-    "step": "computing",
-    "sum": "summing gradients",
-}
 
+def bottleneck_of(timeline: Timeline, placement: list[str], words: Mapping[str, str]) -> str:
+    """A sentence about the longest stretch of the critical path.
 
-def bottleneck_of(timeline: Timeline, placement: list[str]) -> str:
-    """A sentence about the longest stretch of the critical path; `placement` names every task's machine."""
+    `placement` names every task's machine, and `words` say what tasks of a kind do.
+    """
     path = critical_path(timeline)
     total = sum(step.end - step.start for step in path) or 1.0
     # A flow's time counts to whoever waits for it and the link it crosses, a task's to whoever does it.
     shares: defaultdict[tuple[str, str, str], float] = defaultdict(float)
-    owners = _Owners(timeline, placement)
+    owners = _Owners(timeline, placement, words)
     for step in path:
         shares[owners.of(step)] += (step.end - step.start) / total
     if not shares:
@@ -33,9 +29,9 @@ def bottleneck_of(timeline: Timeline, placement: list[str]) -> str:
 
 
 class _Owners:
-    def __init__(self, timeline: Timeline, placement: list[str]) -> None:
+    def __init__(self, timeline: Timeline, placement: list[str], words: Mapping[str, str]) -> None:
         load = timeline.load
-        self._timeline, self._load, self._placement = timeline, load, placement
+        self._timeline, self._load, self._placement, self._words = timeline, load, placement, words
         self._tasks = {name: number for number, name in enumerate(load.task_names)}
         self._flows = {name: number for number, name in enumerate(load.flow_names)}
 
@@ -43,7 +39,7 @@ class _Owners:
         """(who, spends or waits, on or for what) in a step."""
         if step.name in self._tasks:
             task = int(self._load.beside[self._tasks[step.name]])
-            return self._named(task), "spends", f"on {_WORK.get(step.kind, step.kind)}"
+            return self._named(task), "spends", f"on {self._words.get(step.kind, step.kind)}"
         flow = self._flows[step.name]
         target = int(self._load.beside[self._load.targets[flow]])
         link = step.waited_for or self._slowest(flow)

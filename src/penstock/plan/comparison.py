@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
-from penstock.cost.profile import Profile
 from penstock.graph.arrays import Array
 from penstock.hardware.machines import Machines
 from penstock.plan.bound import cluster_bound, placement_bound
@@ -17,19 +15,14 @@ from penstock.plan.iterations import draw_iterations
 from penstock.plan.placement import Budget, Evaluator, PlacedUnits, PlacementProblem, place, placement_problem
 from penstock.plan.placement.evaluator import Walks
 from penstock.plan.threads import in_threads
-from penstock.plan.training_workload import TrainingShape, training_workload
+from penstock.plan.workloads import ExecutionWorkload
 from penstock.progress import Progress
-from penstock.simulate.amounts import Quantiles, Spread
 from penstock.simulate.simulation import Simulator
 from penstock.simulate.timeline import Timeline
 
 _SIMULATED = 3e8
 """Squares of flows, over all iterations of a period, that the simulations of one search may come to."""
 _LEAST_SIMULATIONS = 4
-_SERVING = 2
-"""Threads with which a store answers."""
-_KINDS: dict[str, Literal["sampler", "gather", "worker"]] = {"draw": "sampler", "gather": "gather", "step": "worker"}
-"""Tasks of the workload whose seconds vary as those of a profile's task do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +56,9 @@ class Trial:
 class Comparison:
     """One run on one cluster, looked at in many ways."""
 
-    def __init__(
-        self, profile: Profile, shape: TrainingShape, machines: Machines, gpus: float = 0.0, seed: int = 0
-    ) -> None:
-        """`gpus`: what a worker needs."""
-        self.profile, self.shape, self.machines, self._gpus, self._seed = profile, shape, machines, gpus, seed
-        self.load = training_workload(profile, shape, gpus)
-        self.iterations = draw_iterations(self.load, seed, self._spreads(), shape.ahead)
+    def __init__(self, work: ExecutionWorkload, machines: Machines, seed: int = 0) -> None:
+        self.work, self.load, self.machines, self._seed = work, work.load, machines, seed
+        self.iterations = draw_iterations(work.load, seed, work.spreads, work.ahead, work.owners)
         self.problem = self._problem(machines)
 
     @property
@@ -126,14 +115,15 @@ class Comparison:
         """
         network, speeds = self.problem.network, np.array(self.machines.speeds)
         timeline = Simulator(self.load, network, self.iterations.judged, flows, speeds).timeline(placed.machine_of)
-        turns = self.shape.unrolled
-        least = max(placement_bound(timeline.case, network.capacities) / turns, self._store_seconds())
-        seconds = max(pace(timeline, self.shape, self.iterations.period) / turns, least)
+        turns = self.work.unrolled
+        least = max(placement_bound(timeline.case, network.capacities) / turns, self.work.floor_s(self.machines))
+        seconds = max(pace(timeline, self.work.ahead, self.iterations.period) / turns, least)
         return Trial(placed, flows, timeline, seconds, least, turns)
 
     def lower_bound(self) -> float:
         """Seconds that an iteration takes at least under every placement and flow policy."""
-        return max(cluster_bound(self.problem, self.iterations.searched) / self.shape.unrolled, self._store_seconds())
+        least = cluster_bound(self.problem, self.iterations.searched) / self.work.unrolled
+        return max(least, self.work.floor_s(self.machines))
 
     def on(self, machines: Machines) -> "Comparison":
         """The same run on other machines. Those that are more hold no part."""
@@ -141,24 +131,9 @@ class Comparison:
         other.machines, other.problem = machines, self._problem(machines)
         return other
 
-    def _store_seconds(self) -> float:
-        """What the slowest store needs for all workers' requests of an iteration: the simulator gives each its own."""
-        speeds = self.machines.speeds[: len(self.shape.stores)]
-        return self.profile.workers * self.profile.tasks["store"].seconds.mean / _SERVING / min(speeds)
-
-    def _spreads(self) -> dict[str, Spread]:
-        """How amounts vary, by kind of task or flow."""
-        spreads: dict[str, Spread] = {}
-        for kind, of in _KINDS.items():
-            shape = self.profile.tasks[of].seconds.shape
-            if len(shape) > 1:
-                spreads[kind] = Quantiles(shape)
-        if len(self.profile.sizes) > 1:
-            spreads.update(dict.fromkeys(("lists", "features", "blocks"), Quantiles(self.profile.sizes)))
-        return spreads
-
     def _problem(self, machines: Machines) -> PlacementProblem:
-        pinned = dict(zip(self.shape.stores, machines.names, strict=False))
+        names = machines.names
+        pinned = {task: names[number] for task, number in self.work.pinned.items() if number < len(names)}
         speeds = np.array(machines.speeds)
         # What is not limited holds all that there is.
         every = {name: float(held.sum()) for name, held in self.load.resources.items()}
@@ -166,14 +141,14 @@ class Comparison:
         return placement_problem(self.load, machines.network(), limits, pinned, speeds)
 
 
-def pace(timeline: Timeline, shape: TrainingShape, period: int = 1) -> float:
+def pace(timeline: Timeline, ahead: int, period: int = 1) -> float:
     """Seconds for each iteration of the template in the middle of a run, over whole periods of its amounts.
 
-    Left out are the first third, in which the pipeline fills, and at the end as many iterations as it works ahead:
+    Left out are the first third, in which the pipeline fills, and at the end as many iterations as it works `ahead`:
     towards the end nothing more is read ahead, and links have less to carry than they will in a longer run.
     """
     ends: Array = np.maximum.accumulate(timeline.iteration_ends)
-    first, last = len(ends) // 3, len(ends) - 1 - shape.ahead
+    first, last = len(ends) // 3, len(ends) - 1 - ahead
     if last <= first:
         return timeline.makespan / len(ends)
     first = max(first, last - (last - first) // period * period) if last - first >= period else first

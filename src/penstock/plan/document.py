@@ -10,7 +10,7 @@ from penstock.graph.atomic import write_whole
 from penstock.graph.documents import StrictDocument, first_problem, read_checked
 from penstock.simulate.rates import policy_named
 
-FORMAT, VERSION = "penstock-plan", 1
+FORMAT, VERSION = "penstock-plan", 2
 
 Egress = Literal["fair", "fifo", "turns", "coflow"]
 CARRIED_OUT: dict[str, Egress] = {
@@ -24,14 +24,23 @@ CARRIED_OUT: dict[str, Egress] = {
 
 
 class PlannedTask(StrictDocument):
-    """One process of the run."""
+    """One process of the run; its kind is a word of the execution mode."""
 
     id: str
-    kind: Literal["store", "sampler", "server", "worker"]
+    kind: str
     machine: str
     cores: float = 0.0
     memory_gb: float = 0.0
     gpus: float = 0.0
+
+
+class PlannedFlows(StrictDocument):
+    """All flows of one kind in one iteration; the kind is a word of the execution mode."""
+
+    kind: str
+    count: int = Field(description="flows between two tasks")
+    bytes: float
+    link_bytes: float = Field(description="of these, what crosses links, as the tasks are placed")
 
 
 class Predicted(StrictDocument):
@@ -89,19 +98,21 @@ class Plan(StrictDocument):
     """Everything a run needs beside the graph; see docs/planning.md."""
 
     format: Literal["penstock-plan"] = "penstock-plan"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     job: dict[str, Any]
     cluster: dict[str, Any]
+    execution: dict[str, Any] = Field(description="`mode`, and how a run in that mode is set up")
     placement: str
-    flows: str
+    flows: str = Field(description="the policy by which flows share links")
     tasks: list[PlannedTask]
+    traffic: list[PlannedFlows] = Field(default=[], description="what tasks send each other, by kind")
     predicted: Predicted
     bottleneck: str
     compared: list[Compared]
     changes: list[Change] = Field(default=[], description="what could be bought, and what it would bring")
     search: Effort
-    profile: dict[str, Any] | None = Field(
-        default=None, description="what an iteration costs: with it `penstock simulate` can replay the plan"
+    profile: dict[str, Any] = Field(
+        description="what an iteration costs: with it `penstock simulate` can replay the plan"
     )
     seed: int = Field(default=0, description="of the amounts that vary between iterations")
     scaled_from: dict[str, int] | None = Field(
@@ -136,7 +147,7 @@ def read_plan(path: Path) -> Plan:
             f"{path} does not exist: make a plan with `penstock plan JOB --cluster FILE -o {path}`.",
             code="file-not-found",
         )
-    return read_checked(path, Plan, FORMAT, VERSION)
+    return read_checked(path, Plan, FORMAT, VERSION, "plan again with `penstock plan JOB --cluster FILE`")
 
 
 def write_plan(plan: Plan, path: Path) -> None:

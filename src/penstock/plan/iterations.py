@@ -6,6 +6,7 @@ reads from some of the far parts at a time, in turn and so much more from each: 
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,13 +44,18 @@ class Iterations:
         return len(self.searched.seconds)
 
 
-def draw_iterations(load: Workload, seed: int, spreads: dict[str, Spread], ahead: int) -> Iterations:
-    """The iterations of a workload that works so many of them `ahead`."""
+def draw_iterations(
+    load: Workload, seed: int, spreads: Mapping[str, Spread], ahead: int, owners: str | None = None
+) -> Iterations:
+    """The iterations of a workload that works so many of them `ahead`.
+
+    `owners` is the kind of tasks that hold what others read: on large clusters, reads from them are made in turns.
+    """
     large = load.flows > _MANY
     period = _SHORT if large else _LONG
-    turns = _turns_of(load, period) if large else 1
+    turns = _turns_of(load, period, owners) if large and owners is not None else 1
     drawn = draw_amounts(load, period, seed, spreads)
-    one = _balanced(_in_turns(drawn, load, turns) if turns > 1 else drawn, load)
+    one = _balanced(_in_turns(drawn, load, turns, owners) if turns > 1 else drawn, load)
     # A third of the run fills the pipeline, the end runs it dry, and at least one period is left between. Whole periods
     # are judged, so that links carry their means there too.
     periods = -(-(period + ahead + 1) * 3 // (2 * period)) if large else _PERIODS
@@ -73,20 +79,22 @@ def _repeated(one: Amounts, count: int) -> Amounts:
     return Amounts(one.seconds[rows], one.sizes[rows])
 
 
-def _turns_of(load: Workload, period: int) -> int:
+def _turns_of(load: Workload, period: int, owners: str) -> int:
     """Iterations that all far parts are read in: a power of two, so that a period holds whole turns."""
-    parts, turns = load.task_kinds.count("store"), 1
+    parts, turns = load.task_kinds.count(owners), 1
     while 2 * turns <= period and parts // (2 * turns) >= _READ:
         turns *= 2
     return turns
 
 
-def _in_turns(amounts: Amounts, load: Workload, turns: int) -> Amounts:
+def _in_turns(amounts: Amounts, load: Workload, turns: int, owners: str | None) -> Amounts:
     """Every batch reads from each far part in one of so many iterations, so many times as much."""
     seconds, sizes = amounts.seconds.copy(), amounts.sizes.copy()
     iterations = np.arange(len(sizes))
-    serving = np.array([kind == "serve" for kind in load.task_kinds])
-    for number, flows in _reads(load):
+    # Work that an owner does for one request: it is beside the owner, and sends.
+    owned = np.array([kind == owners for kind in load.task_kinds])[load.beside]
+    serving = owned & (load.beside != np.arange(load.tasks))
+    for number, flows in _reads(load, owners):
         # The largest first, so that every turn has about as many bytes; neighbours begin with different parts.
         far = flows[load.flow_bytes[flows] <= _NEAR * load.flow_bytes[flows].mean()]
         ranked = far[np.argsort(-load.flow_bytes[far], kind="stable")]
@@ -99,9 +107,9 @@ def _in_turns(amounts: Amounts, load: Workload, turns: int) -> Amounts:
     return Amounts(seconds, sizes)
 
 
-def _reads(load: Workload) -> list[tuple[int, Array]]:
+def _reads(load: Workload, owners: str | None) -> list[tuple[int, Array]]:
     """The flows between all parts and one task, of one kind, and the task's number among those with such flows."""
-    stores = np.array([kind == "store" for kind in load.task_kinds])[load.beside]
+    stores = np.array([kind == owners for kind in load.task_kinds])[load.beside]
     groups: dict[tuple[str, int], list[int]] = {}
     for flow, (source, target) in enumerate(zip(load.sources.tolist(), load.targets.tolist(), strict=True)):
         if stores[source] != stores[target]:

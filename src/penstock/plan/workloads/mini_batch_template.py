@@ -5,34 +5,33 @@ from the stores to the worker, rows put in place, the step, and gradients to ser
 a worker, K batches are drawn at once, each by the next sampler in turn: the template holds K iterations then.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pydantic import Field
 
 from penstock.cost.profile import Profile
 from penstock.errors import PenstockError
+from penstock.graph.documents import StrictDocument
 from penstock.simulate.workload import Workload
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
+OPERATORS = {"store": "serve", "sampler": "sample", "worker": "step", "server": "sum"}
+"""For each kind of process, the operator that it is there for: it keeps as many cores busy."""
 _ROUNDS = 8
 """Steps of a ring that are simulated at most."""
 
 
-@dataclass(frozen=True)
-class TrainingShape:
+class MiniBatchExecution(StrictDocument):
     """How a run is set up, beside what its iterations cost."""
 
-    stores: Sequence[str]
-    """A task's name for every part."""
-    samplers: int = 0
-    """Sampling tasks a worker; 0: it draws its batches itself."""
-    servers: int = 0
-    """Parameter servers; 0: the workers reduce around a ring."""
-    sample_depth: int = 2
-    gather_depth: int = 2
-    transfer_depth: int = 1
-    sample_threads: int = 1
-    """Of a worker that draws its batches itself."""
-    gather_threads: int = 1
+    stores: list[str] = Field(description="a task's name for every part")
+    samplers: int = Field(default=0, ge=0, description="sampling tasks of each worker; 0: it draws its batches itself")
+    servers: int = Field(default=0, ge=0, description="parameter servers; 0: the workers reduce around a ring")
+    sample_depth: int = Field(default=2, ge=1)
+    gather_depth: int = Field(default=2, ge=1)
+    transfer_depth: int = Field(default=1, ge=1)
+    sample_threads: int = Field(default=1, ge=1, description="of a worker that draws its batches itself")
+    gather_threads: int = Field(default=1, ge=1)
+    device: str = Field(default="cpu", description="kind of device that workers compute on")
+    gpus: float = Field(default=0.0, ge=0, description="GPUs that each worker needs")
 
     @property
     def unrolled(self) -> int:
@@ -55,54 +54,73 @@ class TrainingShape:
         return self.gather_depth + self.transfer_depth + self.gather_threads + 2
 
 
-def training_workload(profile: Profile, shape: TrainingShape, gpus: float = 0.0) -> Workload:
-    """The run of a profile's workers over its parts, each with so many GPUs.
+def mini_batch_template(profile: Profile, execution: MiniBatchExecution) -> Workload:
+    """The run of a profile's workers over its parts.
 
     The stores, `server-N`, `sampler-N-N` and `worker-N` are the tasks to be placed; all else stays beside one.
     """
-    if len(shape.stores) != profile.parts:
+    if len(execution.stores) != profile.parts:
         raise PenstockError(
-            f"The profile was measured with {profile.parts} parts, but the cluster has {len(shape.stores)} machines:"
-            " measure again with `penstock profile JOB --cluster` for this cluster.",
+            f"The profile was measured with {profile.parts} parts, but the cluster has {len(execution.stores)}"
+            " machines: measure again with `penstock profile JOB --cluster` for this cluster.",
             code="mismatched-inputs",
         )
-    return _Template(profile, shape, gpus).build()
+    return _Template(profile, execution).build()
 
 
 class _Template:
-    def __init__(self, profile: Profile, shape: TrainingShape, gpus: float) -> None:
-        self._profile, self._shape, self._turns, self._gpus = profile, shape, shape.unrolled, gpus
+    def __init__(self, profile: Profile, execution: MiniBatchExecution) -> None:
+        self._profile, self._shape, self._turns = profile, execution, execution.unrolled
         self._building = WorkloadBuilder("training")
-        self._stores = [self._task(name, "store", 0.0) for name in shape.stores]
-        self._servers = [self._task(f"server-{number}", "server", 0.0) for number in range(shape.servers)]
-        self._workers = [self._task(f"worker-{rank}", "worker", 0.0) for rank in range(profile.workers)]
+        self._stores = [self._process(name, "store") for name in execution.stores]
+        self._servers = [self._process(f"server-{number}", "server") for number in range(execution.servers)]
+        self._workers = [self._process(f"worker-{rank}", "worker") for rank in range(profile.workers)]
+        self._gradients = self._bytes("gradients")[0][0]
+        # One for each request of every worker to every store: looked up once.
+        self._serving = self._seconds("serve", "store") / 2
 
     def build(self) -> Workload:
         steps = [self._pipeline(rank) for rank in range(self._profile.workers)]
+        learned = self._profile.transfer("embeddings")
         for turn in range(self._turns):
             computed = [each[turn] for each in steps]
             # Whoever computes next waits for this turn's weights.
             following = [each[(turn + 1) % self._turns] for each in steps]
             lag = 1 if turn + 1 == self._turns else 0
-            if any(map(any, self._profile.embeddings)):
-                self._learn_rows(turn, computed, following, lag)
+            if learned is not None and any(map(any, learned.bytes)):
+                self._learn_rows(turn, learned.bytes, computed, following, lag)
             if self._servers:
                 self._serve_weights(turn, computed, following, lag)
             elif len(computed) > 1:
                 self._ring(turn, computed, following, lag)
         return self._building.build()
 
-    def _task(self, name: str, kind: str, seconds: float, beside: Item | None = None) -> Item:
-        held: Mapping[str, float] | None = None
-        if beside is None and kind in self._profile.tasks:
-            cost = self._profile.tasks[kind]
-            gpus = self._gpus if kind == "worker" else 0.0
-            held = {"cores": cost.cores, "memory_gb": cost.memory_gb, "gpus": gpus}
-        return self._building.task(name, kind, seconds, held, follows_itself=False, beside=beside)
+    def _process(self, name: str, kind: str) -> Item:
+        """A process of the run, which takes no time by itself."""
+        cores = self._profile.operator(OPERATORS[kind], self._device(kind)).cores
+        gpus = self._shape.gpus if kind == "worker" else 0.0
+        held = {"cores": cores, "memory_gb": self._profile.memory_gb(kind), "gpus": gpus}
+        return self._building.task(name, kind, 0.0, held, follows_itself=False)
 
-    def _seconds(self, kind: str) -> float:
-        cost = self._profile.tasks.get(kind)  # type: ignore[call-overload]
-        return 0.0 if cost is None else float(cost.seconds.mean)
+    def _task(self, name: str, kind: str, seconds: float, beside: Item) -> Item:
+        """Work of a process."""
+        return self._building.task(name, kind, seconds, None, follows_itself=False, beside=beside)
+
+    def _device(self, kind: str) -> str:
+        """Workers may compute on another kind of device; all else is on processors."""
+        return self._shape.device if kind == "worker" else "cpu"
+
+    def _seconds(self, operator: str, kind: str = "worker") -> float:
+        return float(self._profile.operator(operator, self._device(kind)).seconds.mean)
+
+    def _bytes(self, name: str) -> list[list[float]]:
+        """From every source to every target."""
+        found = self._profile.transfer(name)
+        if found is None:
+            raise PenstockError(
+                f"The profile has no transfer {name}: measure again with `penstock profile JOB`.", code="missing-data"
+            )
+        return found.bytes
 
     def _pipeline(self, rank: int) -> list[Item]:
         """A worker's steps, one a turn."""
@@ -111,20 +129,20 @@ class _Template:
         for turn in range(self._turns):
             mark = f"{rank}.{turn}"
             if shape.samplers:
-                drawer = self._task(f"sampler-{rank}-{turn}", "sampler", 0.0)
+                drawer, kind = self._process(f"sampler-{rank}-{turn}", "sampler"), "sampler"
             else:
-                drawer = worker
-            drawn.append(self._task(f"draw {mark}", "draw", self._seconds("sampler"), drawer))
+                drawer, kind = worker, "worker"
+            drawn.append(self._task(f"draw {mark}", "draw", self._seconds("sample", kind), drawer))
             placed.append(self._task(f"gather {mark}", "gather", self._seconds("gather"), worker))
-            computed.append(self._task(f"step {mark}", "step", self._seconds("worker"), worker))
+            computed.append(self._task(f"step {mark}", "step", self._seconds("step"), worker))
             building.wait(placed[-1], computed[-1])
         for turn in range(self._turns):
             mark = f"{rank}.{turn}"
             blocks = building.flow(
-                drawn[turn], placed[turn], self._profile.blocks[rank], "blocks",
+                drawn[turn], placed[turn], self._bytes("blocks")[0][rank], "blocks",
                 name=f"blocks {mark}", coflow=f"blocks {mark}", follows_itself=False,
             )  # fmt: skip
-            for store, sizes in zip(self._stores, self._profile.lists, strict=True):
+            for store, sizes in zip(self._stores, self._bytes("lists"), strict=True):
                 served = self._served(store, f"lists {mark}")
                 flow = building.flow(
                     served, drawn[turn], sizes[rank], "lists",
@@ -132,7 +150,7 @@ class _Template:
                 )  # fmt: skip
                 self._after(drawn, turn, shape.samplers or shape.sample_threads, flow, served)
                 self._after(placed, turn, shape.drawn_ahead, flow, served)
-            for store, sizes in zip(self._stores, self._profile.features, strict=True):
+            for store, sizes in zip(self._stores, self._bytes("features"), strict=True):
                 served = self._served(store, f"features {mark}")
                 building.wait(blocks, served)
                 flow = building.flow(
@@ -146,8 +164,7 @@ class _Template:
 
     def _served(self, store: Item, what: str) -> Item:
         """A store's work on one request."""
-        share = self._seconds("store") / 2
-        return self._task(f"serve {what} at {self._name(store)}", "serve", share, store)
+        return self._task(f"serve {what} at {self._name(store)}", "serve", self._serving, store)
 
     def _name(self, store: Item) -> str:
         return self._shape.stores[store.number]
@@ -158,9 +175,11 @@ class _Template:
         for each in waiting:
             self._building.wait(items[(turn - back) % self._turns], each, lag)
 
-    def _learn_rows(self, turn: int, computed: list[Item], following: list[Item], lag: int) -> None:
+    def _learn_rows(
+        self, turn: int, rows: list[list[float]], computed: list[Item], following: list[Item], lag: int
+    ) -> None:
         """Gradients of learnable rows to their owners, who change them when all have come; the next step reads them."""
-        for store, sizes in zip(self._stores, self._profile.embeddings, strict=True):
+        for store, sizes in zip(self._stores, rows, strict=True):
             name = self._name(store)
             changed = self._task(f"change {turn} at {name}", "change", 0.0, store)
             for rank, size in enumerate(sizes):
@@ -174,9 +193,9 @@ class _Template:
                 )  # fmt: skip
 
     def _serve_weights(self, turn: int, computed: list[Item], following: list[Item], lag: int) -> None:
-        shard = self._profile.gradients / len(self._servers)
+        shard = self._gradients / len(self._servers)
         for number, server in enumerate(self._servers):
-            summed = self._task(f"sum {number}.{turn}", "sum", self._seconds("server"), server)
+            summed = self._task(f"sum {number}.{turn}", "sum", self._seconds("sum", "server"), server)
             for rank, (step, next_step) in enumerate(zip(computed, following, strict=True)):
                 self._building.flow(
                     step, summed, shard, "gradients",
@@ -195,7 +214,7 @@ class _Template:
         """
         size, building = len(computed), self._building
         rounds = min(2 * (size - 1), _ROUNDS)
-        sent = self._profile.gradients * 2 * (size - 1) / size / rounds
+        sent = self._gradients * 2 * (size - 1) / size / rounds
         hops = [
             [self._task(f"hop {rank}.{turn}.{hop}", "hop", 0.0, self._workers[rank]) for hop in range(rounds)]
             for rank in range(size)

@@ -5,19 +5,17 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import ValidationError
 
-from penstock.cluster.planning import comparison_of
 from penstock.cost.profile import Profile
 from penstock.errors import PenstockError, nearest
 from penstock.graph.documents import first_problem
 from penstock.hardware.cluster import ClusterDocument
-from penstock.hardware.devices import chosen_for_plan
 from penstock.plan.comparison import Comparison
 from penstock.plan.document import Plan
 from penstock.plan.placement import PlacedUnits
+from penstock.plan.planner import comparison_of
 from penstock.simulate.amounts import Amounts
 from penstock.simulate.rates import policy_named
 from penstock.simulate.scenario import Scenario
-from penstock.train.job import make_job
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +48,6 @@ def replay(plan: Plan, policy: str, iterations: int | None = None) -> Replay:
 
 
 def _comparison(plan: Plan) -> Comparison:
-    if plan.profile is None:
-        raise PenstockError(
-            "The plan holds no profile, because an earlier release wrote it: plan again to replay it.",
-            code="unsupported-version",
-        )
     try:
         profile = Profile.model_validate(plan.profile)
         cluster = ClusterDocument.model_validate(plan.cluster)
@@ -62,8 +55,7 @@ def _comparison(plan: Plan) -> Comparison:
         raise PenstockError(
             f"The plan's profile or cluster is not valid: {first_problem(error)}.", code="invalid-document"
         ) from None
-    job = make_job(plan.job, "The plan's job")
-    return comparison_of(job, cluster, profile, plan.seed, chosen_for_plan(job.device, cluster)[1])
+    return comparison_of(cluster, profile, plan.execution, plan.seed)
 
 
 def _placed(plan: Plan, run: Comparison) -> PlacedUnits:

@@ -1,0 +1,186 @@
+"""From a job, a cluster and a profile to a plan: placements and flow policies are searched, simulated and compared."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+from pydantic import ValidationError
+
+from penstock.cost.profile import Profile
+from penstock.errors import PenstockError, nearest
+from penstock.graph.blocks import default_threads
+from penstock.graph.documents import StrictDocument, first_problem
+from penstock.hardware.cluster import LOOPBACK, ClusterDocument
+from penstock.hardware.machines import machines_of
+from penstock.plan.bottleneck import bottleneck_of
+from penstock.plan.comparison import Comparison, Trial
+from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedFlows, PlannedTask, Predicted
+from penstock.plan.placement import PLACEMENTS, Budget
+from penstock.plan.upgrades import changes_of
+from penstock.plan.workloads import workload_entry
+from penstock.progress import Progress
+from penstock.simulate.rates import policy_named
+
+_FEWER = 5
+"""What a search for a change is given: so many times fewer steps than the plan's own."""
+
+
+@dataclass(frozen=True)
+class PlanChoices:
+    """What a plan chooses from, and how long it may search."""
+
+    placement: str | None
+    """One placement policy; None: the best of all."""
+    flows: str | None
+    """One flow policy; None: the best of those that a run can carry out."""
+    budget: Budget
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.placement is not None and self.placement not in PLACEMENTS:
+            raise PenstockError(
+                f"No placement is called {self.placement!r}{nearest(self.placement, PLACEMENTS)}", code="unknown-name"
+            )
+        if self.flows is not None:
+            policy_named(self.flows)
+
+
+def make_plan(
+    job: StrictDocument,
+    cluster: ClusterDocument,
+    profile: Profile,
+    device: tuple[str, float],
+    choices: PlanChoices,
+    progress: Progress,
+) -> Plan:
+    """The best of what was looked at. `device` is the kind that workers compute on, and how many GPUs each needs."""
+    began = perf_counter()
+    execution = workload_entry(profile.mode).set_up(cluster, job, *device)
+    section = {"mode": profile.mode, **execution.model_dump(mode="json")}
+    run = comparison_of(cluster, profile, section, choices.seed)
+    budget = choices.budget
+    if budget.simulations is None:
+        budget = replace(budget, simulations=run.simulations)
+    threads = default_threads()
+    for note in run.work.notes:
+        progress.note(note)
+    trials = _trials(run, choices, budget, progress, threads)
+    best = min(trials, key=lambda trial: trial.iteration_s)
+    fewer = Budget(max(1, (budget.steps or 10_000) // _FEWER), budget.seconds, (budget.simulations or 0) // _FEWER)
+    changes = changes_of(run, best, fewer, choices.seed, progress, threads)
+    tasks = _tasks(run, best)
+    _note_cores(cluster, tasks, progress)
+    where = [run.machines.names[number] for number in best.placed.machine_of]
+    return Plan(
+        job=job.model_dump(mode="json"),
+        cluster=cluster.model_dump(mode="json"),
+        execution=section,
+        placement=best.placed.policy,
+        flows=best.flows,
+        tasks=tasks,
+        traffic=_traffic(run, best),
+        predicted=_predicted(run, best, tasks, profile.batches),
+        bottleneck=bottleneck_of(best.timeline, where, run.work.words),
+        compared=[trial.row(profile.batches) for trial in trials],
+        changes=changes,
+        search=Effort(
+            steps=sum(trial.placed.steps for trial in trials),
+            seconds=round(perf_counter() - began, 3),
+            simulated=sum(trial.placed.simulated for trial in trials),
+            simulations=budget.simulations or 0,
+            searched_iterations=run.iterations.period,
+            judged_iterations=len(run.iterations.judged.seconds),
+            reads_in_turns=run.iterations.turns,
+            threads=threads,
+        ),
+        profile=profile.model_dump(mode="json"),
+        seed=choices.seed,
+        scaled_from=None if profile.scaled_from is None else profile.scaled_from.model_dump(),
+        notes=list(progress.notes),
+    )
+
+
+def comparison_of(cluster: ClusterDocument, profile: Profile, section: dict[str, Any], seed: int) -> Comparison:
+    """A run on a cluster, ready to be simulated in many ways; `section` is the plan's `execution`."""
+    fields = dict(section)
+    entry = workload_entry(str(fields.pop("mode", "")))
+    try:
+        execution = entry.section.model_validate(fields)
+    except ValidationError as error:
+        raise PenstockError(
+            f"The plan's execution is not valid: {first_problem(error)}.", code="invalid-document"
+        ) from None
+    return Comparison(entry.build(profile, execution), machines_of(cluster, profile.rate), seed)
+
+
+def _trials(run: Comparison, choices: PlanChoices, budget: Budget, progress: Progress, threads: int) -> list[Trial]:
+    flows = choices.flows
+    if flows is not None and flows not in CARRIED_OUT:
+        progress.note(
+            f"Flow policy {flows} can be simulated but not carried out: `penstock train --plan` will refuse it."
+        )
+    return run.try_all(
+        list(PLACEMENTS) if choices.placement is None else [choices.placement],
+        [each for each in CARRIED_OUT if each != "oes"] if flows is None else [flows],
+        budget,
+        progress,
+        threads,
+    )
+
+
+def _tasks(run: Comparison, best: Trial) -> list[PlannedTask]:
+    load, names = run.load, run.machines.names
+    found = []
+    for task, name in enumerate(load.task_names):
+        if load.beside[task] == task:
+            held = {resource: float(amounts[task]) for resource, amounts in load.resources.items()}
+            machine = names[best.placed.machine_of[task]]
+            found.append(PlannedTask(id=name, kind=load.task_kinds[task], machine=machine, **held))
+    return found
+
+
+def _traffic(run: Comparison, best: Trial) -> list[PlannedFlows]:
+    """What tasks send each other in one iteration of the run, by kind, in the workload's order."""
+    load, where = run.load, best.placed.machine_of
+    count, sent, crossing = Counter[str](), defaultdict[str, float](float), defaultdict[str, float](float)
+    ends = zip(load.flow_kinds, load.flow_bytes, where[load.sources], where[load.targets], strict=True)
+    for kind, size, source, target in ends:
+        count[kind] += 1
+        sent[kind] += float(size) / run.work.unrolled
+        crossing[kind] += float(size) / run.work.unrolled if source != target else 0.0
+    return [
+        PlannedFlows(kind=kind, count=count[kind] // run.work.unrolled, bytes=sent[kind], link_bytes=crossing[kind])
+        for kind in count
+    ]
+
+
+def _predicted(run: Comparison, best: Trial, tasks: list[PlannedTask], batches: int) -> Predicted:
+    timeline, memory = best.timeline, defaultdict[str, float](float)
+    for task in tasks:
+        memory[task.machine] += task.memory_gb
+    links = timeline.network.link_names
+    count = timeline.iterations * run.work.unrolled
+    return Predicted(
+        iteration_s=best.iteration_s,
+        epoch_s=best.iteration_s * batches,
+        lower_bound_s=min(run.lower_bound(), best.lower_bound_s),
+        placement_bound_s=best.lower_bound_s,
+        link_bytes={name: float(size) / count for name, size in zip(links, timeline.link_bytes, strict=True)},
+        link_utilisation={name: float(use) for name, use in zip(links, timeline.link_use, strict=True)},
+        memory_gb=dict(memory),
+    )
+
+
+def _note_cores(cluster: ClusterDocument, tasks: list[PlannedTask], progress: Progress) -> None:
+    """Say so where the plan gives machines that are all this host more cores than it has."""
+    here = {each.name for each in cluster.machines if each.cores is None and each.address in LOOPBACK}
+    if cluster.launcher != "local" or not here:
+        return
+    planned, host = sum(task.cores for task in tasks if task.machine in here), default_threads()
+    if planned > host:
+        which = f"{len(here)} machines of this plan are" if len(here) > 1 else f"Machine {min(here)} of this plan is"
+        progress.note(
+            f"{which} this host, which has {host} cores, and the tasks there are planned with {planned:g}: they will"
+            " share cores and take longer than predicted. Say each machine's `cores` in a cluster file."
+        )

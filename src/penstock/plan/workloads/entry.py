@@ -1,0 +1,55 @@
+"""What an execution mode brings to be planned for: a section of the plan, and the workload that it stands for."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.cost.profile import Profile
+from penstock.graph.documents import StrictDocument
+from penstock.hardware.cluster import ClusterDocument
+from penstock.hardware.machines import Machines
+from penstock.simulate.amounts import Spread
+from penstock.simulate.workload import Workload
+
+
+def _nothing_more(machines: Machines) -> float:
+    return 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class ExecutionWorkload:
+    """A run in the simulator's terms: what is repeated, how amounts vary, and what stays where it is."""
+
+    load: Workload
+    """Tasks and flows that are repeated. What a task holds (`resources`) it holds for the whole run."""
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
+    """How amounts vary from iteration to iteration, by kind of task or flow."""
+    pinned: Mapping[str, int] = field(default_factory=dict)
+    """Tasks that cannot be moved, and the number of their machine in the cluster document."""
+    owners: str | None = None
+    """The kind of tasks that hold the data which others read; on large clusters these reads are simulated in turns."""
+    unrolled: int = 1
+    """Iterations of the run in one of the workload."""
+    ahead: int = 0
+    """Iterations of the workload that tasks work ahead of the last one."""
+    floor_s: Callable[[Machines], float] = _nothing_more
+    """Seconds that an iteration takes at least because of what the simulator does not know."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """For each kind of task, what it does in words: `worker-0 spends 90 % of the time on WORDS`."""
+    notes: tuple[str, ...] = ()
+    """What to know of a prediction from this workload."""
+
+
+@dataclass(frozen=True)
+class WorkloadEntry:
+    """One execution mode, as far as it can be planned for."""
+
+    mode: str
+    section: type[StrictDocument]
+    """How a run in this mode is set up: the section `execution` of its plan, beside `mode`."""
+    set_up: Callable[[ClusterDocument, Any, str, float], Any]
+    """(cluster, job, kind of device, GPUs that each worker needs) -> the section."""
+    build: Callable[[Profile, Any], ExecutionWorkload]
+    """(profile, section) -> the workload."""
+    conditions: Callable[[ClusterDocument], Mapping[str, Any]]
+    """What of a cluster decides the amounts of a profile: it must be as it was where the profile was measured."""

@@ -1,0 +1,87 @@
+"""Mini-batch training on a cluster: stores serve parts, workers draw, gather and step, gradients are summed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.cost.profile import Profile
+from penstock.hardware.cluster import ClusterDocument
+from penstock.hardware.machines import Machines
+from penstock.pipeline.options import PipelineOptions
+from penstock.plan.workloads.entry import ExecutionWorkload, WorkloadEntry
+from penstock.plan.workloads.mini_batch_template import MiniBatchExecution, mini_batch_template
+from penstock.simulate.amounts import Quantiles, Spread
+
+_SERVING = 2
+"""Threads with which a store answers."""
+_VARYING = {"draw": "sample", "gather": "gather", "step": "step"}
+"""Kinds of tasks whose seconds vary as those of an operator do."""
+_WORDS = {
+    "draw": "drawing batches",
+    "serve": "answering requests",
+    "gather": "putting rows in place",
+    "step": "computing",
+    "sum": "summing gradients",
+}
+
+
+def _set_up(cluster: ClusterDocument, job: PipelineOptions, device: str, gpus: float) -> MiniBatchExecution:
+    return MiniBatchExecution(
+        stores=[f"store-{machine.name}" for machine in cluster.machines],
+        samplers=cluster.samplers,
+        servers=cluster.servers if cluster.reduce == "servers" else 0,
+        sample_depth=max(job.sample_depth, cluster.samplers + 1),
+        gather_depth=job.gather_depth,
+        transfer_depth=job.transfer_depth,
+        sample_threads=job.sample_threads,
+        gather_threads=job.gather_threads,
+        device=device,
+        gpus=gpus,
+    )
+
+
+def _build(profile: Profile, execution: MiniBatchExecution) -> ExecutionWorkload:
+    load = mini_batch_template(profile, execution)
+    serving = profile.operator("serve").seconds.mean
+
+    def slowest_store(machines: Machines) -> float:
+        """What the slowest store needs for all workers' requests: the simulator gives each request its own thread."""
+        return profile.workers * serving / _SERVING / min(machines.speeds[: len(execution.stores)])
+
+    notes = []
+    if execution.device != "cpu" and profile.operator("step", execution.device).device == "cpu":
+        notes.append("Steps were measured on processors: on GPUs they take less, and so may an iteration.")
+    return ExecutionWorkload(
+        load,
+        _spreads(profile, execution),
+        {name: number for number, name in enumerate(execution.stores)},
+        "store",
+        execution.unrolled,
+        execution.ahead,
+        slowest_store,
+        _WORDS,
+        tuple(notes),
+    )
+
+
+def _spreads(profile: Profile, execution: MiniBatchExecution) -> dict[str, Spread]:
+    """How amounts vary, by kind of task or flow."""
+    spreads: dict[str, Spread] = {}
+    for kind, operator in _VARYING.items():
+        elsewhere = kind == "draw" and execution.samplers
+        shape = profile.operator(operator, "cpu" if elsewhere else execution.device).seconds.shape
+        if len(shape) > 1:
+            spreads[kind] = Quantiles(shape)
+    for kind in ("lists", "features", "blocks"):
+        transfer = profile.transfer(kind)
+        if transfer is not None and len(transfer.shape) > 1:
+            spreads[kind] = Quantiles(transfer.shape)
+    return spreads
+
+
+def conditions(cluster: ClusterDocument) -> Mapping[str, Any]:
+    """What of a cluster decides how many bytes travel, and who computes."""
+    servers = cluster.servers if cluster.reduce == "servers" else 0
+    return {"wire_type": cluster.wire_type, "reduce": cluster.reduce, "servers": servers}
+
+
+MINI_BATCH = WorkloadEntry("mini-batch", MiniBatchExecution, _set_up, _build, conditions)

@@ -1,0 +1,61 @@
+"""A new execution mode is planned for with one file (toy_execution.py) and one line in a table."""
+
+import pytest
+
+from penstock.cost.profile import Profile
+from penstock.hardware.cluster import ClusterDocument, Machine
+from penstock.pipeline.options import PipelineOptions
+from penstock.plan.document import read_plan, write_plan
+from penstock.plan.placement import Budget
+from penstock.plan.planner import PlanChoices, make_plan
+from penstock.plan.replay import replay
+from penstock.plan.workloads import WORKLOADS, workload_entry
+from penstock.progress import Progress
+from refusals import refused
+
+
+@pytest.mark.parametrize("mode", WORKLOADS)
+def test_every_entry_is_complete(mode: str) -> None:
+    entry = workload_entry(mode)
+    cluster = ClusterDocument(machines=[Machine(name="a"), Machine(name="b")])
+    section = entry.set_up(cluster, PipelineOptions(), "cpu", 0.0)
+    assert entry.mode == mode
+    assert entry.section.model_validate(section.model_dump(mode="json")) == section
+    assert isinstance(entry.conditions(cluster), dict)
+
+
+def test_an_unknown_mode_is_a_sentence() -> None:
+    with refused("unknown-name minibatch mini-batch"):
+        workload_entry("minibatch")
+
+
+def test_another_mode_is_planned_for_and_replayed(monkeypatch, tmp_path) -> None:
+    monkeypatch.setitem(WORKLOADS, "ring", "toy_execution:RING")  # the one line
+    profile = Profile.model_validate(
+        {
+            "mode": "ring",
+            "job": {"graph": "g"},
+            "iterations": 3,
+            "batches": 5,
+            "parts": 2,
+            "workers": 2,
+            "operators": [
+                {"name": "layer", "device": device, "seconds": {"mean": mean}}
+                for device, mean in (("cpu", 0.5), ("cuda", 0.1))
+            ],
+            "transfers": [{"name": "halo", "source": "shard", "target": "shard", "bytes": [[1.25e8]]}],
+            "memory": [{"process": "shard", "gb": 2}],
+        }
+    )
+    cluster = ClusterDocument(machines=[Machine(name=name, nic_gbps=10, cores=4) for name in ("a", "b")])
+    for device, seconds in (("cpu", 0.5), ("cuda", 0.1)):
+        choices = PlanChoices("spread", "fair", Budget(10))
+        plan = make_plan(PipelineOptions(), cluster, profile, (device, 0.0), choices, Progress())
+        # A halo takes 0.1 s over 10 Gbit/s, and the next layer waits for it.
+        assert plan.predicted.iteration_s == pytest.approx(seconds + 0.1)
+        assert plan.execution == {"mode": "ring", "shards": ["shard-a", "shard-b"], "device": device}
+        assert {(task.kind, task.machine) for task in plan.tasks} == {("shard", "a"), ("shard", "b")}
+        (halo,) = plan.traffic
+        assert (halo.kind, halo.count, halo.bytes, halo.link_bytes) == ("halo", 2, 2.5e8, 2.5e8)
+        write_plan(plan, tmp_path / f"{device}.json")
+        assert replay(read_plan(tmp_path / f"{device}.json"), "fair").iteration_s == plan.predicted.iteration_s
