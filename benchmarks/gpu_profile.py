@@ -20,8 +20,8 @@ from penstock.sampling.device.room import Room
 from penstock.train.build import make_session
 from penstock.train.device.captured import CapturedSteps
 from penstock.train.job import make_job
+from penstock.train.run_context import run_context
 from penstock.train.session import Session
-from penstock.train.surroundings import own_settings
 
 BATCHES = 32
 ITEM = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
@@ -35,7 +35,7 @@ def main() -> None:
     args = parser.parse_args()
     fields = {"graph": str(args.graph), "device": "cuda", "compute_type": args.compute}
     job = make_job({**fields, "model": "sage", "hidden": HIDDEN, "fanouts": FANOUTS, "batch_size": 1024})
-    with own_settings(job):
+    with run_context(job):
         copy, product = copy_rate(), product_rate(args.compute)
         session = make_session(job)
         schedule = Schedule(session.task.items, session.task.batch_size, job.seed, 2)

@@ -1,12 +1,18 @@
-"""How much memory this process has, as the system counts it; and freed memory kept for the next step."""
+"""How much memory this process has, as the system counts it; and freed memory kept for the next step.
+
+Both belong to the whole process. Those that measure a peak at once share its counter (`PeakCounter`), and freed memory
+is kept until the last who asked for it has ended.
+"""
 
 import ctypes
 import os
 import resource
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from weakref import WeakSet
 
 _MB = 1 << 20
 # glibc's names in malloc.h, and its defaults.
@@ -41,10 +47,49 @@ def available_mb() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
 
 
-def forget_peak() -> None:
+class Peak:
+    """The most that was counted since it was made."""
+
+    def __init__(self, counter: "PeakCounter") -> None:
+        self._counter, self._before = counter, 0.0
+
+    def read(self) -> float:
+        """The most so far."""
+        with self._counter.lock:
+            return self.note()
+
+    def note(self) -> float:
+        """The most so far, kept for when the counter starts again."""
+        self._before = max(self._before, self._counter.count())
+        return self._before
+
+
+class PeakCounter:
+    """A peak of which the system keeps one, that can only start again for everybody: measurements may overlap."""
+
+    def __init__(self, count: Callable[[], float], start_again: Callable[[], None]) -> None:
+        self.count, self._start_again, self.lock = count, start_again, threading.Lock()
+        self._measured: WeakSet[Peak] = WeakSet()
+
+    def measure(self) -> Peak:
+        """The peak from now on. Others that are measured keep what they had."""
+        with self.lock:
+            for other in self._measured:
+                other.note()
+            self._start_again()
+            peak = Peak(self)
+            self._measured.add(peak)
+            return peak
+
+
+def _forget_peak() -> None:
     """Let the peak start again from now; where that is not possible, it stays the process's."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
+
+
+HOST_PEAK = PeakCounter(peak_mb, _forget_peak)
+"""Of this process's resident memory, in megabytes."""
 
 
 @contextmanager
@@ -58,14 +103,26 @@ def freed_memory_kept() -> Iterator[None]:
     if not hasattr(libc, "mallopt") or not hasattr(libc, "malloc_trim"):
         yield
         return
-    libc.mallopt(_M_MMAP_MAX, 0)
-    libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+    with _keeping.lock:
+        _keeping.users += 1
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
     try:
         yield
     finally:
-        libc.mallopt(_M_MMAP_MAX, _MMAP_MAX_DEFAULT)
-        libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_DEFAULT)
-        libc.malloc_trim(0)
+        with _keeping.lock:
+            _keeping.users -= 1
+            if not _keeping.users:
+                libc.mallopt(_M_MMAP_MAX, _MMAP_MAX_DEFAULT)
+                libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_DEFAULT)
+                libc.malloc_trim(0)
+
+
+class _Keeping:
+    lock, users = threading.Lock(), 0
+
+
+_keeping = _Keeping()
 
 
 def rusage_mb(who: int) -> float:

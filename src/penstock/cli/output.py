@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from penstock.errors import Code, PenstockError
-from penstock.memory import forget_peak, peak_mb, rusage_mb
+from penstock.memory import HOST_PEAK, rusage_mb
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the output folder if it exists.")]
@@ -89,12 +89,11 @@ class MeasuredCommand:
 @contextmanager
 def measured() -> Iterator[MeasuredCommand]:
     """Time a block and read the peak resident memory, this process's or a child's, at its end."""
-    result = MeasuredCommand()
-    forget_peak()
+    result, peak = MeasuredCommand(), HOST_PEAK.measure()
     start = time.perf_counter()
     yield result
     result.seconds = time.perf_counter() - start
-    result.peak_rss_mb = max(peak_mb(), rusage_mb(resource.RUSAGE_CHILDREN))
+    result.peak_rss_mb = max(peak.read(), rusage_mb(resource.RUSAGE_CHILDREN))
 
 
 def _plain(text: str) -> str:

@@ -23,8 +23,8 @@ from penstock.plan.workloads.mini_batch import conditions
 from penstock.progress import Progress
 from penstock.train.job import Job
 from penstock.train.run import found_anywhere
+from penstock.train.run_context import polite_interrupt
 from penstock.train.run_folder import RunFolder
-from penstock.train.surroundings import polite_interrupt
 
 _SEATS = "workers-of-the-profile"
 _SMALLER = 4

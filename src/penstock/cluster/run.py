@@ -32,9 +32,9 @@ from penstock.train.checkpoints import take_newest
 from penstock.train.data import open_data, prepared
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.run import change_epochs, found_anywhere, with_more_epochs
+from penstock.train.run_context import polite_interrupt
 from penstock.train.run_folder import CLUSTER, JOB, PARTS, PLAN, RunFolder
 from penstock.train.state_file import write_state
-from penstock.train.surroundings import polite_interrupt
 from penstock.train.trusted_code import check_code
 
 PLANNED = ("threads", "device", *PipelineOptions.model_fields)

@@ -18,6 +18,7 @@ from penstock.train.layerwise.engine import evaluating
 from penstock.train.learned_labels import LearnedLabels
 from penstock.train.optimisers import make_optimiser, make_schedule
 from penstock.train.processor import chosen_device
+from penstock.train.run_context import seeded
 from penstock.train.run_length import with_epochs
 from penstock.train.session import Session, model_at_fault
 from penstock.train.tasks import Task, make_task
@@ -46,10 +47,10 @@ def make_session(
                 "The graph has no edges, so there are no neighbours to learn from: use model mlp.", code="missing-data"
             )
         graph = with_empty_relations(graph)
-    torch.manual_seed(job.seed)
-    inputs = Inputs(graph, job, device)
-    task, graph = make_task(taught.task if taught else choose_task(graph, job), graph, job, taught)
-    session = assembled(job, graph, inputs, task, module)
+    with seeded(job.seed, device):
+        inputs = Inputs(graph, job, device)
+        task, graph = make_task(taught.task if taught else choose_task(graph, job), graph, job, taught)
+        session = assembled(job, graph, inputs, task, module)
     placed = None
     if device.type == "cuda":
         # Triton is imported where there is a device for it.

@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
-from penstock.memory import forget_peak, peak_mb
+from penstock.memory import HOST_PEAK
 from penstock.nn.options import ModelOptions
 from penstock.nn.own import own_place
 from penstock.pipeline.clock import StageTime, limiting
@@ -23,10 +23,10 @@ from penstock.train.facts import device_facts, run_facts
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.loop import Loop
 from penstock.train.optimisers import keep_ways, rates_on_device
+from penstock.train.run_context import polite_interrupt, run_context
 from penstock.train.run_folder import JOB, RunFolder
 from penstock.train.run_length import few_steps_note
 from penstock.train.session import Session
-from penstock.train.surroundings import own_settings, polite_interrupt
 from penstock.train.tasks import Task
 from penstock.train.train_state import TrainState, checked_train_state
 from penstock.train.trusted_code import check_code
@@ -43,7 +43,7 @@ def start_run(
     # How sums are rounded depends on the threads that compute: resumed elsewhere, the run keeps its number.
     fixed = {"threads": job.threads or default_threads(), **found_anywhere(job)}
     job = job.model_copy(update={**fixed, **_options_of(module)})
-    with own_settings(job):
+    with run_context(job):
         session = make_session(job, graph, module, progress=progress)
         check_job(job, session.task, has_validation(session.task))
         if session.inputs.note:
@@ -77,7 +77,7 @@ def resume_run(
         if epochs is not None:
             job = with_more_epochs(job, epochs)
             epochs = job.epochs
-        with own_settings(job):
+        with run_context(job):
             session = make_session(job, graph, module, progress=progress)
             session.folder = folder.path
             _check_same_graph(session, folder)
@@ -103,7 +103,7 @@ def resume_run(
 
 
 def _run(session: Session, folder: RunFolder, train_state: TrainState, progress: Progress) -> RunFolder:
-    forget_peak()
+    session.peak = HOST_PEAK.measure()
     loop = Loop(session, folder, train_state, progress)
     try:
         with polite_interrupt() as asked:
@@ -168,7 +168,7 @@ def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
         "best_epoch": train_state.best_epoch,
         "limiting_stage": limiting(times),
         "stages": stages,
-        "peak_rss_mb": round(peak_mb(), 1),
+        "peak_rss_mb": round(loop.session.peak.read(), 1),
         **device_facts(loop.session, train_state),
     }
 

@@ -6,11 +6,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from penstock.errors import NotFinite, PenstockError
 from penstock.graph.graph import Graph
+from penstock.memory import HOST_PEAK, Peak
 from penstock.pipeline.loader import Batch
 from penstock.progress import SILENT, Progress
 from penstock.train.batch_source import clock_for, layers_of
@@ -20,6 +22,7 @@ from penstock.train.layerwise.host import HostPlan
 from penstock.train.layerwise.inference import Inference
 from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.layerwise.reach import Reach, followed_relations
+from penstock.train.run_context import seed_generators, seeded
 from penstock.train.steps import Execution
 from penstock.train.tasks import Scores, Task
 from penstock.train.train_state import TrainState
@@ -43,6 +46,10 @@ class Session:
     decided: dict[str, Any] = field(default_factory=dict)
     """Fields that the job left open, as they were decided for the graph."""
     _execution: Execution | None = None
+    peak: Peak = field(default_factory=HOST_PEAK.measure)
+    """The most megabytes that the process had while the session is used."""
+    device_peak: Peak | None = None
+    """The most bytes that tensors took on a GPU meanwhile."""
     folder: Path | None = None
     """Where inference may keep what does not fit memory; the system's temporary folder if None."""
 
@@ -55,6 +62,18 @@ class Session:
     @execution.setter
     def execution(self, execution: Execution) -> None:
         self._execution = execution
+
+    def drawing(self, key: np.uint64) -> AbstractContextManager[None]:
+        """Around what the model computes of a batch in training: torch's generators are seeded by the batch's key.
+
+        Draws then belong to the batch: the same whether the run was interrupted or not. A module of the user's draws
+        from these generators, so no other run may meanwhile; models of the zoo do not.
+        """
+        seed = int(key) & (1 << 63) - 1
+        if type(self.model).__module__.startswith("penstock.nn.zoo"):
+            seed_generators(seed, self.inputs.device)
+            return nullcontext()
+        return seeded(seed, self.inputs.device)
 
     def precision(self) -> AbstractContextManager[Any]:
         """Around what is computed in the job's type."""

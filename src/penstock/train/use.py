@@ -18,6 +18,7 @@ from penstock.train.build import make_session
 from penstock.train.checkpoints import read_best
 from penstock.train.data import IN_MEMORY
 from penstock.train.learned_labels import learned_labels
+from penstock.train.run_context import generators_kept
 from penstock.train.run_folder import PARTS, RUN, RunFolder
 from penstock.train.session import Session
 from penstock.train.table_file import check_table_file, write_table
@@ -109,7 +110,7 @@ def open_session(
     """
     folder = RunFolder.open(path)
     learned = learned_labels(folder.facts.get("labels"), str(path / RUN))
-    with torch.random.fork_rng(devices=[]):
+    with generators_kept():
         job = folder.job()
         check_code(job, path, trust_module or module is not None)
         # What a run had vouched for is its own graph.

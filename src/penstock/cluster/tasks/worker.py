@@ -22,7 +22,7 @@ from penstock.cluster.worker.session import make_parted_session
 from penstock.cluster.worker.states import name_of, serve_state, state_of
 from penstock.cluster.worker.worker_group import progress_of
 from penstock.errors import PenstockError
-from penstock.memory import forget_peak
+from penstock.memory import HOST_PEAK
 from penstock.pipeline.flow import StageError
 from penstock.progress import SILENT
 from penstock.store.parts import PushMissing, StepPast
@@ -34,9 +34,9 @@ from penstock.train.job import Job, make_job
 from penstock.train.loop import Loop
 from penstock.train.records import FolderRecords, Records
 from penstock.train.run import finish, result_of, take_state
+from penstock.train.run_context import run_context
 from penstock.train.run_folder import RunFolder
 from penstock.train.session import Session
-from penstock.train.surroundings import own_settings
 from penstock.train.train_state import TrainState
 from penstock.wire import Message, PeerLost
 
@@ -61,7 +61,7 @@ def run_worker(setup: Setup) -> int:
         try:
             if job.device == "cuda":
                 claim_gpu(setup)
-            with own_settings(job):
+            with run_context(job):
                 Worker(member, job).run()
             return 0
         except BaseException as error:
@@ -114,7 +114,7 @@ class Worker:
 
     def run(self) -> None:
         """Rounds, until one ends with the run."""
-        forget_peak()
+        self._session.peak = HOST_PEAK.measure()
         while True:
             try:
                 if self._catch_up():

@@ -20,6 +20,7 @@ from penstock.train.device.shared import Share, ShareOfSchedule
 from penstock.train.device.trial import NOTHING, Load, StepMemory, tried_steps
 from penstock.train.execution.support import DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
+from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 
 _ON_DEVICE = ("auto", "device")
@@ -55,7 +56,7 @@ def place_on_worker(session: Session, parts: Parts, share: Share, part: float, f
     one that takes its share when it samples has done so in the trial too. Once a run has begun (it is not `fresh`),
     learnable rows are past the step that a trial would read.
     """
-    torch.cuda.reset_peak_memory_stats(session.inputs.device)
+    session.device_peak = device_peak(session.inputs.device)
     step = _part(_tried(session, fresh), part)
     reasons = against_whole_graph(session, parts)
     if not reasons:

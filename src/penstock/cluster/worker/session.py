@@ -23,6 +23,7 @@ from penstock.train.execution_modes import choose_execution
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices
 from penstock.train.run import has_validation
+from penstock.train.run_context import seeded
 from penstock.train.session import Session
 from penstock.train.tasks import NodeTask, Task
 
@@ -34,12 +35,12 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
     _check(job, setup.cluster.reduce)
     times = None if job.time is None else job.seed_time or job.time.removeprefix(OF_NODES)
     graph = open_cut_graph(parts, job.label, times)
-    torch.manual_seed(job.seed)
-    inputs = PartedInputs(graph, parts, job, device)
-    task, graph, split = _task(parts, graph, job)
-    # Before a batch is tried: a sampler that cannot do what is asked would only say so in its own words.
-    check_job(job, task, has_validation(task))
-    session = assembled(job, graph, inputs, task)
+    with seeded(job.seed, device):
+        inputs = PartedInputs(graph, parts, job, device)
+        task, graph, split = _task(parts, graph, job)
+        # Before a batch is tried: a sampler that cannot do what is asked would only say so in its own words.
+        check_job(job, task, has_validation(task))
+        session = assembled(job, graph, inputs, task)
     group = ClusterWorkerGroup(parts.member, parts, split)
     fresh = not any((Path(setup.run) / "checkpoints").glob("step-*.ckpt"))
     placed = None

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-
 from penstock.pipeline.clock import Recorder
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
@@ -40,7 +38,7 @@ class DeviceExecution(LoadedExecution):
 
     def facts(self) -> dict[str, Any]:
         """What lies where, and the device's memory: measured and predicted."""
-        peak = torch.cuda.max_memory_allocated(self.placed.device) if self.placed.device.type == "cuda" else 0
+        peak = 0.0 if self._session.device_peak is None else self._session.device_peak.read()
         return {
             "placement": self.placed.facts(),
             "device_peak_mb": round(peak / _MB, 1),

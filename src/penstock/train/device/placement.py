@@ -21,6 +21,7 @@ from penstock.train.device.device_sampling import drawing_on_device
 from penstock.train.device.placed import Placed
 from penstock.train.device.trial import tried_steps
 from penstock.train.job import Job
+from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 
 _COUNTED = 100
@@ -30,7 +31,7 @@ _COUNTED = 100
 def place(session: Session, training: bool, progress: Progress = SILENT) -> Placed:
     """Decide where everything goes, say why, put it there, and let batches find it."""
     job, task = session.job, session.task
-    torch.cuda.reset_peak_memory_stats(session.inputs.device)
+    session.device_peak = device_peak(session.inputs.device)
     if not training:
         return bring_batches(session, Placed.of(job, session.inputs.device, nothing_placed(job)))
     schedule = Schedule(task.items, task.batch_size, job.seed)

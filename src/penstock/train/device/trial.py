@@ -17,6 +17,7 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Schedule
 from penstock.sampling.block import TypedBlock
 from penstock.sampling.device.room import Room
+from penstock.train.run_context import device_peak, generators_kept
 from penstock.train.session import Session, model_at_fault
 
 
@@ -76,13 +77,13 @@ def _tried(session: Session, carrier: DeviceCarrier, seeds: int) -> tuple[Load, 
     carrier.gather(batch)
     session.task.label(batch)
     device = session.inputs.device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), _left_alone(session):
+    with generators_kept(device), _left_alone(session):
         carrier.transfer(batch)
         carrier.arrive(batch)
         x = session.inputs.complete(batch)
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
+        peak = device_peak(device)
         try:
             with model_at_fault():
                 with session.precision():
@@ -94,8 +95,8 @@ def _tried(session: Session, carrier: DeviceCarrier, seeds: int) -> tuple[Load, 
                 code="out-of-memory",
             ) from None
         torch.cuda.synchronize(device)
-        peak = torch.cuda.max_memory_allocated(device)
-    return _load(batch, x), float(peak - before)
+        most = peak.read()
+    return _load(batch, x), most - before
 
 
 @contextmanager

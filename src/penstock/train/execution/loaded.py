@@ -91,7 +91,7 @@ class LoadedSteps:
     def _step(self, loaded: Loaded) -> float:
         session, batch, key = self._session, loaded.batch, loaded.planned.key.purpose("dropout")
         x = prepared_batch(session, loaded)
-        with dropping(key, batch.row_names), session.precision():
+        with session.drawing(key), dropping(key, batch.row_names), session.precision():
             loss = session.task.loss(session.encode(batch, x), batch)
         value = float(loss.detach())
         if not math.isfinite(value):
@@ -107,13 +107,7 @@ class LoadedSteps:
 
 
 def prepared_batch(session: Session, loaded: Loaded) -> dict[str, torch.Tensor]:
-    """A loaded batch's inputs, with generators and gradients as at the start of its step."""
-    # Dropout draws belong to the batch: the same whether the run was interrupted or not. torch's generator is for
-    # modules of the user's. (torch.manual_seed also formats a stack trace for each kind of device.)
-    key = int(loaded.planned.key.purpose("dropout")) & (1 << 63) - 1
-    torch.default_generator.manual_seed(key)
-    if session.inputs.device.type == "cuda":
-        torch.cuda.manual_seed(key)
+    """A loaded batch's inputs, with gradients as at the start of its step."""
     x = session.inputs.complete(loaded.batch)
     session.optimiser.zero_grad(set_to_none=True)
     return x

@@ -70,9 +70,10 @@ class SharedSteps(LoadedSteps):
         session, group, batch = self._session, self._group, loaded.batch
         assert loaded.whole is not None
         x = prepared_batch(session, loaded)
-        names = loaded.planned.key.purpose("dropout"), batch.row_names
+        key, normalising = loaded.planned.key.purpose("dropout"), group.normalising(session, batch)
         with running_figures_kept(session):
-            with dropping(*names), session.precision(), group.normalising(session, batch) as shared:
+            drawing = session.drawing(key)
+            with drawing, dropping(key, batch.row_names), session.precision(), normalising as shared:
                 loss = session.task.loss(session.encode(batch, x), batch)
             # Weighted losses are a sum over the seeds. A subgraph may hold no training vertex in any worker's share.
             share = 1.0 if batch.seed_weights is not None else loaded.examples / max(1, loaded.whole)

@@ -9,7 +9,7 @@ from penstock.cluster.launch.environment.secret import LAUNCHER, agent_name, der
 from penstock.cluster.launch.local import LocalProcess, started_here
 from penstock.cluster.setup import read_setup
 from penstock.errors import PenstockError
-from penstock.train.surroundings import polite_interrupt
+from penstock.train.run_context import polite_interrupt
 from penstock.wire import Endpoint, Message
 
 _BEAT = 0.2

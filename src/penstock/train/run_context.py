@@ -1,0 +1,182 @@
+"""What a run changes in its process while it goes on, and gives back: threads, TF32, generators, memory, signals.
+
+torch and the C library keep these for the whole process. Runs that go on at once in several threads therefore share
+them by rules that leave each run's results as they are alone:
+
+- Threads. With OpenMP torch's number belongs to the calling thread, and the process keeps one for threads to come.
+  Where products are MKL's, theirs is the process's: then runs at once must have the same number.
+- TF32 is one switch: runs at once that compute on GPUs must want the same.
+- Generators are seeded for what is drawn inside `seeded`, and one run at a time is inside.
+- Peaks of memory start again for everybody, so a measurement hands the others what it had counted (`memory.Peak`).
+- Freed memory is kept until the last run has ended, and then everything is given back.
+
+Whoever draws from torch's generators in a thread beside a run is not protected from it.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from penstock.errors import PenstockError
+from penstock.graph.blocks import default_threads
+from penstock.memory import Peak, PeakCounter, freed_memory_kept
+from penstock.train.job import Job
+from penstock.train.processor import chosen_device
+
+
+@contextmanager
+def run_context(job: Job) -> Iterator[None]:
+    """The job's threads, its precision, and generators that are given back: a notebook goes on as it was."""
+    threads, before = job.threads or default_threads(), torch.get_num_threads()
+    device = chosen_device(job.device)
+    with _process.changed:
+        _process.enter(threads, device, job.compute_type == "tf32")
+        torch.set_num_threads(threads)
+    try:
+        with freed_memory_kept():
+            yield
+    finally:
+        with _process.changed:
+            torch.set_num_threads(before)
+            _process.leave()
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """torch's generators for the host and a device, seeded for what is drawn inside; other runs wait until it is left.
+
+    Weights are initialised in it, and modules of the user's compute in it: they know no other generators.
+    """
+    with _process.drawing:
+        seed_generators(seed, device)
+        yield
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed torch's generators for the host and a device, when no other run draws from them."""
+    with _process.drawing:
+        # (torch.manual_seed also formats a stack trace for each kind of device.)
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+
+@contextmanager
+def generators_kept(device: torch.device | None = None) -> Iterator[None]:
+    """torch's generators for the host and a device are afterwards as before; other runs wait until it is left."""
+    gpus = [device] if device is not None and device.type == "cuda" else []
+    with _process.drawing, torch.random.fork_rng(devices=gpus):
+        yield
+
+
+def device_peak(device: torch.device) -> Peak:
+    """The most bytes of a GPU that tensors take from now on, whoever else measures it."""
+    with _process.changed:
+        counter = _process.peaks.setdefault(
+            str(device),
+            PeakCounter(
+                lambda: torch.cuda.max_memory_allocated(device), lambda: torch.cuda.reset_peak_memory_stats(device)
+            ),
+        )
+    return counter.measure()
+
+
+@dataclass
+class _Process:
+    """The runs that go on, and what the process had before the first of them."""
+
+    changed: threading.Lock = field(default_factory=threading.Lock)
+    drawing: threading.RLock = field(default_factory=threading.RLock)
+    runs: int = 0
+    threads: int = 0
+    tf32: bool | None = None
+    """What runs on GPUs want; None while there are none."""
+    given_back: ExitStack = field(default_factory=ExitStack)
+    saved: set[str] = field(default_factory=set)
+    """Devices whose generators are put back."""
+    peaks: dict[str, PeakCounter] = field(default_factory=dict)
+
+    def enter(self, threads: int, device: torch.device, tf32: bool) -> None:
+        """Take a run in, or refuse it."""
+        one_number = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+        if self.runs and one_number and threads != self.threads:
+            raise PenstockError(
+                f"Another run in this process computes with {self.threads} threads, and MKL has one number for all: set"
+                f" threads to {self.threads}, or run it in a process of its own.",
+                code="in-use",
+            )
+        on_gpu = device.type == "cuda"
+        if on_gpu and self.tf32 is not None and tf32 != self.tf32:
+            other, own = ("tf32", "float32") if self.tf32 else ("float32", "tf32")
+            raise PenstockError(
+                f"Another run in this process computes in {other} and this one in {own}, and torch has one switch for"
+                " both: run one after the other, or in processes of their own.",
+                code="in-use",
+            )
+        self.runs += 1
+        try:
+            self._save(threads, device if on_gpu else None, tf32)
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Let a run out; the last one gives back what the process had."""
+        self.runs -= 1
+        if not self.runs:
+            self.given_back.close()
+            self.saved.clear()
+            self.tf32 = None
+
+    def _save(self, threads: int, gpu: torch.device | None, tf32: bool) -> None:
+        """Note what the process had where no run has noted it, and set the switch for TF32."""
+        if self.runs == 1:
+            self.threads = threads
+            # A thread that has just begun has the number of threads to come, and sets no other's.
+            self.given_back.callback(_in_new_thread, torch.set_num_threads, _in_new_thread(torch.get_num_threads))
+            self.given_back.callback(torch.set_rng_state, torch.get_rng_state())
+        if gpu is not None and str(gpu) not in self.saved:
+            self.saved.add(str(gpu))
+            self.given_back.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state(gpu), gpu)
+        if gpu is not None and self.tf32 is None:
+            matmul = torch.backends.cuda.matmul
+            self.given_back.callback(setattr, matmul, "allow_tf32", matmul.allow_tf32)
+            matmul.allow_tf32 = self.tf32 = tf32
+
+
+_process = _Process()
+
+
+def _in_new_thread(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What a call gives in a thread that has called nothing before."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(call(*arguments)))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@contextmanager
+def polite_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C (or polite kill) lets the step under way finish; a second one is heard at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def hear(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
