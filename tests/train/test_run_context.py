@@ -9,6 +9,7 @@ from torch import nn
 
 from penstock.errors import PenstockError
 from penstock.memory import PeakCounter
+from penstock.progress import Progress
 from penstock.train import run_context as module
 from penstock.train.job import make_job
 from penstock.train.run_context import device_peak, generators_kept, run_context, seeded
@@ -20,30 +21,18 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 class Noisy(nn.Module):
     """A module of the user's that draws from torch's generator, when it is made and in every step."""
 
-    def __init__(self, width, out):
+    def __init__(self, inputs, outputs):
         super().__init__()
-        self.hidden, self.last, self.drop = nn.Linear(width, 8), nn.Linear(8, out), nn.Dropout(0.5)
+        self.hidden, self.last, self.drop = nn.Linear(inputs, 8), nn.Linear(8, outputs), nn.Dropout(0.5)
 
     def forward(self, x, edge_index):
         messages = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
         return self.last(self.drop(torch.relu(self.hidden(x + messages))))
 
 
-def in_module(folder):
-    """The noisy module as a file of the user's, which a run builds by itself."""
-    file = folder / "noisy.py"
-    file.write_text(
-        "import sys\n"
-        f"sys.path.insert(0, {str(folder)!r})\n"
-        "from test_run_context import Noisy\n"
-        "def make(widths, out):\n    return Noisy(widths, out)\n"
-    )
-    return f"{file}:make"
-
-
-def cases(folder):
+def cases():
     """By name, a graph and a job; threads are the same, as MKL has one number for all."""
-    own = in_module(folder)
+    own = f"{__file__}:Noisy"  # built by the run itself
     return {
         "own module": (community_graph(), {"module": own, "seed": 3, "threads": 2}),
         "another": (community_graph(200, seed=5), {"module": own, "seed": 4, "threads": 2}),
@@ -52,7 +41,7 @@ def cases(folder):
 
 
 def test_runs_in_threads_give_what_each_gives_alone(tmp_path):
-    jobs = cases(tmp_path)
+    jobs = cases()
     alone = {name: trained(graph, tmp_path / name, **job) for name, (graph, job) in jobs.items()}
     before = torch.get_rng_state(), torch.get_num_threads()
     with ThreadPoolExecutor(len(jobs)) as pool:
@@ -70,9 +59,7 @@ def test_runs_in_threads_give_what_each_gives_alone(tmp_path):
 
 def test_a_run_inside_another_s_progress_leaves_it_as_it_was(tmp_path):
     """Two runs taking turns in one thread: the second starts and ends between two steps of the first."""
-    from penstock.progress import Progress
-
-    graph, job = cases(tmp_path)["own module"]
+    graph, job = cases()["own module"]
     alone = trained(graph, tmp_path / "alone", **job)
     inner = []
 

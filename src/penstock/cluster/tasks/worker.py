@@ -111,10 +111,10 @@ class Worker:
             serve_state(member, "best", lambda: {**read_best(self._folder.checkpoints), "tables": {}})
             self._go_on_from_file()
             member.ask("facts", **run_facts(self._session))
+        self._session.peak = HOST_PEAK.measure()
 
     def run(self) -> None:
         """Rounds, until one ends with the run."""
-        self._session.peak = HOST_PEAK.measure()
         while True:
             try:
                 if self._catch_up():
