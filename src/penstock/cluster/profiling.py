@@ -21,6 +21,7 @@ from penstock.hardware.devices import check_device, chosen_for_plan
 from penstock.partition import open_partition
 from penstock.plan.workloads.mini_batch import conditions
 from penstock.progress import Progress
+from penstock.quantities import counted
 from penstock.train.job import Job
 from penstock.train.run import found_anywhere
 from penstock.train.run_context import polite_interrupt
@@ -43,8 +44,10 @@ def profile_job(job: Job, cluster: ClusterDocument, iterations: int, progress: P
     job = job.model_copy(update=found_anywhere(job))
     own = {"threads": 1, "epochs": max(job.epochs, iterations + WARMING + 1), "evaluate_every": -1, "sample_threads": 1}
     with tempfile.TemporaryDirectory(prefix="penstock-profile-") as place:
-        run = {"run": str(Path(place) / "run"), "device": _device(job, cluster)}
-        measured = job.model_copy(update={**own, **run})
+        device = _device(job, cluster, progress)
+        # What is planned for: stores hold the graph, hosts draw batches and gather rows, devices compute steps.
+        on_host = {"placement": "auto", "sample_on": "host", "feature_type": "stored"} if device == "cuda" else {}
+        measured = job.model_copy(update={**own, **on_host, "device": device, "run": str(Path(place) / "run")})
         folder = RunFolder.create(measured, "profile", force=False)
         try:
             bench = _bench(cluster, cut_for(measured, cluster.model_copy(), folder, progress))
@@ -72,11 +75,19 @@ def _measure_smaller(job: Job, bench: ClusterDocument, iterations: int, progress
     return [each.model_copy(update={"seconds": CostSpread(mean=each.seconds.mean)}) for each in found.operators]
 
 
-def _device(job: Job, cluster: ClusterDocument) -> str:
+def _device(job: Job, cluster: ClusterDocument, progress: Progress) -> str:
     """The kind of device that steps are measured on: that of the run where this host has it, else processors."""
+    check_device(job.device)
     wanted = chosen_for_plan(job.device, cluster)[0] if job.device == "auto" else job.device
-    check_device(wanted)
-    return "cuda" if wanted == "cuda" and torch.cuda.is_available() else "cpu"
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return "cpu"
+    gpus = torch.cuda.device_count()
+    if cluster.workers > gpus:
+        progress.note(
+            f"{counted(cluster.workers, 'workers')} are measured on {counted(gpus, 'GPUs')}: they slow each other down."
+            f" Measure with --cluster 1x{gpus}, and plan for more: the profile is scaled."
+        )
+    return "cuda"
 
 
 def _bench(cluster: ClusterDocument, partition: str) -> ClusterDocument:
@@ -157,6 +168,9 @@ def _profile(job: Job, controller: Controller, bench: ClusterDocument, iteration
     memory = {"store": _memory(stores), "sampler": _memory(workers), "worker": _memory(workers)}
     if servers:
         memory["server"] = _memory(servers)
+    on_device = max(each["device_gb"] for each in found)
+    held = [MemoryUse(process=process, gb=gb) for process, gb in memory.items()]
+    held += [MemoryUse(process="worker", device=job.device, gb=on_device)] if on_device else []
     rates = [rate for each in found for rate in each["rates"]]
     names = [task.spec.id for task in stores]
     return Profile(
@@ -167,7 +181,7 @@ def _profile(job: Job, controller: Controller, bench: ClusterDocument, iteration
         workers=len(workers),
         operators=_operators(job, found, stores, servers, iterations),
         transfers=_transfers(found, names, float(np.quantile(rates, 0.9)) if rates else 0.0),
-        memory=[MemoryUse(process=process, gb=gb) for process, gb in memory.items()],
+        memory=held,
         cluster=dict(conditions(bench)),
     )
 

@@ -103,7 +103,7 @@ class Worker:
         self._folder = RunFolder(Path(self._setup.run))
         self._remembered = LastRecords()
         self._records: Records = FolderRecords(self._folder, job) if self._first else self._remembered
-        self._observer = Observer(WARMING) if self._setup.measured else None
+        self._observer = Observer(WARMING, self._inputs.device) if self._setup.measured else None
         self._session.folder = self._folder.path
         self._progress = ForwardedProgress(member) if self._first else SILENT
         serve_state(member, "state", self._state)
@@ -220,6 +220,8 @@ class Worker:
             self._group.reduction = Servers(*way)
             # Gradients come when the servers have weights.
             self._group.barrier("begun")
+        if self._observer is not None:
+            self._group.reduction = self._observer.timed(self._group.reduction)
         self._from_file = False
         return False
 

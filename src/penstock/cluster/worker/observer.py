@@ -5,9 +5,13 @@ import time
 from collections import defaultdict
 from typing import Any
 
+import torch
+
+from penstock.cluster.worker.worker_group import ReductionMethod
 from penstock.pipeline.loader import Loaded
 from penstock.sampling.parts.batch_codec import batch_messages
 from penstock.train.records import Events, NoRecords
+from penstock.train.session import Session
 from penstock.wire import own_meter
 
 _STAGES = ("sample", "gather", "transfer", "compute")
@@ -16,11 +20,15 @@ _LARGE = 1 << 18
 
 
 class Observer(NoRecords):
-    """Records for a loop that is measured. Processor time is taken, as processes of one host share its cores."""
+    """Records for a loop that is measured. Processor time is taken, as processes of one host share its cores.
 
-    def __init__(self, skipped: int) -> None:
+    A GPU's steps are taken by the clock, from a batch that is ready to gradients that are computed.
+    """
+
+    def __init__(self, skipped: int, device: torch.device) -> None:
         """The first `skipped` iterations compile kernels and are not counted."""
-        self._skipped = skipped
+        self._skipped, self._device = skipped, device
+        self._reducing = 0.0
         self._spent: dict[int, float] = {}
         self._seconds: dict[str, dict[int, float]] = {stage: {} for stage in _STAGES}
         self._bytes: dict[str, dict[int, dict[str, int]]] = defaultdict(dict)
@@ -45,7 +53,9 @@ class Observer(NoRecords):
         step = item.position.epoch * self._batches + item.position.batch - self._skipped
         if step >= 0:
             with self._lock:
-                self._seconds[stage][step] = now - self._spent.get(me, 0.0)
+                on_gpu = stage == "compute" and self._device.type == "cuda"
+                spent = end - start - self._reducing if on_gpu else now - self._spent.get(me, 0.0)
+                self._seconds[stage][step] = max(0.0, spent)
                 self._add_bytes(step, came)
                 if stage == "sample":
                     parts = batch_messages(item.batch)
@@ -53,6 +63,14 @@ class Observer(NoRecords):
                 elif stage == "gather" and sum(came.values()) > _LARGE:
                     self._rates.append(sum(came.values()) / (end - start))
         self._spent[me] = time.thread_time()
+
+    def timed(self, reduction: ReductionMethod) -> ReductionMethod:
+        """The same reduction, whose seconds do not count as a GPU's: in them workers wait for each other."""
+        return _TimedReduction(reduction, self)
+
+    def reduced(self, seconds: float) -> None:
+        """The step under way spent so long on the reduction."""
+        self._reducing = seconds
 
     def memory(self, resident_mb: float) -> None:
         """Told with the signs of life."""
@@ -72,12 +90,35 @@ class Observer(NoRecords):
             },
             "blocks": [self._blocks[step] for step in steps],
             "rates": self._rates,
+            "device_gb": torch.cuda.max_memory_allocated() / (1 << 30) if self._device.type == "cuda" else 0.0,
         }
 
     def _add_bytes(self, step: int, came: dict[tuple[str, str], int]) -> None:
         for (peer, flow), size in came.items():
             sizes = self._bytes[flow].setdefault(step, {})
             sizes[peer] = sizes.get(peer, 0) + size
+
+
+class _TimedReduction:
+    """A reduction that tells an observer how long it took."""
+
+    def __init__(self, inner: ReductionMethod, observer: Observer) -> None:
+        self._inner, self._observer, self.group = inner, observer, inner.group
+
+    def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
+        """As the reduction does. The loss is known already, so that the GPU has computed all gradients."""
+        began = time.perf_counter()
+        found = self._inner.step(session, loss, asked)
+        self._observer.reduced(time.perf_counter() - began)
+        return found
+
+    def gather_optimiser(self, session: Session) -> None:
+        """As the reduction does."""
+        self._inner.gather_optimiser(session)
+
+    def close(self) -> None:
+        """As the reduction does."""
+        self._inner.close()
 
 
 def _peers(by_step: dict[int, dict[str, int]]) -> list[str]:
