@@ -220,8 +220,6 @@ class Worker:
             self._group.reduction = Servers(*way)
             # Gradients come when the servers have weights.
             self._group.barrier("begun")
-        if self._observer is not None:
-            self._group.reduction = self._observer.timed(self._group.reduction)
         self._from_file = False
         return False
 
@@ -252,6 +250,8 @@ class Worker:
 
     def _observe(self, observer: Observer) -> None:
         """Train for as many iterations as are measured, and tell what they cost."""
+        assert self._group.reduction is not None
+        self._group.reduction = observer.timed(self._group.reduction)
         # Of the last step the loop does not hear how long it took.
         enough = WARMING + self._setup.measured + 1
         loop = Loop(self._session, self._folder, self._train_state, self._progress, observer)
