@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from penstock.errors import PenstockError
-from penstock.train import run
+from penstock.train import run as run_module
 from penstock.train import session as session_module
 from penstock.train.execution.support import CAPTURED, Demands, reasons_against
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
@@ -50,10 +50,10 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_was_not_interrupted(cap
     graph, job = community_graph(400), {**FEW, "capture": capture, "checkpoint_steps": 5, "schedule": "StepLR"}
     job["schedule_options"] = {"step_size": 1, "gamma": 0.7}
     trained(graph, tmp_path / "whole", **job, device="cuda")
-    monkeypatch.setattr(run, "polite_interrupt", lambda: After(3))
+    monkeypatch.setattr(run_module, "polite_interrupt", lambda: After(3))
     trained(graph, tmp_path / "cut", **job, device="cuda")
     monkeypatch.undo()
-    run.resume_run(tmp_path / "cut", graph)
+    run_module.resume_run(tmp_path / "cut", graph)
     whole, cut = newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "cut")
     assert_same_state(whole["learned"], cut["learned"])
     assert_same_state(whole["optimiser"], cut["optimiser"])
@@ -163,10 +163,10 @@ def test_a_module_of_the_users(tmp_path, monkeypatch):
     for name in ("whole", "cut"):
         torch.manual_seed(1)
         if name == "cut":
-            monkeypatch.setattr(run, "polite_interrupt", lambda: After(6))
+            monkeypatch.setattr(run_module, "polite_interrupt", lambda: After(6))
         trained(graph, tmp_path / name, model=Foreign(), **job, device="cuda")
     monkeypatch.undo()
-    run.resume_run(tmp_path / "cut", graph, Foreign())
+    run_module.resume_run(tmp_path / "cut", graph, Foreign())
     for name, values in weights(tmp_path / "whole").items():
         torch.testing.assert_close(values, weights(tmp_path / "cut")[name], rtol=1e-3, atol=1e-4)
 
@@ -184,13 +184,13 @@ def test_edges_with_classes(tmp_path):
 def test_a_gpus_run_goes_on_on_the_cpu_and_back(tmp_path, monkeypatch):
     graph = community_graph(400)
     run = tmp_path / "run"
-    monkeypatch.setattr(run, "polite_interrupt", lambda: After(1))
+    monkeypatch.setattr(run_module, "polite_interrupt", lambda: After(1))
     trained(graph, run, **FEW)
     for device in ("cpu", "cuda"):
         monkeypatch.setattr(session_module, "chosen_device", lambda _, name=device: torch.device(name))
         if device == "cuda":
-            monkeypatch.setattr(run, "polite_interrupt", lambda: After(10**9))
-        run.resume_run(run, graph)
+            monkeypatch.setattr(run_module, "polite_interrupt", lambda: After(10**9))
+        run_module.resume_run(run, graph)
     trained(graph, tmp_path / "whole", **FEW)
     assert_close(run, tmp_path / "whole")
 

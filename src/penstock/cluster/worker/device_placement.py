@@ -18,7 +18,7 @@ from penstock.train.device.placed import Placed
 from penstock.train.device.placement import bring_batches, place_as_decided
 from penstock.train.device.shared import Share, ShareOfSchedule
 from penstock.train.device.trial import NOTHING, Load, StepMemory, tried_steps
-from penstock.train.execution.support import DEVICE_SAMPLING, demands_of, reasons_against
+from penstock.train.execution.support import SHARED_DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session
@@ -84,7 +84,7 @@ def against_whole_graph(session: Session, parts: Parts) -> list[str]:
     """Why the graph is not brought to the worker's GPU; empty where it may be."""
     job = session.job
     wish = job.placed
-    reasons = reasons_against(DEVICE_SAMPLING, demands_of(session))
+    reasons = reasons_against(SHARED_DEVICE_SAMPLING, demands_of(session))
     if job.sample_on == "host" or not {wish.topology, wish.features} <= set(_ON_DEVICE):
         reasons.append("the job keeps it on the host")
     if session.inputs.tables:

@@ -1,6 +1,6 @@
 """What an execution mode can do, declared; and every reason against using it for a session, made from that."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from penstock.graph.graph import Graph
@@ -53,13 +53,10 @@ DEVICE_SAMPLING = Support(
     most_vertices=(1 << 31) - 1,
 )
 """Batches that a device draws by itself."""
-CAPTURED = Support(
-    several_types=False,
-    weights_and_times=False,
-    device_samplers_only=True,
-    tasks=DEVICE_SAMPLING.tasks,
-    largest_fanout=SCANNED,
-    most_vertices=DEVICE_SAMPLING.most_vertices,
+SHARED_DEVICE_SAMPLING = replace(DEVICE_SAMPLING, norms=frozenset({"none", "layer"}))
+"""Shares of batches that a worker's device draws by itself; batch normalisation among workers matches host rows."""
+CAPTURED = replace(
+    DEVICE_SAMPLING,
     user_modules=False,
     learned_rows=False,
     norms=frozenset({"none", "layer"}),
@@ -107,7 +104,7 @@ def _against_model(support: Support, demands: Demands) -> list[str]:
     if not support.learned_rows and demands.learned_rows:
         reasons.append("vertex embeddings are learned on the host")
     if support.norms is not None and job.norm not in support.norms:
-        reasons.append(f"{job.norm} normalisation would see the room that a batch leaves empty")
+        reasons.append(f"{job.norm} normalisation is not supported there")
     if support.optimisers is not None:
         options = job.optimiser_options
         if job.optimiser not in support.optimisers or not options.get("fused", True):
