@@ -11,18 +11,18 @@ ModelName = Literal["sage", "gcn", "gat", "gatv2", "gin", "rgcn", "mlp"]
 
 
 class ModelOptions(StrictDocument):
-    """A zoo model but for its widths in and out, which come from the graph."""
+    """Fields of a model of the zoo; its input and output widths come from the graph."""
 
     model: ModelName = Field("sage", description="kind of layer; mlp ignores the graph")
     layers: int = Field(3, ge=1, description="number of layers, one for each fan-out")
     hidden: int = Field(256, ge=1, description="width between layers, all heads together")
     heads: int = Field(4, ge=1, description="attention heads of gat and gatv2; the last layer averages them")
     aggregate: Literal["mean", "sum", "max"] = Field("mean", description="how sage and rgcn combine neighbours")
-    dropout: float = Field(0.5, ge=0, lt=1, description="share of numbers dropped behind every layer but the last")
-    input_dropout: float = Field(0.0, ge=0, lt=1, description="share of the input's numbers dropped")
+    dropout: float = Field(0.5, ge=0, lt=1, description="share of values dropped after every layer but the last")
+    input_dropout: float = Field(0.0, ge=0, lt=1, description="share of the input's values dropped")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="share of neighbours dropped in gat and gatv2")
-    norm: Literal["none", "batch", "layer"] = Field("none", description="normalisation behind every layer but the last")
-    activation: Literal["relu", "elu"] = Field("relu", description="step behind every layer but the last")
+    norm: Literal["none", "batch", "layer"] = Field("none", description="normalisation after every layer but the last")
+    activation: Literal["relu", "elu"] = Field("relu", description="activation after every layer but the last")
     residual: bool = Field(False, description="add each layer's input to its output")
     jump: Literal["none", "cat", "max"] = Field("none", description="jumping knowledge: join all layers' outputs")
     bases: int = Field(0, ge=0, description="matrices that rgcn's relations share; 0: one for each relation")

@@ -6,15 +6,17 @@ from penstock.graph.documents import StrictDocument
 
 
 class PipelineOptions(StrictDocument):
-    """Threads and depths of the stages between seeds and training. None of them changes a result."""
+    """Threads and queue depths of the stages between seeds and training. None of them changes a result."""
 
     seeds_depth: int = Field(4, ge=1, description="batches of seeds chosen ahead")
-    sample_threads: int = Field(1, ge=1, description="threads that sample, a batch each")
+    sample_threads: int = Field(1, ge=1, description="threads that sample, each one batch at a time")
     sample_depth: int = Field(2, ge=1, description="batches sampled ahead")
-    gather_threads: int = Field(1, ge=1, description="threads that gather features, a batch each")
+    gather_threads: int = Field(1, ge=1, description="threads that gather features, each one batch at a time")
     gather_depth: int = Field(2, ge=1, description="batches whose features are gathered ahead")
-    transfer_threads: int = Field(1, ge=1, description="threads that bring batches to the device, a batch each")
-    transfer_depth: int = Field(1, ge=1, description="batches made ready on the device ahead")
+    transfer_threads: int = Field(
+        1, ge=1, description="threads that copy batches to the device, each one batch at a time"
+    )
+    transfer_depth: int = Field(1, ge=1, description="batches copied to the device ahead")
     trace_batches: int = Field(
-        1000, ge=0, description="batches recorded one by one in events.jsonl; of later ones every hundredth"
+        1000, ge=0, description="batches recorded in events.jsonl; after that, every hundredth one"
     )

@@ -14,21 +14,21 @@ else:
 
 
 class SamplerOptions(StrictDocument):
-    """Which neighbourhoods a batch sees."""
+    """How the neighbourhoods of a batch are sampled."""
 
     sampler: SamplerName = Field("neighbour", description="how neighbourhoods are drawn (docs/sampling.md)")
     fanouts: Annotated[list[int | dict[str, int]], BeforeValidator(split_commas)] = Field(
         [15, 10, 5],
-        description="neighbours a vertex and hop, counted from the seeds; -1: all; a mapping: one number a relation",
+        description="neighbours drawn for each vertex at each hop, from the seeds on; -1: all; a mapping: by relation",
     )
     replace: bool = Field(False, description="draw neighbours with repetition")
     weight: str | None = Field(None, description="edge field with weights: draw in proportion to it")
     time: str | None = Field(None, description="field with times: draw nothing later than the seed (docs/sampling.md)")
     seed_time: str | None = Field(None, description="vertex field with each seed's time; by default the one of `time`")
     layer_sizes: Annotated[list[int], BeforeValidator(split_commas)] = Field(
-        [2048, 2048, 2048], description="fastgcn, ladies: vertices drawn a layer, counted from the seeds"
+        [2048, 2048, 2048], description="fastgcn, ladies: vertices drawn for each layer, from the seeds on"
     )
-    saint_size: int = Field(4000, ge=1, description="saint: vertices, edges or roots drawn a batch")
+    saint_size: int = Field(4000, ge=1, description="saint: vertices, edges or roots drawn for each batch")
     walk_length: int = Field(2, ge=1, description="saint-walk: steps of every walk")
     clusters: int = Field(100, ge=2, description="cluster: parts to cut the graph into, if `partition` is not given")
     partition: str | None = Field(None, description="cluster: a partition folder whose parts are the clusters")

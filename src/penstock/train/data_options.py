@@ -10,7 +10,7 @@ Task = Literal["node-classification", "node-regression", "link-prediction", "edg
 
 
 class DataOptions(StrictDocument):
-    """What is learned, from which graph."""
+    """The graph, and what is learned from it."""
 
     graph: str = Field("synthetic-arxiv", description="a graph folder, or anything `ps.load` recognises")
     task: Literal["auto", Task] = Field("auto", description="what is learned; auto: from the labels and held-out edges")
@@ -19,7 +19,7 @@ class DataOptions(StrictDocument):
     features: str = Field("x", description="vertex field with features; types without it get learnable embeddings")
     label: str = Field("y", description="vertex or edge field with labels")
     split: Literal["auto", "graph", "ratio", "per-class"] = Field(
-        "auto", description="where training vertices come from; auto: the graph's own, else by ratio"
+        "auto", description="where training vertices come from; auto: the graph's splits, else by ratio"
     )
     split_number: int = Field(0, ge=0, description="which of several given splits an archive has")
     split_ratio: Annotated[list[float], BeforeValidator(split_commas)] = Field(
@@ -31,9 +31,7 @@ class DataOptions(StrictDocument):
     scale_features: Literal["none", "rows"] = Field(
         "none", description="rows: divide each vertex's features by their sum"
     )
-    max_classes: int = Field(
-        10_000, ge=2, description="classes, or labels per vertex, that a model is built for at most"
-    )
+    max_classes: int = Field(10_000, ge=2, description="largest number of classes, or of labels per vertex")
     unchecked: bool = Field(
         False, description="do not check the graph's arrays before they are used; a wrong number may crash the run"
     )

@@ -20,21 +20,21 @@ class Placement(StrictDocument):
 
 
 class DeviceOptions(StrictDocument):
-    """The processor that computes, and what it keeps in its own memory. None of it is heard on the CPU."""
+    """The processor that computes, and what it keeps in its own memory. On a CPU these fields are ignored."""
 
     device: str = Field("auto", description="where the model is trained: auto (a GPU if there is one), cpu or cuda")
     placement: str | dict[str, Any] = Field(
         "auto", description="auto, or any of {topology, features, cache_rows, cache_by} (docs/devices.md)"
     )
-    sample_on: Literal["auto", "device", "host", "hybrid"] = Field("auto", description="what draws the batches")
+    sample_on: Literal["auto", "device", "host", "hybrid"] = Field("auto", description="where batches are sampled")
     feature_type: Literal["stored", "float32", "float16", "bfloat16"] = Field(
-        "stored", description="type of the features that are placed"
+        "stored", description="number type of the placed features"
     )
     compute_type: Literal["float32", "tf32", "bfloat16", "float16"] = Field(
-        "float32", description="type of matrix products; tf32 and the 16-bit ones round more and are faster"
+        "float32", description="number type of matrix products; tf32 and the 16-bit types are faster and less exact"
     )
     device_share: float = Field(
-        0.92, gt=0, le=1, description="part of the device's memory that may be full, by this run and others"
+        0.92, gt=0, le=1, description="share of the device's memory that may be used, by this run and others together"
     )
     capture: bool = Field(True, description="capture a step once and replay it, where the job allows it")
 

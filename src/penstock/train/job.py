@@ -42,7 +42,7 @@ class TrainOptions(StrictDocument):
     epochs: AutoCount = Field(
         0, description="passes over the training split; auto: 10, and more on small graphs until there are 150 steps"
     )
-    batch_size: int = Field(1024, ge=1, description="seeds a batch")
+    batch_size: int = Field(1024, ge=1, description="seeds in a batch")
     optimiser: str = Field("Adam", description="a class of torch.optim")
     lr: float = Field(0.003, gt=0, description="learning rate")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty")
@@ -52,21 +52,19 @@ class TrainOptions(StrictDocument):
     embedding_optimiser: Literal["adam", "adagrad"] = Field("adam", description="for learnable vertex embeddings")
     embedding_lr: float = Field(0.01, gt=0, description="learning rate of vertex embeddings")
     embedding_decay: float = Field(
-        0.0, ge=0, description="L2 penalty of vertex embeddings; weight_decay does not reach them (docs/training.md)"
+        0.0, ge=0, description="L2 penalty of vertex embeddings; weight_decay does not apply to them (docs/training.md)"
     )
     clip: float = Field(0.0, ge=0, description="largest norm of all gradients together; 0: no limit")
-    metric: str = Field("auto", description="what is validated, and chooses the best model")
-    patience: int = Field(0, ge=0, description="validations without improvement before stopping; 0: never")
-    evaluate_every: int = Field(
-        1, ge=-1, description="epochs between validations; 0: only at the end; -1: never, not even then"
-    )
-    checkpoint_steps: int = Field(0, ge=0, description="steps between checkpoints; 0: by time alone")
-    checkpoint_minutes: float = Field(5.0, ge=0, description="minutes between checkpoints; 0: by steps alone")
+    metric: str = Field("auto", description="the metric that is validated and that chooses the best model")
+    patience: int = Field(0, ge=0, description="validations without improvement before stopping; 0: never stop early")
+    evaluate_every: int = Field(1, ge=-1, description="epochs between validations; 0: only at the end; -1: never")
+    checkpoint_steps: int = Field(0, ge=0, description="steps between checkpoints; 0: only by time")
+    checkpoint_minutes: float = Field(5.0, ge=0, description="minutes between checkpoints; 0: only by steps")
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept beside the best model")
     inference_mb: int = Field(512, ge=1, description="working memory of exact inference, beyond its results")
     seed: int = Field(0, ge=0, lt=1 << 63, description="the same seed gives the same weights")
     threads: int = Field(
-        0, ge=0, description="threads that compute; 0: all cores; with another number sums round differently"
+        0, ge=0, description="threads that compute; 0: all cores; another number rounds sums differently"
     )
     run: str | None = Field(None, description="the run folder to write; runs/<graph>-<model>-<n> by default")
 
@@ -74,7 +72,7 @@ class TrainOptions(StrictDocument):
 class Job(DataOptions, SamplerOptions, ModelOptions, LinkOptions, TrainOptions, DeviceOptions, PipelineOptions):
     """All fields of a training job."""
 
-    layers: int = Field(0, ge=0, description="layers of the model; 0: one a fan-out")
+    layers: int = Field(0, ge=0, description="layers of the model; 0: one for each fan-out")
 
     @property
     def model_name(self) -> str:
