@@ -97,9 +97,11 @@ def open_ways(
         stores[way] = PartedStore(book, {}, lambda part, post=post: post.channel("store"))  # type: ignore[misc]
 
     def pull(store: PartedStore) -> None:
+        source = store.source("node/x")
+
         def share(first: int) -> None:
             for some in ids[first::at_once]:
-                store.pull("node/x", some, out=outs[first])
+                source.read(some, outs[first])
 
         list(pool.map(share, range(at_once)))
         if not np.array_equal(outs[0][-9:], table[ids[range(0, pulls, at_once)[-1]][-9:]]):

@@ -9,14 +9,16 @@ import torch
 from penstock.pipeline import HostCarrier, Loader, PipelineOptions, Schedule, StageError, flow
 from penstock.pipeline import clock as stage_clock
 from penstock.pipeline.buffers import BufferPool
+from penstock.pipeline.device import DeviceCarrier
 from penstock.sampling import NeighbourSampler
-from penstock.store import LocalStore
+from penstock.store import ArraySource, LocalStore, cached_source, replicated_source
+from penstock.store.device import ResidentTable
 from training_graphs import community_graph, stage_threads
 
 STAGES = ["seeds", "sample", "gather", "transfer", "compute"]
 
 
-def loader_of(graph, epochs=2, fields=None, label=None, scale=None, **options):
+def loader_of(graph, epochs=2, sources=None, label=None, scale=None, carrier=None, **options):
     """A loader over a graph's training vertices."""
     schedule = Schedule(graph.nodes["node"].splits["train"], 16, 0, epochs)
     sampler = NeighbourSampler(graph, [4, 3])
@@ -27,7 +29,8 @@ def loader_of(graph, epochs=2, fields=None, label=None, scale=None, **options):
     return Loader(
         schedule.from_position(),
         lambda planned: sampler.sample(planned.seeds, planned.key),
-        HostCarrier(LocalStore.of_graph(graph), {"node": "x"} if fields is None else fields, scale),
+        carrier
+        or HostCarrier({"node": LocalStore.of_graph(graph).source("node/x")} if sources is None else sources, scale),
         label or labels,
         PipelineOptions(**options),
     )
@@ -49,6 +52,23 @@ def test_every_batch_comes_in_order_with_its_own_rows(options):
     assert seen == [(epoch, batch) for epoch in range(2) for batch in range(7)]
     assert list(times) == STAGES
     assert stage_threads() == []
+
+
+@pytest.mark.gpu
+def test_the_rows_of_a_batch_may_come_from_several_sources(device):
+    graph = community_graph()
+    x = graph.nodes["node"].x
+    cached = cached_source(ArraySource(x), np.arange(0, len(x), 3))
+    near = replicated_source([cached, ResidentTable(torch.from_numpy(x.copy()).to(device))])
+    for carrier in (
+        HostCarrier({"node": cached}),
+        DeviceCarrier(device, {"node": near}),
+        DeviceCarrier(device, {"node": cached}),
+    ):
+        with loader_of(graph, carrier=carrier, epochs=1) as loader:
+            for loaded in loader:
+                vertices = loaded.batch.vertices["node"]
+                np.testing.assert_array_equal(loaded.batch.features["node"].cpu().numpy(), x[vertices])
 
 
 def test_buffers_are_used_again(monkeypatch):
@@ -79,7 +99,7 @@ def test_a_batch_keeps_its_buffer_until_the_next_is_asked_for():
 
 def test_types_without_features_are_left_alone_and_others_scaled():
     graph = community_graph()
-    with loader_of(graph, fields={}) as loader:
+    with loader_of(graph, sources={}) as loader:
         assert all(loaded.batch.features == {} for loaded in loader)
     with loader_of(graph, scale=lambda x: x * 2) as loader:
         for loaded in loader:

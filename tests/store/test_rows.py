@@ -33,10 +33,10 @@ def test_a_store_pulls_columns_into_a_buffer_and_names_what_is_near():
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
     store = LocalStore.of_graph(Graph({"paper": NodeSet(4, {"x": x})}, {}))
     out = np.empty((2, 2), np.float32)
-    assert store.pull("paper/x", np.array([3, 1]), slice(0, 2), out) is out
+    assert store.source("paper/x").read(np.array([3, 1]), out, slice(0, 2)) is out
     np.testing.assert_array_equal(out, x[[3, 1], :2])
     with refused("field-missing paper/x"):
-        store.pull("paper/X", np.array([0]))
+        store.source("paper/X")
     store.push("paper/x", np.array([2]), np.zeros((1, 3)))
     assert not x[2].any()
     x.flags.writeable = False

@@ -11,7 +11,7 @@ import torch
 from penstock import PenstockError
 from penstock.api import Run, train
 from penstock.progress import Progress
-from penstock.store.local import LocalStore
+from penstock.store import ArraySource
 from penstock.train.tasks.node import NodeTask
 from refusals import refused
 from training_graphs import (
@@ -47,7 +47,7 @@ def failing(method, after):
 # Trying a small batch first samples once; training pulls its features once a batch.
 @pytest.mark.parametrize(
     "stage, owner, name",
-    [("sample", NodeTask, "sample"), ("gather", LocalStore, "table"), ("gather", NodeTask, "label")],
+    [("sample", NodeTask, "sample"), ("gather", ArraySource, "fill"), ("gather", NodeTask, "label")],
 )
 def test_an_exception_in_a_stage(stage, owner, name, graph, tmp_path, monkeypatch):
     run = tmp_path / "run"

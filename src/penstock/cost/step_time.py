@@ -107,7 +107,7 @@ def _pass(graph: Graph, seeds: Array, size: int, fanouts: list[int], step: Step 
     with Loader(
         Schedule(seeds, size, 0, epochs=1).from_position(),
         lambda planned: sampler.sample(planned.seeds, planned.key),
-        HostCarrier(LocalStore.of_graph(graph), {graph.node_types[0]: "x"}),
+        HostCarrier({name: LocalStore.of_graph(graph).source(f"{name}/x") for name in graph.node_types}),
         label,
         PipelineOptions.model_validate({}),
     ) as loader:

@@ -1,6 +1,6 @@
 """Batches brought to a device: sampled there or on the host, with features that lie there, or are copied."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -8,46 +8,42 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.pipeline.buffers import BufferPool
-from penstock.pipeline.host_carrier import Scale, gather_fields
+from penstock.pipeline.host_carrier import Scale, gather_rows
 from penstock.pipeline.loader import Batch
 from penstock.sampling.block import TypedBlock
 from penstock.sampling.device.block import DeviceBlock, on_device
 from penstock.sampling.device.neighbours import on_stream, side_stream
 from penstock.sampling.relabel import PerThread
-from penstock.store.device.tables import DeviceTable
-from penstock.store.local import Store
+from penstock.store.source import RowSource
 
 
 class DeviceCarrier:
     """Copies and gathers on streams of their own, beside the one that computes.
 
-    `tables` are the features that the device reads by itself; `fields` names those that the host gathers and copies.
-    Features arrive as `dtype`.
+    `sources` has the stored features of each node type that has any: the device reads some by itself, others the host
+    gathers and copies. Features arrive as `dtype`.
     """
 
     def __init__(
         self,
         device: torch.device,
-        store: Store,
-        fields: dict[str, str],
-        tables: dict[str, DeviceTable],
+        sources: Mapping[str, RowSource],
         dtype: torch.dtype = torch.float32,
         scale: Scale | None = None,
     ) -> None:
-        self._device, self._store, self._tables, self._dtype, self._scale = device, store, tables, dtype, scale
-        self._fields = {name: field for name, field in fields.items() if name not in tables}
+        self._device, self._dtype, self._scale = device, dtype, scale
+        self._read_there = {name: source for name, source in sources.items() if source.on_device}
+        self._read_here = {name: source for name, source in sources.items() if name not in self._read_there}
         self._pool = BufferPool(page_locked=device.type == "cuda")
         self._streams = PerThread(lambda: side_stream(device))
 
     def gather(self, batch: Batch) -> list[Array]:
         """Copy the rows that the host reads into page-locked buffers."""
-        if not self._fields:
+        if not self._read_here:
             return []
-        vertices: dict[str, Any] = dict(batch.vertices)
         if batch.ready is not None:
             batch.ready.synchronize()
-        vertices = {name: ids.cpu().numpy() if isinstance(ids, Tensor) else ids for name, ids in vertices.items()}
-        return gather_fields(batch, vertices, self._store, self._fields, self._pool)
+        return gather_rows(batch, batch.vertices, self._read_here, self._pool)
 
     def transfer(self, batch: Batch) -> None:
         """Start the copies and the device's own gathers; `arrive` waits for them."""
@@ -60,8 +56,8 @@ class DeviceCarrier:
                 x = torch.from_numpy(rows).to(self._device, non_blocking=True).to(self._dtype)
                 batch.features[node_type] = x if self._scale is None else self._scale(x)
             for node_type, ids in batch.vertices.items():
-                if node_type in self._tables:
-                    batch.features[node_type] = self._read(self._tables[node_type], ids)
+                if node_type in self._read_there:
+                    batch.features[node_type] = self._read(self._read_there[node_type], ids)
             batch.labels = self._moved(batch.labels)
             if batch.seed_weights is not None:
                 batch.seed_weights = self._moved(batch.seed_weights)
@@ -80,10 +76,8 @@ class DeviceCarrier:
         """Lend the buffer to another batch: the loss of its own was read, so the copy is over."""
         self._pool.give(buffer)
 
-    def _read(self, table: DeviceTable, ids: Any) -> Tensor:
-        rows = ids if isinstance(ids, Tensor) else torch.from_numpy(ids).to(self._device, non_blocking=True)
-        out = torch.empty((len(rows), *table.shape[1:]), dtype=self._dtype, device=self._device)
-        x = table.gather(rows, out)
+    def _read(self, source: RowSource, ids: Any) -> Tensor:
+        x: Tensor = source.read(ids, self._device, dtype=self._dtype)
         return x if self._scale is None else self._scale(x)
 
     def _moved(self, values: Any) -> Any:

@@ -1,6 +1,6 @@
 """Features of a batch that is computed on the host: gathered into buffers that are used again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -8,20 +8,20 @@ import torch
 from penstock.graph.arrays import Array
 from penstock.pipeline.buffers import BufferPool
 from penstock.pipeline.loader import Batch
-from penstock.store.local import Store
+from penstock.store.source import RowSource
 
 Scale = Callable[[torch.Tensor], torch.Tensor]
 
 
 class HostCarrier:
-    """`fields` names the stored features of each node type that has any; `scale` changes gathered rows in place."""
+    """`sources` has the stored features of each node type that has any; `scale` changes gathered rows in place."""
 
-    def __init__(self, store: Store, fields: dict[str, str], scale: Scale | None = None) -> None:
-        self._store, self._fields, self._scale, self._pool = store, fields, scale, BufferPool()
+    def __init__(self, sources: Mapping[str, RowSource], scale: Scale | None = None) -> None:
+        self._sources, self._scale, self._pool = sources, scale, BufferPool()
 
     def gather(self, batch: Batch) -> list[Array]:
         """Copy the rows of the batch's vertices."""
-        return gather_fields(batch, batch.vertices, self._store, self._fields, self._pool)
+        return gather_rows(batch, batch.vertices, self._sources, self._pool)
 
     def transfer(self, batch: Batch) -> None:
         """Make tensors of what was gathered."""
@@ -39,17 +39,17 @@ class HostCarrier:
         self._pool.give(buffer)
 
 
-def gather_fields(
-    batch: Batch, vertices: dict[str, Array], store: Store, fields: dict[str, str], pool: BufferPool
+def gather_rows(
+    batch: Batch, vertices: Mapping[str, Any], sources: Mapping[str, RowSource], pool: BufferPool
 ) -> list[Array]:
-    """Rows of the host's fields into buffers of the pool, by node type; returns the buffers."""
+    """Rows of the sources that the host reads into buffers of the pool, by node type; returns the buffers."""
     buffers = []
     for node_type, ids in vertices.items():
-        if node_type in fields:
-            name = f"{node_type}/{fields[node_type]}"
-            rows, buffer = pool.take((len(ids), *store.row_shape(name)), store.dtype(name))
+        if node_type in sources:
+            source = sources[node_type]
+            rows, buffer = pool.take((len(ids), *source.row_shape()), source.dtype)
             buffers.append(buffer)
-            batch.features[node_type] = store.pull(name, ids, out=rows)
+            batch.features[node_type] = source.read(ids, rows)
     return buffers
 
 

@@ -42,7 +42,7 @@ class Loaded:
 
 
 class Carrier(Protocol):
-    """How a sampled batch gets its features and reaches the device that computes."""
+    """Moves a sampled batch to the device that computes, with buffers for the rows that its sources give."""
 
     def gather(self, batch: Batch) -> list[Array]:
         """Read the batch's stored features; returns the buffers they occupy."""

@@ -1,11 +1,23 @@
-"""Features and embeddings by vertex number: `pull` rows, `push` values.
+"""Features and embeddings by vertex number, fields of edges by position: sources of rows, wherever they lie.
 
-`local` reads a graph's mapped fields, `embedding` keeps learnable rows with a sparse optimiser beside them, `rows` has
-the kernels both stand on. Nothing here knows batches or models.
+`source` is the interface of every source, `composed` makes one of several; `local` has a graph's mapped fields,
+`embedding` keeps learnable rows with a sparse optimiser beside them, `rows` has the kernels all stand on. Nothing here
+knows batches or models.
 """
 
+from penstock.store.composed import SplitSource, cached_source, replicated_source
 from penstock.store.embedding import EmbeddingTable
 from penstock.store.local import LocalStore
 from penstock.store.rows import gather_rows
+from penstock.store.source import ArraySource, RowSource
 
-__all__ = ["EmbeddingTable", "LocalStore", "gather_rows"]
+__all__ = [
+    "ArraySource",
+    "EmbeddingTable",
+    "LocalStore",
+    "RowSource",
+    "SplitSource",
+    "cached_source",
+    "gather_rows",
+    "replicated_source",
+]

@@ -1,59 +1,39 @@
-"""What every store answers to, and the store of a graph's own fields, read where they are mapped."""
+"""The store of a graph's own fields, read where they are mapped."""
 
 import difflib
-from typing import Any, Protocol
-
-import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
-from penstock.store.rows import gather_rows, span_of
-
-
-class Store(Protocol):
-    """Rows of fields by vertex number, wherever they are. Fields are named `type/field`."""
-
-    def pull(self, field: str, ids: Array, columns: slice | None = None, out: Array | None = None) -> Array:
-        """The rows `ids` of a field, or some columns of them, into `out` where given."""
-
-    def push(self, field: str, ids: Array, values: Array) -> None:
-        """Replace some rows of a field."""
-
-    def row_shape(self, field: str) -> tuple[int, ...]:
-        """The shape of one row of a field."""
-
-    def dtype(self, field: str) -> np.dtype[Any]:
-        """The type of a field's numbers."""
+from penstock.graph.schema import edge_key
+from penstock.store.source import ArraySource
 
 
 class LocalStore:
-    """Fields of node types, named `type/field`. Reading costs the rows read; nothing is loaded ahead."""
+    """Fields, named `type/field` for node types and `source__relation__destination/field` for relations.
+
+    Reading costs the rows read; nothing is loaded ahead. Rows of a relation's fields are numbered as its edges are:
+    `block.edges` names those of a batch.
+    """
 
     def __init__(self, fields: dict[str, Array]) -> None:
         self.fields = fields
 
     @classmethod
     def of_graph(cls, graph: Graph) -> "LocalStore":
-        """Every field of every node type."""
-        return cls(graph_fields(graph))
+        """Every field of every node type and relation."""
+        fields = graph_fields(graph)
+        for kind, edges in graph.edges.items():
+            fields |= {f"{edge_key(kind)}/{key}": values for key, values in edges.fields.items()}
+        return cls(fields)
 
-    def pull(self, field: str, ids: Array, columns: slice | None = None, out: Array | None = None) -> Array:
-        """The rows `ids` of a field, into `out` where given."""
-        table = self.table(field)
-        return gather_rows(table, ids, out, span_of(columns, table.shape[1:]))
+    def source(self, field: str) -> ArraySource:
+        """The rows of a field."""
+        return ArraySource(self.table(field))
 
     def push(self, field: str, ids: Array, values: Array) -> None:
         """Replace rows. Fields of a graph folder are mapped read-only and refuse."""
         self.writable(field)[ids] = values
-
-    def row_shape(self, field: str) -> tuple[int, ...]:
-        """The shape of one row of a field."""
-        return tuple(self.table(field).shape[1:])
-
-    def dtype(self, field: str) -> np.dtype[Any]:
-        """The type of a field's numbers."""
-        return self.table(field).dtype
 
     def table(self, field: str) -> Array:
         """The whole field, memory-mapped."""

@@ -1,6 +1,7 @@
 """Kernels that move rows: many short copies without the interpreter's lock."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,7 +11,9 @@ from penstock.kernels import njit
 from penstock.store.prefetch import LINE_BYTES, prefetch
 
 Span = tuple[int, int]
-"""[first, last) columns of a field."""
+"""[first, last) columns of a table."""
+Columns = slice | Sequence[int] | Array | None
+"""Which columns of rows: a slice, or their numbers in any order; None: all."""
 _AHEAD = 12
 """Rows between the one that is copied and the one that is asked of memory: about what a miss lasts."""
 
@@ -50,22 +53,29 @@ def check_rows(table: Array, ids: Array) -> None:
         raise outside(table)
 
 
-def span_of(columns: slice | None, row_shape: tuple[int, ...]) -> Span | None:
-    """Columns as [first, last), of a field with so shaped rows; None: all of them."""
+def span_of(columns: Columns, row_shape: tuple[int, ...]) -> tuple[Span | None, Array | None]:
+    """([first, last) around the columns, where the columns are in it) for rows of a shape; None: all there are."""
     if columns is None:
-        return None
+        return None, None
     if len(row_shape) != 1:
         raise PenstockError(
             f"Columns can only be selected from rows with one dimension, not from rows of shape {row_shape}.",
             code="shape-mismatch",
         )
-    first, last, step = columns.indices(row_shape[0])
-    if step != 1:
-        raise PenstockError(
-            f"Columns must be contiguous, not in steps of {step}: leave out the step.",
-            code="value-out-of-range",
-        )
-    return first, max(first, last)
+    width = row_shape[0]
+    if isinstance(columns, slice):
+        first, last, step = columns.indices(width)
+        if step == 1:
+            return (first, max(first, last)), None
+        columns = range(first, last, step)
+    numbers = np.asarray(columns, np.int64)
+    if not len(numbers):
+        return (0, 0), None
+    first, last = int(numbers.min()), int(numbers.max()) + 1
+    if first < 0 or last > width:
+        raise PenstockError(f"A requested column is outside 0..{width - 1}.", code="id-out-of-range")
+    side_by_side = last - first == len(numbers) and bool((np.diff(numbers) == 1).all())
+    return (first, last), None if side_by_side else numbers - first
 
 
 def outside(table: Array) -> PenstockError:

@@ -14,7 +14,8 @@ from penstock.graph.integrity import non_finite
 from penstock.pipeline.host_carrier import HostCarrier
 from penstock.pipeline.loader import Batch, Carrier
 from penstock.store.embedding import MOMENTS, EmbeddingTable
-from penstock.store.local import LocalStore, Store
+from penstock.store.local import LocalStore
+from penstock.store.source import RowSource
 from penstock.train.data_options import DataOptions
 from penstock.train.job import Job
 
@@ -29,7 +30,6 @@ class Inputs:
     """
 
     def __init__(self, graph: Graph, job: Job, device: torch.device = CPU) -> None:
-        self.store: Store = LocalStore.of_graph(graph)
         self.device = device
         having = types_with(job.features, {name: nodes.fields for name, nodes in graph.nodes.items()})
         self.fields = {name: job.features for name in graph.nodes if name in having}
@@ -41,9 +41,12 @@ class Inputs:
         self.scale = divide_by_sum if job.scale_features == "rows" else None
         self._nodes = {name: graph.nodes[name] for name in self.fields}
         self.widths = {name: self._width(graph, name, job) for name in graph.nodes}
-        self.carrier: Carrier = HostCarrier(self.store, self.fields, self.scale)
-        self.placed_tables: dict[str, Any] = {}
-        """Features that a device reads by itself, by node type."""
+        store = LocalStore.of_graph(graph)
+        self.sources: dict[str, RowSource] = {
+            name: store.source(f"{name}/{field}") for name, field in self.fields.items()
+        }
+        """Stored features by node type, wherever they lie."""
+        self.carrier: Carrier = HostCarrier(self.sources, self.scale)
 
     @property
     def note(self) -> str | None:
@@ -73,13 +76,7 @@ class Inputs:
         """The rows of some vertices, for inference."""
         if node_type in self.tables:
             return torch.from_numpy(self.tables[node_type].pull(ids)).to(self.device)
-        if node_type in self.placed_tables:
-            table = self.placed_tables[node_type]
-            x = torch.empty((len(ids), *table.shape[1:]), dtype=torch.float32, device=self.device)
-            table.gather(torch.from_numpy(ids).to(self.device), x)
-        else:
-            rows = torch.from_numpy(self.store.pull(f"{node_type}/{self.fields[node_type]}", ids))
-            x = rows.to(self.device).to(torch.float32)
+        x: torch.Tensor = self.sources[node_type].read(ids, self.device, dtype=torch.float32)
         return x if self.scale is None else self.scale(x)
 
     def complete(self, batch: Batch) -> dict[str, torch.Tensor]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.plan.residence import Sizes, cache_bytes
-from penstock.store.device import CachedTable, DeviceTable, PinnedTable, ResidentTable, page_locked
+from penstock.store.device import CachedTable, DeviceSource, PinnedTable, ResidentTable, page_locked
 from refusals import refused
 
 pytestmark = pytest.mark.gpu
@@ -33,7 +33,7 @@ def _values(dtype, *shape):
 
 def _tables(values, device, cached=(3, 0, 11)):
     pinned = page_locked(tuple(values.shape), values.dtype, device, lambda room: room.copy_(values))
-    tables: list[DeviceTable] = [
+    tables: list[DeviceSource] = [
         ResidentTable(values.to(device)),
         PinnedTable(pinned, device),
         CachedTable(pinned, torch.tensor(cached, dtype=torch.int64), device),

@@ -44,17 +44,18 @@ def test_every_field_is_the_whole_graphs(whole, cuts, posts, parts, local):
         node_type = field.rpartition("/")[0]
         ids = some_ids(partition, node_type)
         original = partition.original(node_type)[ids]
-        assert store.row_shape(field) == one.row_shape(field)
-        assert store.dtype(field) == one.dtype(field)
-        np.testing.assert_array_equal(store.pull(field, ids.astype(np.int32)), one.pull(field, original))
-        out = np.empty((len(ids), *one.row_shape(field)), one.dtype(field))
-        assert store.pull(field, ids, out=out) is out
-        np.testing.assert_array_equal(out, one.pull(field, original))
-        assert len(store.pull(field, ids[:0])) == 0
+        assert store.source(field).shape == one.source(field).shape
+        assert store.source(field).dtype == one.source(field).dtype
+        np.testing.assert_array_equal(store.source(field).read(ids.astype(np.int32)), one.source(field).read(original))
+        out = np.empty((len(ids), *one.source(field).row_shape()), one.source(field).dtype)
+        assert store.source(field).read(ids, out) is out
+        np.testing.assert_array_equal(out, one.source(field).read(original))
+        assert len(store.source(field).read(ids[:0])) == 0
     ids = some_ids(partition, "paper")
     original = partition.original("paper")[ids]
-    for columns in (slice(2, 5), slice(None, 4), slice(3, 3), slice(-2, None)):
-        np.testing.assert_array_equal(store.pull("paper/x", ids, columns), one.pull("paper/x", original, columns))
+    rows, exact = store.source("paper/x"), one.source("paper/x")
+    for columns in (slice(2, 5), slice(None, 4), slice(3, 3), slice(-2, None), slice(0, 4, 2), [6, 1]):
+        np.testing.assert_array_equal(rows.read(ids, columns=columns), exact.read(original, columns=columns))
 
 
 def test_answers_in_many_parts_are_put_together_and_buffers_come_back(cuts, posts, whole, monkeypatch):
@@ -64,7 +65,7 @@ def test_answers_in_many_parts_are_put_together_and_buffers_come_back(cuts, post
     ids = np.random.default_rng(0).permutation(1200) % 600
     for wire_type in ("stored", "float16", "int8"):
         store._wire_type = wire_type
-        got = store.pull("paper/x", ids)
+        got = store.source("paper/x").read(ids)
         np.testing.assert_allclose(got, whole.nodes["paper"].x[partition.original("paper")[ids]], atol=0.02)
     assert all(0 < service.buffers.waiting <= 32 for service in services)
 
@@ -77,7 +78,7 @@ def test_large_rows_go_out_of_the_buffers_they_were_gathered_into(cuts, posts):
     store.push("paper/h", np.arange(600), values)
     ids = np.random.default_rng(1).permutation(600)
     for _ in range(3):
-        np.testing.assert_array_equal(store.pull("paper/h", ids), values[ids])
+        np.testing.assert_array_equal(store.source("paper/h").read(ids), values[ids])
     # Six megabytes each time, in twelve parts; far fewer buffers than that, as they are used again.
     assert all(service.buffers.waiting <= 12 for service in services)
 
@@ -88,11 +89,11 @@ def test_each_distinct_remote_row_travels_once_and_is_counted(cuts, posts):
     first, last = partition.book.range(1, "paper")
     mine = np.arange(*partition.book.range(0, "paper"))[:9]
     ids = np.concatenate([[first, last - 1, first, first + 3, last - 1], mine, mine])
-    store.pull("paper/x", ids)
+    store.source("paper/x").read(ids)
     assert vars(store.traffic()["paper/x"]) == {"rows": 3, "bytes": 3 * 28, "minimum": 3 * 28}
-    store.pull("paper/x", ids, slice(1, 3))
+    store.source("paper/x").read(ids, columns=slice(1, 3))
     assert vars(store.traffic()["paper/x"]) == {"rows": 6, "bytes": 3 * 36, "minimum": 3 * 36}
-    store.pull("paper/y", mine)
+    store.source("paper/y").read(mine)
     assert "paper/y" not in store.traffic()
 
 
@@ -103,7 +104,7 @@ def test_narrow_rows_are_near_and_smaller(cuts, posts, whole):
     for wire_type, row in (("float16", 14), ("int8", 11)):
         store, _ = open_store(partition, posts, [0], wire_type)
         for field, exact in whole.nodes["paper"].fields.items():
-            got, want = store.pull(f"paper/{field}", ids), exact[original]
+            got, want = store.source(f"paper/{field}").read(ids), exact[original]
             assert got.dtype == want.dtype
             if field not in ("x", "wide"):
                 np.testing.assert_array_equal(got, want)
@@ -117,7 +118,7 @@ def test_narrow_rows_are_near_and_smaller(cuts, posts, whole):
             np.testing.assert_array_equal(got[here], want[here])
         count = store.traffic()["paper/x"]
         assert (count.bytes, count.minimum) == (count.rows * row, count.rows * 28)
-        got = store.pull("paper/x", ids, slice(1, 4))
+        got = store.source("paper/x").read(ids, columns=slice(1, 4))
         np.testing.assert_allclose(got, whole.nodes["paper"].x[original, 1:4], atol=0.02)
 
 
@@ -128,21 +129,21 @@ def test_bad_requests_are_refused_with_a_sentence(cuts, posts):
     for each in (store, remote):
         for bad in ([-1], [600], [0, 2**40]):
             with refused("id-out-of-range 0..599"):
-                each.pull("paper/x", np.array(bad))
+                each.source("paper/x").read(np.array(bad))
         with refused("field-missing paper/wid paper/wide"):
-            each.pull("paper/wid", np.array([0]))
+            each.source("paper/wid").read(np.array([0]))
         with refused("unknown-name"):
-            each.pull("papers/x", np.array([0]))
+            each.source("papers/x").read(np.array([0]))
         with refused("shape-mismatch"):
-            each.pull("paper/y", np.array([0]), slice(0, 1))
-        with refused("value-out-of-range 2"):
-            each.pull("paper/x", np.array([0]), slice(0, 4, 2))
+            each.source("paper/y").read(np.array([0]), columns=slice(0, 1))
+        with refused("id-out-of-range 0..6"):
+            each.source("paper/x").read(np.array([0]), columns=[0, 7])
         with refused("shape-mismatch"):
-            each.pull("paper/x", np.array([0]), out=np.empty((1, 6), np.float32))
+            each.source("paper/x").read(np.array([0]), np.empty((1, 6), np.float32))
         with refused("not-permitted"):
             each.push("paper/x", np.arange(600), np.zeros((600, 7)))
     with refused("unknown-name int4"):
-        PartedStore(partition.book, {0: store._local[0]}, nowhere, "int4").pull("paper/x", np.array([0]))
+        PartedStore(partition.book, {0: store._local[0]}, nowhere, "int4").source("paper/x").read(np.array([0]))
 
 
 @pytest.mark.parametrize("wire_type", ["float16", "int8"])
@@ -152,8 +153,8 @@ def test_only_what_is_named_is_narrowed(whole, cuts, posts, wire_type):
     store, _ = open_store(partition, posts, [], wire_type, {"paper/x"})
     original = partition.original("paper")
     exact = whole.nodes["paper"].fields["wide"][original]
-    np.testing.assert_array_equal(store.pull("paper/wide", np.arange(600)), exact)
-    assert not np.array_equal(store.pull("paper/x", np.arange(600)), whole.nodes["paper"].fields["x"][original])
+    np.testing.assert_array_equal(store.source("paper/wide").read(np.arange(600)), exact)
+    assert not np.array_equal(store.source("paper/x").read(np.arange(600)), whole.nodes["paper"].fields["x"][original])
 
 
 def test_fields_made_at_owners_are_written_read_and_dropped(cuts, posts):
@@ -164,7 +165,7 @@ def test_fields_made_at_owners_are_written_read_and_dropped(cuts, posts):
     values = np.random.default_rng(1).normal(size=(600, 3))
     store.push("paper/level/1", ids, values)
     store.make("paper/level/1", 3)
-    np.testing.assert_array_equal(store.pull("paper/level/1", ids), values.astype(np.float32))
+    np.testing.assert_array_equal(store.source("paper/level/1").read(ids), values.astype(np.float32))
     assert store.traffic()["paper/level/1"].rows == 600
     with refused("duplicate"):
         store.make("paper/level/1", 4)
@@ -176,7 +177,7 @@ def test_fields_made_at_owners_are_written_read_and_dropped(cuts, posts):
     with refused("not-available"):
         store.make("paper/level/1", 3)
     with refused("field-missing paper/level/1"):
-        store.pull("paper/level/1", ids)
+        store.source("paper/level/1").read(ids)
     with refused("not-permitted"):
         store.drop("paper/x")
 
@@ -188,7 +189,7 @@ def test_made_fields_above_the_limit_lie_in_a_nameless_file(cuts, posts, tmp_pat
     store = PartedStore(partition.book, service.parts, nowhere)
     store.make("paper/h", 3)
     store.push("paper/h", np.arange(600), np.arange(1800).reshape(600, 3))
-    np.testing.assert_array_equal(store.pull("paper/h", np.array([599, 0]))[:, 0], [1797, 0])
+    np.testing.assert_array_equal(store.source("paper/h").read(np.array([599, 0]))[:, 0], [1797, 0])
     assert isinstance(service.parts[0].fields["paper/h"].base, np.memmap)
     assert not list(tmp_path.iterdir())
     service.parts[0]._folder = tmp_path / "gone"
@@ -202,10 +203,11 @@ def test_numbers_that_do_not_fit_the_wire_are_refused(posts):
     StoreService(owner, {0: Graph({"n": NodeSet(4, {"x": x})}, {})})
     book = Book(1, 1, {"n": np.array([0, 4])})
     stores = {t: PartedStore(book, {}, lambda part: reader.channel("store"), t) for t in ("float16", "int8")}
-    np.testing.assert_array_equal(stores["float16"].pull("n/x", np.array([0, 2])), [[1, -65504], [np.inf, np.nan]])
+    found = stores["float16"].source("n/x").read(np.array([0, 2]))
+    np.testing.assert_array_equal(found, [[1, -65504], [np.inf, np.nan]])
     for row in (1, 3):
         with refused("value-out-of-range 65504", RemoteError):
-            stores["float16"].pull("n/x", np.array([row]))
+            stores["float16"].source("n/x").read(np.array([row]))
     for row in (2, 3):
         with refused("not-finite", RemoteError):
-            stores["int8"].pull("n/x", np.array([0, row]))
+            stores["int8"].source("n/x").read(np.array([0, row]))

@@ -110,7 +110,7 @@ class Parts:
             name = f"{self.partition.book.type_named(None)}/{time.removeprefix(OF_NODES)}"
             count = self.partition.book.count()
             self._times = np.concatenate(
-                [self.store.pull(name, np.arange(*some)) for some in ranges(count, _COLUMN)] or [np.empty(0)]
+                [self.store.source(name).read(np.arange(*some)) for some in ranges(count, _COLUMN)] or [np.empty(0)]
             )
             rows, first = nan_rows(self._times) if self._times.dtype.kind == "f" else (0, -1)
             if rows:
@@ -168,10 +168,11 @@ def open_cut_graph(parts: Parts, label: str, times: str | None = None) -> CutGra
 def _column(store: PartedStore, partition: Partition, node_type: str, name: str) -> Array:
     """A whole field, in the original order."""
     field_name, original = f"{node_type}/{name}", partition.original(node_type)
-    column = np.empty((len(original), *store.row_shape(field_name)), store.dtype(field_name))
+    source = store.source(field_name)
+    column = np.empty((len(original), *source.row_shape()), source.dtype)
     for start in range(0, len(original), _COLUMN):
         stop = min(start + _COLUMN, len(original))
-        column[original[start:stop]] = store.pull(field_name, np.arange(start, stop))
+        column[original[start:stop]] = source.read(np.arange(start, stop))
     return column
 
 

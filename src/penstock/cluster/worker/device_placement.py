@@ -120,10 +120,8 @@ def _with_whole_graph(session: Session, parts: Parts, share: Share, step: StepMe
         return sampler.sample(planned.seeds, planned.key)
 
     placed.sample = sample
-    bring_batches(session, placed)
-    # Inference goes by the numbers of the cut graph, which the tables on the device do not.
-    session.inputs.placed_tables = {}
-    return placed
+    # Inference goes by the numbers of the cut graph, which the tables on the device do not: it keeps its own sources.
+    return bring_batches(session, placed)
 
 
 def _tried(session: Session, fresh: bool) -> StepMemory:

@@ -12,7 +12,7 @@ from penstock.cluster.worker.cut_graph import CutGraph, Parts
 from penstock.graph.arrays import Array
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
-from penstock.store.parts import PartedStore
+from penstock.store.source import RowSource
 
 
 class PartedColumn:
@@ -23,16 +23,17 @@ class PartedColumn:
 
     base = None
 
-    def __init__(self, store: PartedStore, field: str, new_ids: Array) -> None:
-        self._store, self._field, self._new_ids = store, field, new_ids
-        self.dtype, self.shape = store.dtype(field), (len(new_ids), *store.row_shape(field))
+    def __init__(self, source: RowSource, new_ids: Array) -> None:
+        self._source, self._new_ids = source, new_ids
+        self.dtype, self.shape = source.dtype, (len(new_ids), *source.row_shape())
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: slice) -> Array:
         """Some rows, one after the other."""
-        return self._store.pull(self._field, self._new_ids[rows])
+        found: Array = self._source.read(self._new_ids[rows])
+        return found
 
     @property
     def size(self) -> int:
@@ -57,7 +58,7 @@ def gathered_graph(parts: Parts, graph: CutGraph, fields: dict[str, str]) -> Gra
     partition = parts.partition
     count = partition.book.count(node_type)
     new_ids = partition.new_ids(np.arange(count), node_type)
-    columns = {name: PartedColumn(parts.store, f"{node_type}/{name}", new_ids) for name in fields.values()}
+    columns = {name: PartedColumn(parts.store.source(f"{node_type}/{name}"), new_ids) for name in fields.values()}
     lists = parts.reader.lists(kind)
     whole = Graph({node_type: NodeSet(count)}, {kind: lists}, graph.name)
     # After the checks of a graph in memory, which would read every row.

@@ -62,11 +62,11 @@ class PartedInputs(Inputs):
         self.device, self._field, self._repeats = device, job.features, False
         having = types_with(job.features, graph.field_names)
         self.fields = {name: job.features for name in graph.nodes if name in having}
-        self.store, self.placed_tables = parts.store, {}
+        self.sources = {name: parts.store.source(f"{name}/{field}") for name, field in self.fields.items()}
         self.scale = divide_by_sum if job.scale_features == "rows" else None
         self.tables = {name: self._table(name, parts, job) for name in graph.nodes if name not in self.fields}
         self.widths = {name: self._parted_width(name, job) for name in graph.nodes}
-        self.carrier = HostCarrier(self.store, self.fields, self.scale)
+        self.carrier = HostCarrier(self.sources, self.scale)
         self._parts = parts
 
     def non_finite(self) -> str | None:
@@ -135,11 +135,10 @@ class PartedInputs(Inputs):
     def _parted_width(self, name: str, job: Job) -> int:
         if name in self.tables:
             return job.embedding
-        field = f"{name}/{job.features}"
-        shape = self.store.row_shape(field)
-        if len(shape) != 1 or self.store.dtype(field).kind not in "biuf":
+        source = self.sources[name]
+        if len(source.row_shape()) != 1 or source.dtype.kind not in "biuf":
             raise PenstockError(
                 f"Features {job.features!r} of {name!r} are not rows of numbers: give one row for each vertex.",
                 code="wrong-type",
             )
-        return int(shape[0])
+        return int(source.shape[1])

@@ -212,4 +212,5 @@ class PartedLevel:
 
     def fetch(self, node_type: str, ids: Array) -> torch.Tensor:
         """The outputs of some vertices."""
-        return torch.from_numpy(self._store.pull(f"{node_type}/{self._name}", ids)).to(self._device)
+        rows: torch.Tensor = self._store.source(f"{node_type}/{self._name}").read(ids, self._device)
+        return rows

@@ -19,13 +19,18 @@ def launch_gather(
     count: Tensor | None,
     order: Tensor | None = None,
     cache: tuple[Tensor, Tensor, Tensor] | None = None,
+    places: Tensor | None = None,
+    first: int = 0,
 ) -> None:
     """`out[i] = table[ids[i]]`; `cache` is the hottest rows, a slot for each row of the table, and hits and reads.
+
+    With `places`, int32 or int64, it is `out[places[i]]`. Columns of the table from `first` on are read, as many as
+    `out` has.
 
     `order` is the numbers i, int64, in the order in which they are to be read; without it, as they come. Tables and
     `out` have two dimensions. Ids are trusted: at or beyond the table's end they are read as they are.
     """
-    width = table.shape[1]
+    width = out.shape[1]
     if not len(ids) or not width:
         return
     columns = min(triton.next_power_of_2(width), _WIDEST)
@@ -39,8 +44,11 @@ def launch_gather(
         ids,
         ids if count is None else count,
         order,
+        places,
         _plain(out),
         len(ids),
+        LINE=table.shape[1],
+        FIRST=first,
         WIDTH=width,
         STRIDE=out.stride(0),
         ROWS=rows,
@@ -65,8 +73,11 @@ def gather_kernel(
     ids,
     count,
     order,
+    places,
     out,
     asked,
+    LINE: tl.constexpr,
+    FIRST: tl.constexpr,
     WIDTH: tl.constexpr,
     STRIDE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -91,13 +102,15 @@ def gather_kernel(
         which = tl.arange(0, 2)
         tl.atomic_add(tally + which, tl.where(which == 0, hits, reads), sem="relaxed")
         cold = cold & (slot < 0)
+    if places is not None:
+        place = tl.load(places + place, mask=inside, other=0)
     target = out + place.to(tl.int64)[:, None] * STRIDE
     for first in tl.static_range(0, WIDTH, COLUMNS):
         column = first + tl.arange(0, COLUMNS)[None, :]
         real = column < WIDTH
-        values = tl.load(table + row[:, None] * WIDTH + column, mask=cold[:, None] & real, other=0)
+        values = tl.load(table + row[:, None] * LINE + FIRST + column, mask=cold[:, None] & real, other=0)
         if CACHED:
-            near = tl.load(hot + slot[:, None] * WIDTH + column, mask=warm[:, None] & real, other=0)
+            near = tl.load(hot + slot[:, None] * LINE + FIRST + column, mask=warm[:, None] & real, other=0)
             values = tl.where(warm[:, None], near, values)
         if values.dtype != out.dtype.element_ty:
             # From and to bfloat16 there is a way through float32 alone.

@@ -1,71 +1,130 @@
-"""Tables that a GPU gathers rows from, wherever they lie: one protocol, three mechanisms."""
+"""Tables that a GPU gathers rows from, wherever they lie: sources of rows with three mechanisms."""
 
 import math
-from typing import Literal, Protocol
+from abc import abstractmethod
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.store.rows import Columns, Span, span_of
+from penstock.store.source import RowSource, check_room
 
 Where = Literal["device", "pinned", "cached"]
 
 
-class DeviceTable(Protocol):
-    """Rows by vertex number, read by the device."""
+class DeviceSource(RowSource):
+    """Rows of a tensor that a device reads by itself, with a mechanism for each place it lies in. Ids are trusted."""
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the whole table."""
+    on_device = True
+    where: Where
+    """The kind of memory that holds the table."""
+    device: torch.device
+    """Which device reads it."""
+    _cache: tuple[Tensor, Tensor, Tensor] | None = None
+    """Rows that are on the device as well: the rows, a slot for each row of the table, and hits and reads."""
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype in which rows are stored."""
-
-    @property
-    def where(self) -> Where:
-        """The kind of memory that holds the table."""
-
-    @property
-    def device_bytes(self) -> int:
-        """What it takes of the device's memory."""
-
-    def gather(self, ids: Tensor, out: Tensor | None = None, count: Tensor | None = None) -> Tensor:
-        """Row `ids[i]` into `out[i]`, converted to `out`'s type; without `out`, into a new tensor of the table's type.
-
-        `ids` are int32 or int64 on the device. A negative one gives zeros, and so do all at and behind `count`, one
-        int32 on the device. Ids beyond the table are the caller's error and are not looked for. Nothing waits for the
-        device: a gather can be captured in a CUDA graph.
-        """
-
-
-class _Rows:
-    """What the mechanisms share: a tensor seen as one row a line."""
-
-    def __init__(self, table: Tensor) -> None:
+    def __init__(self, table: Tensor, device: torch.device) -> None:
         if table.dim() == 0 or not table.is_contiguous():
             raise PenstockError("Rows can be gathered only from a contiguous table: copy it first.", code="wrong-type")
-        self.table = table
+        self.table, self.device = table, device
         self.shape, self.dtype = tuple(table.shape), table.dtype
         self._lines = table.view(len(table), math.prod(self.shape[1:]))
 
+    @property
+    @abstractmethod
+    def device_bytes(self) -> int:
+        """What it takes of the device's memory."""
 
-class ResidentTable(_Rows):
+    def gather(
+        self,
+        ids: Tensor,
+        out: Tensor | None = None,
+        count: Tensor | None = None,
+        places: Tensor | None = None,
+        span: Span | None = None,
+    ) -> Tensor:
+        """Row `ids[i]` into `out[i]`, converted to `out`'s type; without `out`, into a new tensor of the table's type.
+
+        `ids` are int32 or int64 on the device. A negative one gives zeros, and so do all at and behind `count`, one
+        int32 on the device. Ids beyond the table are the caller's error and are not looked for. `places`, on the device
+        too, are where in `out` rows go; `span` is the columns [first, last). Nothing waits for the device: a gather can
+        be captured in a CUDA graph.
+        """
+        from penstock.store.device.kernels import launch_gather
+
+        wanted = (len(ids), *self.row_shape(span))
+        if out is None:
+            out = torch.empty(wanted, dtype=self.dtype, device=ids.device)
+        rows = len(out) if places is not None else len(ids)
+        if out.shape != (rows, *wanted[1:]) or (out.numel() and out.view(rows, -1).stride(-1) != 1):
+            raise PenstockError(
+                f"Rows of shape {wanted[1:]} for {len(ids)} ids do not fit a buffer of {tuple(out.shape)}.",
+                code="shape-mismatch",
+            )
+        if ids.dtype not in (torch.int32, torch.int64) or not ids.is_contiguous():
+            raise PenstockError(
+                f"Rows are gathered by int32 or int64 ids in a contiguous array, not by {ids.dtype}.", code="wrong-type"
+            )
+        if out.numel():
+            lines, first = out.view(rows, -1), 0 if span is None else span[0]
+            launch_gather(self._lines, ids, lines, count, self._reading_order(ids), self._cache, places, first)
+        return out
+
+    def read(self, ids: Any, to: Any = None, columns: Columns = None, dtype: Any = None) -> Any:
+        """See `RowSource.read`; a tensor on the device where nothing is said."""
+        span, picked = span_of(columns, self.shape[1:])
+        ids = self._on_device(ids)
+        here = isinstance(to, Tensor) and to.device == ids.device and picked is None
+        if here or (picked is None and to is None and dtype is None):
+            return self.gather(ids, to, span=span)
+        wanted = (len(ids), *self.row_shape(span))
+        rows = self.gather(ids, torch.empty(wanted, dtype=dtype or self.dtype, device=ids.device), span=span)
+        if picked is not None:
+            rows = rows[:, torch.from_numpy(picked).to(rows.device)]
+        if to is None or isinstance(to, torch.device):
+            return rows if to is None else rows.to(to)
+        check_room(to, len(rows), to.dtype, tuple(rows.shape[1:]))
+        _tensor(to).copy_(rows)
+        return to
+
+    def fill(self, ids: Array, out: Array, places: Array | None = None, span: Span | None = None) -> None:
+        """See `RowSource.fill`: rows come back to the host."""
+        rows = self.gather(self._on_device(ids), span=span).cpu()
+        _tensor(out)[slice(None) if places is None else torch.from_numpy(places)] = rows.to(_tensor(out).dtype)
+
+    def put(self, ids: Array, out: Any, places: Array | None = None, span: Span | None = None) -> None:
+        """See `RowSource.put`: without a copy between where `out` is on the device."""
+        if not isinstance(out, Tensor):
+            self.fill(ids, out, places, span)
+            return
+        self.gather(self._on_device(ids), out, places=None if places is None else self._on_device(places), span=span)
+
+    def _on_device(self, ids: Any) -> Tensor:
+        return _tensor(ids).to(self.device, non_blocking=True)
+
+    def _reading_order(self, ids: Tensor) -> Tensor | None:
+        """Places of `ids` in the order in which they are read, int64; None: as they come."""
+        return None
+
+
+class ResidentTable(DeviceSource):
     """A table in the device's memory."""
 
     where: Where = "device"
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__(table, table.device)
 
     @property
     def device_bytes(self) -> int:
         """What it takes of the device's memory."""
         return self.table.nbytes
 
-    def gather(self, ids: Tensor, out: Tensor | None = None, count: Tensor | None = None) -> Tensor:
-        """See `DeviceTable.gather`."""
-        return _gather(self._lines, self.shape, ids, out, count)
 
-
-class PinnedTable(_Rows):
+class PinnedTable(DeviceSource):
     """A table in page-locked host memory that the device reads over the bus, row by row, in the table's order.
 
     An address that the bus has not met lately is translated first. In the order of a batch nearly every row of a table
@@ -75,7 +134,7 @@ class PinnedTable(_Rows):
     where: Where = "pinned"
 
     def __init__(self, table: Tensor, device: torch.device) -> None:
-        super().__init__(table)
+        super().__init__(table, device)
         if device.type == "cuda" and table.nbytes and not table.is_pinned():
             # Else the first gather would fail, in the middle of a batch.
             raise PenstockError(
@@ -88,12 +147,8 @@ class PinnedTable(_Rows):
         """0: the table is in host memory."""
         return 0
 
-    def gather(self, ids: Tensor, out: Tensor | None = None, count: Tensor | None = None) -> Tensor:
-        """See `DeviceTable.gather`."""
-        return _gather(self._lines, self.shape, ids, out, count, self._reading_order(ids))
-
     def _reading_order(self, ids: Tensor) -> Tensor | None:
-        """Places of `ids` by the rows they ask for, int64. All rows of a table come in its order already."""
+        """By the rows they ask for. All rows of a table come in its order already."""
         return torch.sort(ids).indices if 1 < len(ids) < len(self.table) else None
 
 
@@ -108,25 +163,19 @@ class CachedTable(PinnedTable):
         slots = torch.full((len(table),), -1, dtype=torch.int32, device=device)
         slots[cached.long()] = torch.arange(len(cached), dtype=torch.int32, device=device)
         tally = torch.zeros(2, dtype=torch.int64, device=device)
-        self._cache = (_gather(self._lines, tuple(self._lines.shape), cached, None, None), slots, tally)
-
-    @property
-    def cached_rows(self) -> int:
+        hottest = self.gather(cached).view(len(cached), self._lines.shape[1])
+        self._cache, self._tally = (hottest, slots, tally), tally
+        self.cached_rows = len(cached)
         """How many rows are on the device."""
-        return len(self._cache[0])
 
     @property
     def device_bytes(self) -> int:
         """What it takes of the device's memory: the rows, a slot for every vertex, the tally."""
-        return sum(part.nbytes for part in self._cache)
-
-    def gather(self, ids: Tensor, out: Tensor | None = None, count: Tensor | None = None) -> Tensor:
-        """See `DeviceTable.gather`."""
-        return _gather(self._lines, self.shape, ids, out, count, self._reading_order(ids), self._cache)
+        return sum(part.nbytes for part in self._cache or ())
 
     def hits_and_reads(self) -> tuple[int, int]:
         """Rows found on the device, and rows asked for, since they were last forgotten. Waits for the device."""
-        hits, reads = self._cache[2].tolist()
+        hits, reads = self._tally.tolist()
         return hits, reads
 
     def hit_rate(self) -> float:
@@ -136,32 +185,8 @@ class CachedTable(PinnedTable):
 
     def forget_hits(self) -> None:
         """Set the hit counters to zero."""
-        self._cache[2].zero_()
+        self._tally.zero_()
 
 
-def _gather(
-    lines: Tensor,
-    shape: tuple[int, ...],
-    ids: Tensor,
-    out: Tensor | None,
-    count: Tensor | None,
-    order: Tensor | None = None,
-    cache: tuple[Tensor, Tensor, Tensor] | None = None,
-) -> Tensor:
-    from penstock.store.device.kernels import launch_gather
-
-    wanted = (len(ids), *shape[1:])
-    if out is None:
-        out = torch.empty(wanted, dtype=lines.dtype, device=ids.device)
-    if out.shape != wanted or (out.numel() and out.view(len(ids), -1).stride(-1) != 1):
-        raise PenstockError(
-            f"Rows of shape {shape[1:]} for {len(ids)} ids do not fit a buffer of {tuple(out.shape)}.",
-            code="shape-mismatch",
-        )
-    if ids.dtype not in (torch.int32, torch.int64) or not ids.is_contiguous():
-        raise PenstockError(
-            f"Rows are gathered by int32 or int64 ids in a contiguous array, not by {ids.dtype}.", code="wrong-type"
-        )
-    if out.numel():
-        launch_gather(lines, ids, out.view(len(ids), -1), count, order, cache)
-    return out
+def _tensor(out: Any) -> Tensor:
+    return out if isinstance(out, Tensor) else torch.from_numpy(out)

@@ -40,7 +40,7 @@ class StoreService:
         table = self._part(asked).table(asked.field)
         rows = row_numbers(request)
         check_rows(table, rows)
-        span = None if asked.columns is None else span_of(slice(*asked.columns), table.shape[1:])
+        span, _ = span_of(None if asked.columns is None else slice(*asked.columns), table.shape[1:])
         if span is not None and list(span) != asked.columns:
             raise PenstockError(
                 f"Field {asked.field!r} has no columns {asked.columns}: its rows are {table.shape[1:]}.",

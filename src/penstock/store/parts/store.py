@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,8 @@ from penstock.store.local import LocalStore
 from penstock.store.parts.fields import PartFields, type_of
 from penstock.store.parts.row_requests import Channels, ask_rows, receive_rows
 from penstock.store.parts.transit import WireType, transit
-from penstock.store.rows import Span, gather_rows, place_rows, span_of
+from penstock.store.rows import Span, gather_rows, place_rows
+from penstock.store.source import RowSource
 from penstock.wire.message import Message
 
 _PUSH_BYTES = 4 << 20
@@ -68,17 +69,20 @@ class PartedStore:
         self._traffic: dict[str, Traffic] = {}
         self._lock = threading.Lock()
 
-    def pull(self, field: str, ids: Array, columns: slice | None = None, out: Array | None = None) -> Array:
-        """The rows `ids` of a field, or some columns of them, into `out` where given."""
-        kind = self._kind(field)
-        span = span_of(columns, kind.row_shape)
-        out = _room(len(ids), kind, span, out)
+    def source(self, field: str) -> "PartedSource":
+        """The rows of a field."""
+        return PartedSource(self, field, self._kind(field))
+
+    def fill(self, field: str, kind: Kind, ids: Array, out: Array, places: Array | None, span: Span | None) -> None:
+        """See `RowSource.fill`: what is here is read while owners are asked for the rest."""
         here = self._here(field)
         far = [part for part in range(self.book.parts) if part not in here]
         once = np.isin(np.arange(self.book.parts), far)
         split = split_by_owner(ids, self._bounds[type_of(field, self._bounds)], once)
         wire_type = self._wire_type if self._narrowed is None or field in self._narrowed else "stored"
         body = {"field": field, "columns": None if span is None else list(span), "wire_type": wire_type}
+        if places is not None:
+            split = replace(split, places=places[split.places], again=places[split.again], first=places[split.first])
         asked = ask_rows(self._channels, split, far, lambda part: Message("pull", {**body, "part": part}))
         for part, store in here.items():
             place_rows(store.table(field), *split.of(part), out, span)
@@ -87,7 +91,6 @@ class PartedStore:
         for each in asked:
             self._count(field, len(each.places), receive_rows(each, way, out), stored)
         place_rows(out, split.first, split.again, out)
-        return out
 
     def push(self, field: str, ids: Array, values: Array) -> None:
         """Replace rows, all different, at their owners."""
@@ -125,14 +128,6 @@ class PartedStore:
         self._tell("drop", field, {})
         self._kinds.pop(field, None)
 
-    def row_shape(self, field: str) -> tuple[int, ...]:
-        """The shape of one row of a field."""
-        return self._kind(field).row_shape
-
-    def dtype(self, field: str) -> np.dtype[Any]:
-        """The type of a field's numbers."""
-        return self._kind(field).dtype
-
     def traffic(self) -> dict[str, Traffic]:
         """What travelled so far, by field."""
         with self._lock:
@@ -144,7 +139,7 @@ class PartedStore:
     def _kind(self, field: str) -> Kind:
         if field not in self._kinds:
             here = next(iter(self._here(field).values()), None)
-            found = self._described(field) if here is None else Kind(here.dtype(field), here.row_shape(field))
+            found = self._described(field) if here is None else _kind_of(here.table(field))
             self._kinds[field] = found
         return self._kinds[field]
 
@@ -175,13 +170,18 @@ class PartedStore:
             self._traffic[field] = so_far.plus(rows, size, rows * stored)
 
 
-def _room(count: int, kind: Kind, span: Span | None, out: Array | None) -> Array:
-    """Where so many rows go: `out`, if they fit."""
-    shape = (count, *(kind.row_shape if span is None else (span[1] - span[0],)))
-    if out is None:
-        return np.empty(shape, kind.dtype)
-    if out.shape != shape or out.dtype != kind.dtype or not out.flags.c_contiguous:
-        raise PenstockError(
-            f"Rows of {kind.dtype} {shape[1:]} do not fit a buffer of {out.dtype} {out.shape}.", code="shape-mismatch"
-        )
-    return out
+def _kind_of(table: Array) -> Kind:
+    return Kind(table.dtype, table.shape[1:])
+
+
+class PartedSource(RowSource):
+    """One field of a cut graph, by new number."""
+
+    def __init__(self, store: PartedStore, field: str, kind: Kind) -> None:
+        self._store, self._field, self._kind = store, field, kind
+        self.shape = (store.book.count(type_of(field, store.book.node_types)), *kind.row_shape)
+        self.dtype = kind.dtype
+
+    def fill(self, ids: Array, out: Array, places: Array | None = None, span: Span | None = None) -> None:
+        """See `RowSource.fill`."""
+        self._store.fill(self._field, self._kind, ids, out, places, span)

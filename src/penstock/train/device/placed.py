@@ -15,7 +15,7 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.device.hops import Slot, Topology
 from penstock.sampling.device.room import Room
-from penstock.store.device.tables import CachedTable, DeviceTable, ResidentTable
+from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTable
 from penstock.train.device.decision import Decision
 from penstock.train.device.whole import DeviceWholeGraph
 from penstock.train.job import Job
@@ -35,7 +35,7 @@ class Placed:
     """As decided, or as it has grown."""
     why: list[str]
     topology: Any = None
-    tables: dict[str, DeviceTable] = field(default_factory=dict)
+    tables: dict[str, DeviceSource] = field(default_factory=dict)
     cached_rows: int = 0
     sample: "Callable[[Planned], Batch] | None" = None
 
@@ -51,7 +51,7 @@ class Placed:
         return self.decision.captured
 
     @property
-    def table(self) -> DeviceTable:
+    def table(self) -> DeviceSource:
         """The features of the only node type."""
         (only,) = self.tables.values()
         return only

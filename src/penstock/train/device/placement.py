@@ -42,6 +42,7 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
         if who:
             placed.why.append(who)
             progress.note(who)
+    session.inputs.sources.update(placed.tables)
     return bring_batches(session, placed)
 
 
@@ -57,10 +58,8 @@ def place_as_decided(session: Session, decision: Decision, schedule: BatchPlan, 
 def bring_batches(session: Session, placed: Placed) -> Placed:
     """Let batches of the pipeline find the device, and what was placed there."""
     inputs = session.inputs
-    inputs.carrier = DeviceCarrier(
-        placed.device, inputs.store, inputs.fields, placed.tables, placed.decision.working.row_type, inputs.scale
-    )
-    inputs.placed_tables = placed.tables
+    sources = {**inputs.sources, **placed.tables}
+    inputs.carrier = DeviceCarrier(placed.device, sources, placed.decision.working.row_type, inputs.scale)
     return placed
 
 

@@ -12,7 +12,7 @@ from penstock.nn.device.rows import TableRows
 from penstock.pipeline.host_carrier import Scale
 from penstock.sampling.device.block import DeviceBlock
 from penstock.sampling.device.hops import Topology
-from penstock.store.device.tables import DeviceTable, ResidentTable
+from penstock.store.device.tables import DeviceSource, ResidentTable
 from penstock.train.layerwise.chunks import Chunk, Sampled
 from penstock.train.layerwise.host import AlonePlan, HostPlan
 from penstock.train.layerwise.levels import Level
@@ -26,7 +26,7 @@ class DeviceWholeGraph(AlonePlan):
         host: HostPlan,
         node_type: str,
         topology: Topology,
-        table: DeviceTable,
+        table: DeviceSource,
         in_place: bool,
         scale: Scale | None,
     ) -> None:

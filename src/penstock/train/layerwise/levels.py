@@ -10,7 +10,7 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.store.files import take_blocks
-from penstock.store.rows import gather_rows
+from penstock.store.source import ArraySource
 from penstock.train.layerwise.chunks import Chunk
 
 
@@ -41,7 +41,8 @@ class HostLevel:
         """The outputs of some vertices."""
         rows = self.rows[node_type]
         places = ids if len(rows) and rows[-1] == len(rows) - 1 else np.searchsorted(rows, ids)
-        return torch.from_numpy(gather_rows(self.values[node_type], places)).to(self._device)
+        found: torch.Tensor = ArraySource(self.values[node_type]).read(places, self._device)
+        return found
 
     def _room(self, shape: tuple[int, int]) -> Array:
         size = shape[0] * shape[1] * 4
