@@ -3,16 +3,15 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 import torch
 from torch import nn
 
-from penstock.errors import PenstockError
 from penstock.memory import PeakCounter
 from penstock.progress import Progress
 from penstock.train import run_context as module
 from penstock.train.job import make_job
 from penstock.train.run_context import device_peak, generators_kept, run_context, seeded
+from refusals import refused
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -107,7 +106,7 @@ def test_what_the_process_has_once_is_refused_where_two_runs_want_it_otherwise(m
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     two, three = (make_job({"graph": "g", "threads": threads, "device": "cpu"}) for threads in (2, 3))
     with run_context(two):
-        with pytest.raises(PenstockError, match="computes with 2 threads"), run_context(three):
+        with refused("in-use 2"), run_context(three):
             pass
         with run_context(two):
             pass
@@ -121,7 +120,7 @@ def test_what_the_process_has_once_is_refused_where_two_runs_want_it_otherwise(m
     before = torch.backends.cuda.matmul.allow_tf32
     with run_context(rounded):
         assert torch.backends.cuda.matmul.allow_tf32
-        with pytest.raises(PenstockError, match="in tf32 and this one in float32"), run_context(plain):
+        with refused("in-use tf32 float32"), run_context(plain):
             pass
     assert torch.backends.cuda.matmul.allow_tf32 == before
     assert given_back == [("state", GPU)]

@@ -76,7 +76,7 @@ def _own(x: Tensor) -> Tensor:
 
 def _refuse_weights(blocks: Sequence[Block] | Sequence[TypedBlock]) -> None:
     for block in blocks:
-        for part in block.relations.values() if isinstance(block, TypedBlock) else (block,):
+        for part in block.parts:
             if part.weights is not None:
                 raise PenstockError(
                     "The sampled edges have weights, which a module with forward(x, edge_index) would ignore: use"

@@ -10,7 +10,6 @@ from penstock.graph.arrays import Array
 from penstock.pipeline.buffers import BufferPool
 from penstock.pipeline.host_carrier import Scale, gather_rows
 from penstock.pipeline.loader import Batch
-from penstock.sampling.block import TypedBlock
 from penstock.sampling.device.block import DeviceBlock, on_device
 from penstock.sampling.device.neighbours import on_stream, side_stream
 from penstock.sampling.relabel import PerThread
@@ -91,7 +90,8 @@ class DeviceCarrier:
 
 def _tensors(batch: Batch) -> Iterator[Tensor]:
     """Every tensor of a batch that a kernel may read."""
-    waiting: list[Any] = [batch.features, batch.labels, batch.seed_weights, batch.vertices, *batch.blocks]
+    waiting: list[Any] = [batch.features, batch.labels, batch.seed_weights, batch.vertices]
+    waiting += [part for block in batch.blocks for part in block.parts]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Tensor):
@@ -99,7 +99,5 @@ def _tensors(batch: Batch) -> Iterator[Tensor]:
                 yield value
         elif isinstance(value, dict):
             waiting += value.values()
-        elif isinstance(value, TypedBlock):
-            waiting += value.relations.values()
         elif isinstance(value, DeviceBlock):
             waiting += [value.indptr, value.indices, value.weights, value.totals, value.edges]

@@ -44,6 +44,11 @@ class Block:
         """Edges that the layer reads."""
         return len(self.indices)
 
+    @property
+    def parts(self) -> list["Block"]:
+        """The blocks of the layer's relations: the only one's is this block."""
+        return [self]
+
     def destinations(self) -> Array:
         """The destination row of every edge."""
         return np.repeat(np.arange(self.num_dst, dtype=self.indices.dtype), np.diff(self.indptr))
@@ -65,6 +70,11 @@ class TypedBlock:
     def num_edges(self) -> int:
         """The number of edges of all relations."""
         return sum(block.num_edges for block in self.relations.values())
+
+    @property
+    def parts(self) -> list[Block]:
+        """The blocks of the layer's relations."""
+        return list(self.relations.values())
 
 
 Layer = TypeVar("Layer", Block, TypedBlock)

@@ -189,10 +189,10 @@ def _changed(body, path, value):
         (["layers", 0, "relations", 0, "indices"], 0, "malformed-message"),
         (["layers", 0, "relations", 0, "counts"], 0, "malformed-message"),
         (["layers", 0, "relations", 0, "weights"], 0, "malformed-message"),
-        (["layers", 0, "relations", 0, "malformed-message totals"], [4, 1], "malformed-message"),
-        (["layers", 0, "relations", 0, "malformed-message totals"], [4, 100_000], "malformed-message"),
-        (["layers", 0, "relations", 0, "malformed-message totals"], [4], "malformed-message totals"),
-        (["layers", 0, "malformed-message extra"], 1, "malformed-message extra"),
+        (["layers", 0, "relations", 0, "totals"], [4, 1], "malformed-message"),
+        (["layers", 0, "relations", 0, "totals"], [4, 100_000], "malformed-message"),
+        (["layers", 0, "relations", 0, "totals"], [4], "malformed-message totals"),
+        (["layers", 0, "extra"], 1, "malformed-message extra"),
     ],
 )
 def test_a_batch_is_not_believed(path, value, message):

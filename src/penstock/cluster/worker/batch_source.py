@@ -92,9 +92,7 @@ def make_joint_batches(parts: Parts, job: Job, train: Array, new: Array) -> Batc
     return BatchSource(sample, items, size)
 
 
-def make_parted_edge_batches(
-    parts: Parts, job: Job, new: Mapping[str, Array], typed: bool, items: Array
-) -> BatchSource:
+def make_parted_edge_batches(parts: Parts, job: Job, new: Mapping[str, Array], items: Array) -> BatchSource:
     """For tasks on edges: `items` are the training edges' positions, `new` the new numbers of all vertices, by type."""
     sampler = _sampler_for(parts, job)
 

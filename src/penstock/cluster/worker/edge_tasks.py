@@ -37,17 +37,17 @@ def make_parted_edge_task(parts: Parts, graph: CutGraph, job: Job, name: TaskNam
     reverse = find_reverse(whole, kind)
     graph = _with_lists(graph, whole, kind, reverse)
     new = {node_type: _new_numbers(parts, node_type) for node_type in dict.fromkeys((kind[0], kind[2]))}
-    setup, typed = parts.member.setup, not graph.is_homogeneous
+    setup = parts.member.setup
     share = None
     if setup.layout.world > 1:
         share = EdgeSplit(new[kind[2]], setup.layout.shares, setup.task.rank)
     if links:
         count = graph.edges[kind].count
         items: Array = np.arange(count, dtype=index_dtype(count))
-        batches = make_parted_edge_batches(parts, job, new, typed, items)
+        batches = make_parted_edge_batches(parts, job, new, items)
         return LinkTask(graph, kind, batches, job, reverse, share), graph, whole_batches(items)
     data = labelled_edges(graph, kind, job, None, reverse)
-    batches = make_parted_edge_batches(parts, job, new, typed, data.splits["train"])
+    batches = make_parted_edge_batches(parts, job, new, data.splits["train"])
     return EdgeTask(graph, data, batches, job, share), graph, whole_batches(batches.items)
 
 

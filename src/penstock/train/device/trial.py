@@ -15,7 +15,6 @@ from penstock.errors import PenstockError
 from penstock.pipeline.device import DeviceCarrier
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Schedule
-from penstock.sampling.block import TypedBlock
 from penstock.sampling.device.room import Room
 from penstock.train.run_context import device_peak, generators_kept
 from penstock.train.session import Session, model_at_fault
@@ -113,9 +112,8 @@ def _left_alone(session: Session) -> Iterator[None]:
 def _load(batch: Batch, x: dict[str, Any]) -> Load:
     rows = edges = 0
     for block in batch.blocks:
-        parts = list(block.relations.values()) if isinstance(block, TypedBlock) else [block]
-        rows += sum(part.num_dst for part in parts)
-        edges += sum(part.num_edges for part in parts)
+        rows += sum(part.num_dst for part in block.parts)
+        edges += block.num_edges
     return Load(sum(values.numel() for values in x.values()), rows, edges)
 
 
