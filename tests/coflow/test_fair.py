@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from penstock.coflow import bound, schedule, seconds
+from penstock.simulate.traces import coflows_from, simulate_trace
 
 RATE = 4.0
 
@@ -54,3 +55,12 @@ def test_fair_is_one_phase_between_the_bound_and_twice_that(matrix):
     for phase in phases:
         assert (matrix[phase.senders, phase.peers] == phase.sizes).all() and phase.sizes.sum() == matrix.sum()
         assert bound(matrix, 1.0) * (1 - 1e-9) <= phase.weight <= 2 * bound(matrix, 1.0) * (1 + 1e-9)
+
+
+@given(arrays.arrays(np.int64, (5, 5), elements=st.integers(0, 9)))
+def test_fair_is_the_simulator_s(matrix):
+    np.fill_diagonal(matrix, 0)
+    sizes = {(int(i), int(j)): float(matrix[i, j]) for i, j in np.argwhere(matrix)}
+    if sizes:
+        found = simulate_trace(coflows_from(5, [(0.0, sizes)]), "fair", RATE)
+        assert seconds(matrix, "fair", RATE) == pytest.approx(found.makespan_s, rel=1e-9)
