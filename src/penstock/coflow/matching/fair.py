@@ -1,9 +1,10 @@
 """`fair`: no schedule. Everything is sent at once, and the network shares its ports as it does.
 
 Its time alone is that of max-min fair sharing: n senders and n receivers at the line rate, rates anew whenever a flow
-ends. That is the network's best behaviour; incast, which loses packets, is not in it. It is the simulator's policy of the
-same name, and tests hold the two to each other; a full matrix is filled by a kernel of its own, because the simulator's
-lists of flows take 1.2 to 1.9 times as long for one.
+ends. That is the network's best behaviour; incast, which loses packets, is not in it.
+
+It is the simulator's policy of the same name, and tests hold the two to each other. A full matrix is filled by a kernel
+of its own, because the simulator's lists of flows take 1.2 to 1.9 times as long for one.
 """
 
 import numpy as np
