@@ -44,7 +44,10 @@ def test_another_mode_is_planned_for_and_replayed(monkeypatch, tmp_path) -> None
                 for device, mean in (("cpu", 0.5), ("cuda", 0.1))
             ],
             "transfers": [{"name": "halo", "source": "shard", "target": "shard", "bytes": [[1.25e8]]}],
-            "memory": [{"process": "shard", "gb": 2}],
+            "memory": [
+                {"process": "shard", "gb": 2},
+                *({"process": "activations", "device": device, "gb": 3} for device in ("cpu", "cuda")),
+            ],
         }
     )
     cluster = ClusterDocument(machines=[Machine(name=name, nic_gbps=10, cores=4) for name in ("a", "b")])
@@ -57,5 +60,11 @@ def test_another_mode_is_planned_for_and_replayed(monkeypatch, tmp_path) -> None
         assert {(task.kind, task.machine) for task in plan.tasks} == {("shard", "a"), ("shard", "b")}
         (halo,) = plan.traffic
         assert (halo.kind, halo.count, halo.bytes, halo.link_bytes) == ("halo", 2, 2.5e8, 2.5e8)
+        # Two layers' activations at a time, beside what a shard holds anyway.
+        if device == "cpu":
+            assert plan.predicted.memory_gb == {"a": 8.0, "b": 8.0}
+        else:
+            assert plan.predicted.memory_gb == {"a": 2.0, "b": 2.0}
+            assert plan.predicted.device_memory_gb == {"cuda": {"a": 6.0, "b": 6.0}}
         write_plan(plan, tmp_path / f"{device}.json")
         assert replay(read_plan(tmp_path / f"{device}.json"), "fair").iteration_s == plan.predicted.iteration_s

@@ -5,6 +5,7 @@ from typing import Any
 from penstock.cost.profile import Profile
 from penstock.graph.documents import StrictDocument
 from penstock.hardware.cluster import ClusterDocument
+from penstock.plan.memory import HeldMemory
 from penstock.plan.workloads import ExecutionWorkload, WorkloadEntry
 from penstock.simulate.workload_builder import WorkloadBuilder
 
@@ -31,8 +32,14 @@ def build(profile: Profile, execution: RingExecution) -> ExecutionWorkload:
     assert halo is not None
     for number, shard in enumerate(shards):
         building.flow(shard, shards[(number + 1) % len(shards)], halo.total, "halo", arrival_lag=1)
-    pinned = {name: number for number, name in enumerate(execution.shards)}
-    return ExecutionWorkload(building.build(), pinned=pinned, words={"shard": "computing layers"})
+    # Activations are kept until the next layer is computed.
+    kept = profile.memory_gb("activations", execution.device)
+    return ExecutionWorkload(
+        building.build(),
+        memory=tuple(HeldMemory(name, kept, execution.device, until=name, lag=1) for name in execution.shards),
+        pinned={name: number for number, name in enumerate(execution.shards)},
+        words={"shard": "computing layers"},
+    )
 
 
 RING = WorkloadEntry("ring", RingExecution, set_up, build, lambda cluster: {})

@@ -55,7 +55,10 @@ class Predicted(StrictDocument):
     placement_bound_s: float = Field(default=0.0, description="the same for the placement that was chosen")
     link_bytes: dict[str, float]
     link_utilisation: dict[str, float]
-    memory_gb: dict[str, float] = Field(description="by machine")
+    memory_gb: dict[str, float] = Field(description="the most that is held at any time, by machine")
+    device_memory_gb: dict[str, dict[str, float]] = Field(
+        default={}, description="the same of other kinds of devices, by kind and machine, where it is known"
+    )
 
 
 class Compared(StrictDocument):

@@ -16,6 +16,7 @@ from penstock.hardware.machines import machines_of
 from penstock.plan.bottleneck import bottleneck_of
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedFlows, PlannedTask, Predicted
+from penstock.plan.memory import memory_over_time
 from penstock.plan.placement import PLACEMENTS, Budget
 from penstock.plan.upgrades import changes_of
 from penstock.plan.workloads import workload_entry
@@ -157,8 +158,14 @@ def _traffic(run: Comparison, best: Trial) -> list[PlannedFlows]:
 
 def _predicted(run: Comparison, best: Trial, tasks: list[PlannedTask], batches: int) -> Predicted:
     timeline, memory = best.timeline, defaultdict[str, float](float)
+    on_devices = defaultdict[str, dict[str, float]](dict)
     for task in tasks:
         memory[task.machine] += task.memory_gb
+    for (machine, device), curve in memory_over_time(timeline, best.placed.machine_of, run.work.memory).items():
+        if device == "cpu":
+            memory[machine] += curve.peak
+        else:
+            on_devices[device][machine] = curve.peak
     links = timeline.network.link_names
     count = timeline.iterations * run.work.unrolled
     return Predicted(
@@ -169,6 +176,7 @@ def _predicted(run: Comparison, best: Trial, tasks: list[PlannedTask], batches: 
         link_bytes={name: float(size) / count for name, size in zip(links, timeline.link_bytes, strict=True)},
         link_utilisation={name: float(use) for name, use in zip(links, timeline.link_use, strict=True)},
         memory_gb=dict(memory),
+        device_memory_gb=dict(on_devices),
     )
 
 

@@ -8,6 +8,7 @@ from penstock.cost.profile import Profile
 from penstock.graph.documents import StrictDocument
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import Machines
+from penstock.plan.memory import HeldMemory
 from penstock.simulate.amounts import Spread
 from penstock.simulate.workload import Workload
 
@@ -21,7 +22,9 @@ class ExecutionWorkload:
     """A run in the simulator's terms: what is repeated, how amounts vary, and what stays where it is."""
 
     load: Workload
-    """Tasks and flows that are repeated. What a task holds (`resources`) it holds for the whole run."""
+    """Tasks and flows that are repeated. What a task needs to be placed (`resources`) it holds for the whole run."""
+    memory: tuple[HeldMemory, ...] = ()
+    """What tasks hold beside that: memory of devices, and memory that is taken and given back."""
     spreads: Mapping[str, Spread] = field(default_factory=dict)
     """How amounts vary from iteration to iteration, by kind of task or flow."""
     pinned: Mapping[str, int] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from penstock.cost.profile import Profile
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import Machines
 from penstock.pipeline.options import PipelineOptions
+from penstock.plan.memory import HeldMemory
 from penstock.plan.workloads.entry import ExecutionWorkload, WorkloadEntry
 from penstock.plan.workloads.mini_batch_template import MiniBatchExecution, mini_batch_template
 from penstock.simulate.amounts import Quantiles, Spread
@@ -52,15 +53,22 @@ def _build(profile: Profile, execution: MiniBatchExecution) -> ExecutionWorkload
         notes.append("Steps were measured on processors: on GPUs they take less, and so may an iteration.")
     return ExecutionWorkload(
         load,
-        _spreads(profile, execution),
-        {name: number for number, name in enumerate(execution.stores)},
-        "store",
-        execution.unrolled,
-        execution.ahead,
-        slowest_store,
-        _WORDS,
-        tuple(notes),
+        memory=_device_memory(profile, execution.device),
+        spreads=_spreads(profile, execution),
+        pinned={name: number for number, name in enumerate(execution.stores)},
+        owners="store",
+        unrolled=execution.unrolled,
+        ahead=execution.ahead,
+        floor_s=slowest_store,
+        words=_WORDS,
+        notes=tuple(notes),
     )
+
+
+def _device_memory(profile: Profile, device: str) -> tuple[HeldMemory, ...]:
+    """What each worker holds on its GPU, as far as it was measured."""
+    gb = profile.memory_gb("worker", device) if device != "cpu" else 0.0
+    return tuple(HeldMemory(f"worker-{rank}", gb, device) for rank in range(profile.workers)) if gb else ()
 
 
 def _spreads(profile: Profile, execution: MiniBatchExecution) -> dict[str, Spread]:
