@@ -1,4 +1,4 @@
-"""What a Python user calls: `ps.train`, and the `Run` it gives."""
+"""What Python users call: `ps.train`, and the `Run` that it returns."""
 
 from pathlib import Path
 from typing import Any

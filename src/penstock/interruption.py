@@ -1,4 +1,4 @@
-"""Long computations that Ctrl-C can leave.
+"""Long computations that Ctrl-C can end.
 
 Python hears a signal only between bytecodes of the main thread, and a kernel or a native library may take minutes
 between two of them.

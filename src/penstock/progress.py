@@ -1,4 +1,4 @@
-"""How long work says how far it is, without knowing who listens."""
+"""The interface through which long work reports its progress."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

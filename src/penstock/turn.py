@@ -1,4 +1,4 @@
-"""Which batch and coflow a thread works for: what it asks of others travels in their order where links are shared.
+"""The batch and coflow that a thread works for; its requests carry them, so that shared links can order them.
 
 A coflow is what belongs together and is done when its last message is there: all that one worker pulls for one batch,
 one sum of gradients at all parameter servers, one push of embeddings to all their owners, the sums of a step's norms.

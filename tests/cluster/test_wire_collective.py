@@ -80,7 +80,7 @@ def test_rows_of_different_lengths_are_gathered(three):
         assert all(torch.equal(*pair) for pair in zip(each, given, strict=True))
 
 
-def test_letters_that_come_early_late_or_twice(three):
+def test_arrays_that_come_early_late_or_twice(three):
     """Of a round that a worker has not come to yet, of one that is over, and of a number that was taken."""
     for number in (0, 0, 1):
         for rank in (1, 2):
@@ -94,7 +94,7 @@ def test_letters_that_come_early_late_or_twice(three):
     assert collective.take(5, 0, 0.0) is None
     assert collective.take(5, 1, 0.0)[1].tolist() == [11.0, 11.0]
     sent(three, 1, 0, 5, 9, np.zeros(2))
-    assert not collective._letters
+    assert not collective._arrays
 
 
 @pytest.mark.parametrize("arrays", [(), (np.zeros((2, 2)),), (np.zeros(2, np.int8),), (np.zeros(2), np.zeros(2))])

@@ -1,4 +1,4 @@
-"""`penstock bench`: how fast this machine draws batches and trains on them."""
+"""`penstock bench`: how fast this machine samples batches and trains on them."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 

@@ -1,4 +1,4 @@
-"""A flag for every field of a job, made from the job itself: what a run is told is written down once."""
+"""A flag for every field of a job, generated from the job itself."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`penstock`: the commands together, and how any of them ends."""
+"""`penstock`: all commands, and how their errors and interruptions are reported."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`penstock simulate`: what a workload would take on a network, under one rule of sharing links or all of them."""
+"""`penstock simulate`: how long a workload takes on a network, under one rate policy or all of them."""
 
 from pathlib import Path
 from typing import Annotated

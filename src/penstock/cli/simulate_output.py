@@ -1,4 +1,4 @@
-"""What `penstock simulate` says of a simulation: fields for JSON, sentences and tables for people."""
+"""What `penstock simulate` prints: fields for JSON, sentences and tables for people."""
 
 from collections.abc import Mapping
 from typing import Any

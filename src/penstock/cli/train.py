@@ -1,4 +1,4 @@
-"""`penstock train`: a job to a trained model, or a run that goes on."""
+"""`penstock train`: train a model from a job, or resume a run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

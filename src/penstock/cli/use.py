@@ -1,4 +1,4 @@
-"""`penstock evaluate`, `predict` and `embed`: a run's best model put to use."""
+"""`penstock evaluate`, `predict` and `embed`: use the best model of a run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

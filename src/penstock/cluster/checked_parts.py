@@ -1,4 +1,4 @@
-"""Parts as the tasks of a run map them: checked first, as any graph is whose lists kernels read."""
+"""The parts that the tasks of a run map, checked before kernels read them."""
 
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph, require_finite

@@ -1,4 +1,4 @@
-"""The controller: starts every task, hears whether it lives, starts it again when it dies, and ends the run."""
+"""The controller: starts every task, watches its heartbeats, restarts it when it dies, and ends the run."""
 
 import queue
 import time

@@ -1,4 +1,4 @@
-"""What of a run a listener on the network could read or alter, told at its start."""
+"""What an attacker on the network could read or alter in a run; told when the run starts."""
 
 from penstock.cluster.layout import Layout
 from penstock.cluster.worker.reductions import REDUCTIONS

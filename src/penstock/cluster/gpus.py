@@ -1,4 +1,4 @@
-"""Which processor a run computes on: GPUs for all of its workers, or none; and how a worker comes to its own."""
+"""Whether the workers of a run compute on GPUs, and which GPU each worker uses."""
 
 import os
 

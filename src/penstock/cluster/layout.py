@@ -1,4 +1,4 @@
-"""Which task runs where: stores beside their parts, workers as many as a machine has, samplers and servers for them."""
+"""Which task runs on which machine: stores with their parts, workers, samplers and servers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal

@@ -1,4 +1,4 @@
-"""A task's side of the run: its end of the wire, where the others are, and a sign of life twice a second."""
+"""A task's connection to the run: its endpoint, the addresses of the others, and a heartbeat twice a second."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""A plan for a job: its profile is read, or measured here, and fitted to the cluster; `plan.planner` does the rest."""
+"""A plan for a job: its profile is read or measured here and fitted to the cluster; `plan.planner` does the rest."""
 
 from pathlib import Path
 

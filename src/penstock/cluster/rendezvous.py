@@ -1,4 +1,4 @@
-"""What workers ask of the controller to train together: rounds, barriers, and a board that all can read."""
+"""What the controller offers workers for training together: rounds, barriers, and a key-value store."""
 
 import threading
 from dataclasses import asdict
@@ -16,7 +16,7 @@ class Rendezvous:
     """Handlers for the wire. Who is not a worker is refused."""
 
     def __init__(self, world: int) -> None:
-        self._world, self._rounds, self._barriers, self._board = (
+        self._world, self._rounds, self._barriers, self._values = (
             world,
             Rounds(world),
             Barriers(world),
@@ -60,7 +60,7 @@ class Rendezvous:
 
     def _write(self, message: Message, sender: str) -> Message:
         _rank(sender)
-        self._board.write(int(message.body["generation"]), str(message.body["key"]), message.arrays[0])
+        self._values.write(int(message.body["generation"]), str(message.body["key"]), message.arrays[0])
         return Message("written")
 
     def _read(self, message: Message, sender: str) -> Message:
@@ -68,7 +68,7 @@ class Rendezvous:
         generation = int(message.body["generation"])
         if not self._rounds.holds(generation):
             return Message("over")
-        found = self._board.read(generation, str(message.body["key"]))
+        found = self._values.read(generation, str(message.body["key"]))
         return Message("wait") if found is None else Message("found", arrays=(found,))
 
 

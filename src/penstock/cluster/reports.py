@@ -1,4 +1,4 @@
-"""What tasks tell the controller: checked where it is heard, so that what cannot be is the sender's trouble alone."""
+"""Messages from tasks to the controller, validated on arrival so that a bad one fails at its sender."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""Rounds: the workers meet, agree on where the run stands, and train together until one of them is lost."""
+"""Rounds: the workers regroup, agree on the current step, and train together until one of them is lost."""
 
 import threading
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A profile made to fit a cluster of another size: the graph is cut and some batches are drawn, nothing is trained."""
+"""A profile scaled to a cluster of another size: the graph is cut and some batches are drawn, nothing is trained."""
 
 from itertools import islice
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a task is told when it starts: one JSON document on its standard input."""
+"""What a task receives when it starts: one JSON document on its standard input."""
 
 from typing import Any
 

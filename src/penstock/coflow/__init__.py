@@ -1,4 +1,4 @@
-"""Communication that belongs together: what to send when, and sending it.
+"""Coflows: communication that belongs together, scheduled and sent.
 
 - `matching/`: an all-to-all of known sizes as phases without contention; a schedule a file. Knows no network.
 - `turns`: the phases as one rank sees them, cut at whole rows.

@@ -1,4 +1,4 @@
-"""What every rank of a group has for every other: checked, and agreed upon by all of them."""
+"""What every rank of a group sends to every other: checked, and the same on all ranks."""
 
 from collections.abc import Sequence
 from typing import Any

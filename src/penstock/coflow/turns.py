@@ -1,4 +1,4 @@
-"""The phases of an all-to-all as one rank sees them: which of its rows go to whom, and which places it fills from whom.
+"""The phases of an all-to-all from the view of one rank: which rows it sends to whom, and receives from whom.
 
 Schedules are made in units of rows, so that no row is cut. With a granularity of g rows a unit, a phase sends whole
 units and the last of a pair may be smaller: fewer different sizes make fewer phases, and every pair rounded up makes

@@ -1,4 +1,4 @@
-"""Graphs: what they are, how they live on disk, where they come from.
+"""Graphs: what they are, how they are stored on disk, where they come from.
 
 `data` is what a graph holds, `folder` how it lies on disk, and `graph` joins the two; `tables` builds graphs from
 users' tables, `convert` from other libraries' objects and files, `generate` from recipes. Nothing here knows about

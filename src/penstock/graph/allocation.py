@@ -1,4 +1,4 @@
-"""Memory asked for by a count that a file names: refused where there is not enough, before anything is allocated."""
+"""Refuses an allocation whose size comes from a file where there is not enough memory."""
 
 from penstock.errors import PenstockError
 from penstock.memory import available_mb

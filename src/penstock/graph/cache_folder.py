@@ -1,4 +1,4 @@
-"""Where what can be made again is kept between runs."""
+"""The cache folder for what can be made again."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What was found out about the large files of a folder, kept in the user's cache: a folder is read through once.
+"""Facts about the large files of a folder, kept in the user's cache so that a folder is checked once.
 
 The record lies in the cache folder and not beside the arrays, because graphs are often read-only and because a folder
 that came from elsewhere must not vouch for itself. Where the cache cannot be written nothing is remembered, and the

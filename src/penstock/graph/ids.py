@@ -1,4 +1,4 @@
-"""The ids users gave their vertices, kept so that they come back on the way out."""
+"""The ids that users gave their vertices, kept for export."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Aggregate first or transform first: A (X W) = (A X) W, at different prices."""
+"""Aggregate first or transform first: A (X W) = (A X) W, at different costs."""
 
 from collections.abc import Callable
 from typing import Literal

@@ -1,4 +1,4 @@
-"""A model of the user's, named by where it is: every process of a run imports it the same way."""
+"""A model of the user's own, named by its location so that every process of a run can import it."""
 
 import hashlib
 import importlib

@@ -1,4 +1,4 @@
-"""Cutting a graph, from the question to the folder."""
+"""Partitioning a graph, from the options to the folder."""
 
 import json
 from dataclasses import dataclass

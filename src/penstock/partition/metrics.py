@@ -1,4 +1,4 @@
-"""How good an assignment is, whoever made it."""
+"""The quality of an assignment, whatever method made it."""
 
 from dataclasses import asdict, dataclass
 

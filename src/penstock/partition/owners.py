@@ -1,4 +1,4 @@
-"""Vertices grouped by the part that owns them, for whoever asks owners for rows or lists.
+"""Vertices grouped by the part that owns them, for requests to the owners.
 
 One pass finds owners and repeated vertices, a second puts the rows in order.
 """

@@ -1,4 +1,4 @@
-"""What a partitioning method is asked, and what it answers."""
+"""The input of a partitioning method, and its result."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""From seeds to batches that a model can take: stages that run beside each other, in order, without stopping.
+"""From seeds to batches that a model can use: stages that run in parallel and keep the order.
 
 `flow` is the mechanism (any stages), `ordered` the bounded queue between two, `schedule` the endless list of batches,
 `loading` the five stages of training, `carrying` and `device` how batches get their features and reach the processor

@@ -1,4 +1,4 @@
-"""Stages that run beside each other on threads of their own, order kept, memory bounded."""
+"""Stages that run in parallel on their own threads, with order kept and memory bounded."""
 
 import threading
 import time

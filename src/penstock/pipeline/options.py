@@ -1,4 +1,4 @@
-"""The pipeline's part of a job."""
+"""The pipeline fields of a job."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""What sets the pace of a plan, in words."""
+"""The bottleneck of a plan, in words."""
 
 from collections import defaultdict
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What no schedule can beat in the long run, in seconds for each iteration of the template.
+"""A lower bound on the seconds of an iteration that no schedule can beat in the long run.
 
 `placement_bound` holds for one placement under every flow policy: the busiest link must carry its mean bytes, and a
 cycle of items that wait for each other takes at least its seconds for as many iterations as it spans. `cluster_bound`

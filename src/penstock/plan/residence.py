@@ -1,4 +1,4 @@
-"""What lives where: `placement: auto`. Sizes in bytes; nothing is allocated here.
+"""Where topology and features are placed (`placement: auto`). Sizes are in bytes; nothing is allocated here.
 
 What training itself needs comes first, then what was asked for by name. Of the rest the topology comes first, for
 sampling from pinned memory is many small reads over the bus; then the features if all of them fit, else pinned memory

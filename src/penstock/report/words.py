@@ -1,4 +1,4 @@
-"""Numbers and findings in words."""
+"""Numbers and findings as text."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""What a sampler gives: blocks, one a layer, and the vertices they stand on.
+"""The output of samplers: one block for each layer, and the vertices that they refer to.
 
 Estimators. A block says how its edges stand for the whole neighbourhood. With `weights`, the sum of weights[e] *
 h[source of e] over a destination's edges estimates the sum over its whole list (of edge weight * h, where the graph's

@@ -1,4 +1,4 @@
-"""The loops: mini-batch training, evaluation, checkpoints, and what they measure.
+"""Training: the loop, evaluation, checkpoints, and what they measure.
 
 `job` is what a run is told, `session` a job made ready, `loop` the training itself, `running` a run from start to end
 and `use` what a trained model gives. `tasks` say what is learned; `data` and `labels` where it comes from; `inputs` and

@@ -1,4 +1,4 @@
-"""What a job asks for that its data or its sampler cannot give, refused before anything is trained."""
+"""Refuses a job whose data or sampler cannot do what it asks, before anything is trained."""
 
 from penstock.errors import PenstockError
 from penstock.train.job import Job

@@ -1,4 +1,4 @@
-"""What is learned, from which graph: the graph opened, the task and its edge type chosen."""
+"""The graph and the task of a job: the graph is opened, the task and its edge type are chosen."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The part of a job that says what is learned, and from which graph."""
+"""The job fields that say what is learned, and from which graph."""
 
 from typing import Annotated, Literal
 

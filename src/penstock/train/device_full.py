@@ -1,4 +1,4 @@
-"""A device, or the host, that runs out of memory in the middle of a run: a sentence instead of torch's."""
+"""Out-of-memory errors of a device or the host in the middle of a run, as one sentence."""
 
 import re
 from collections.abc import Callable, Iterator

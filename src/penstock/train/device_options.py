@@ -1,4 +1,4 @@
-"""The device's part of a job."""
+"""The device fields of a job."""
 
 from typing import Any, Literal
 

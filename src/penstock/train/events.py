@@ -1,4 +1,4 @@
-"""What every stage did when, as a trace for Perfetto."""
+"""What every stage did and when, as a trace for Perfetto."""
 
 import json
 import threading

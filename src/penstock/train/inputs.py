@@ -1,4 +1,4 @@
-"""What a model reads of a vertex: its stored features, or a learnable row where its type has none."""
+"""The input rows of a model: stored features, or learnable rows for types without features."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

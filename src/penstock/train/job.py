@@ -1,4 +1,4 @@
-"""The job: everything a run is told, in one flat document. Each part is owned by the code it steers."""
+"""The job: all settings of a run in one flat document. Each part is defined beside the code that uses it."""
 
 from difflib import get_close_matches
 from pathlib import Path

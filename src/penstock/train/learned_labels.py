@@ -1,4 +1,4 @@
-"""What a run was taught, as its folder keeps it: the codes of another graph's labels mean nothing without it."""
+"""The labels that a run learned, as its folder keeps them: codes alone would mean nothing in another graph."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""The part of a job that steers tasks on edges."""
+"""The job fields of tasks on edges."""
 
 from typing import Annotated, Literal
 

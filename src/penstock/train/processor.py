@@ -1,4 +1,4 @@
-"""The processor that a job names."""
+"""The device that a job names."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What a loop leaves behind as it goes: metrics, events, checkpoints. Of several workers one keeps them."""
+"""What a training loop records: metrics, events, checkpoints. Of several workers, one writes them."""
 
 from typing import Any, Protocol
 

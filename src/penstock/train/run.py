@@ -1,4 +1,4 @@
-"""A run from start to end: folder made, loop run, best model tested, and every way it can end recorded."""
+"""A run from start to end: its folder, the loop, the test of the best model, and the record of how it ended."""
 
 import math
 from pathlib import Path

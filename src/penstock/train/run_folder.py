@@ -1,4 +1,4 @@
-"""The run folder: what was asked for, what happened, and what came of it, written as it happens."""
+"""The run folder: the job, the metrics and the result, written as the run proceeds."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Where a run stands: everything but the weights that a checkpoint must hold."""
+"""The progress of a run: everything in a checkpoint except the weights."""
 
 import math
 from dataclasses import dataclass, field, fields

@@ -1,4 +1,4 @@
-"""A trained model put to use: metrics, predictions and embeddings, with the user's own ids."""
+"""Using a trained model: metrics, predictions and embeddings, with the user's own ids."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where a post is: tcp://HOST:PORT; where there are several classes of packets, with a port each, most urgent first."""
+"""The address of an endpoint: tcp://HOST:PORT, with one port for each class of packets, most urgent first."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""One answer: whole, or in parts that are made no faster than they leave."""
+"""One answer: whole, or in parts that are produced no faster than they are sent."""
 
 import logging
 import threading

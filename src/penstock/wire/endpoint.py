@@ -1,4 +1,4 @@
-"""A process's end of the wire: one thread owns every socket, a few run handlers."""
+"""A process's endpoint on the wire: one thread owns every socket, a few run handlers."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""What the wire's thread does with its connections: reads, sends, and keeps calls to their time."""
+"""The work of the wire's thread: reads, sends, and timeouts of calls."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""What proves who a task is: keys made for one run, handed to each task by whoever launches it."""
+"""Keys that authenticate a task: made for one run and passed to each task by the launcher."""
 
 import json
 import re

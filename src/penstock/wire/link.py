@@ -1,4 +1,4 @@
-"""The wire's end of a channel: its connection, made anew when it was lost or the peer has moved."""
+"""The connection behind a channel; it is reopened when it was lost or the peer has moved."""
 
 import socket
 import threading

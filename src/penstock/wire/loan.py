@@ -1,4 +1,4 @@
-"""Memory that a message is sent from, and knowing when it is no longer read."""
+"""Memory that a message is sent from, and the callback when it may be used again."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""What a thread's own calls have brought: bytes by peer and flow."""
+"""Bytes that a thread's own calls received, by peer and flow."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""The wire's part of a job."""
+"""The wire fields of a cluster file."""
 
 from typing import Annotated, Literal
 

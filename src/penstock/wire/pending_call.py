@@ -1,4 +1,4 @@
-"""A call that has been made: its answer, or the parts of it, as they arrive."""
+"""A call in progress: its answer, or the parts of it, as they arrive."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The answering side of a process: handlers by kind, a few threads that run them, answers that stream."""
+"""The server side of a process: handlers by kind, threads that run them, answers that stream."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Large messages in slices, so that a later and more urgent one need not wait until the whole has left."""
+"""Large messages in slices, so that a later and more urgent message can pass between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -3,7 +3,7 @@
 import pytest
 from setups import cluster_of
 
-from penstock.cluster.launch.ray.nodes import Node, Seating, lacking
+from penstock.cluster.launch.ray.nodes import Node, NodeAssignment, lacking
 from penstock.cluster.launch.ray.shares import Share, share_of
 from penstock.cluster.layout import lay_out
 from penstock.hardware.cluster import Machine
@@ -28,43 +28,43 @@ def test_a_node_is_read_from_what_ray_says():
 def test_a_label_goes_before_a_name_and_a_name_before_an_address():
     labelled, named, there = node("a", machines=["m"]), node("b", host="m"), node("c", "10.0.0.9")
     machine = Machine(name="m", address="10.0.0.9")
-    assert Seating([machine], False).node_of("m", [there, named, labelled]) == labelled
-    assert Seating([machine], False).node_of("m", [there, named]) == named
-    assert Seating([machine], False).node_of("m", [there]) == there
-    assert Seating([Machine(name="m")], False).node_of("m", [there, node("d", "127.0.0.1")]) is None
+    assert NodeAssignment([machine], False).node_of("m", [there, named, labelled]) == labelled
+    assert NodeAssignment([machine], False).node_of("m", [there, named]) == named
+    assert NodeAssignment([machine], False).node_of("m", [there]) == there
+    assert NodeAssignment([Machine(name="m")], False).node_of("m", [there, node("d", "127.0.0.1")]) is None
 
 
 def test_a_machine_stays_on_its_node_while_that_lives_and_then_takes_another_of_its_name():
     first, second = node("a", machines=["m"]), node("b", machines=["m"])
-    seating = Seating([Machine(name="m")], False)
-    assert seating.node_of("m", [second]) == second
-    assert seating.node_of("m", [first, second]) == second
-    assert seating.node_of("m", [first]) == first
-    assert seating.node_of("m", []) is None
+    assignment = NodeAssignment([Machine(name="m")], False)
+    assert assignment.node_of("m", [second]) == second
+    assert assignment.node_of("m", [first, second]) == second
+    assert assignment.node_of("m", [first]) == first
+    assert assignment.node_of("m", []) is None
 
 
 def test_two_machines_of_one_address_take_different_nodes_if_there_are_two():
     nodes = [node("a"), node("b")]
-    seating = Seating([Machine(name=name, address="10.0.0.1") for name in ("m", "n", "o")], False)
-    assert [seating.node_of(name, nodes).id for name in ("m", "n", "o")] == ["a", "b", "a"]
+    assignment = NodeAssignment([Machine(name=name, address="10.0.0.1") for name in ("m", "n", "o")], False)
+    assert [assignment.node_of(name, nodes).id for name in ("m", "n", "o")] == ["a", "b", "a"]
 
 
 def test_a_spare_node_is_taken_only_if_allowed_free_and_large_enough():
     machine, other = Machine(name="m", address="10.0.0.1", cores=4), Machine(name="n", address="10.0.0.2")
     nodes = [node("b", "10.0.0.2"), node("c", "10.0.0.3", cores=2.0), node("d", "10.0.0.4")]
     for spares, expected in ((True, "d"), (False, None)):
-        seating = Seating([machine, other], spares)
-        assert seating.node_of("n", nodes).id == "b"
-        found = seating.node_of("m", nodes)
+        assignment = NodeAssignment([machine, other], spares)
+        assert assignment.node_of("n", nodes).id == "b"
+        found = assignment.node_of("m", nodes)
         assert (found.id if found else None) == expected
 
 
 def test_tasks_listen_at_the_nodes_address_unless_the_machine_has_one_on_that_node():
-    seating = Seating([Machine(name="m", address="10.1.0.1"), Machine(name="n")], True)
-    assert seating.address_on("m", node("a", "10.0.0.1", machines=["m"])) == "10.1.0.1"
-    assert seating.address_on("m", node("a", "10.0.0.1")) == "10.0.0.1"
-    assert seating.address_on("n", node("a", "10.0.0.1", machines=["n"])) == "10.0.0.1"
-    assert seating.address_on("n", node("a", "127.0.0.1", machines=["n"])) == "127.0.0.1"
+    assignment = NodeAssignment([Machine(name="m", address="10.1.0.1"), Machine(name="n")], True)
+    assert assignment.address_on("m", node("a", "10.0.0.1", machines=["m"])) == "10.1.0.1"
+    assert assignment.address_on("m", node("a", "10.0.0.1")) == "10.0.0.1"
+    assert assignment.address_on("n", node("a", "10.0.0.1", machines=["n"])) == "10.0.0.1"
+    assert assignment.address_on("n", node("a", "127.0.0.1", machines=["n"])) == "127.0.0.1"
 
 
 def test_what_a_node_lacks_is_said():
@@ -72,9 +72,9 @@ def test_what_a_node_lacks_is_said():
     assert lacking([big], node("a")) == "4 cores of 8, 0 GPUs of 1, 8 GB of memory of 9"
     assert lacking([Machine(name="m", cores=4, memory_gb=8)], node("a")) == ""
     with refused("infeasible m n 4 cores 6"):
-        Seating([Machine(name=n, cores=3) for n in "mn"], False).check([node("a", machines=["m", "n"])])
+        NodeAssignment([Machine(name=n, cores=3) for n in "mn"], False).check([node("a", machines=["m", "n"])])
     with refused("infeasible x --resources= 10.0.0.1"):
-        Seating([Machine(name="x")], False).check([node("a")])
+        NodeAssignment([Machine(name="x")], False).check([node("a")])
 
 
 def test_those_that_compute_share_a_machine_and_never_ask_for_more_than_there_is():

@@ -1,4 +1,4 @@
-"""Starting processes, wherever: what the controller knows of it."""
+"""The interface of launchers: how the controller starts processes, and ends them."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""What workers may ask of a parameter server: checked before anything is done with it."""
+"""Requests to a parameter server, validated before use."""
 
 import math
 from typing import Annotated

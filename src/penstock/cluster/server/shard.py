@@ -1,4 +1,4 @@
-"""What a parameter server knows: a range of the weights, their optimiser, and the gradients of the step under way."""
+"""The state of a parameter server: a range of the weights, their optimiser, and the gradients of the current step."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""Classes as words for `tc`: an htb queue with a class each, and u32 filters that send packets to them."""
+"""Traffic classes as `tc` commands: an htb queue with one class each, and u32 filters that assign packets."""
 
 import ipaddress
 

@@ -1,4 +1,4 @@
-"""Groups of flows: how their packets are told apart, and what share of an interface is theirs."""
+"""Groups of flows: how their packets are recognised, and which share of an interface they get."""
 
 from pathlib import Path
 

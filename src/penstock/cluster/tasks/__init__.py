@@ -1,4 +1,4 @@
-"""The processes of a run, a file a kind."""
+"""The processes of a run, one file for each kind."""
 
 from collections.abc import Callable
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""A process of a run. Its setup comes on standard input, which closes when whoever started it is gone."""
+"""A process of a run. Its setup comes on standard input, which closes when the process that started it ends."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""The store: a machine's parts, held for whoever asks for their rows and lists."""
+"""The store: holds a machine's parts and answers requests for their rows and lists."""
 
 from pathlib import Path
 from typing import Any

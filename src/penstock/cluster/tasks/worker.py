@@ -1,4 +1,4 @@
-"""The worker: trains its share of every batch together with the others, and meets them again when one is lost."""
+"""The worker: trains its share of every batch with the others, and regroups with them when one is lost."""
 
 import copy
 import logging

@@ -1,4 +1,4 @@
-"""Cluster-GCN's clusters on several machines: the first worker finds them, and gives them to whoever draws.
+"""Cluster-GCN's clusters on several machines: the first worker computes them and sends them to the others.
 
 METIS wants the graph in one place: for the time that it takes, the first worker has all lists in the numbers before
 the cut (4 bytes an edge, 8 a vertex) and what METIS makes of them, as a single machine has. It keeps the result in the

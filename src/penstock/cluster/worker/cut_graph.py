@@ -1,4 +1,4 @@
-"""A cut graph as a worker sees it: vertices by the numbers they had before the cut, lists and features elsewhere."""
+"""A cut graph as a worker sees it: vertices in the original numbering, lists and features in the stores."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

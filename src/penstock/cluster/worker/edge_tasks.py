@@ -1,4 +1,4 @@
-"""Tasks on the edges of a cut graph. A worker reads the lists of that relation alone, in the numbers before the cut.
+"""Tasks on the edges of a cut graph. A worker reads the lists of one relation, in the original numbering.
 
 They take 4 bytes an edge (8 where vertices are many), a quarter of what the order of an epoch over them takes; with
 them positives, negatives and ranks are found by the code of one machine. Neighbourhoods are drawn by the owners.

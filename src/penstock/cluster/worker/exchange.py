@@ -1,4 +1,4 @@
-"""Arrays that every worker computes a part of and all of them need: each keeps its part until the others have it."""
+"""All-gather of large arrays: each worker computes a part and keeps it until the others have received it."""
 
 from collections.abc import Iterator, Sequence
 

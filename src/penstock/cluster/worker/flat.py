@@ -1,4 +1,4 @@
-"""All gradients of a model as one row of numbers, and back."""
+"""All gradients of a model as one flat array, and back."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The whole of a cut graph for one worker's GPU, in the numbers before the cut.
+"""A whole cut graph for one worker's GPU, in the original numbering.
 
 Lists are read at once, rows while they are copied. A worker that has the graph there draws and learns as a machine with
 one GPU does, batch for batch.

@@ -1,4 +1,4 @@
-"""torch's process groups, for one round: numbers summed or gathered among the workers, by their hosts or their GPUs.
+"""torch's process groups for one round: all-reduce and all-gather on the hosts or on the GPUs.
 
 When a worker is lost, sums under way are given up, and all meet again.
 """
@@ -55,14 +55,14 @@ class HostCollectiveGroup:
     def __init__(self, member: Member, generation: int) -> None:
         setup = member.setup
         self.device, self._world = torch.device("cpu"), setup.layout.world
-        # The group calls the board's methods, and does not keep it.
-        self._board = RendezvousStore(member, generation, setup.cluster.failure.patience)
+        # The group calls the store's methods, but does not keep a reference to it.
+        self._store = RendezvousStore(member, generation, setup.cluster.failure.patience)
         gloo: Any = distributed.ProcessGroupGloo
         options = gloo._Options()
         options._devices = [gloo.create_device(hostname=setup.task.address)]
         options._timeout = timedelta(seconds=setup.cluster.failure.patience)
         try:
-            self._group: Any = gloo(self._board, setup.task.rank, setup.layout.world, options)
+            self._group: Any = gloo(self._store, setup.task.rank, setup.layout.world, options)
         except (RuntimeError, PenstockError) as error:
             raise RegroupError(str(error)) from error
 
@@ -91,7 +91,7 @@ class DeviceCollectiveGroup:
     def __init__(self, member: Member, generation: int, device: torch.device) -> None:
         self._member, self._generation, self.device = member, generation, device
         self._patience = member.setup.cluster.failure.patience
-        self._board = RendezvousStore(member, generation, self._patience)
+        self._store = RendezvousStore(member, generation, self._patience)
         self._group: Any = None
         self._asked, self._closed, self._lock = time.monotonic(), False, threading.Lock()
         os.environ.update(_SETTINGS)
@@ -134,7 +134,7 @@ class DeviceCollectiveGroup:
                 nccl: Any = distributed.ProcessGroupNCCL
                 options = nccl.Options()
                 options._timeout = timedelta(seconds=self._patience)
-                group = nccl(self._board, setup.task.rank, setup.layout.world, options)
+                group = nccl(self._store, setup.task.rank, setup.layout.world, options)
                 # Connections are made by the first sum.
                 group.allreduce([one]).wait()
                 with self._lock:

@@ -1,4 +1,4 @@
-"""What a model reads of a vertex where features and embeddings are at their owners."""
+"""The input rows of a model where features and embeddings are at their owners."""
 
 from contextlib import suppress
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a worker's iterations cost: processor seconds by stage, bytes by peer; nothing is written."""
+"""What a worker's iterations cost: processor seconds by stage, bytes by peer. Nothing is written to the run folder."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What a worker that writes no records remembers of the last step, should the one that writes them be lost before."""
+"""What a worker without records remembers of the last step, in case the worker that writes them is lost."""
 
 import json
 from typing import Any

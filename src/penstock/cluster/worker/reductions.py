@@ -1,4 +1,4 @@
-"""By what the workers of a round sum their gradients, by name: torch's collectives, or the run's own wire."""
+"""The ways to sum gradients in a round, by name: torch's collectives, or the run's own wire."""
 
 from collections.abc import Callable
 from typing import NamedTuple

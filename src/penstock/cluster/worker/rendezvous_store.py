@@ -1,4 +1,4 @@
-"""Where the members of a process group leave their addresses for each other: torch's store, kept by the controller."""
+"""A `torch.distributed.Store` kept by the controller, in which the members of a process group find each other."""
 
 import time
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class RendezvousStore(Store):
         return True
 
     def clone(self) -> "RendezvousStore":
-        """The same board: calls of several threads do not disturb each other."""
+        """The store itself: it may be used from several threads."""
         return self
 
     def set_timeout(self, timeout: timedelta) -> None:

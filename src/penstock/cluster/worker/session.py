@@ -1,4 +1,4 @@
-"""A job made ready on one of several workers."""
+"""The session of a job on one of several workers."""
 
 from pathlib import Path
 

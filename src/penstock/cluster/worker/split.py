@@ -1,4 +1,4 @@
-"""Which seeds of a batch are whose: equal shares, each as near to a worker's own parts as can be."""
+"""How the seeds of a batch are split among workers: equal shares, each as close to the worker's parts as possible."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

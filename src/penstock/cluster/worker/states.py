@@ -1,4 +1,4 @@
-"""A worker's whole state, given to another that has lost its own."""
+"""A worker's whole state, sent to another worker that lost its own."""
 
 import io
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Numbers that every worker sends to others, over the wire: sums and gathers inside its authentication and encryption.
+"""Sums and gathers among workers over the run's own authenticated and encrypted connections.
 
 With parameter servers and `reduction: wire` nothing of a run leaves the wire. What is short every worker sends to
 all others, and adds up what came in the order of ranks. Of what is long every worker sums a share (a reduce-scatter),
@@ -23,34 +23,34 @@ from penstock.turn import GRADIENTS, NORMS, joining, own_coflow
 from penstock.wire import Message
 
 _LOOK = 0.5
-"""Seconds between two questions whether the round still holds."""
+"""Seconds between two checks whether the round is still valid."""
 _SHARED = 1 << 14
-"""Numbers that are summed in shares; fewer are sent to everybody, which takes one exchange instead of two."""
+"""From this many numbers on, each worker sums a share of them; fewer are sent to all workers in one exchange."""
 _KINDS = {np.dtype(kind) for kind in (np.float32, np.float64, np.int64)}
 
 
 class WireCollective:
-    """What other workers have sent in the newest round. Again is no harm: what was taken is not kept twice."""
+    """The arrays that other workers sent in the newest round. An array that arrives twice is kept once."""
 
     def __init__(self, member: Member) -> None:
         self._world, self._changed = member.setup.layout.world, threading.Condition()
         self._generation, self._taken = 0, -1
-        self._letters: dict[int, dict[int, Array]] = {}
+        self._arrays: dict[int, dict[int, Array]] = {}
         member.endpoint.serve("numbers", self._receive)
 
     def begin(self, generation: int) -> None:
-        """A round: letters of earlier ones are thrown away, those of this one may be here already."""
+        """Begin a round: arrays of earlier rounds are dropped, and some of this one may have arrived already."""
         with self._changed:
             self._turn_to(generation)
 
     def take(self, generation: int, number: int, seconds: float) -> dict[int, Array] | None:
-        """All other workers' letters of a number, by rank; None: some are still missing after so many seconds."""
+        """All other workers' arrays of exchange `number`, by rank; None where some are missing after `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_full(generation, number), seconds)
             if not self._is_full(generation, number):
                 return None
             self._taken = number
-            return self._letters.pop(number)
+            return self._arrays.pop(number)
 
     def _receive(self, message: Message, sender: str) -> Message:
         kind, _, rank = sender.partition("-")
@@ -67,23 +67,23 @@ class WireCollective:
             )
         with self._changed:
             self._turn_to(generation)
-            # Nobody is further ahead than by one: for the next he needs this worker's.
+            # No worker is ahead by more than one exchange: the next one needs this worker's array.
             if generation == self._generation and self._taken < number <= self._taken + 2:
                 # What came over the wire is a view of the message.
-                self._letters.setdefault(number, {})[int(rank)] = np.array(message.arrays[0])
+                self._arrays.setdefault(number, {})[int(rank)] = np.array(message.arrays[0])
                 self._changed.notify_all()
         return Message("heard")
 
     def _turn_to(self, generation: int) -> None:
         if generation > self._generation:
-            self._generation, self._taken, self._letters = generation, -1, {}
+            self._generation, self._taken, self._arrays = generation, -1, {}
 
     def _is_full(self, generation: int, number: int) -> bool:
-        return generation == self._generation and len(self._letters.get(number, ())) == self._world - 1
+        return generation == self._generation and len(self._arrays.get(number, ())) == self._world - 1
 
 
 class WireGroup:
-    """See `groups.Group`: of numbers on the host."""
+    """A collective group (see `groups.Group`) for arrays in host memory, over the run's own connections."""
 
     def __init__(self, member: Member, generation: int, collective: WireCollective) -> None:
         self._member, self._generation, self._collective = member, generation, collective
@@ -92,7 +92,7 @@ class WireGroup:
         collective.begin(generation)
 
     def sum(self, numbers: Tensor) -> None:
-        """By rank, so that sums round the same in every run."""
+        """Sum the workers' arrays in the order of ranks, so that sums round the same in every run."""
         flat = numbers.reshape(-1)
         if len(flat) < _SHARED:
             total = _added([part.numpy() for part in self.gather(flat)], flat.numpy())
@@ -112,29 +112,29 @@ class WireGroup:
         total = _added(self._exchange(shares), shares[self._rank])
         return np.concatenate(self._exchange([total] * self._world))
 
-    def _exchange(self, letters: Sequence[Array]) -> list[Array]:
-        """Send every worker its letter, by rank; what all of them, this one too, sent to this worker."""
+    def _exchange(self, arrays: Sequence[Array]) -> list[Array]:
+        """Send each worker its array, by rank; returns what all workers, this one included, sent to this one."""
         number, self._number = self._number, self._number + 1
         body = {"generation": self._generation, "number": number}
-        # Unless whoever sums says that it is gradients: the first norm's sums are made long before those are known.
+        # Sums are those of norms unless the caller says that they are gradients.
         with joining(GRADIENTS if own_coflow().kind == GRADIENTS else NORMS):
             sent = [
                 self._member.endpoint.channel(f"worker-{rank}", "sums", 0).start(
-                    Message("numbers", body, (letter,)), self._patience
+                    Message("numbers", body, (array,)), self._patience
                 )
-                for rank, letter in enumerate(letters)
+                for rank, array in enumerate(arrays)
                 if rank != self._rank
             ]
-        found = self._letters(number)
+        found = self._await_arrays(number)
         for call in sent:
             call.result()
-        found[self._rank] = letters[self._rank]
+        found[self._rank] = arrays[self._rank]
         return [found[rank] for rank in range(self._world)]
 
     def close(self) -> None:
-        """Those that wait for this worker's numbers hear from the controller that the round is over."""
+        """Do nothing: workers that wait for this one learn from the controller that the round is over."""
 
-    def _letters(self, number: int) -> dict[int, Array]:
+    def _await_arrays(self, number: int) -> dict[int, Array]:
         end = time.monotonic() + self._patience
         while True:
             found = self._collective.take(self._generation, number, _LOOK)
@@ -143,7 +143,7 @@ class WireGroup:
             member = self._member
             over = member.round >= self._generation or member.stopped.is_set() or time.monotonic() > end
             if over or not member.ask("holds", generation=self._generation).body["holds"]:
-                raise RegroupError("a worker's numbers did not come")
+                raise RegroupError("a worker's array did not arrive")
 
 
 def _added(parts: Sequence[Array], own: Array) -> Array:

@@ -1,4 +1,4 @@
-"""One worker among several: its round, its share, and what they do together."""
+"""One of several workers: its round, its share of a batch, and the collective operations."""
 
 import time
 from contextlib import AbstractContextManager

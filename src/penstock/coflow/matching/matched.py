@@ -1,4 +1,4 @@
-"""`matched`: ours, for when every phase has its price: few phases, at most 5 % above the bound.
+"""`matched`: our own schedule for phases with a cost: few phases, at most 5 % above the bound.
 
 A phase of duration w costs time if afterwards some port has more left than the largest load less w. A port that idles
 may do so for its slack (largest load less its own); a pair may be matched for what it has to send plus the smaller

@@ -1,4 +1,4 @@
-"""One door for every source: what it is decides which converter reads it."""
+"""`load`: recognises the kind of source and calls its converter."""
 
 import difflib
 import inspect

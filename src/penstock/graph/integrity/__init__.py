@@ -1,4 +1,4 @@
-"""Whether a graph's arrays may be trusted: kernels index with them and do not check bounds.
+"""Checks of a graph's arrays: kernels use them as indices without checking bounds.
 
 `check_graph` reads every array that a kernel indexes with once, before the first kernel sees it, and remembers what it
 found: on the graph while it is open, and for large arrays in a record under the user's cache folder.

@@ -1,4 +1,4 @@
-"""Partitioning methods, a policy a file. Adding one is a file and a line here."""
+"""Partitioning methods, one file for each. To add one, write a file and add a line here."""
 
 import difflib
 

@@ -1,4 +1,4 @@
-"""One chain of our search: simulated annealing over placements, judged by what links carry.
+"""One chain of `search`: simulated annealing over placements, scored by the load of links.
 
 A proposal changes few flows, so its score follows from few additions. Machines may be over-used on the way, at a price
 that grows with it: packed clusters leave no other way from one packing to the next. Only placements that respect every

@@ -1,4 +1,4 @@
-"""`distdgl`: every worker stands with as many of its samplers as resources allow, and then near its part.
+"""`distdgl`: every worker is placed with as many of its samplers as resources allow, then near its part.
 
 Workers choose in the order of their numbers: the machine that takes the most of their samplers, among those the one
 whose graph store they read most from, among those the one with the fewest workers. Samplers that found no room beside

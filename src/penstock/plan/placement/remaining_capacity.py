@@ -1,4 +1,4 @@
-"""Placing units one by one without painting oneself into a corner: after each, the rest must still fit."""
+"""Places units one by one such that the remaining ones still fit."""
 
 import numpy as np
 

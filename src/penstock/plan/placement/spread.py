@@ -1,4 +1,4 @@
-"""`spread`: as even as resources allow, kind by kind, without regard to who talks to whom."""
+"""`spread`: tasks of each kind are placed as evenly as resources allow, whatever their traffic."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What requests to a store must look like: checked before anything is done with them."""
+"""The form of requests to a store, validated before use."""
 
 import math
 from typing import Annotated, TypeVar

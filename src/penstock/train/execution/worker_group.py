@@ -1,4 +1,4 @@
-"""A run that several workers share: what each of them does otherwise than one that trains alone."""
+"""The interface of a group of workers that train one model together."""
 
 from contextlib import AbstractContextManager
 from typing import Any, Protocol

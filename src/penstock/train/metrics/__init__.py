@@ -1,4 +1,4 @@
-"""What a model is judged by, over NumPy arrays of a whole split.
+"""Metrics over NumPy arrays of a whole split.
 
 `outputs` are what models give: logits [n, classes] for one class a row, [n, columns] for labels [n, columns] of 0 and
 1, [n] for yes or no; or the predicted class numbers themselves, as integers [n]. Metrics of links take ranks [n].

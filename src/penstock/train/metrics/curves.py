@@ -1,4 +1,4 @@
-"""Metrics of an order: how well scores put the true above the false, at every threshold."""
+"""Metrics of ranking: how well scores separate positives from negatives, at every threshold."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Metrics of ranks: where true links stand among candidates, from 1; mean ranks of ties are fractions."""
+"""Metrics of ranks: the place of true links among candidates, from 1; ties have mean ranks."""
 
 from typing import Any
 

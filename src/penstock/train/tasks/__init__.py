@@ -1,4 +1,4 @@
-"""What is learned, a file a kind: vertices, links, edges. Adding one touches a file and a line here."""
+"""What is learned, one file for each kind of task. To add one, write a file and add a line here."""
 
 import numpy as np
 

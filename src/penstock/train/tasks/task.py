@@ -1,4 +1,4 @@
-"""What every task answers: its items, its loss, its metrics. The loop knows nothing else of it."""
+"""The interface of tasks: items, loss and metrics."""
 
 from typing import Any, Protocol
 

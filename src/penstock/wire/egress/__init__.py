@@ -1,4 +1,4 @@
-"""What leaves a process, and in which order.
+"""What a process sends, and in which order.
 
 A `policy` says which flow is next, from what can be seen of the queues: `policies` are those there are, of which
 `coflow` is the longest to explain; `flow` is a flow's queue and its counters; `queues` holds all flows of a process and

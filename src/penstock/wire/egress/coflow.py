@@ -1,4 +1,4 @@
-"""Coflows in strict order: what workers wait for with nothing else to do, then batches in the order they are needed.
+"""Coflows in strict order: first what workers wait for with nothing else to do, then batches in their order.
 
 Gradients, weights, embeddings and the controller's words (priority 0 and below) pass before lists and features, which
 are asked for ahead. Of those, all that an earlier batch needs goes before anything of a later one; of one batch, draws

@@ -1,4 +1,4 @@
-"""TCP connections between two tasks of a run that have proven to each other who they are.
+"""TCP connections between two tasks of a run that have authenticated each other.
 
 `handshake` authenticates both sides and agrees on fresh keys, `securities` lists what protects the bytes afterwards,
 `ciphers` seals and opens records, with `libcrypto` where OpenSSL can be loaded so that other Python threads go on

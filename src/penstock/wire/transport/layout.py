@@ -1,4 +1,4 @@
-"""How a message's frames lie on a connection.
+"""The layout of a message's frames on a connection.
 
 A message is a head and its large frames behind it. The head is a record of its own, with its length before it: how many
 frames there are, their sizes, and the bytes of all small ones. Of a large frame the bytes follow in records of

@@ -1,4 +1,4 @@
-"""The agent of a node: starts the tasks that the controller hands it, and tells how they end."""
+"""The agent of a node: starts the tasks that the launcher sends it, and reports how they end."""
 
 import threading
 from contextlib import suppress

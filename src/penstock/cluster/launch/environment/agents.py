@@ -1,4 +1,4 @@
-"""Process 0's side: which agents are there, and what they have reported."""
+"""Process 0's view of the agents: which of them are connected, and what they reported."""
 
 import time
 from contextlib import suppress

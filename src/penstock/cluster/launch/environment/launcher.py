@@ -1,4 +1,4 @@
-"""Tasks on the nodes of a job: on process 0's own as processes of it, on others through their agents."""
+"""Launches tasks on the nodes of a job: on process 0's node as its own processes, on others through agents."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""How a job's processes find process 0: where its launcher listens stands in a store that torchrun has, or its own.
+"""How a job's processes find process 0: the launcher's address is in torchrun's store, or in one of its own.
 
 Anybody may write there, so nothing but that address is: whoever answers at it must prove to be the launcher.
 """

@@ -1,4 +1,4 @@
-"""Where in its job a process is, as torchrun, Slurm or whoever sets the same variables says."""
+"""The place of a process in its job (rank, node, world size), from the variables of torchrun or Slurm."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Keys for the controller's and the agents' talk, made of a secret that all processes of a job are given."""
+"""Keys for the launcher and the agents, derived from a secret that all processes of a job share."""
 
 import hmac
 import os

@@ -1,4 +1,4 @@
-"""What each process of a job becomes: the controller, its node's agent, or nothing."""
+"""The role of each process of a job: controller, agent of its node, or none."""
 
 import atexit
 

@@ -1,4 +1,4 @@
-"""All that is asked of Ray: a connection, the living nodes, and a keeper on one of them."""
+"""All use of Ray: connecting, listing live nodes, and starting an actor on one of them."""
 
 import os
 import secrets

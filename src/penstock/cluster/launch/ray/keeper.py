@@ -1,4 +1,4 @@
-"""The actor that keeps one task: starts its process on the actor's node and tells how it ended.
+"""The Ray actor of one task: starts its process on the actor's node and reports how it ended.
 
 The task runs in a process of its own, as everywhere else: its memory, its log and how it dies are not Ray's.
 """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from penstock.cluster.launch.local import log_folder
 from penstock.cluster.launch.ray.cluster import Keeper, RayCluster, connect
-from penstock.cluster.launch.ray.nodes import Seating
+from penstock.cluster.launch.ray.nodes import NodeAssignment
 from penstock.cluster.launch.ray.shares import share_of
 from penstock.cluster.launch.ray.task import RayTask
 from penstock.cluster.setup import Setup
@@ -17,11 +17,11 @@ class RayLauncher:
     def __init__(self, cluster: ClusterDocument, run: Path) -> None:
         log_folder(run)
         self._machines = {machine.name: machine for machine in cluster.machines}
-        self._seating = Seating(cluster.machines, cluster.ray.spares)
+        self._assignment = NodeAssignment(cluster.machines, cluster.ray.spares)
         self._ray: RayCluster = connect(cluster)
         self._tasks: list[RayTask] = []
         try:
-            self._seating.check(self._ray.nodes())
+            self._assignment.check(self._ray.nodes())
             self.interface: str | None = self._ray.interface
         except BaseException:
             self._ray.close()
@@ -44,10 +44,10 @@ class RayLauncher:
     def _place(self, setup: Setup) -> tuple[Keeper, str] | None:
         """Have a task kept on its machine's node, if there is one; the keeper and the node's address."""
         task = setup.task
-        node = self._seating.node_of(task.machine, self._ray.nodes())
+        node = self._assignment.node_of(task.machine, self._ray.nodes())
         if node is None:
             return None
-        told = task.model_copy(update={"address": self._seating.address_on(task.machine, node)})
+        told = task.model_copy(update={"address": self._assignment.address_on(task.machine, node)})
         share = share_of(task, setup.layout, self._machines[task.machine])
         setup = setup.model_copy(update={"task": told})
         return self._ray.keep(task.id, setup.model_dump_json(), node, share), node.address

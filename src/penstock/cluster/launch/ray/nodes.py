@@ -41,8 +41,8 @@ class Node:
         )
 
 
-class Seating:
-    """Machines to nodes: one that carries the machine's name, or has its address; a spare one if that is allowed.
+class NodeAssignment:
+    """Assigns machines to Ray nodes: by the machine's name or address, or to a spare node where that is allowed.
 
     A machine stays on its node while that lives.
     """
@@ -50,20 +50,20 @@ class Seating:
     def __init__(self, machines: Sequence[Machine], spares: bool) -> None:
         self._machines = {machine.name: machine for machine in machines}
         self._spares = spares
-        self._seats: dict[str, str] = {}
+        self._nodes: dict[str, str] = {}
 
     def node_of(self, name: str, nodes: Sequence[Node]) -> Node | None:
         """The running node of a machine, or None where it has none."""
         by_id = {node.id: node for node in nodes}
-        taken = {seat for machine, seat in self._seats.items() if machine != name}
-        node = by_id.get(self._seats.get(name, ""))
+        taken = {node_id for machine, node_id in self._nodes.items() if machine != name}
+        node = by_id.get(self._nodes.get(name, ""))
         if node is None:
             found = self._candidates(self._machines[name], nodes, taken)
             node = next((each for each in found if each.id not in taken), found[0] if found else None)
         if node is None:
-            self._seats.pop(name, None)
+            self._nodes.pop(name, None)
         else:
-            self._seats[name] = node.id
+            self._nodes[name] = node.id
         return node
 
     def address_on(self, name: str, node: Node) -> str:
@@ -73,7 +73,7 @@ class Seating:
         return machine.address if ours else node.address
 
     def check(self, nodes: Sequence[Node]) -> None:
-        """Refuse a cluster that has not what the machines say."""
+        """Refuse a Ray cluster that lacks a node or resources for a machine."""
         for machine in self._machines.values():
             if self.node_of(machine.name, nodes) is None:
                 known = ", ".join(sorted(f"{node.name} ({node.address})" for node in nodes))
@@ -84,7 +84,7 @@ class Seating:
                     code="infeasible",
                 )
         for node in nodes:
-            here = [self._machines[name] for name, seat in self._seats.items() if seat == node.id]
+            here = [self._machines[name] for name, node_id in self._nodes.items() if node_id == node.id]
             if problem := lacking(here, node):
                 names = " and ".join(machine.name for machine in here)
                 raise PenstockError(

@@ -1,4 +1,4 @@
-"""What of its machine a task asks Ray for: as much as the cluster file says there is, divided."""
+"""The resources that a task asks of Ray: its share of what the cluster file gives its machine."""
 
 import math
 from dataclasses import dataclass

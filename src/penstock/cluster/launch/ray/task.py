@@ -1,4 +1,4 @@
-"""A task on a Ray cluster: waits for its machine's node, is kept there, and ends or is lost with it."""
+"""A task on a Ray cluster: waits for its machine's node, runs there, and ends with it."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""A limit on the time that a call may take which has none of its own."""
+"""A time limit for calls that have none of their own."""
 
 import signal
 import threading
