@@ -40,8 +40,9 @@ def loaded(graph: Graph, number: int, seeds: Array, fanouts: list[int]) -> MiniB
 
 def sage_step(graph: Graph, hidden: int, layers: int) -> Step:
     """Forward, backward and Adam step of a GraphSAGE on a batch."""
-    torch.manual_seed(0)
-    model = GraphSAGE(graph, hidden=hidden, layers=layers)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = GraphSAGE(graph, hidden=hidden, layers=layers)
     optimiser = eager(torch.optim.Adam)(model.parameters(), lr=0.003)
 
     def step(batch: Batch) -> float:
