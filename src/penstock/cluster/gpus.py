@@ -9,6 +9,7 @@ from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.hardware.devices import check_device
+from penstock.hardware.launcher_table import LAUNCHERS
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -38,12 +39,11 @@ def own_gpus(cluster: ClusterDocument, layout: Layout) -> bool:
 
 def claim_gpu(setup: Setup) -> None:
     """Let this worker's process see its own GPU alone. Called before anything asks for a GPU: later is not heard."""
-    task, launcher = setup.task, setup.cluster.launcher
-    if launcher != "ray":
-        # Ray has done so when it gave the worker its share.
+    task, given = setup.task, LAUNCHERS[setup.cluster.launcher].gives_gpus
+    if not given:
         os.environ[_VISIBLE] = _name_of(task.gpu, os.environ.get(_VISIBLE))
     if not torch.cuda.is_available():
-        which = "no GPU" if launcher == "ray" else f"no GPU {task.gpu}"
+        which = "no GPU" if given else f"no GPU {task.gpu}"
         raise PenstockError(
             f"{task.id} finds {which} on machine {task.machine}, or its torch was built without CUDA: correct the"
             " machine's `gpus` in the cluster file, or set device to cpu.",

@@ -8,6 +8,7 @@ from pydantic import Field
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument
 from penstock.hardware.cluster import ClusterDocument
+from penstock.hardware.launcher_table import LAUNCHERS
 
 Kind = Literal["store", "sampler", "server", "worker"]
 CONTROLLER = "controller"
@@ -123,7 +124,7 @@ def _gpus(cluster: ClusterDocument, seats: Sequence[int]) -> Iterator[int | None
     """The GPU of every worker, by rank; those of a machine are shared out in turn."""
     counts = [machine.gpus for machine in cluster.machines]
     # Machines that are one host have its GPUs one after the other.
-    first = [sum(counts[:number]) if cluster.launcher == "local" else 0 for number in range(len(counts))]
+    first = [sum(counts[:number]) if LAUNCHERS[cluster.launcher].one_host else 0 for number in range(len(counts))]
     for rank, number in enumerate(seats):
         place = seats[:rank].count(number)
         yield first[number] + place % counts[number] if counts[number] else None

@@ -23,6 +23,7 @@ from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem
 from penstock.graph.graph import Graph
 from penstock.hardware.cluster import ClusterDocument
+from penstock.hardware.launcher_table import LAUNCHERS
 from penstock.nn.own import own_place
 from penstock.partition import Cut, Partition, cut, open_partition
 from penstock.pipeline.options import PipelineOptions
@@ -139,7 +140,7 @@ def _check_parts(partition: Partition, given: Graph | None, cluster: ClusterDocu
             " have the graph cut for the run.",
             code="mismatched-inputs",
         )
-    if cluster.launcher == "local":
+    if LAUNCHERS[cluster.launcher].one_host:
         # Other machines read their own parts through when their tasks start.
         check_parts(partition, job.features)
 

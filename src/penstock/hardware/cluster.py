@@ -1,15 +1,22 @@
 """The cluster document: which machines there are, and how a run is spread over them. The job does not change."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from penstock.graph.documents import StrictDocument
+from penstock.hardware.launcher_table import LAUNCHERS
 from penstock.wire import WireOptions
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,40}$")]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Addresses that say nothing about where a machine is."""
+
+
+if TYPE_CHECKING:
+    LauncherName = str
+else:
+    LauncherName = Literal[tuple(LAUNCHERS)]
 
 
 class Machine(StrictDocument):
@@ -72,7 +79,7 @@ class ClusterDocument(StrictDocument):
         default=None, description="a folder with the graph cut into parts; cut at the start if none"
     )
     method: str = Field(default="metis", description="how it is cut then")
-    launcher: Literal["local", "ray", "environment"] = Field(
+    launcher: LauncherName = Field(
         default="local",
         description="who starts the tasks: this host, Ray, or torchrun or srun, under which every process of the job"
         " runs the same command",

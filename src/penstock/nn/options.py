@@ -1,13 +1,17 @@
 """What can be chosen about a model: fields of a job and flags of the command line."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem
+from penstock.nn.layer_table import LAYERS, layer_entry
 
-ModelName = Literal["sage", "gcn", "gat", "gatv2", "gin", "rgcn", "mlp"]
+if TYPE_CHECKING:
+    ModelName = str
+else:
+    ModelName = Literal[tuple(LAYERS)]
 
 
 class ModelOptions(StrictDocument):
@@ -35,15 +39,14 @@ class ModelOptions(StrictDocument):
     @property
     def needs_totals(self) -> bool:
         """Whether blocks must say how long whole lists are; of weighted edges they always do."""
-        summed = self.model in ("sage", "rgcn") and self.aggregate == "sum"
-        return summed or self.model in ("gcn", "gin")
+        return bool(layer_entry(self.model).needs_totals(self))
 
     @model_validator(mode="after")
     def _rows_of_one_hot(self) -> "ModelOptions":
         """The embedding of a vertex is then its rows of the first layer's matrices: its own, and one for each basis."""
         if not self.one_hot:
             return self
-        if self.model != "rgcn" or not self.bases:
+        if not layer_entry(self.model).has_bases or not self.bases:
             raise ValueError("one_hot is for model rgcn with bases: set bases, such as 30, or leave out one_hot")
         width = self.hidden * (1 + self.bases)
         if "embedding" in self.model_fields_set and self.embedding != width:
@@ -53,7 +56,7 @@ class ModelOptions(StrictDocument):
 
     @model_validator(mode="after")
     def _heads_share_hidden(self) -> "ModelOptions":
-        if self.model in ("gat", "gatv2") and self.hidden % self.heads:
+        if self.hidden % self.heads and layer_entry(self.model).has_heads:
             raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
         return self
 

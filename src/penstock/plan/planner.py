@@ -12,6 +12,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import StrictDocument, first_problem
 from penstock.hardware.cluster import LOOPBACK, ClusterDocument
+from penstock.hardware.launcher_table import LAUNCHERS
 from penstock.hardware.machines import machines_of
 from penstock.plan.bottleneck import bottleneck_of
 from penstock.plan.comparison import Comparison, Trial
@@ -183,7 +184,7 @@ def _predicted(run: Comparison, best: Trial, tasks: list[PlannedTask], batches: 
 def _note_cores(cluster: ClusterDocument, tasks: list[PlannedTask], progress: Progress) -> None:
     """Say so where the plan gives machines that are all this host more cores than it has."""
     here = {each.name for each in cluster.machines if each.cores is None and each.address in LOOPBACK}
-    if cluster.launcher != "local" or not here:
+    if not LAUNCHERS[cluster.launcher].one_host or not here:
         return
     planned, host = sum(task.cores for task in tasks if task.machine in here), default_threads()
     if planned > host:

@@ -5,6 +5,7 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn import ModelOptions, adapt, build_model
+from penstock.nn.layer_table import layer_entry
 from penstock.nn.own import build_own
 from penstock.pipeline.schedule import Schedule
 from penstock.progress import SILENT, Progress
@@ -42,7 +43,7 @@ def make_session(
     # Who only uses a model may do so on any machine.
     device = chosen_device(job.device if taught is None or job.device == "cpu" else "auto")
     if not graph.edges:
-        if job.model != "mlp" or module is not None or job.module is not None:
+        if layer_entry(job.model).reads_neighbours or module is not None or job.module is not None:
             raise PenstockError(
                 "The graph has no edges, so there are no neighbours to learn from: use model mlp.", code="missing-data"
             )

@@ -5,6 +5,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from penstock.cluster.launch.registry import LauncherEntry
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.graph.output_files import make_private_folder, open_bytes
@@ -105,3 +106,6 @@ def log_folder(run: Path) -> Path:
 def log_of(setup: Setup) -> Path:
     """A task's log, in the run folder that all machines share."""
     return Path(setup.run) / "logs" / f"{setup.task.id}.log"
+
+
+LOCAL = LauncherEntry(lambda cluster, run: LocalLauncher(run))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
+from penstock.nn.layer_table import layer_entry
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.model import GraphModel
 from penstock.nn.zoo.named import MLP, ONLY_RELATION
@@ -27,8 +28,9 @@ def build_model(
                 "A model for several node types needs the graph's edge types: pass them.", code="option-missing"
             )
         return TypedModel(options, in_widths, edge_types, out, target_type)
-    if options.model == "rgcn":
+    entry = layer_entry(options.model)
+    if entry.build is None:
         return TypedModel(options, {ONLY_RELATION[0]: in_widths}, [ONLY_RELATION], out)
-    if options.model == "mlp":
+    if not entry.reads_neighbours:
         return MLP.of(options, in_widths, out)
     return GraphModel(options, in_widths, out)

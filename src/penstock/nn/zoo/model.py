@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows, compute_dtype
 from penstock.nn.drop import drop
-from penstock.nn.layers import DenseLayer, GATLayer, GCNLayer, GINLayer, SAGELayer
+from penstock.nn.layer_table import layer_entry
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
 from penstock.nn.zoo.layered import LayeredModel
@@ -29,10 +29,10 @@ class GraphModel(LayeredModel):
         self.joined = Join(options, out)
 
     def prepare(self, x: Tensor | TableRows) -> Tensor | TableRows:
-        """The step before the first layer, a vertex at a time. Rows stay in their table where only SAGE reads them."""
+        """The step before the first layer, a vertex at a time. Rows stay in their table where a layer reads them so."""
         share = self.options.input_dropout if self.training else 0.0
         if isinstance(x, TableRows):
-            if not share and self.options.model == "sage" and not self.options.residual:
+            if not share and self._reads_in_place and not self.options.residual:
                 return x
             x = x.materialise(compute_dtype(next(self.parameters())))
         return drop(x, share)
@@ -71,11 +71,14 @@ class GraphModel(LayeredModel):
         return [("", block.num_dst) for block, end in zip(blocks, ends, strict=True) if end.batch_norm is not None]
 
     @property
+    def _reads_in_place(self) -> bool:
+        return bool(layer_entry(self.options.model).reads_in_place(self.options))
+
+    @property
     def _leaves_rectifying(self) -> bool:
         """Whether every layer's outputs are read by the next one alone, which rectifies them on the way."""
         options = self.options
-        reads = options.model == "sage" and options.aggregate != "max" and options.activation == "relu"
-        return reads and not options.residual and options.jump == "none"
+        return self._reads_in_place and options.activation == "relu" and not options.residual and options.jump == "none"
 
 
 def check_depth(layers: int, blocks: int) -> None:
@@ -88,21 +91,12 @@ def check_depth(layers: int, blocks: int) -> None:
 
 
 def _convolution(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
-    """A layer of the chosen kind; the last one's heads are averaged, so that its width is free."""
-    match options.model:
-        case "sage":
-            return SAGELayer(width_in, width_out, options.aggregate)
-        case "gcn":
-            return GCNLayer(width_in, width_out)
-        case "gin":
-            return GINLayer(width_in, width_out, train_eps=True)
-        case "mlp":
-            return DenseLayer(width_in, width_out)
-        case "gat" | "gatv2":
-            size = width_out if last else width_out // options.heads
-            v2 = options.model == "gatv2"
-            return GATLayer(width_in, size, options.heads, not last, v2, dropout=options.attention_dropout)
-        case "rgcn":
-            raise PenstockError(
-                "RGCN is a typed model: build it with RGCN(...) or build_model.", code="unsupported-combination"
-            )
+    """A layer of the chosen kind."""
+    build = layer_entry(options.model).build
+    if build is None:
+        raise PenstockError(
+            f"{options.model} is a typed model: build it with build_model, or its own class.",
+            code="unsupported-combination",
+        )
+    layer: nn.Module = build(options, width_in, width_out, last)
+    return layer

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
 from penstock.nn.drop import drop, skip_drop
-from penstock.nn.layers import OneHotRGCNLayer, RGCNLayer, TypedDenseLayer, TypedGATLayer
+from penstock.nn.layer_table import LAYERS, layer_entry
+from penstock.nn.layers import OneHotRGCNLayer, RGCNLayer
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
 from penstock.nn.zoo.layered import LayeredModel
@@ -168,17 +169,12 @@ def _convolution(
     last: bool,
 ) -> nn.Module:
     """A layer of the chosen kind, for the relations that end in `node_types`."""
-    match options.model:
-        case "rgcn" | "sage":
-            return RGCNLayer(width_in, width_out, node_types, edge_types, options.bases, options.aggregate)
-        case "mlp":
-            return TypedDenseLayer(width_in, width_out, node_types)
-        case "gat" | "gatv2":
-            size = width_out if last else width_out // options.heads
-            v2, dropout = options.model == "gatv2", options.attention_dropout
-            return TypedGATLayer(width_in, size, node_types, edge_types, options.heads, not last, v2, dropout)
-        case "gcn" | "gin":
-            raise PenstockError(
-                f"Model {options.model!r} is for one node type and one relation: choose sage, gat, gatv2 or rgcn.",
-                code="unsupported-combination",
-            )
+    build = layer_entry(options.model).build_typed
+    if build is None:
+        typed = [name for name in LAYERS if layer_entry(name).build_typed is not None]
+        raise PenstockError(
+            f"Model {options.model!r} is for one node type and one relation: choose one of {', '.join(typed)}.",
+            code="unsupported-combination",
+        )
+    layer: nn.Module = build(options, width_in, width_out, node_types, edge_types, last)
+    return layer

@@ -9,6 +9,7 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.memory import available_mb
+from penstock.nn.layer_table import layer_entry
 from penstock.pipeline.schedule import BatchPlan
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.sampling.device.room import Room
@@ -51,7 +52,7 @@ def decide(session: Session, schedule: BatchPlan, step: StepMemory) -> Decision:
         on_host = [*on_host, "sample_on is host"]
     uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job)]
     room = None if on_host else presampled_room(job, graph, schedule)
-    in_place = not uncaptured and job.model == "sage" and job.aggregate != "max" and _in_place(job)
+    in_place = not uncaptured and layer_entry(job.model).reads_in_place(job) and _in_place(job)
     working, residence = _fitting(session, step, room, not uncaptured, in_place, on_host)
     captured = not uncaptured and "host" not in (residence.topology, residence.features)
     if not uncaptured and not captured:

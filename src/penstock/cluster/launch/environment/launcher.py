@@ -9,10 +9,12 @@ import numpy as np
 
 from penstock.cluster.launch.environment.agent import key_of
 from penstock.cluster.launch.environment.agents import AgentRegistry
+from penstock.cluster.launch.environment.discovery import with_job_machines
 from penstock.cluster.launch.environment.secret import agent_name
-from penstock.cluster.launch.environment.taking_part import gathered
+from penstock.cluster.launch.environment.taking_part import become, gathered
 from penstock.cluster.launch.launcher import Handle
 from penstock.cluster.launch.local import log_folder, started_here
+from penstock.cluster.launch.registry import LauncherEntry
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.hardware.cluster import ClusterDocument
@@ -121,3 +123,6 @@ class AgentTask:
 def listening_at(setup: Setup, address: str) -> Setup:
     """The setup of a task that listens elsewhere than its machine's entry says."""
     return setup.model_copy(update={"task": setup.task.model_copy(update={"address": address})})
+
+
+ENVIRONMENT = LauncherEntry(EnvironmentLauncher, become, with_job_machines)

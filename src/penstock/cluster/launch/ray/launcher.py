@@ -4,9 +4,11 @@ from pathlib import Path
 
 from penstock.cluster.launch.local import log_folder
 from penstock.cluster.launch.ray.cluster import Keeper, RayCluster, connect
+from penstock.cluster.launch.ray.discovery import with_ray_machines
 from penstock.cluster.launch.ray.nodes import NodeAssignment
 from penstock.cluster.launch.ray.shares import share_of
 from penstock.cluster.launch.ray.task import RayTask
+from penstock.cluster.launch.registry import LauncherEntry
 from penstock.cluster.setup import Setup
 from penstock.hardware.cluster import ClusterDocument
 
@@ -51,3 +53,6 @@ class RayLauncher:
         share = share_of(task, setup.layout, self._machines[task.machine])
         setup = setup.model_copy(update={"task": told})
         return self._ray.keep(task.id, setup.model_dump_json(), node, share), node.address
+
+
+RAY = LauncherEntry(RayLauncher, discover=with_ray_machines)

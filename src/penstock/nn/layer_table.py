@@ -1,0 +1,21 @@
+"""The kinds of layer, which models choose from by name, and where each one's entry is defined."""
+
+from importlib import import_module
+from typing import Any
+
+LAYERS = {
+    "sage": "penstock.nn.layers.entries:SAGE",
+    "gcn": "penstock.nn.layers.entries:GCN",
+    "gat": "penstock.nn.layers.entries:GAT",
+    "gatv2": "penstock.nn.layers.entries:GATV2",
+    "gin": "penstock.nn.layers.entries:GIN",
+    "rgcn": "penstock.nn.layers.entries:RGCN",
+    "mlp": "penstock.nn.layers.entries:MLP",
+}
+"""For each kind of layer, the module and the name of its entry. Modules are imported when their layer is asked for."""
+
+
+def layer_entry(name: str) -> Any:
+    """The `nn.layers.entry.LayerEntry` of a kind of layer."""
+    module, _, attribute = LAYERS[name].partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,77 @@
+"""The entries of the layers that come with Penstock."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from penstock.graph.schema import EdgeType
+from penstock.nn.layers.dense import DenseLayer, TypedDenseLayer
+from penstock.nn.layers.entry import LayerEntry
+from penstock.nn.layers.gat import GATLayer
+from penstock.nn.layers.gcn import GCNLayer
+from penstock.nn.layers.gin import GINLayer
+from penstock.nn.layers.rgcn import RGCNLayer
+from penstock.nn.layers.sage import SAGELayer
+from penstock.nn.layers.typed_gat import TypedGATLayer
+from penstock.nn.options import ModelOptions
+
+
+def _relations(
+    options: ModelOptions, width_in: int, width_out: int, types: Sequence[str], kinds: Sequence[EdgeType], last: bool
+) -> nn.Module:
+    return RGCNLayer(width_in, width_out, types, kinds, options.bases, options.aggregate)
+
+
+def _attention(v2: bool) -> LayerEntry:
+    def size(options: ModelOptions, width_out: int, last: bool) -> int:
+        """Of a head; the last layer's heads are averaged, so that its width is free."""
+        return width_out if last else width_out // options.heads
+
+    def build(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
+        each, dropout = size(options, width_out, last), options.attention_dropout
+        return GATLayer(width_in, each, options.heads, not last, v2, dropout=dropout)
+
+    def build_typed(
+        options: ModelOptions,
+        width_in: int,
+        width_out: int,
+        types: Sequence[str],
+        kinds: Sequence[EdgeType],
+        last: bool,
+    ) -> nn.Module:
+        each, dropout = size(options, width_out, last), options.attention_dropout
+        return TypedGATLayer(width_in, each, types, kinds, options.heads, not last, v2, dropout)
+
+    return LayerEntry("gatv2" if v2 else "gat", build, build_typed, has_heads=True)
+
+
+SAGE = LayerEntry(
+    "sage",
+    lambda options, width_in, width_out, last: SAGELayer(width_in, width_out, options.aggregate),
+    _relations,
+    needs_totals=lambda options: options.aggregate == "sum",
+    reads_in_place=lambda options: options.aggregate != "max",
+)
+GCN = LayerEntry(
+    "gcn",
+    lambda options, width_in, width_out, last: GCNLayer(width_in, width_out),
+    needs_totals=lambda options: True,
+)
+GIN = LayerEntry(
+    "gin",
+    lambda options, width_in, width_out, last: GINLayer(width_in, width_out, train_eps=True),
+    needs_totals=lambda options: True,
+)
+GAT, GATV2 = _attention(v2=False), _attention(v2=True)
+RGCN = LayerEntry(
+    "rgcn",
+    build_typed=_relations,
+    needs_totals=lambda options: options.aggregate == "sum",
+    has_bases=True,
+)
+MLP = LayerEntry(
+    "mlp",
+    lambda options, width_in, width_out, last: DenseLayer(width_in, width_out),
+    lambda options, width_in, width_out, types, kinds, last: TypedDenseLayer(width_in, width_out, types),
+    reads_neighbours=False,
+)

@@ -1,0 +1,36 @@
+"""What a kind of layer declares: how it is built for graphs of one type and of several, and what it needs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from penstock.graph.schema import EdgeType
+from penstock.nn.options import ModelOptions
+
+Build = Callable[[ModelOptions, int, int, bool], nn.Module]
+"""`build(options, width in, width out, is last)`: a layer on blocks."""
+BuildTyped = Callable[[ModelOptions, int, int, Sequence[str], Sequence[EdgeType], bool], nn.Module]
+"""`build_typed(options, width in, width out, node types, edge types, is last)`: a layer on typed blocks."""
+Asks = Callable[[ModelOptions], bool]
+
+
+@dataclass(frozen=True)
+class LayerEntry:
+    """One kind of layer. A new one is a file with its module and its entry, and a line in `nn.layer_table.LAYERS`."""
+
+    name: str
+    build: Build | None = None
+    """None: a graph of one type is taken as one with a single relation."""
+    build_typed: BuildTyped | None = None
+    """None: it is for one node type and one relation."""
+    needs_totals: Asks = lambda options: False
+    """Whether blocks must say how long whole lists are."""
+    reads_in_place: Asks = lambda options: False
+    """Whether it reads rows of a device's table where they lie, and rectifies its inputs on the way."""
+    reads_neighbours: bool = True
+    """Whether it looks at the graph at all."""
+    has_heads: bool = False
+    """Whether `hidden` is shared by `heads`."""
+    has_bases: bool = False
+    """Whether relations may share `bases`, and `one_hot` is possible."""
