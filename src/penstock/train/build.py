@@ -94,7 +94,8 @@ def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torc
             )
         return adapt(module, not graph.is_homogeneous, layers_of(job), list(graph.edges))
     chosen = {name: getattr(job, name) for name in ModelOptions.model_fields}
-    options = ModelOptions(**{**chosen, "layers": layers_of(job)})
+    # The job has checked them.
+    options = ModelOptions.model_construct(**{**chosen, "layers": layers_of(job)})
     if graph.is_homogeneous:
         return build_model(options, next(iter(inputs.widths.values())), task.out)
     return build_model(options, inputs.widths, task.out, list(graph.edges), getattr(task, "node_type", None))
