@@ -32,7 +32,7 @@ _FIRST = 256
 _ANY = BatchKey(0, 0, 0)
 
 
-class Round(Protocol):
+class InferenceGroup(Protocol):
     """The workers that compute together."""
 
     rank: int
@@ -48,7 +48,7 @@ class Round(Protocol):
 class PartedPlan:
     """This worker's share of its machine's parts. Vertices are wanted by original number, and computed by new one."""
 
-    def __init__(self, session: Session, parts: Parts, workers: Round, name: str) -> None:
+    def __init__(self, session: Session, parts: Parts, workers: InferenceGroup, name: str) -> None:
         """`name` tells the fields of this inference from those of others."""
         self._session, self._parts, self._workers, self._name = session, parts, workers, name
         self._inputs, self._graph, self._job = session.inputs, session.graph, session.job

@@ -1,6 +1,6 @@
 """Tables that a GPU reads: in its own memory, in pinned host memory, or there with the hottest rows cached.
 
-`tables` has the protocol and its three mechanisms, `kernels` (Triton, imported at the first gather) what they launch;
+`tables` has sources of rows with three mechanisms, `kernels` (Triton, imported at the first gather) what they launch;
 `placing` brings a host array to where it is read, `pinning` makes host memory the GPU can read, `hottest` says which
 rows deserve a cache. What goes where is decided elsewhere, in `penstock.plan.residence`.
 """
