@@ -85,7 +85,7 @@ def test_what_train_answers(graph, tmp_path, answered):
     }
     longer = answered("train", "--resume", tmp_path / "run", "--epochs", "4")
     assert longer["epochs"] == 4
-    assert longer["notes"][0] == "Going on from step-000000000021.ckpt: epoch 4, batch 1."
+    assert longer["notes"][0] == "Resuming from step-000000000021.ckpt: epoch 4, batch 1."
     assert len(longer["notes"]) == 2 and "took 28 steps" in longer["notes"][1]
 
 

@@ -332,7 +332,7 @@ def test_interrupts_are_told_apart_from_failures(graph, tmp_path, monkeypatch, c
     monkeypatch.setattr(LoadedSteps, "_step", impatient)
     code, out, err = command(monkeypatch, capsys, "train", "--graph", graph, "--run", tmp_path / "run", *FEW)
     assert (code, out) == (130, "")
-    assert f"go on with `penstock train --resume {tmp_path / 'run'}`" in err
+    assert f"resume with `penstock train --resume {tmp_path / 'run'}`" in err
     assert facts_of(tmp_path / "run")["state"] == "interrupted"
     monkeypatch.undo()
     assert train(resume=tmp_path / "run").state == "finished"

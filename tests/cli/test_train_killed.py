@@ -98,7 +98,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_leaves_no_process(whole, tmp_path):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert f"Go on with: penstock train --resume {run}" in err
+    assert f"Resume with: penstock train --resume {run}" in err
     printed = json.loads(out)
     assert printed["state"] == "interrupted"
     facts = facts_of(run)

@@ -87,7 +87,7 @@ def test_a_damaged_file_of_a_task(incarnation):
             with refused("damaged-file worker-0"):
                 member.drop_damaged(PenstockError("x.state is damaged", code="damaged-file"), "its rows")
             ((kind, said),) = heard
-            assert kind == "failed" and "`penstock train --resume /runs/one` goes on from the newest" in said
+            assert kind == "failed" and "`penstock train --resume /runs/one` resumes from the newest" in said
         else:
             member.drop_damaged(PenstockError("x.state is damaged", code="damaged-file"), "its rows")
             assert heard == [("progress", "x.state is damaged: its rows are taken from the checkpoint instead.")]

@@ -73,7 +73,7 @@ def test_without_metis_trainers_share_by_lot_and_it_is_said(tmp_path, halves, mo
     heard = Heard()
     result = cut(halves[0], Cut(4, 2, method), tmp_path / "p", progress=heard)
     assert max(result.document.trainer_balance.values()) < 1.02
-    assert any("by lot" in note for note in heard.notes)
+    assert any("at random" in note for note in heard.notes)
 
 
 class Heard(Progress):

@@ -125,7 +125,7 @@ def test_a_failed_run_says_so_first(tmp_path):
 
 def test_an_interrupted_run_without_a_message(tmp_path):
     assert (
-        "This run was interrupted. The page shows what was done until then; go on with: penstock train --resume r"
+        "This run was interrupted. The page shows what was done until then; resume with: penstock train --resume r"
         in page_of(write_run(tmp_path / "r", state="interrupted")).text
     )
 

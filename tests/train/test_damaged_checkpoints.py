@@ -51,9 +51,9 @@ def test_a_run_goes_on_from_the_newest_whole_one(graph, run, tmp_path):
     progress = Noted()
     assert train(graph, resume=run, epochs=3, progress=progress).state == "finished"
     first, second, third = progress.said[:3]
-    assert cut_off.name in first and "is damaged" in first and f"goes on from {older.name} instead" in first
-    assert damaged.name in second and f"goes on from {older.name} instead" in second
-    assert third.startswith(f"Going on from {older.name}")
+    assert cut_off.name in first and "is damaged" in first and f"resumes from {older.name} instead" in first
+    assert damaged.name in second and f"resumes from {older.name} instead" in second
+    assert third.startswith(f"Resuming from {older.name}")
     assert_same_state(newest_checkpoint(whole.path), newest_checkpoint(run))
     # Set aside, lest they count among those that are kept.
     assert sorted(path.name for path in (run / "checkpoints").glob("*.damaged")) == [

@@ -198,7 +198,7 @@ def test_a_polite_stop(number, graph, tmp_path):
 
 
 def test_a_second_ctrl_c_is_heard_at_once(graph, tmp_path):
-    with pytest.raises(KeyboardInterrupt, match="go on with `penstock train --resume"):
+    with pytest.raises(KeyboardInterrupt, match="resume with `penstock train --resume"):
         trained(graph, tmp_path / "run", progress=Signal(5, signal.SIGINT, signal.SIGINT), checkpoint_steps=2)
     assert Run.open(tmp_path / "run").state == "interrupted"
     assert newest_checkpoint(tmp_path / "run")["standing"]["step"] == 4

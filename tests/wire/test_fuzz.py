@@ -207,7 +207,7 @@ def test_too_many_frames_end_the_connection_and_nothing_else(
         raw.send([b"x"] * 66)
         with pytest.raises(AssertionError, match="connection was ended"):
             raw.receive()
-    assert "What c sent is no message (its 66 frames are over 65" in caplog.text
+    assert "A message from c is malformed (its 66 frames are over 65" in caplog.text
     assert a.channel("b").call(Message("echo")).kind == "back"
 
 

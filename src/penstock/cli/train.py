@@ -51,7 +51,7 @@ def train_command(
     else:
         _print(run)
     if run.state == "interrupted":
-        print_error(f"{run.message} Go on with: penstock train --resume {run.path}", "interrupted")
+        print_error(f"{run.message} Resume with: penstock train --resume {run.path}", "interrupted")
         raise typer.Exit(INTERRUPTED)
 
 

@@ -287,7 +287,7 @@ class Controller:
         kept = "at a checkpoint of this moment" if self._result is not None else "; the last checkpoint is kept"
         raise MachineAway(
             machine,
-            f"{what}: the run stopped {kept}. The log is {self._template.run}/logs/{task.spec.id}.log; go on with"
+            f"{what}: the run stopped {kept}. The log is {self._template.run}/logs/{task.spec.id}.log; resume with"
             f" `penstock train --resume {self._template.run}`.".replace(" ;", ";"),
         )
 

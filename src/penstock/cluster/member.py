@@ -67,7 +67,7 @@ class Member:
             self.ask("progress", what="note", text=sentence)
 
     def drop_damaged(self, error: PenstockError, what: str) -> None:
-        """A file that this task keeps is damaged: go on without it where a checkpoint will replace it, else refuse.
+        """A file of this task is damaged: continue without it where a checkpoint will replace it, else refuse.
 
         When a run begins or is resumed, the first worker hands out what the checkpoint holds. In the middle of a run
         nobody else has what is in the file.
@@ -76,8 +76,8 @@ class Member:
             self.note(f"{error}: {what} are taken from the checkpoint instead.")
             return
         refusal = PenstockError(
-            f"{error}, and {self.setup.task.id} cannot go on without it: `penstock train --resume {self.setup.run}`"
-            " goes on from the newest checkpoint.",
+            f"{error}, and {self.setup.task.id} cannot continue without it: `penstock train --resume {self.setup.run}`"
+            " resumes from the newest checkpoint.",
             code=error.code,
         )
         self.refuse(refusal)

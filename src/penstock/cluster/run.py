@@ -189,7 +189,7 @@ def resume_cluster_run(
             _train_longer(folder, job.epochs, progress)
             write_job(job, path / JOB)
         elif folder.facts["state"] in ("finished", "stopped-early"):
-            progress.note("The run had ended: there is nothing left to train.")
+            progress.note("The run has ended already: there is nothing left to train.")
             return folder
         folder.write_facts(state="running", message="")
         return _run(job, cluster, folder, progress, fresh=False)
@@ -241,9 +241,9 @@ def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progre
             rest = [machine for machine in cluster.machines if machine.name != error.machine]
             if not cluster.failure.elastic or not any(machine.workers for machine in rest):
                 raise
-            progress.note(f"The run goes on without {error.machine}. {error}")
+            progress.note(f"The run continues without {error.machine}. {error}")
             if _plan_of(folder) is not None:
-                progress.note("The plan was made for all machines: the others go on without it.")
+                progress.note("The plan was made for all machines: the others continue without it.")
                 (folder.path / PLAN).unlink()
             cluster = cluster.model_copy(update={"machines": rest})
             write_whole(folder.path / CLUSTER, cluster_text(cluster))

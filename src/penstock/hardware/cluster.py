@@ -48,7 +48,8 @@ class FailureOptions(StrictDocument):
         default=300.0, gt=0, description="seconds a task may take to start, until its first sign"
     )
     elastic: bool = Field(
-        default=False, description="go on with the other machines when one stays away; they must see its parts"
+        default=False,
+        description="continue on the other machines when one is lost; they must see its parts",
     )
 
 

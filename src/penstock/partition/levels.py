@@ -26,7 +26,7 @@ def assign_trainers(problem: Problem, assignment: Array, trainers: int) -> Array
         )
     wanted = trainer_constraints(problem.whole)
     if metis_library() is None:
-        problem.progress.note("No METIS library was found, so trainers share each part by lot instead of by least cut.")
+        problem.progress.note("No METIS library was found, so trainers share each part at random, not by least cut.")
         labels = _dealt(problem, assignment, wanted, trainers)
     else:
         labels = _least_cut(problem, assignment, wanted, trainers)

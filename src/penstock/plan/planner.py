@@ -120,7 +120,7 @@ def _trials(run: Comparison, choices: PlanChoices, budget: Budget, progress: Pro
     flows = choices.flows
     if flows is not None and flows not in CARRIED_OUT:
         progress.note(
-            f"Flow policy {flows} can be simulated but not carried out: `penstock train --plan` will refuse it."
+            f"Flow policy {flows} can be simulated, but no run can use it: `penstock train --plan` refuses it."
         )
     return run.try_all(
         list(PLACEMENTS) if choices.placement is None else [choices.placement],

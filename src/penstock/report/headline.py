@@ -97,7 +97,7 @@ def _banner(run: RunRecord) -> str:
     if run.state == "interrupted":
         words = run.message or "This run was interrupted."
         where = cut(str(run.result.get("run") or run.name), 200)
-        more = f"The page shows what was done until then; go on with: penstock train --resume {where}"
+        more = f"The page shows what was done until then; resume with: penstock train --resume {where}"
         return f'<p class="banner warn"><b>{escape(words)}</b> {escape(more)}</p>'
     if run.state == "running":
         silent = run.silent_s or 0.0

@@ -63,13 +63,13 @@ class Checkpoint(NamedTuple):
 
 
 def take_newest(folder: Path, progress: Progress) -> Checkpoint:
-    """The newest whole checkpoint, for a run that goes on from it; a note names newer ones that are damaged.
+    """The newest intact checkpoint, from which a run resumes; a note names newer ones that are damaged.
 
     Those are renamed: they must not count among the checkpoints that are kept.
     """
     found, damaged = _newest_whole(folder)
     for file, error in damaged:
-        progress.note(f"{error}: the run goes on from {found.file.name} instead.")
+        progress.note(f"{error}: the run resumes from {found.file.name} instead.")
         file.replace(file.with_name(f"{file.name}.damaged"))
     return found
 

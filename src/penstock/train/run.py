@@ -88,14 +88,14 @@ def resume_run(
                 change_epochs(train_state, job.epochs)
                 write_job(job, folder.path / JOB)
             if epochs is None and train_state.done and folder.facts["state"] in ("finished", "stopped-early"):
-                progress.note("The run had ended: there is nothing left to train.")
+                progress.note("The run has ended already: there is nothing left to train.")
                 return folder
             folder.forget_metrics_after(train_state.step)
             where = {"epoch": train_state.epoch, "step": train_state.step, "time": train_state.elapsed}
             folder.append_metrics({"kind": "resumed", **where})
             folder.write_facts(state="running", message="")
             progress.note(
-                f"Going on from {checkpoint.file.name}: epoch {train_state.epoch + 1}, batch {train_state.batch + 1}."
+                f"Resuming from {checkpoint.file.name}: epoch {train_state.epoch + 1}, batch {train_state.batch + 1}."
             )
             return _run(session, folder, train_state, progress)
     finally:
@@ -263,7 +263,7 @@ def _record_failure(folder: RunFolder, cause: BaseException, error: BaseExceptio
 
 def _as_sentence(cause: BaseException, error: BaseException, folder: RunFolder) -> BaseException:
     if isinstance(cause, KeyboardInterrupt):
-        return KeyboardInterrupt(f"Interrupted: go on with `penstock train --resume {folder.path}`.")
+        return KeyboardInterrupt(f"Interrupted: resume with `penstock train --resume {folder.path}`.")
     if isinstance(cause, (PenstockError, MemoryError)):
         return cause
     stage = f" in stage {error.stage!r}" if isinstance(error, StageError) else ""

@@ -142,7 +142,7 @@ class RunFolder:
         self._append(METRICS, json.dumps(record))
 
     def forget_metrics_after(self, step: int) -> None:
-        """Drop what was recorded after a checkpoint that the run goes on from: it will happen again."""
+        """Drop what was recorded after a checkpoint that the run resumes from: it will happen again."""
         path = self.path / METRICS
         if not path.exists():
             return
@@ -165,7 +165,7 @@ class RunFolder:
             self._lock = None
 
     def _append(self, name: str, line: str) -> None:
-        path, advice = self.path / name, f"Free space, then go on with `penstock train --resume {self.path}`."
+        path, advice = self.path / name, f"Free space, then resume with `penstock train --resume {self.path}`."
         with writing(path, advice), open_text(path, "a") as file:
             file.write(line + "\n")
 

@@ -133,7 +133,7 @@ class Worker:
                             code="peer-lost",
                         ) from error
                     raise
-                logging.info("Another task was lost (%s): meeting again.", cause)
+                logging.info("Another task was lost (%s): regrouping.", cause)
             finally:
                 if self._group.reduction is not None:
                     self._group.reduction.close()

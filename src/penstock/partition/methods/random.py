@@ -1,4 +1,4 @@
-"""`random`: by lot, but with equal counts. The yardstick that every other method must beat."""
+"""`random`: at random, but with equal counts. The baseline that every other method must beat."""
 
 import numpy as np
 

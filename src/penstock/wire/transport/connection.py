@@ -236,7 +236,7 @@ class Connection:
             self._end(str(error))
         except (Malformed, ForgedError) as error:
             log.warning(
-                "What %s sent is no message (%s): its connection is closed.",
+                "A message from %s is malformed (%s): its connection is closed.",
                 self.peer or _UNKNOWN,
                 error,
             )
