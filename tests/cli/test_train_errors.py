@@ -53,7 +53,7 @@ def written(graph, folder, change):
         ({"epochs": 0}, ["epochs", "auto, or at least 1"]),
         ({"lr": -1}, ["lr", "greater than 0"]),
         ({"fanouts": [4, "x"]}, ["fanouts"]),
-        ({"fanouts": []}, ["Fan-outs []"]),
+        ({"fanouts": []}, ["Fan-outs are []"]),
         ({"model": "sagee"}, ["model", "'sage'"]),
         ({"sampler": "neighbor"}, ["sampler", "'neighbour'"]),
         ({"dropout": 1}, ["dropout", "less than 1"]),
