@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from penstock.errors import PenstockError
+from penstock.train import build
 from penstock.train import run as run_module
-from penstock.train import session as session_module
 from penstock.train.execution.support import CAPTURED, Demands, reasons_against
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
 
@@ -187,7 +187,7 @@ def test_a_gpus_run_goes_on_on_the_cpu_and_back(tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "polite_interrupt", lambda: After(1))
     trained(graph, run, **FEW)
     for device in ("cpu", "cuda"):
-        monkeypatch.setattr(session_module, "chosen_device", lambda _, name=device: torch.device(name))
+        monkeypatch.setattr(build, "chosen_device", lambda _, name=device: torch.device(name))
         if device == "cuda":
             monkeypatch.setattr(run_module, "polite_interrupt", lambda: After(10**9))
         run_module.resume_run(run, graph)

@@ -12,12 +12,12 @@ from typing import Any
 from penstock.errors import PenstockError, nearest
 from penstock.sampling.links.batch import EdgeBatch, Exclude
 from penstock.sampling.links.batcher import EdgeBatcher
+from penstock.sampling.links.edge_ranks import ScoreBlock, dot_product, ranks, ranks_of_scores
 from penstock.sampling.links.edge_split import Absent, split_and_tell, split_edges, split_positions
 from penstock.sampling.links.inbatch import InBatch
 from penstock.sampling.links.joint import Joint
 from penstock.sampling.links.known import KnownEdges, known_edges
 from penstock.sampling.links.negatives import DrawnNegatives, NegativePolicy, Positives
-from penstock.sampling.links.ranks import ScoreBlock, dot_product, ranks, ranks_of_scores
 from penstock.sampling.links.reverse import Reverse, find_reverse
 from penstock.sampling.links.uniform import Uniform
 from penstock.sampling.links.worker_share import share_of

@@ -7,7 +7,7 @@ rows deserve a cache. What goes where is decided elsewhere, in `penstock.plan.re
 
 from penstock.store.device.copies import to_device, to_pinned
 from penstock.store.device.hottest import by_counts, by_device_counts
-from penstock.store.device.page_locked import page_locked
+from penstock.store.device.pinned_memory import page_locked
 from penstock.store.device.tables import CachedTable, DeviceSource, PinnedTable, ResidentTable
 
 __all__ = [

@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, release_pages
 from penstock.graph.blocks import ranges
 from penstock.progress import SILENT, Progress
-from penstock.store.device.page_locked import page_locked
+from penstock.store.device.pinned_memory import page_locked
 
 _CHUNK_BYTES = 64 << 20
 """A staging buffer: over a millisecond of the bus's time, long beside a launch; small beside any table."""
