@@ -47,9 +47,9 @@ def test_closing_twice_is_closing(security: str) -> None:
 
 FORGETFUL = """
 import numpy as np
-from penstock.wire import Message, Post, make_credentials
+from penstock.wire import Message, Endpoint, make_credentials
 run = make_credentials(["a", "b"])
-a, b = Post(run["a"]), Post(run["b"])
+a, b = Endpoint(run["a"]), Endpoint(run["b"])
 b.serve("echo", lambda message, sender: message)
 a.meet("b", b.address)
 a.channel("b").call(Message("echo", arrays=(np.zeros(100_000),)))

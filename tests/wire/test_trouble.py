@@ -214,8 +214,8 @@ def test_a_peer_restarted_elsewhere_answers_the_same_call(security: str) -> None
 SERVER = """
 import sys, time
 import numpy as np
-from penstock.wire import Credentials, Message, Post
-with Post(Credentials.from_json(sys.stdin.readline())) as post:
+from penstock.wire import Credentials, Message, Endpoint
+with Endpoint(Credentials.from_json(sys.stdin.readline())) as post:
     def parts(message, sender):
         for number in range(40):
             if number == message.body["stops"] and sys.argv[1] == "stops":

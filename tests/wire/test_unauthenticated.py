@@ -21,9 +21,9 @@ from penstock.wire.transport.tcp import split_address
 
 SERVER = """
 import sys
-from penstock.wire import Credentials, Message, Post, WireOptions
+from penstock.wire import Credentials, Message, Endpoint, WireOptions
 options = WireOptions(security=sys.argv[1])
-with Post(Credentials.from_json(sys.stdin.readline()), options=options) as post:
+with Endpoint(Credentials.from_json(sys.stdin.readline()), options=options) as post:
     post.serve("echo", lambda message, sender: message)
     print(post.address, flush=True)
     sys.stdin.readline()
