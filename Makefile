@@ -24,9 +24,10 @@ train: env
 test: env lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-# Further whole runs on clusters of every kind: what `make test` shows on a few of them.
+# Further whole runs on clusters of every kind, and ten times as many examples of every property.
 test-long: env
 	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m hypothesis --hypothesis-profile=long
 
 lint: env
 	$(BIN)/ruff check .

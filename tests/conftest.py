@@ -12,7 +12,9 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 # Kernels compile on first use, so a single example may take seconds: no deadline, and no verdict on slowness.
-settings.register_profile("penstock", deadline=None, suppress_health_check=list(HealthCheck), max_examples=40)
+# `make test-long` gives every property ten times as many examples (--hypothesis-profile=long).
+settings.register_profile("penstock", deadline=None, suppress_health_check=list(HealthCheck), max_examples=20)
+settings.register_profile("long", settings.get_profile("penstock"), max_examples=200)
 settings.load_profile("penstock")
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from in_process import command
 from penstock.plan import NoRoomError, Sizes, Wanted, decide_residence
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 
 
 def blocks(page, language):
@@ -21,14 +21,16 @@ def blocks(page, language):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=lambda page: page.name)
-def test_commands_in_the_documentation_work(page, tmp_path):
+def test_commands_in_the_documentation_work(page, tmp_path, monkeypatch, capsys):
+    """In this process: starting one for each line costs seconds."""
     if page.name == "tables.md":
         pytest.skip("needs tables; tests/graph/tables runs this page")
+    monkeypatch.chdir(tmp_path)
     for line in "".join(blocks(page, "console")).splitlines():
         name, *arguments = shlex.split(line)
         assert name == "penstock", line
-        done = subprocess.run([*PENSTOCK, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        code, _, said = command(monkeypatch, capsys, *arguments)
+        assert code == 0, f"{line}\n{said}"
 
 
 def test_the_readme_example_works(tmp_path):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cluster.worker.batch_norm import shared_batch, summing
@@ -66,7 +66,6 @@ def shares_of(workers, time=None):
         return list(pool.map(work, range(len(workers))))
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_rows_are_counted_as_by_hand(data):
     world, names = data.draw(st.integers(1, 4)), data.draw(st.sampled_from([["a"], ["a", "b"]]))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import StringIds
@@ -14,7 +14,6 @@ nx = pytest.importorskip("networkx", reason="NetworkX is an extra")
 EDGES = ("node", "to", "node")
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     kind=st.sampled_from(["Graph", "DiGraph", "MultiGraph", "MultiDiGraph"]),
     pairs=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=20),

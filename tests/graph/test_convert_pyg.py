@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import EdgeSet, Graph, NodeSet, StringIds
@@ -36,7 +36,6 @@ def homogeneous_data(draw):
     return data
 
 
-@settings(deadline=None, max_examples=60)
 @given(homogeneous_data())
 def test_data_comes_back_with_its_edges_sorted(data):
     graph = from_pyg(data)
@@ -50,7 +49,6 @@ def test_data_comes_back_with_its_edges_sorted(data):
         assert back[key].dtype == value.dtype and torch.equal(back[key], value), key
 
 
-@settings(deadline=None, max_examples=40)
 @given(homogeneous_data())
 def test_a_graph_comes_back_as_it_was(data):
     graph = from_pyg(data)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -12,7 +12,6 @@ from refusals import refused
 FORMATS = ["csr", "csc", "coo", "lil", "dok", "bsr", "dia"]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     rows=st.integers(1, 9),
     columns=st.integers(1, 9),

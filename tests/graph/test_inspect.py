@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import typer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -28,7 +28,6 @@ def graph_of(pairs, count, fields=None, splits=None):
     return Graph({"node": nodes}, {EDGES: EdgeSet(indptr, indices)})
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.integers(1, 9), st.data())
 def test_counts_agree_with_plain_python(count, data):
     vertex = st.integers(0, count - 1)
@@ -59,7 +58,6 @@ def test_a_node_type_without_vertices():
     assert inspect_graph(graph_of([], 0, {"x": np.empty((0, 3), np.float32)})).nodes["node"].count == 0
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     rows=st.integers(1, 50),
     columns=st.integers(1, 5),

@@ -7,7 +7,7 @@ from random_blocks import random_block, rows
 
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.nn import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphModel, GraphSAGE, ModelOptions, build_model, model_options
-from penstock.nn.zoo.widths import label_width
+from penstock.nn.zoo.named import label_width
 from penstock.sampling import ALL, BatchKey, NeighbourSampler
 from random_graphs import power_law_graph
 from refusals import refused

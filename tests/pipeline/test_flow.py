@@ -3,14 +3,13 @@ import threading
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.pipeline import Flow, Stage, StageError
 from penstock.pipeline.clock import StageTime, limiting
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 60), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=3))
 def test_order_is_kept_for_any_threads_and_depths(count, shapes):
     stages = [Stage(str(i), lambda item: item + 1, threads, depth) for i, (threads, depth) in enumerate(shapes)]

@@ -5,7 +5,7 @@ import math
 from html.parser import HTMLParser
 
 import typer
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_runs import DEFAULTS, write_run
 from typer.testing import CliRunner
@@ -219,7 +219,6 @@ odd = {
 }
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(**odd)
 def test_whatever_is_in_the_documents_there_is_a_page(tmp_path, document, graph, result, records, job):
     fixed = {"graph": graph, **document, "result": result, "format": "penstock-run", "version": 1}

@@ -1,7 +1,7 @@
 """Excluded edges are never drawn, and nobody else notices."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neighbourhoods import assert_edges_are_in_the_lists
@@ -12,7 +12,6 @@ from refusals import refused
 KEY = BatchKey(1, 0, 0)
 
 
-@settings(max_examples=60)
 @given(
     st.integers(0, 99),
     st.lists(st.sampled_from([1, 3, 40, ALL]), min_size=1, max_size=3),

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neighbourhoods import assert_edges_are_in_the_lists
@@ -171,7 +171,6 @@ def test_totals_and_edges_come_where_asked_for():
     assert (full.key, full.node_type) == (KEY, "node")
 
 
-@settings(max_examples=30)
 @given(graphs(max_types=1), st.sampled_from([1, 3, 40, -1]), st.booleans(), st.sampled_from([None, "weight"]))
 def test_random_graphs_are_sampled_from_their_lists(graph, fanout, replace, weight):
     kind = graph.edge_types[0]

@@ -35,7 +35,6 @@ def roots_of(batch):
     return roots
 
 
-@settings(max_examples=60)
 @given(
     st.integers(0, 99), st.lists(st.sampled_from([1, 3, 40, ALL]), min_size=1, max_size=3), st.booleans(), st.booleans()
 )

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neighbourhoods import assert_edges_are_in_the_lists, assert_unbiased, estimates, same_batch, stars
@@ -32,7 +32,6 @@ def shop(users=300, items=200, seed=0):
     return Graph({"user": NodeSet(users), "item": NodeSet(items)}, edges, "shop")
 
 
-@settings(max_examples=40)
 @given(graphs(), st.data())
 def test_typed_batches_keep_the_contract(graph, data):
     fanouts = data.draw(st.lists(st.sampled_from([1, 2, 5, ALL]), min_size=1, max_size=3))

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plain_simulator import simulate_plainly
 from small_jobs import many_flows, random_case
@@ -57,7 +57,6 @@ def test_more_ranks_at_a_time_than_are_remembered():
 
 
 @given(SEEDS, st.sampled_from(list(POLICIES)))
-@settings(max_examples=100, deadline=None)
 def test_dependencies_are_kept_and_nothing_idles(seed, policy):
     load, network, placement, amounts = random_case(seed)
     timeline = simulate(load, network, placement, amounts, policy)
@@ -73,7 +72,6 @@ def test_dependencies_are_kept_and_nothing_idles(seed, policy):
 
 
 @given(SEEDS, st.sampled_from(list(POLICIES)))
-@settings(max_examples=60, deadline=None)
 def test_bytes_arrive_and_capacities_are_never_exceeded(seed, policy):
     load, network, placement, amounts = random_case(seed)
     simulator = Simulator(load, network, amounts, policy)
@@ -96,7 +94,6 @@ def test_bytes_arrive_and_capacities_are_never_exceeded(seed, policy):
 
 
 @given(SEEDS, st.sampled_from(list(POLICIES)))
-@settings(max_examples=100, deadline=None)
 def test_no_schedule_beats_the_lower_bound_and_the_critical_path_is_the_makespan(seed, policy):
     load, network, placement, amounts = random_case(seed)
     simulator = Simulator(load, network, amounts, policy)

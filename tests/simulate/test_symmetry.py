@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plain_simulator import simulate_plainly
 from small_jobs import random_case
@@ -72,7 +72,6 @@ def runs(load, network, placement, amounts, policy):
 
 
 @given(st.integers(0, 10**6), st.sampled_from(ALIKE))
-@settings(max_examples=60, deadline=None)
 def test_times_are_those_of_all_items(seed, policy):
     for case in (symmetric_case(seed), random_case(seed)):
         few, every = runs(*case, policy)

@@ -7,7 +7,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from meetings import Meeting, echo, until
 from raw_peer import RawPeer
@@ -105,7 +105,6 @@ def test_what_a_head_says_is_what_was_packed(frames: list[bytes]) -> None:
     assert all(frames[number] == small for number, small in head.small.items())
 
 
-@settings(max_examples=150)
 @given(st.lists(st.binary(max_size=300) | sizes.filter(lambda n: 0 <= n < 1 << 32).map(LENGTH.pack), max_size=8))
 @example([LENGTH.pack((1 << 32) - 1)])
 @example([LENGTH.pack(1 << 30), bytes(4000)])
@@ -179,7 +178,6 @@ def test_a_peer_that_sends_them_ends_no_thread(meeting: Meeting, security: str) 
     assert loop.is_alive()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(headers.map(packed) | st.binary(max_size=50), min_size=1, max_size=5), bodies)
 def test_a_live_post_goes_on(meeting: Meeting, shared: dict[str, Any], heads: list[bytes], rest: list[bytes]) -> None:
     if not shared:

@@ -1,11 +1,12 @@
 """`penstock simulate`: how long a workload takes on a network, under one rate policy or all of them."""
 
+import csv
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.coflow_table import check_table, write_table
 from penstock.cli.output import JsonOption, print_json
 from penstock.cli.sweep import (
     SIMULATED_COLUMNS,
@@ -16,6 +17,7 @@ from penstock.cli.sweep import (
     refuse_with_sweep,
     show_sweep,
 )
+from penstock.errors import PenstockError
 
 # Written here, as the tables of policies import their kernels; a test compares these words with the tables.
 _POLICY_HELP = (
@@ -114,3 +116,23 @@ def simulate_command(
         print_policies(compared, policy)
     for path in [*written, *([] if out_coflows is None else [out_coflows])]:
         print(f"Written to {path}")
+
+
+def check_table(path: Path) -> None:
+    """Refuse a table that cannot be written as it is named."""
+    if path.suffix != ".csv":
+        raise PenstockError(
+            f"--out-coflows {path}: the table is written as CSV; give a name that ends in .csv.", code="invalid-value"
+        )
+    if not path.parent.is_dir():
+        raise PenstockError(
+            f"--out-coflows {path}: there is no folder {path.parent}; make it first.", code="file-not-found"
+        )
+
+
+def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write a line for each row, under the names of its fields."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,18 +1,23 @@
 """The page: its sections in order, in one file that loads nothing."""
 
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from penstock.graph.atomic import write_whole
+from penstock.quantities import counted, percent
+from penstock.report.axes import time_unit
 from penstock.report.cluster import cluster_cards
 from penstock.report.curves import epoch_seconds_card, loss_card, memory_card
 from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card
 from penstock.report.headline import headline, run_title
-from penstock.report.run_folder import RunRecord, read_run
+from penstock.report.markup import card, key, stage_look
+from penstock.report.run_folder import STAGES, RunRecord, Stage, read_run
 from penstock.report.shell import page_text
-from penstock.report.stages import stages_card, timeline_card
+from penstock.report.timeline import numbering, steady_window, timeline_chart
 from penstock.report.validation import validation_card
+from penstock.report.words import advice, seconds
 
 
 def write_report(run: Path, defaults: Mapping[str, Any] | None = None) -> Path:
@@ -40,3 +45,56 @@ def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
         machine_card(run),
     ]
     return page_text(run_title(run), headline(run), cards, f"Run {run.name} · page written")
+
+
+def stages_card(run: RunRecord) -> str:
+    """A bar a stage: solid while it worked, pale while it waited."""
+    stages, limiting = run.stages, run.limiting
+    if not stages or limiting is None:
+        return ""
+    rows = "".join(_row(each, each.name == limiting.name) for each in stages)
+    return card(
+        "Stages", f'<ul class="stages">{rows}</ul>', "busy, and waiting", wide=True, foot=escape(advice(limiting))
+    )
+
+
+def timeline_card(run: RunRecord) -> str:
+    """What each thread did during a few batches in the middle of the run."""
+    window = steady_window(run.trace)
+    if window is None:
+        return ""
+    present = {stage_look(bar.stage): bar.stage for lane in window.lanes for bar in lane.bars}
+    legend = "".join(key(name, look) for look, name in _in_order(present))
+    hidden = (
+        f" {counted(window.hidden, 'more threads')} {'is' if window.hidden == 1 else 'are'} not shown."
+        if window.hidden
+        else ""
+    )
+    unit = time_unit((window.end - window.start) / 1e6)[1]
+    about = f"{unit}; one lane for each thread, numbers are {numbering(window)}: point at one to follow it"
+    return card("Timeline", timeline_chart(window), about, wide=True, foot=legend + hidden)
+
+
+def _in_order(present: dict[str, str]) -> list[tuple[str, str]]:
+    order = (*STAGES, "other")
+    return sorted(present.items(), key=lambda item: order.index(item[0]))
+
+
+def _row(stage: Stage, limits: bool) -> str:
+    look = stage_look(stage.name)
+    used = stage.busy_s + stage.wait_s > 0
+    details = [f"busy {seconds(stage.busy_s)}", f"waited {seconds(stage.wait_s)}"] if used else ["not used"]
+    if stage.threads:
+        details.append(counted(stage.threads, "threads"))
+    if stage.depth:
+        details.append(f"queue of {stage.depth}")
+    badge = "<em>limits</em>" if limits else ""
+    bar = (
+        f'<div class="meter"><i style="width:{stage.share * 100:.2f}%"></i></div>'
+        if used
+        else '<div class="meter off"></div>'
+    )
+    return (
+        f'<li class="{look}"><div><b>{escape(stage.name)}</b>{badge}<strong>{percent(stage.share)}</strong></div>'
+        f"{bar}<small>{' · '.join(details)}</small></li>"
+    )

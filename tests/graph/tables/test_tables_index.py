@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.graph.ids import StringIds
@@ -32,13 +32,11 @@ def _against_dictionary(index: IdIndex, batches: list[list[object]], kind: pa.Da
         assert isinstance(ids, StringIds) or expected != list(range(len(known)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(STRINGS)
 def test_strings(batches: list[list[object]]) -> None:
     _against_dictionary(StringIndex(), batches, pa.string())
 
 
-@settings(max_examples=60, deadline=None)
 @given(INTEGERS)
 def test_integers(batches: list[list[object]]) -> None:
     _against_dictionary(IntegerIndex(), batches, pa.int64())

@@ -10,7 +10,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tables_workbench import Workbench
 
@@ -91,7 +91,6 @@ def _write(shop: dict[str, Any], bench: Workbench) -> Path:
     return bench.spec(nodes, edges)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(shops(), st.sampled_from(["parquet", "csv"]))
 def test_tables_come_back_exactly(shop: dict[str, Any], form: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +103,6 @@ def test_tables_come_back_exactly(shop: dict[str, Any], form: Any) -> None:
         assert_equal(import_tables(tables / "spec.yaml", bench.folder / "again"), graph)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(shops(), st.sampled_from(["random", "chunk", "metis", "stream"]))
 def test_tables_come_back_exactly_through_parts(shop: dict[str, Any], method: str) -> None:
     """Tables to folder to parts, stitched together and exported: the tables again."""

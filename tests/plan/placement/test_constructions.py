@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from small_clusters import ROOMY, all_feasible, job, loads_and_clusters, posed
 
 from penstock.errors import PenstockError
@@ -18,7 +18,6 @@ from penstock.simulate.workload import Workload
 Cluster = tuple[Workload, list[float], list[float], list[float]]
 
 
-@settings(max_examples=60, deadline=None)
 @given(loads_and_clusters())
 def test_all_are_feasible_and_pinned_tasks_stay(cluster: Cluster) -> None:
     try:
@@ -32,7 +31,6 @@ def test_all_are_feasible_and_pinned_tasks_stay(cluster: Cluster) -> None:
         assert (problem.machine_of(units)[pinned] == problem.pinned[pinned]).all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(loads_and_clusters())
 def test_ifs_finds_a_packing_whenever_trying_all_does(cluster: Cluster) -> None:
     load, rates, cores, gpus = cluster

@@ -3,7 +3,7 @@
 from itertools import product
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.plan.placement.packing import most_of_commonest, pack, packs
@@ -31,7 +31,6 @@ def by_trying(demands: np.ndarray, wanted: np.ndarray, free: np.ndarray) -> bool
     return False
 
 
-@settings(max_examples=150, deadline=None)
 @given(packings())
 def test_a_packing_is_found_exactly_where_one_exists(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     demands, wanted, free = case

@@ -1,7 +1,7 @@
 """Shared negatives that are true edges, against a search for every pair."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from link_graphs import true_pairs
 
@@ -11,7 +11,6 @@ from penstock.sampling.links.true_edge_mask import mask_true_edges
 from random_graphs import graphs
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     graphs(),
     st.integers(0, 999),

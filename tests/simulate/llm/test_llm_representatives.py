@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.simulate import Timeline, simulate
@@ -32,7 +32,6 @@ def small_jobs(draw: st.DrawFn) -> LlmJob:
                   exchange)  # fmt: skip
 
 
-@settings(deadline=None, max_examples=40)
 @given(job=small_jobs(), policy=st.sampled_from(("fair", "hermod", "ep-first")))
 def test_representatives_stand_for_all(job: LlmJob, policy: str) -> None:
     some, everything = build_step(job), build_step(replace(job, simulate="all"))

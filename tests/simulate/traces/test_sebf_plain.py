@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from switch_cases import switch_cases
 
 from penstock.simulate.traces import simulate_trace
@@ -80,7 +80,6 @@ class _Plain:
         return out
 
 
-@settings(deadline=None, max_examples=150)
 @given(case=switch_cases())
 def test_sebf_is_its_plain_self(case):
     coflows, rate = case

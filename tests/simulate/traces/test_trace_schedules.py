@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from switch_cases import rates_over_time, side_rates, switch_cases
 
 from penstock.simulate import simulate
@@ -28,7 +28,6 @@ ALL = pytest.mark.parametrize("policy", TRACE_POLICIES)
 
 
 @ALL
-@settings(deadline=None, max_examples=120)
 @given(case=switch_cases())
 def test_bytes_are_conserved_and_ports_never_exceeded(policy, case):
     coflows, rate = case
@@ -65,7 +64,6 @@ def _check_times(coflows: TraceCoflows, completions, moments, rates):
             assert completions[coflow] == coflows.arrivals[coflow]
 
 
-@settings(deadline=None, max_examples=40)
 @given(case=switch_cases())
 def test_fair_is_the_engine_s_fair(case):
     coflows, rate = case
@@ -77,7 +75,6 @@ def test_fair_is_the_engine_s_fair(case):
     assert simulate_trace(coflows, "fair", rate).completions == pytest.approx(ends, rel=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
 @given(case=switch_cases())
 def test_coflowsim_s_fair_is_the_engine_s_equal_shares(case):
     coflows, rate = case
@@ -134,7 +131,6 @@ def test_orders_that_look_at_sizes_beat_arrival(seed, seconds):
     assert means["fair"] <= means["coflowsim-fair"]
 
 
-@settings(deadline=None, max_examples=150)
 @given(case=switch_cases())
 def test_sincronia_is_within_four_times_a_bound(case):
     """Its order within twice the dual's value, every coflow within twice its place in the order (Sincronia's proof)."""
@@ -156,7 +152,6 @@ def test_sincronia_is_within_four_times_a_bound(case):
         assert simulate_trace(coflows, policy, 2.0).ccts.sum() >= bound * (1 - 1e-9)
 
 
-@settings(deadline=None, max_examples=60)
 @given(case=switch_cases())
 def test_who_comes_later_never_delays_fifo(case):
     coflows, rate = case
@@ -172,7 +167,6 @@ def test_who_comes_later_never_delays_fifo(case):
         assert alone[queue[:many]] == pytest.approx(completions[queue[:many]], rel=1e-9)
 
 
-@settings(deadline=None, max_examples=60)
 @given(case=switch_cases())
 def test_sincronia_is_its_plain_self(case):
     """All at once, on ports alike: the fixed order, and every flow in turn whose two ports are free."""

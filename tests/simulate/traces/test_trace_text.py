@@ -32,7 +32,6 @@ def test_reading(tmp_path):
     assert coflows.sizes.tolist() == [1e6, 48e6, 7.5e6]
 
 
-@settings(deadline=None, max_examples=30)
 @given(ports=st.integers(1, 20), coflows=st.integers(1, 12), seed=st.integers(0, 1000))
 def test_round_trip(tmp_path_factory, ports, coflows, seed):
     path = tmp_path_factory.mktemp("traces") / "trace.txt"

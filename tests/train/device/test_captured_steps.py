@@ -25,10 +25,9 @@ def session_of(graph, room=None, in_place=True, **fields):
     """A session whose device is the host, where kernels are interpreted."""
     from penstock.sampling.device.hops import Topology
     from penstock.store.device.tables import ResidentTable
-    from penstock.train.device.decision import Decision
+    from penstock.train.device.decision import Decision, presampled_room
     from penstock.train.device.memory import Working
     from penstock.train.device.placed import Placed
-    from penstock.train.device.presampled import presampled_room
 
     session = made_session(graph, **fields)
     job = session.job

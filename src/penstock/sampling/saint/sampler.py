@@ -1,5 +1,7 @@
 """Batches of GraphSAINT: the induced subgraph, its weights, and the weights of the seeds' losses."""
 
+from typing import Protocol
+
 import numpy as np
 
 from penstock.errors import PenstockError
@@ -7,14 +9,46 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import key_of
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.homogeneous import Homogeneous, homogeneous
-from penstock.sampling.induced import Inducer, blocks_on
+from penstock.sampling.homogeneous import Homogeneous, Reader, homogeneous
+from penstock.sampling.importance import Distribution, importance
+from penstock.sampling.induced import Induced, Inducer, blocks_on
 from penstock.sampling.key import BatchKey
-from penstock.sampling.saint.draws import Draws
 from penstock.sampling.saint.edges import EdgeDraws
 from penstock.sampling.saint.inclusion import edge_weights, inclusion
-from penstock.sampling.saint.vertices import VertexDraws
 from penstock.sampling.saint.walks import WalkDraws
+
+
+class VertexDraws:
+    """A draw visits one vertex, so two vertices are together only by different draws."""
+
+    def __init__(self, graph: Homogeneous) -> None:
+        mass = importance(graph, self_loops=True)
+        self._distribution = Distribution(mass, graph.natural_order())
+        self.mass = mass / self._distribution.total
+
+    def visit(self, amount: int, key: BatchKey, reader: Reader) -> Array:
+        """The vertices drawn, in order, with repeats."""
+        return self._distribution.draw(key.purpose("vertices"), amount)[0]
+
+    def joint(self, inside: Induced) -> Array:
+        """No draw visits two vertices."""
+        return np.zeros(len(inside.indices))
+
+
+class Draws(Protocol):
+    """Independent draws that each visit some vertices."""
+
+    mass: Array
+    """The chance (float64) that one draw visits a vertex."""
+
+    def visit(self, amount: int, key: BatchKey, reader: Reader) -> Array:
+        """The vertices visited by `amount` draws, in order, with repeats."""
+        ...
+
+    def joint(self, inside: Induced) -> Array:
+        """The chance (float64) that one draw visits both ends, of every edge of a subgraph; loops do not matter."""
+        ...
+
 
 KINDS = ("vertex", "edge", "walk")
 

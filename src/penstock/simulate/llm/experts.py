@@ -14,10 +14,10 @@ import numpy as np
 from penstock.coflow.matching import bound, seconds
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.hashing import key_of, unit_draws
 from penstock.simulate.llm.draft import Draft
 from penstock.simulate.llm.fabric import SERVER
 from penstock.simulate.llm.job import LlmJob
-from penstock.simulate.llm.tokens import token_bytes
 from penstock.simulate.workload_builder import Item
 
 _PAIRS = 16
@@ -156,3 +156,19 @@ class Experts:
     def _flow(self, marks: Marks, ends: tuple[int, int], size: int, after: list[Item]) -> Item:
         name = f"{marks.name} {ends[0]}->{ends[1]}"
         return self._draft.flow(name, marks.kind, ends, size, after, marks.name, marks.microbatch, marks.layer)
+
+
+def token_bytes(ranks: int, sent: int, skew: float, seed: int, layer: int) -> Array:
+    """int64 [ranks, ranks]: each rank sends `sent` bytes, to the ranks in proportion to their experts' popularity.
+
+    The k-th most popular rank has a weight of 1 / k^skew; who is popular is drawn anew for every layer, and how the
+    tokens of each rank fall is drawn around that within a fifth. All microbatches are alike.
+    """
+    if skew == 0:
+        return np.full((ranks, ranks), round(sent / ranks), np.int64)
+    drawn, spread = np.empty(ranks), np.empty(ranks * ranks)
+    unit_draws(key_of(seed, f"popular experts of layer {layer}"), 0, drawn)
+    unit_draws(key_of(seed, f"tokens of layer {layer}"), 0, spread)
+    weights = 1.0 / (1.0 + np.argsort(np.argsort(drawn))) ** skew
+    shares = weights * (0.8 + 0.4 * spread.reshape(ranks, ranks))
+    return np.asarray(np.round(sent * shares / shares.sum(axis=1, keepdims=True)), np.int64)

@@ -15,11 +15,27 @@ from penstock.graph.arrays import Array
 from penstock.interruption import call_interruptibly
 from penstock.kernels import njit
 from penstock.simulate.traces.coflows import TraceCoflows
-from penstock.simulate.traces.equal_shares import share_equally
 from penstock.simulate.traces.kernels import copy_to, nested
 from penstock.simulate.traces.lines import Lines, lines_of
 from penstock.simulate.traces.max_min import fill
 from penstock.simulate.traces.progress import CHANGE, EVENTS, SAME, moment, note
+
+
+@nested
+def share_equally(
+    flow_sides: Array, present: Array, busy: Array, capacities: Array, crossing: Array, speed: Array
+) -> None:
+    """Set the `speed` of every flow on the `busy` pairs of ports; `crossing` [sides] is zero before and after."""
+    for pair in busy:
+        for which in range(2):
+            crossing[flow_sides[which, pair]] += present[pair]
+    for pair in busy:
+        source, target = flow_sides[0, pair], flow_sides[1, pair]
+        speed[pair] = min(capacities[source] / crossing[source], capacities[target] / crossing[target])
+    for pair in busy:
+        for which in range(2):
+            crossing[flow_sides[which, pair]] = 0
+
 
 _NONE = -1
 

@@ -9,12 +9,19 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.simulate.traces.fifo import share_evenly
 from penstock.simulate.traces.kernels import copy_to, nested
 from penstock.simulate.traces.lines import Lines
+from penstock.simulate.traces.max_min import fill
 from penstock.simulate.traces.progress import EVENTS, SAME, TraceProgress, advance, end_flows, foresee, moment, rest
 from penstock.simulate.traces.sebf import hand_on, share_ending_together
 from penstock.simulate.traces.sincronia import match, order_by_bssi
+
+
+@nested
+def share_evenly(progress: TraceProgress, lines: Lines, capacities: Array, coflow: int) -> None:
+    """Give a coflow max-min rates out of what is left, and take them from it."""
+    fill(lines, coflow, progress.living, capacities, progress.spare, progress.crossing, progress.rate)
+
 
 FIFO, SEBF, SINCRONIA, FIFO_MADD = range(4)
 

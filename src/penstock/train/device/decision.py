@@ -12,9 +12,9 @@ from penstock.memory import available_mb
 from penstock.nn.layer_table import layer_entry
 from penstock.pipeline.schedule import BatchPlan
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
-from penstock.sampling.device.room import Room
+from penstock.sampling import NeighbourSampler
+from penstock.sampling.device.room import Room, largest_room, room_for
 from penstock.train.device.memory import Working, captured_working, loaded_working
-from penstock.train.device.presampled import presampled_room
 from penstock.train.device.trial import NOTHING, StepMemory
 from penstock.train.execution.support import CAPTURED, DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
@@ -157,3 +157,19 @@ def _decided(
         Sizes(topology, sum(sizes), row, rows, working.bytes, free, total, available_mb() << 20),
         Wanted("host" if drawn_on_host else wish.topology, wish.features, cache, job.device_share),
     )
+
+
+_PRESAMPLED = 16
+"""Batches from which the room of all others is concluded."""
+
+
+def presampled_room(job: Job, graph: Graph, schedule: BatchPlan) -> Room:
+    """The room for a job's batches, from its first ones; the same whenever and wherever the run goes on."""
+    fanouts = [fanout for fanout in job.fanouts if isinstance(fanout, int)]
+    sampler = NeighbourSampler(graph, fanouts, job.replace)
+    sizes: list[list[int]] = []
+    for planned, _ in zip(schedule.from_position(), range(_PRESAMPLED), strict=False):
+        if len(planned.seeds) == schedule.batch_size or not sizes:
+            batch = sampler.sample(planned.seeds, planned.key)
+            sizes.append([size for block in batch.blocks[::-1] for size in (block.num_edges, block.num_src)])
+    return room_for(sizes, schedule.batch_size, largest_room(schedule.batch_size, fanouts, graph.num_nodes))

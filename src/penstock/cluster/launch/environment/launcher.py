@@ -1,5 +1,6 @@
 """Launches tasks on the nodes of a job: on process 0's node as its own processes, on others through agents."""
 
+import atexit
 import signal
 import time
 from contextlib import suppress
@@ -7,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.cluster.launch.environment.agent import key_of
+from penstock.cluster.launch.environment.agent import Agent, key_of
 from penstock.cluster.launch.environment.agents import AgentRegistry
 from penstock.cluster.launch.environment.discovery import with_job_machines
-from penstock.cluster.launch.environment.secret import agent_name
-from penstock.cluster.launch.environment.taking_part import become, gathered
+from penstock.cluster.launch.environment.place import Place, read_place
+from penstock.cluster.launch.environment.secret import agent_name, read_secret
 from penstock.cluster.launch.launcher import Handle
 from penstock.cluster.launch.local import log_folder, started_here
 from penstock.cluster.launch.registry import LauncherEntry
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
-from penstock.hardware.cluster import ClusterDocument
+from penstock.hardware.cluster import LOOPBACK, ClusterDocument
 from penstock.wire import Message, PeerLost, PendingCall
 
 _LOST = -signal.SIGKILL
@@ -123,6 +124,54 @@ class AgentTask:
 def listening_at(setup: Setup, address: str) -> Setup:
     """The setup of a task that listens elsewhere than its machine's entry says."""
     return setup.model_copy(update={"task": setup.task.model_copy(update={"address": address})})
+
+
+_open: dict[Place, AgentRegistry] = {}
+"""The gathering of this process, if it is its job's first: the environment is the whole process's."""
+
+
+def become(cluster: ClusterDocument) -> bool:
+    """Call it first in every process. True: this one controls the run. False: its part, if it had one, is over."""
+    place = _checked_place(cluster)
+    if place.first:
+        # Agents are heard from now on: they know that this process lives while it reads and cuts the graph.
+        gathered(cluster)
+        return True
+    if place.local == 0:
+        failure = cluster.failure
+        Agent(place, read_secret(), _address(cluster, place), failure.patience, failure.start_patience).run()
+    return False
+
+
+def gathered(cluster: ClusterDocument) -> AgentRegistry:
+    """The gathering of this process's job, made at the first call and closed at the latest when the process ends."""
+    place = _checked_place(cluster)
+    if not place.first:
+        raise PenstockError(
+            "Only the first process of a job controls a run: call `take_part` first.", code="not-permitted"
+        )
+    if place not in _open or _open[place].closed:
+        made = AgentRegistry(place, read_secret(), _address(cluster, place), cluster.failure.patience)
+        _open[place] = made
+        atexit.register(made.close)
+    return _open[place]
+
+
+def _checked_place(cluster: ClusterDocument) -> Place:
+    place = read_place()
+    if place.nodes != len(cluster.machines):
+        raise PenstockError(
+            f"The job has {place.nodes} nodes, and the cluster file {len(cluster.machines)} machines: list one machine"
+            " for each node, in their order, or set `machines: environment`.",
+            code="mismatched-inputs",
+        )
+    return place
+
+
+def _address(cluster: ClusterDocument, place: Place) -> str:
+    """A machine's own entry, or else what the system says."""
+    said = cluster.machines[place.node].address
+    return place.address() if said in LOOPBACK else said
 
 
 ENVIRONMENT = LauncherEntry(EnvironmentLauncher, become, with_job_machines)
