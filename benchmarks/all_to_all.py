@@ -27,7 +27,7 @@ import typer
 
 from hosts import DEVICE, check_allowed, hosts
 from penstock.coflow import all_to_all, bound, schedule, seconds
-from penstock.coflow.turns import turns_of
+from penstock.coflow.rank_phases import phases_of_rank
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from products_graph import show
@@ -112,7 +112,7 @@ def _timed(way: str, matrix: Array, rank: int) -> float:
     """Seconds from the first rank's start to the last one's end: all ranks have one clock."""
     rows = torch.randint(256, (int(matrix[rank].sum()), ROW), dtype=torch.uint8)
     came = torch.empty((int(matrix[:, rank].sum()), ROW), dtype=torch.uint8)
-    turns_of(matrix, rank, _name(way))
+    phases_of_rank(matrix, rank, _name(way))
     dist.barrier()
     began = time.monotonic()
     if way == TORCH:
@@ -131,7 +131,7 @@ def _name(way: str) -> str:
 
 def _row(way: str, matrix: Array, rate_mbit: float, found: dict[str, Any]) -> dict[str, Any]:
     rate = rate_mbit * 1e6 / 8 * PAYLOAD
-    phases = max(len(turns_of(matrix, rank, _name(way))) for rank in range(len(matrix)))
+    phases = max(len(phases_of_rank(matrix, rank, _name(way))) for rank in range(len(matrix)))
     price = found["phase_s"] if way not in (TORCH, "fair") else 0.0
     least, taken = bound(matrix * ROW, rate), statistics.median(found[way])
     predicted = seconds(matrix * ROW, _name(way), rate) + price * phases

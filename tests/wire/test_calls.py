@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from meetings import Meeting, echo, until
 
+from penstock.coflow_context import current_batch, within_batch
 from penstock.errors import PenstockError
-from penstock.turn import own_turn, taking_turn
 from penstock.wire import Endpoint, Message, RemoteError, own_meter
 from refusals import refused
 
@@ -312,16 +312,16 @@ def test_a_turn_goes_with_a_call_and_with_what_its_handler_asks(meeting: Meeting
     seen: dict[str, int] = {}
 
     def note(message: Message, sender: str) -> Message:
-        seen["c"] = own_turn()
+        seen["c"] = current_batch()
         return Message("noted")
 
     def pass_on(message: Message, sender: str) -> Message:
-        seen["b"] = own_turn()
+        seen["b"] = current_batch()
         return b.channel("c").call(Message("note"))
 
     c.serve("note", note)
     b.serve("pass on", pass_on)
-    with taking_turn(7):
+    with within_batch(7):
         a.channel("b").call(Message("pass on"))
     assert seen == {"b": 7, "c": 7}
     a.channel("b").call(Message("pass on"))

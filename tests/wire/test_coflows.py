@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from meetings import Meeting, echo, until
 
-from penstock.turn import EMBEDDINGS, GRADIENTS, NO_COFLOW, Coflow, joining, own_coflow, taking_turn, turn_of
+from penstock.coflow_context import (
+    EMBEDDINGS,
+    GRADIENTS,
+    NO_COFLOW,
+    Coflow,
+    batch_order,
+    current_coflow,
+    within_batch,
+    within_kind,
+)
 from penstock.wire import Message, coflow_figures, read_tallies
 from penstock.wire.coflows import _REMEMBERED, Coflows
 from refusals import refused
@@ -21,17 +30,17 @@ class Clock:
 
 
 def test_a_thread_works_for_one_coflow_at_a_time() -> None:
-    assert own_coflow() == NO_COFLOW
-    with taking_turn(turn_of(1, 2)):
-        assert own_coflow() == Coflow("batch", "", (1 << 32) + 3)
-        with joining(GRADIENTS):
-            assert own_coflow() == Coflow("gradients", "", (1 << 32) + 3)
-        assert own_coflow().kind == "batch"
-        with taking_turn(0):
-            assert own_coflow() == NO_COFLOW
-    assert own_coflow() == NO_COFLOW
-    with joining(GRADIENTS):
-        assert own_coflow() == NO_COFLOW, "without a batch all sums of a run would be one"
+    assert current_coflow() == NO_COFLOW
+    with within_batch(batch_order(1, 2)):
+        assert current_coflow() == Coflow("batch", "", (1 << 32) + 3)
+        with within_kind(GRADIENTS):
+            assert current_coflow() == Coflow("gradients", "", (1 << 32) + 3)
+        assert current_coflow().kind == "batch"
+        with within_batch(0):
+            assert current_coflow() == NO_COFLOW
+    assert current_coflow() == NO_COFLOW
+    with within_kind(GRADIENTS):
+        assert current_coflow() == NO_COFLOW, "without a batch all sums of a run would be one"
 
 
 def test_from_the_first_request_to_the_last_answer() -> None:
@@ -102,18 +111,18 @@ def test_a_coflow_goes_with_a_call_and_with_what_its_handler_asks(meeting: Meeti
     seen = []
 
     def note(message: Message, sender: str) -> Message:
-        seen.append(own_coflow())
+        seen.append(current_coflow())
         return Message("noted")
 
     def pass_on(message: Message, sender: str) -> Message:
-        seen.append(own_coflow())
+        seen.append(current_coflow())
         return b.channel("c", "lists", 1).call(Message("note"))
 
     c.serve("note", note)
     b.serve("pass on", pass_on)
-    with taking_turn(7):
+    with within_batch(7):
         a.channel("b").call(Message("pass on"))
-        with joining(EMBEDDINGS):
+        with within_kind(EMBEDDINGS):
             a.channel("b").call(Message("pass on"))
     batch, push = Coflow("batch", "a", 7), Coflow("embeddings", "a", 7)
     assert seen == [batch, batch, push, push]
@@ -130,7 +139,7 @@ def test_answers_bear_the_name_and_urgency_of_what_they_answer(meeting: Meeting)
     channel = a.channel("b", "rows", 2)
     receive = channel.receive
     channel.receive = lambda received, size: (heard.append(received), receive(received, size))  # type: ignore[method-assign]
-    with taking_turn(9):
+    with within_batch(9):
         channel.call(Message("echo", arrays=(np.zeros(3),)))
     assert [(each.coflow, each.priority, each.number) for each in heard] == [(Coflow("batch", "a", 9), 2, 0)]
 
@@ -178,12 +187,12 @@ def test_what_is_told_never_fails_when_it_is_added_up() -> None:
 def test_a_call_that_ends_at_once_is_not_under_way_for_ever(meeting: Meeting) -> None:
     a, _ = meeting("a", "b")
     channel = a.channel("b")
-    with taking_turn(3):
+    with within_batch(3):
         call = channel.start(Message("echo"))
     channel.close()
     with refused("closed"):
         call.result()
     assert [under_way.calls for under_way in a._coflows._under_way.values()] == [0]
-    with taking_turn(4), refused("closed"):
+    with within_batch(4), refused("closed"):
         channel.start(Message("echo"))
     assert len(a._coflows._under_way) == 1

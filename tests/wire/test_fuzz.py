@@ -138,13 +138,13 @@ def test_streams_of_any_kind_end_a_connection_at_most(pieces: list[bytes]) -> No
     st.integers(0, 3),
 )
 def test_slices_of_any_kind_are_joined_or_malformed(body: dict[str, Any], lengths: list[int], number: int) -> None:
-    joining = Joining()
+    within_kind = Joining()
     arrays = tuple(np.zeros(length, np.uint8) for length in lengths)
     received = decode([bytes(frame) for frame in encode(Message("slice", {}, arrays), 1, "slice", number)])
     message = Message("slice", body, received.message.arrays)
     for _ in range(2):
         try:
-            whole = joining.take(received._replace(message=message))
+            whole = within_kind.take(received._replace(message=message))
         except Malformed:
             continue
         assert whole is None or isinstance(whole, Received)

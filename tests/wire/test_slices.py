@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from meetings import Cable, Meeting, until
 
+from penstock.coflow_context import Coflow
 from penstock.graph.arrays import Array
-from penstock.turn import Coflow
 from penstock.wire import Message
 from penstock.wire.message import Limits, Malformed, Received, decode, encode, frame_bytes
 from penstock.wire.slices import SLICE_BYTES, Joining, cut
@@ -36,8 +36,8 @@ def test_slices_come_together_in_any_order(sizes: list[int], size: int, chance: 
     assert all(frame_bytes(piece.arrays) <= size for piece in pieces)
     arrived = sent(pieces)
     chance.shuffle(arrived)  # type: ignore[attr-defined]
-    joining = Joining()
-    found = [joining.take(each) for each in arrived]
+    within_kind = Joining()
+    found = [within_kind.take(each) for each in arrived]
     whole = found.pop()
     assert found == [None] * len(found)
     assert whole is not None
@@ -51,17 +51,17 @@ def test_slices_come_together_in_any_order(sizes: list[int], size: int, chance: 
 def test_no_slice_has_too_many_arrays() -> None:
     pieces = cut(frames_of(Message("m", arrays=(np.zeros(1),) * 64)), 1 << 20, Limits(arrays=10))
     assert max(len(piece.arrays) for piece in pieces) == 10
-    joining = Joining()
-    *_, whole = [joining.take(each) for each in sent(pieces)]
+    within_kind = Joining()
+    *_, whole = [within_kind.take(each) for each in sent(pieces)]
     assert whole is not None and len(whole.message.arrays) == 64
 
 
 def test_slices_of_two_answers_are_not_mixed() -> None:
     """A call that was repeated may be answered twice, and differently."""
     one, two = (sent(cut(frames_of(Message("m", arrays=(np.full(300, n),))), 500)) for n in (1, 2))
-    joining = Joining()
-    assert all(joining.take(each) is None for each in [*one[:-1], *two[:-1], one[0]])
-    whole = joining.take(two[-1])
+    within_kind = Joining()
+    assert all(within_kind.take(each) is None for each in [*one[:-1], *two[:-1], one[0]])
+    whole = within_kind.take(two[-1])
     assert whole is not None and (whole.message.arrays[0] == 2).all()
 
 
@@ -111,25 +111,25 @@ def test_large_answers_and_parts_travel_in_slices(meeting: Meeting) -> None:
 
 def test_what_was_left_of_lost_connections_is_not_kept() -> None:
     """A link that breaks again and again in the middle of an answer would else fill the caller's memory."""
-    joining = Joining()
+    within_kind = Joining()
     for number in range(20):
         *some, last = sent(cut(frames_of(Message("m", arrays=(np.full(300, number),))), 500))
-        assert all(joining.take(each) is None for each in some)
-        assert sum(len(pieces.found) for pieces in joining._found.values()) <= 4 * len(some)
-    whole = joining.take(last)
+        assert all(within_kind.take(each) is None for each in some)
+        assert sum(len(pieces.found) for pieces in within_kind._found.values()) <= 4 * len(some)
+    whole = within_kind.take(last)
     assert whole is not None and (whole.message.arrays[0] == 19).all()
-    joining.clear()
-    assert not joining._found
+    within_kind.clear()
+    assert not within_kind._found
 
 
 def test_slices_that_do_not_agree_are_refused_and_forgotten() -> None:
     pieces = cut(frames_of(Message("m", arrays=(np.zeros(300),))), 500)
-    joining = Joining()
-    assert joining.take(sent(pieces)[0]) is None
+    within_kind = Joining()
+    assert within_kind.take(sent(pieces)[0]) is None
     other = Message("slice", {**pieces[1].body, "slices": 2}, pieces[1].arrays)
     with refused("malformed-message", Malformed):
-        joining.take(sent([other])[0])
-    assert not joining._found
+        within_kind.take(sent([other])[0])
+    assert not within_kind._found
 
 
 def test_an_answer_in_slices_survives_a_cut_link(meeting: Meeting) -> None:

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from penstock.coflow.matching import schedule_named
+from penstock.coflow.rank_phases import RankPhase, Slice, phases_of_rank
 from penstock.coflow.shares import agreed_shares
-from penstock.coflow.turns import Slice, Turn, turns_of
 from penstock.errors import PenstockError
 
 
@@ -70,21 +70,24 @@ def all_to_all(
     arrivals = list(torch.split(came, matrix[:, rank].tolist()))
     arrivals[rank].copy_(parts[rank])
     if came.shape[1:].numel():
-        turns = turns_of(matrix, rank, schedule, granularity, max_phases)
+        phases = phases_of_rank(matrix, rank, schedule, granularity, max_phases)
         take = _take_in_stream if came.is_cuda else _take_one_by_one
-        take(turns, [_rows(part) for part in parts], [_rows(part) for part in arrivals], group)
+        take(phases, [_rows(part) for part in parts], [_rows(part) for part in arrivals], group)
     return came if isinstance(tensors, torch.Tensor) else arrivals
 
 
 def _take_in_stream(
-    turns: Sequence[Turn], leaving: list[torch.Tensor], arriving: list[torch.Tensor], group: dist.ProcessGroup | None
+    phases: Sequence[RankPhase],
+    leaving: list[torch.Tensor],
+    arriving: list[torch.Tensor],
+    group: dist.ProcessGroup | None,
 ) -> None:
-    """The turns on GPUs: they follow each other on NCCL's stream, and nobody waits here."""
+    """The phases on GPUs: they follow each other on NCCL's stream, and nobody waits here."""
     # NCCL connects a group when it is first used, by all of its ranks at once; some may have no turn.
     dist.all_reduce(torch.zeros(1, device=arriving[0].device), group=group)
     everyone = _global_ranks(group)
     works: list[dist.Work] = []
-    for turn in turns:
+    for turn in phases:
         works += dist.batch_isend_irecv(
             [
                 dist.P2POp(what, _cut(rows[each.peer], each), everyone[each.peer], group)
@@ -96,9 +99,12 @@ def _take_in_stream(
 
 
 def _take_one_by_one(
-    turns: Sequence[Turn], leaving: list[torch.Tensor], arriving: list[torch.Tensor], group: dist.ProcessGroup | None
+    phases: Sequence[RankPhase],
+    leaving: list[torch.Tensor],
+    arriving: list[torch.Tensor],
+    group: dist.ProcessGroup | None,
 ) -> None:
-    """The turns on CPUs: one send after the other, all receives posted before.
+    """The phases on CPUs: one send after the other, all receives posted before.
 
     Whose receives are late does not hold back its sends. Waiting for both makes ranks wait for each other in chains,
     while the busiest receiver has nothing coming: with a hot receiver that took a third longer than the bound.
@@ -106,10 +112,10 @@ def _take_one_by_one(
     everyone = _global_ranks(group)
     coming = [
         dist.irecv(_cut(arriving[each.peer], each), everyone[each.peer], group, turn.phase)
-        for turn in turns
+        for turn in phases
         for each in turn.receives
     ]
-    for turn in turns:
+    for turn in phases:
         _wait(
             [dist.isend(_cut(leaving[each.peer], each), everyone[each.peer], group, turn.phase) for each in turn.sends]
         )

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
+from penstock.coflow_context import batch_order, within_batch
 from penstock.graph.arrays import Array
 from penstock.pipeline.clock import Recorder, StageTime
 from penstock.pipeline.flow import Flow, Stage
 from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.schedule import Planned, Position
 from penstock.sampling.block import Block, MiniBatch, TypedBlock
-from penstock.turn import taking_turn, turn_of
 
 Batch = MiniBatch[Block] | MiniBatch[TypedBlock]
 
@@ -110,11 +110,11 @@ class Loader:
                 self._carrier.give_back(buffer)
 
     def _sample(self, planned: Planned) -> Loaded:
-        with taking_turn(turn_of(*planned.position)):
+        with within_batch(batch_order(*planned.position)):
             return Loaded(planned, self._sampler(planned))
 
     def _gather(self, loaded: Loaded) -> Loaded:
-        with taking_turn(turn_of(*loaded.position)):
+        with within_batch(batch_order(*loaded.position)):
             loaded.buffers = self._carrier.gather(loaded.batch)
             self._label(loaded.batch)
         return loaded

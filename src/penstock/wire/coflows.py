@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from penstock.coflow_context import Coflow, current_coflow
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem
-from penstock.turn import Coflow, own_coflow
 
 _REMEMBERED = 256
 """Coflows that may still go on: a batch's calls come in several stages, with nothing under way between them."""
@@ -127,7 +127,7 @@ class Coflows:
 
     def own(self) -> Coflow:
         """The coflow of the calling thread, with its full name."""
-        coflow = own_coflow()
+        coflow = current_coflow()
         return coflow if coflow.owner or not coflow.kind else coflow._replace(owner=self._name)
 
     def asked(self, coflow: Coflow, size: int) -> None:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 
+from penstock.coflow_context import NO_COFLOW, Coflow
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.turn import NO_COFLOW, Coflow
 
 VERSION = 2
 FORMER = 1

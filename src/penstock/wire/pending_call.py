@@ -4,8 +4,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from penstock.coflow_context import NO_COFLOW, Coflow
 from penstock.errors import PenstockError, known_code
-from penstock.turn import NO_COFLOW, Coflow
 from penstock.wire.egress import Outgoing
 from penstock.wire.errors import PeerLost, RemoteError
 from penstock.wire.loan import Loan

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from queue import SimpleQueue
 
+from penstock.coflow_context import within_coflow
 from penstock.errors import PenstockError, nearest
-from penstock.turn import working_for
 from penstock.wire.answer import Answer, ReceivedRequest
 from penstock.wire.egress import Outgoing, Route
 from penstock.wire.message import Message
@@ -103,7 +103,7 @@ class RequestServer:
         def counted() -> None:
             began = time.thread_time()
             try:
-                with working_for(asked.received.coflow):
+                with within_coflow(asked.received.coflow):
                     step()
             finally:
                 spent = time.thread_time() - began

@@ -5,8 +5,8 @@ from penstock.cluster.worker.clip import clip_with_owners
 from penstock.cluster.worker.flat import Flat
 from penstock.cluster.worker.reductions import REDUCTIONS
 from penstock.cluster.worker.wire_collective import WireCollective
+from penstock.coflow_context import GRADIENTS, within_kind
 from penstock.train.session import Session
-from penstock.turn import GRADIENTS, joining
 
 _MORE = 2
 """Behind the gradients: the loss, how many workers were asked to stop; then, by parameter, how many have a gradient."""
@@ -28,7 +28,7 @@ class AllReduce:
         flat.take_gradients()
         flat.set_more([loss, float(asked), *map(float, flat.present)])
         if self.group is not None:
-            with joining(GRADIENTS):
+            with within_kind(GRADIENTS):
                 self.group.sum(flat.numbers)
         total, stopping, *present = flat.more.tolist()
         if self._may_overflow and not flat.are_finite():

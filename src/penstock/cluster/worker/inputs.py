@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from penstock.cluster.worker.cut_graph import CutGraph, Parts
+from penstock.coflow_context import EMBEDDINGS, within_kind
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.pipeline.host_carrier import HostCarrier
@@ -14,7 +15,6 @@ from penstock.pipeline.loader import Batch
 from penstock.store.parts import RemoteEmbedding
 from penstock.train.inputs import CPU, Inputs, divide_by_sum, types_with
 from penstock.train.job import Job
-from penstock.turn import EMBEDDINGS, joining
 from penstock.wire import Message
 
 
@@ -86,7 +86,7 @@ class PartedInputs(Inputs):
 
     def learn(self, batch: Batch, x: dict[str, torch.Tensor]) -> None:
         """Hand in the gradients of the learnable rows: every worker to every owner, in every step."""
-        with joining(EMBEDDINGS):
+        with within_kind(EMBEDDINGS):
             for name, table in self.tables.items():
                 gradients = x[name].grad if name in x else None
                 ids: Any = batch.vertices.get(name, np.empty(0, np.int64))

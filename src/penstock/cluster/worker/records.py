@@ -21,7 +21,7 @@ class LastRecords(NoRecords):
 
 
 def mend_metrics(records: Records, folder: RunFolder, train_state: TrainState, last: list[dict[str, Any]]) -> None:
-    """Let the folder have what belongs to a standing: not what will happen again, but what another remembers."""
+    """Let the folder have what belongs to a train state: not what will happen again, but what another remembers."""
     folder.forget_metrics_after(train_state.step)
     path = folder.path / METRICS
     lines = path.read_text().splitlines() if path.exists() else []

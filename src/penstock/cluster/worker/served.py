@@ -11,9 +11,9 @@ from penstock.cluster.worker.clip import clip_factor
 from penstock.cluster.worker.flat import Flat
 from penstock.cluster.worker.groups import CollectiveGroup
 from penstock.cluster.worker.wire_collective import WireCollective, WireGroup
+from penstock.coflow_context import GRADIENTS, within_kind
 from penstock.train.execution.worker_group import RegroupError
 from penstock.train.session import Session
-from penstock.turn import GRADIENTS, joining
 from penstock.wire import Message
 
 _MORE = 2
@@ -42,7 +42,7 @@ class Servers:
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
         """One step of the servers with all workers' gradients; the batch's loss, and whether to stop."""
-        with joining(GRADIENTS):
+        with within_kind(GRADIENTS):
             return self._reduced(session, loss, asked)
 
     def _reduced(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from penstock.cluster.member import Member
+from penstock.coflow_context import GRADIENTS, NORMS, current_coflow, within_kind
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.train.execution.worker_group import RegroupError
-from penstock.turn import GRADIENTS, NORMS, joining, own_coflow
 from penstock.wire import Message
 
 _LOOK = 0.5
@@ -117,7 +117,7 @@ class WireGroup:
         number, self._number = self._number, self._number + 1
         body = {"generation": self._generation, "number": number}
         # Sums are those of norms unless the caller says that they are gradients.
-        with joining(GRADIENTS if own_coflow().kind == GRADIENTS else NORMS):
+        with within_kind(GRADIENTS if current_coflow().kind == GRADIENTS else NORMS):
             sent = [
                 self._member.endpoint.channel(f"worker-{rank}", "sums", 0).start(
                     Message("numbers", body, (array,)), self._patience

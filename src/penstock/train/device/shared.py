@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.coflow_context import batch_order, within_batch
 from penstock.graph.arrays import Array
 from penstock.pipeline.clock import Recorder
 from penstock.pipeline.schedule import START, Planned, Position, Schedule
@@ -27,7 +28,6 @@ from penstock.train.execution.worker_group import WorkerGroup
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Step, Steps
 from penstock.train.tasks import Task
-from penstock.turn import taking_turn, turn_of
 
 Share = Callable[[Planned], Planned]
 
@@ -167,7 +167,7 @@ class CapturedSharedSteps(CapturedSteps):
     def __iter__(self) -> Iterator[list[Step]]:
         epochs = self._schedule.epochs
         while epochs is None or self._position.epoch < epochs:
-            with taking_turn(turn_of(*self._position)):
+            with within_batch(batch_order(*self._position)):
                 done = self._shared_step()
             yield [done]
 

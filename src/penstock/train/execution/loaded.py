@@ -7,6 +7,7 @@ from typing import Any, Self, cast
 
 import torch
 
+from penstock.coflow_context import batch_order, within_batch
 from penstock.nn.drop import dropping
 from penstock.pipeline.clock import Recorder, StageTime
 from penstock.pipeline.loader import Batch, Loaded, Loader
@@ -14,7 +15,6 @@ from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Step, Steps
-from penstock.turn import taking_turn, turn_of
 
 
 class LoadedExecution:
@@ -68,7 +68,7 @@ class LoadedSteps:
 
     def __iter__(self) -> Iterator[list[Step]]:
         for loaded in self._loader:
-            with taking_turn(turn_of(*loaded.position)):
+            with within_batch(batch_order(*loaded.position)):
                 loss = self._step(loaded)
             examples = loaded.examples if loaded.whole is None else loaded.whole
             yield [Step(loaded.position, examples, loss, loaded.planned.last)]

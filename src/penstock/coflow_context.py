@@ -30,9 +30,9 @@ NO_COFLOW = Coflow()
 
 
 @contextmanager
-def working_for(coflow: Coflow) -> Iterator[None]:
+def within_coflow(coflow: Coflow) -> Iterator[None]:
     """What this thread asks for in the block belongs to a coflow."""
-    before = own_coflow()
+    before = current_coflow()
     _THREAD.coflow = coflow
     try:
         yield
@@ -40,31 +40,31 @@ def working_for(coflow: Coflow) -> Iterator[None]:
         _THREAD.coflow = before
 
 
-def taking_turn(turn: int) -> AbstractContextManager[None]:
+def within_batch(turn: int) -> AbstractContextManager[None]:
     """What this thread asks for in the block belongs to a batch; 0: to none."""
-    return working_for(Coflow(BATCH, "", turn) if turn else NO_COFLOW)
+    return within_coflow(Coflow(BATCH, "", turn) if turn else NO_COFLOW)
 
 
-def joining(kind: str) -> AbstractContextManager[None]:
+def within_kind(kind: str) -> AbstractContextManager[None]:
     """What this thread asks for in the block belongs to a coflow of that kind, and to the batch it belonged to.
 
     Without a batch it belongs to none: all that a run asks that way would look like one coflow that never ends.
     """
-    turn = own_turn()
-    return working_for(Coflow(kind, "", turn) if turn else NO_COFLOW)
+    turn = current_batch()
+    return within_coflow(Coflow(kind, "", turn) if turn else NO_COFLOW)
 
 
-def own_coflow() -> Coflow:
+def current_coflow() -> Coflow:
     """The coflow of the calling thread."""
     found: Coflow = getattr(_THREAD, "coflow", NO_COFLOW)
     return found
 
 
-def own_turn() -> int:
+def current_batch() -> int:
     """The calling thread's; 0 if it works for no batch."""
-    return own_coflow().turn
+    return current_coflow().turn
 
 
-def turn_of(epoch: int, batch: int) -> int:
+def batch_order(epoch: int, batch: int) -> int:
     """The turn of a batch."""
     return (epoch << _BATCHES) + batch + 1

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as arrays
 from matrices import KINDS
 
 from penstock.coflow import SCHEDULES, schedule
-from penstock.coflow.turns import turns_of
+from penstock.coflow.rank_phases import phases_of_rank
 from refusals import refused
 
 MATRICES = st.integers(1, 5).flatmap(
@@ -17,7 +17,7 @@ MATRICES = st.integers(1, 5).flatmap(
 
 
 def all_turns(matrix, name, granularity=1, max_phases=None):
-    return [turns_of(matrix, rank, name, granularity, max_phases) for rank in range(len(matrix))]
+    return [phases_of_rank(matrix, rank, name, granularity, max_phases) for rank in range(len(matrix))]
 
 
 def slices(turns, side, peer):
@@ -83,12 +83,12 @@ def test_phases_are_as_few_as_asked_for(name):
 def test_what_cannot_be_is_refused():
     matrix = np.array([[0, 1, 1], [1, 0, 1], [1, 1, 0]])
     with refused("value-out-of-range 1"):
-        turns_of(matrix, 0, "bvn", 1, 1)
+        phases_of_rank(matrix, 0, "bvn", 1, 1)
     with refused("value-out-of-range 0"):
-        turns_of(matrix, 0, "bvn", 0, None)
+        phases_of_rank(matrix, 0, "bvn", 0, None)
 
 
 def test_equal_sizes_are_scheduled_once():
     matrix = KINDS[0](6, np.random.default_rng(4))
-    assert turns_of(matrix, 2, "bvn", 1, None) is turns_of(matrix.astype(np.int32), 2, "bvn", 1, None)
-    assert turns_of(matrix, 2, "bvn", 1, None) is not turns_of(matrix, 3, "bvn", 1, None)
+    assert phases_of_rank(matrix, 2, "bvn", 1, None) is phases_of_rank(matrix.astype(np.int32), 2, "bvn", 1, None)
+    assert phases_of_rank(matrix, 2, "bvn", 1, None) is not phases_of_rank(matrix, 3, "bvn", 1, None)

@@ -28,7 +28,7 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Turn:
+class RankPhase:
     """What a rank does in one phase."""
 
     phase: int
@@ -37,9 +37,9 @@ class Turn:
     receives: tuple[Slice, ...]
 
 
-def turns_of(
+def phases_of_rank(
     rows: Array, rank: int, name: str, granularity: int = 1, max_phases: int | None = None
-) -> tuple[Turn, ...]:
+) -> tuple[RankPhase, ...]:
     """The turns of a rank in which it has something to do; `rows` [n, n] is what rank i has for rank j."""
     if granularity < 1:
         raise PenstockError(
@@ -47,11 +47,13 @@ def turns_of(
             code="value-out-of-range",
         )
     rows = rows.astype(np.int64)
-    return _turns(rows.tobytes(), len(rows), rank, name, granularity, max_phases)
+    return _phases_of_rank(rows.tobytes(), len(rows), rank, name, granularity, max_phases)
 
 
 @lru_cache(_KEPT)
-def _turns(rows: bytes, ranks: int, rank: int, name: str, granularity: int, max_phases: int | None) -> tuple[Turn, ...]:
+def _phases_of_rank(
+    rows: bytes, ranks: int, rank: int, name: str, granularity: int, max_phases: int | None
+) -> tuple[RankPhase, ...]:
     matrix = np.frombuffer(rows, np.int64).reshape(ranks, ranks)
     if name == "fair":
         return _at_once(matrix, rank)
@@ -69,16 +71,16 @@ def _turns(rows: bytes, ranks: int, rank: int, name: str, granularity: int, max_
             so_far[peer] = last
             side.append(Slice(peer, first, last))
         if sends or receives:
-            turns.append(Turn(number, tuple(sends), tuple(receives)))
+            turns.append(RankPhase(number, tuple(sends), tuple(receives)))
     return tuple(turns)
 
 
-def _at_once(matrix: Array, rank: int) -> tuple[Turn, ...]:
+def _at_once(matrix: Array, rank: int) -> tuple[RankPhase, ...]:
     """Everything in one turn. Who comes next goes first, so that not all begin with the same receiver."""
     others = [(rank + shift) % len(matrix) for shift in range(1, len(matrix))]
     sends = tuple(Slice(peer, 0, int(matrix[rank, peer])) for peer in others if matrix[rank, peer])
     receives = tuple(Slice(peer, 0, int(matrix[peer, rank])) for peer in reversed(others) if matrix[peer, rank])
-    return (Turn(0, sends, receives),) if sends or receives else ()
+    return (RankPhase(0, sends, receives),) if sends or receives else ()
 
 
 def _units(matrix: Array, granularity: int) -> Array:
