@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 
 import pytest
 import torch
@@ -10,6 +11,10 @@ from hypothesis import HealthCheck, settings
 if not torch.cuda.is_available():
     # Read by Triton when it is imported: kernels then run on the host, on the host's tensors.
     os.environ["TRITON_INTERPRET"] = "1"
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell starts background jobs so, and programs under test would inherit it: some are interrupted on purpose.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Kernels compile on first use, so a single example may take seconds: no deadline, and no verdict on slowness.
 # `make test-long` gives every property ten times as many examples (--hypothesis-profile=long).
