@@ -47,4 +47,4 @@ def test_a_keeper_that_does_not_see_the_run_folder_says_so(tmp_path):
     keeper = TaskKeeper(setup.model_copy(update={"run": "/nowhere/run"}).model_dump_json(), str(tmp_path))
     assert keeper.pid() is None
     status, refusal = keeper.wait()
-    assert (status, refusal[:46]) == (0, "Machine m does not see the run folder /nowhere")
+    assert status == 0 and "Machine m" in refusal and "run folder /nowhere/run" in refusal
