@@ -20,7 +20,7 @@ def test_direct_and_hashed_batches_are_the_same():
     for seeds in (np.arange(10), np.arange(2000, 2600), np.empty(0, int), np.arange(6000)):
         direct, hashed = (sampler.sample(seeds, KEY) for sampler in samplers)
         same_batch(direct, hashed)
-        assert direct.vertices.dtype == hashed.vertices.dtype
+        assert direct.vertices["node"].dtype == hashed.vertices["node"].dtype
 
 
 @given(st.lists(st.integers(0, 2**40), min_size=0, max_size=300), st.integers(0, 5))

@@ -178,7 +178,7 @@ def test_a_kill_while_applying_changes_nothing(tmp_path, kind):
 def test_a_process_that_kills_itself_in_the_middle_leaves_its_tables(tmp_path):
     script = f"""
 import os, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[2])!r}]
 import test_owned_embedding as test
 
 class Dying(test.OwnedEmbedding):
