@@ -1,5 +1,6 @@
 """Jobs and clusters that cannot work: one sentence, and nothing left behind."""
 
+import json
 import os
 import subprocess
 
@@ -47,7 +48,7 @@ def test_servers_cannot_see_whole_matrices(graph, tmp_path):
 
 def test_partition_that_is_not_there(graph, tmp_path):
     cluster = cluster_file(tmp_path, machines=machines(1), partition="nowhere")
-    with refused("file-not-found nowhere"):
+    with refused("wrong-file nowhere"):
         run_on(cluster, graph, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -81,5 +82,5 @@ def test_command_says_one_sentence(graph, tmp_path):
     ]
     done = subprocess.run([*PENSTOCK, "train", *flags], capture_output=True, text=True, timeout=100)
     assert done.returncode == 2, done.stderr
-    assert done.stderr.count("\n") == 1 and "cannot be sampled" in done.stderr
+    assert done.stderr.count("\n") == 1 and json.loads(done.stderr)["code"] == "value-out-of-range"
     assert done.stdout == "" and not (tmp_path / "run").exists()
