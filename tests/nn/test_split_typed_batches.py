@@ -51,7 +51,7 @@ def test_halves_are_the_whole(name):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["sage", "rgcn, bases, all layers", "gat"])
+@pytest.mark.parametrize("name", ["sage", "rgcn, bases, all layers", pytest.param("gat", marks=pytest.mark.long)])
 def test_halves_are_the_whole_on_a_device(name, device):
     assert_halves_are_the_whole(name, device)
 

@@ -32,7 +32,7 @@ def test_known_states_are_opened(state, tmp_path):
 
 
 def test_a_run_that_died_early_has_no_result(tmp_path):
-    facts = {name: FACTS[name] for name in ("format", "version", "damaged-file")}
+    facts = {name: FACTS[name] for name in ("format", "version", "state")}
     run = Run.open(written(tmp_path, facts))
     assert (run.result, run.val, run.test) == ({}, {}, {})
 

@@ -3,8 +3,9 @@
 import pytest
 from setups import cluster_of
 
+from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.launch import take_part
-from penstock.cluster.launch.environment.discovery import machines_of_job, read_cluster
+from penstock.cluster.launch.environment.discovery import machines_of_job
 from penstock.cluster.launch.environment.place import read_place
 from penstock.cluster.launch.environment.secret import LAUNCHER, derived_credentials, read_secret
 from penstock.hardware.cluster import Machine
