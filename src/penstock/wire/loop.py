@@ -58,14 +58,14 @@ class EventLoop:
         events = (selectors.EVENT_READ if reads else 0) | (selectors.EVENT_WRITE if writes else 0)
         if not events:
             self.unwatch(own)
-        elif own in self._selector.get_map():
+        elif self._knows(own):
             self._selector.modify(own, events, (reads, writes))
         else:
             self._selector.register(own, events, (reads, writes))
 
     def unwatch(self, own: socket.socket) -> None:
         """Stop watching a socket."""
-        if own in self._selector.get_map():
+        if self._knows(own):
             self._selector.unregister(own)
 
     def _run(self) -> None:
@@ -104,8 +104,16 @@ class EventLoop:
                     self._log("what came over a connection failed")
 
     def _watches(self, key: selectors.SelectorKey) -> bool:
-        found = self._selector.get_map().get(key.fileobj)
+        # By descriptor: a socket that has been closed since has none, and would be looked for in vain with an error.
+        found = self._selector.get_map().get(key.fd)
         return found is not None and found.data is key.data
+
+    def _knows(self, own: socket.socket) -> bool:
+        """Whether a socket is watched; one that was closed after it was no longer watched is not."""
+        try:
+            return own in self._selector.get_map()
+        except ValueError:
+            return False
 
     def _woken(self) -> None:
         # Heard before commands are obeyed: one that comes in between wakes again.
