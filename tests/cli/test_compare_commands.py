@@ -4,6 +4,7 @@ import functools
 import json
 
 import pytest
+
 from in_process import answer, command, refusal
 
 RESULT = {"run": "r", "epochs": 3, "epoch_seconds": [9.0, 2.0, 2.4], "batches": 20, "seconds": 14.0, "train_loss": 0.0,

@@ -1,9 +1,9 @@
 """`penstock net`: what is printed, what is done, what is refused."""
 
 import pytest
-from in_process import answer, command, refusal
 
 from boxed_hosts import hosts_or_skip
+from in_process import answer, command, refusal
 
 DEVICE = "eth0"
 CLUSTER = """

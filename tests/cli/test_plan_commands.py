@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from in_process import answer, command, refusal
 
+from in_process import answer, command, refusal
 from penstock.cost.profile import deciding, write_profile
 from penstock.train.job import make_job
 from plan_profiles import profile_of

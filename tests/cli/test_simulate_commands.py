@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from in_process import answer, command, refusal
 
 DOCS = Path(__file__).parents[2] / "docs"

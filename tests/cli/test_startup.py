@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from in_process import command
 
+from in_process import command
 from penstock.cli.job_flags import SHORT_HELP
 from penstock.cli.main import _COMMANDS
 from penstock.simulate import POLICIES

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from in_process import answer, command, refusal
 
+from in_process import answer, command, refusal
 from penstock.train.job import Job
 from training_graphs import community_graph, facts_of, lines_of
 

@@ -1,8 +1,8 @@
 """A device that is full in the middle of a run: the command says one sentence and exits with 2."""
 
 import torch
-from in_process import refusal
 
+from in_process import refusal
 from penstock.train.session import Session
 from training_graphs import community_graph, facts_of
 

@@ -9,8 +9,8 @@ import signal
 import numpy as np
 import pytest
 import yaml
-from in_process import answer, command, refusal
 
+from in_process import answer, command, refusal
 from penstock.api import Run, train
 from refusals import refused
 from training_graphs import community_graph, facts_of, newest_checkpoint, trained, typed_graph

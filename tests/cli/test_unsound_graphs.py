@@ -5,8 +5,8 @@ import json
 
 import numpy as np
 import pytest
-from in_process import answer, refusal
 
+from in_process import answer, refusal
 from penstock import Cut, Graph, cut
 from penstock.api import train
 from refusals import refused
