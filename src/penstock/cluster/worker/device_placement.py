@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from penstock.cluster.worker.cut_graph import CutGraph, Parts
-from penstock.cluster.worker.gathered_graph import gathered_graph
+from penstock.cluster.worker.gathered_graph import gathered_graph, list_bytes
 from penstock.errors import PenstockError
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Schedule
@@ -92,15 +92,21 @@ def against_whole_graph(session: Session, parts: Parts) -> list[str]:
     far = len(parts.owned) < parts.partition.parts
     if far and not (wish.topology == wish.features == "device"):
         reasons.append("parts of it are on other machines (placement device brings them here)")
+    # Before the lists are read into this process's memory, which they would fill in vain.
+    if not reasons and list_bytes(_cut_graph(session)) > torch.cuda.mem_get_info(session.inputs.device)[0]:
+        reasons.append("its neighbour lists alone exceed the GPU's free memory")
     return reasons
+
+
+def _cut_graph(session: Session) -> CutGraph:
+    assert isinstance(session.graph, CutGraph)
+    return session.graph
 
 
 def _with_whole_graph(session: Session, parts: Parts, share: Share, step: StepMemory) -> Placed | None:
     """The lists and features on the GPU; None where they have no room."""
-    graph = session.graph
-    assert isinstance(graph, CutGraph)
     job = session.job
-    whole = replace(session, graph=gathered_graph(parts, graph, session.inputs.fields))
+    whole = replace(session, graph=gathered_graph(parts, _cut_graph(session), session.inputs.fields))
     shares = ShareOfSchedule(Schedule(session.task.items, session.task.batch_size, job.seed), share)
     decision = decide(whole, shares, step)
     if (decision.residence.topology, decision.residence.features) != ("device", "device"):

@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.cluster.worker.cut_graph import CutGraph, Parts
 from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from penstock.store.source import RowSource
@@ -49,6 +50,12 @@ class PartedColumn:
     def nbytes(self) -> int:
         """Bytes of all rows."""
         return self.size * self.itemsize
+
+
+def list_bytes(graph: CutGraph) -> int:
+    """Bytes that the lists of a graph of one node and edge type take, known before any of them is read."""
+    (edges,), (nodes,) = graph.edges.values(), graph.nodes.values()
+    return 8 * (nodes.count + 1) + edges.count * index_dtype(nodes.count).itemsize
 
 
 def gathered_graph(parts: Parts, graph: CutGraph, fields: dict[str, str]) -> Graph:
