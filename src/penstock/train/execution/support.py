@@ -100,7 +100,7 @@ def _against_model(support: Support, demands: Demands) -> list[str]:
     job = demands.job
     reasons = []
     if not support.user_modules and not demands.library_model:
-        reasons.append("the model is not one of the zoo's")
+        reasons.append("the model is a module of the user's own")
     if not support.learned_rows and demands.learned_rows:
         reasons.append("vertex embeddings are learned on the host")
     if support.norms is not None and job.norm not in support.norms:
