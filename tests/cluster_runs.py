@@ -13,6 +13,7 @@ import psutil
 import yaml
 
 from penstock.cluster import run as cluster_run
+from penstock.cluster.controller import Controller
 from penstock.partition import Cut, cut
 from penstock.progress import Progress
 from penstock.train.job import make_job
@@ -100,10 +101,20 @@ def run_on(cluster: str, graph: Path, run: Path, progress: Progress | None = Non
 
 
 def disturbed_run(task: str, number: int, cluster: str, graph: Path, run: Path, how: int = signal.SIGKILL, **fields):
-    """A run in which a task gets a signal after its n-th epoch."""
-    with recorded_starts() as handles:
-        hit = AtEpoch(number, lambda: os.kill(handles[task].pid, how))
-        return run_on(cluster, graph, run, hit, **fields)
+    """A run in which a task gets a signal after its n-th epoch, which its first worker reports before it goes on.
+
+    The signal is sent before that worker's report is answered: however fast the machine, the run cannot be over before.
+    """
+    epochs = iter(range(1, 1 << 30))
+
+    def queue(controller, message, sender):
+        if message.body.get("what") == "status" and next(epochs) == number:
+            os.kill(handles[task].pid, how)
+        return answer(controller, message, sender)
+
+    answer = Controller._queue
+    with recorded_starts() as handles, patch.object(Controller, "_queue", queue):
+        return run_on(cluster, graph, run, **fields)
 
 
 def losses_of(run: Path) -> list[tuple]:

@@ -52,7 +52,8 @@ def locked(tmp_path_factory):
 def run(locked, temporary, *arguments, **variables):
     """A Python program on the copy, which must succeed; its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA", "XDG", "TRITON"))}
-    environment |= {"PYTHONPATH": str(locked / "install"), "HOME": str(locked / "home"), "TMPDIR": str(temporary)}
+    paths = os.pathsep.join([str(locked / "install"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment |= {"PYTHONPATH": paths, "HOME": str(locked / "home"), "TMPDIR": str(temporary)}
     done = subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,

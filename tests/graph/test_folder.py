@@ -162,9 +162,8 @@ def test_a_killed_write_leaves_nothing_that_opens(tmp_path):
         "folder.write_document = lambda *a: os._exit(9);"
         f"directed_graph().save({str(tmp_path / 'g')!r})"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}, check=False
-    )
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, check=False)
     assert done.returncode == 9
     assert not (tmp_path / "g").exists()
     for left in tmp_path.iterdir():

@@ -1,19 +1,15 @@
 """Tasks on edges, on one machine and on clusters: the same edges, negatives and neighbourhoods, the same losses."""
 
-import os
-import signal
-
 import numpy as np
 import pytest
 
 from cluster_runs import (
     JOB,
-    AtEpoch,
     assert_same_losses,
     cluster_file,
+    disturbed_run,
     in_parts,
     machines,
-    recorded_starts,
     run_on,
 )
 from penstock.sampling.links import split_edges
@@ -87,9 +83,7 @@ def test_a_task_that_dies_changes_no_bit(tmp_path, victim):
     fields |= {"epochs": 3, "rank_against": 0}
     cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, tmp_path))
     calm = run_on(cluster, graph.path, tmp_path / "calm", **fields)
-    with recorded_starts() as handles:
-        killing = AtEpoch(1, lambda: os.kill(handles[victim].pid, signal.SIGKILL))
-        hit = run_on(cluster, graph.path, tmp_path / "hit", killing, **fields)
+    hit = disturbed_run(victim, 1, cluster, graph.path, tmp_path / "hit", **fields)
     assert [each["task"] for each in hit.facts["result"]["recoveries"]] == [victim]
     assert hit.facts["result"]["test"] == calm.facts["result"]["test"]
     ours, theirs = newest_checkpoint(hit.path), newest_checkpoint(calm.path)

@@ -23,8 +23,9 @@ from penstock.kernels import njit
 from penstock.partition.relabel import Relabelling
 from penstock.progress import Progress
 
-_BLOCK_BYTES = 8 << 20
-_BLOCKS_KEPT = 8
+_BYTES_UNDER_WAY = 16 << 20
+"""What the blocks of all threads take together, so that a machine of many cores needs no more than one of two."""
+_BLOCKS_KEPT = 2
 _Maps = dict[str, Relabelling]
 
 
@@ -34,11 +35,15 @@ class PartWriter:
     def __init__(self, graph: Graph, maps: _Maps, trainers: int, threads: int, progress: Progress) -> None:
         self.graph, self.maps, self.trainers = graph, maps, trainers
         self.threads, self.progress = threads, progress
+        self._block_bytes = max(_BYTES_UNDER_WAY // (2 * threads), 1 << 18)
         self._splits = {
             name: {key: np.sort(maps[name].new[rows].astype(np.int64)) for key, rows in nodes.splits.items()}
             for name, nodes in graph.nodes.items()
         }
         self._held_out = {kind: _relabelled_pairs(kind, edges, maps) for kind, edges in graph.edges.items()}
+        if graph.path is not None:
+            for edges in graph.edges.values():  # Read in order by whoever chose the parts; read again part by part.
+                release_pages(edges.indices)
 
     def write(self, part: int, folder: Path) -> None:
         """One part as a graph folder: its core vertices' rows and in-edges, neighbours named by new ID."""
@@ -74,15 +79,21 @@ class PartWriter:
     def _write_rows(self, values: Array, rows: Array, path: Path) -> Array:
         """Rows of a mapped array in another order, gathered block by block."""
         width = max(1, values.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)))
-        block = max(1, _BLOCK_BYTES // width)
+        block = max(1, self._block_bytes // width)
         with ArrayWriter(path, values.dtype, values.shape[1:]) as writer:
             blocks = map_blocks(lambda a, b: values[rows[a:b]], len(rows), block, self.threads)
             for place, taken in enumerate(blocks, 1):
                 writer.append(taken)
-                # Rows ascend, so pages behind are done with; the system would keep them counted as ours.
-                if self.graph.path is not None and place % _BLOCKS_KEPT == 0:
-                    release_pages(values)
+                self._release_now_and_then(place, values)
         return open_array(path)
+
+    def _release_now_and_then(self, blocks: int, values: Array) -> None:
+        """Drop what was read of a mapped array, once in a number of blocks.
+
+        Rows ascend, so pages behind are done with; the system would keep them counted as this process's.
+        """
+        if self.graph.path is not None and blocks % _BLOCKS_KEPT == 0:
+            release_pages(values)
 
     def _write_edges(self, kind: EdgeType, rows: tuple[int, int], halo: Array, folder: Path) -> EdgeSet:
         edges, new = self.graph.edges[kind], self.maps[kind[0]].new
@@ -90,7 +101,7 @@ class PartWriter:
         indptr = np.zeros(len(original) + 1, np.int64)
         np.cumsum(edges.indptr[original + 1] - edges.indptr[original], out=indptr[1:])
         degree = max(1, int(indptr[-1]) // max(1, len(original)))
-        block = max(1, _BLOCK_BYTES // (8 * degree))
+        block = max(1, self._block_bytes // (8 * degree))
 
         def positions(a: int, b: int) -> Array:
             found = np.empty(int(indptr[b] - indptr[a]), np.int64)
@@ -99,10 +110,11 @@ class PartWriter:
 
         with ArrayWriter(folder / "indices.npy", index_type(edges)) as writer:
             work = map_blocks(lambda a, b: new[edges.indices[positions(a, b)]], len(original), block, self.threads)
-            for neighbours in work:
+            for place, neighbours in enumerate(work, 1):
                 writer.append(neighbours)
                 halo[neighbours] = True
                 self.progress.advance(len(neighbours))
+                self._release_now_and_then(place, edges.indices)
         write_array(folder / "indptr.npy", indptr)
         fields = {}
         for key, values in edges.fields.items():

@@ -108,6 +108,7 @@ def test_page_locked_memory_starts_as_zeros(device):
 
 def _driver(monkeypatch, answer):
     """In the place of CUDA's: what is locked, by address, and an answer to locking."""
+    gc.collect()  # What earlier tests locked is CUDA's to unlock.
     locked = {}
 
     def register(address, size, flags):
