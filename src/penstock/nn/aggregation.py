@@ -9,6 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.nn.constant_input import kept_aggregate
 from penstock.nn.derived import transposed
 from penstock.nn.device import aggregation as on_device
 from penstock.nn.device.gather import Scale
@@ -33,6 +34,10 @@ def aggregate(block: Block, x: Tensor, reduce: Reduce = "mean") -> Tensor:
         raise PenstockError(
             f"Neighbours cannot be aggregated by {reduce!r}: choose mean, sum or max.", code="unknown-name"
         )
+    return kept_aggregate(block, reduce, x, lambda: _aggregate(block, x, reduce))
+
+
+def _aggregate(block: Block, x: Tensor, reduce: Reduce) -> Tensor:
     if isinstance(block, DeviceBlock):
         return on_device.aggregate(block, x, reduce)
     if reduce == "max":
@@ -42,6 +47,10 @@ def aggregate(block: Block, x: Tensor, reduce: Reduce = "mean") -> Tensor:
 
 def aggregate_beside(block: Block, x: Tensor, reduce: Reduce = "mean") -> tuple[Tensor, Tensor]:
     """`aggregate` and the destinations' own rows, whose gradients then reach x in one pass."""
+    return kept_aggregate(block, f"{reduce} beside", x, lambda: _aggregate_beside(block, x, reduce))
+
+
+def _aggregate_beside(block: Block, x: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
     if isinstance(block, DeviceBlock):
         check_rows(block, x)
         return on_device.aggregate_beside(block, x, reduce)
@@ -61,11 +70,16 @@ def aggregate_joined(
     Rows of a table are read where they lie; the result has type `dtype`.
     """
     check_rows(block, x)
-    return on_device.aggregate_joined(block, x, reduce, dtype)
+    what = f"{reduce} joined {dtype}"
+    return kept_aggregate(block, what, x, lambda: on_device.aggregate_joined(block, x, reduce, dtype))
 
 
 def normalised_sum(block: Block, x: Tensor) -> Tensor:
     """GCN's sum of the list and the vertex itself, each over sqrt((d_u + 1)(d_v + 1)), d being whole lists' totals."""
+    return kept_aggregate(block, "normalised sum", x, lambda: _normalised_sum(block, x))
+
+
+def _normalised_sum(block: Block, x: Tensor) -> Tensor:
     if isinstance(block, DeviceBlock):
         check_rows(block, x)
         return on_device.normalised_sum(block, x)

@@ -8,7 +8,7 @@ workers together compute what one would.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,13 @@ class RowShares(NamedTuple):
     """Different rows, of all workers together."""
 
 
+class Normaliser(Protocol):
+    """Does batch normalisations in training whose statistics are not those of the rows at hand."""
+
+    def normalise(self, norm: BatchNorm, rows: Tensor) -> Tensor:
+        """What a norm does with these rows."""
+
+
 class SharedBatch:
     """The normalisations of one batch that several workers share; all workers make all of them, in the same order."""
 
@@ -58,7 +65,7 @@ class SharedBatch:
         if shares.total < 2:
             return by_running_figures(norm, rows)
         mean, variance = _statistics(rows.detach(), shares, self._add)
-        _move(norm, mean, variance, shares.total)
+        move_running_figures(norm, mean, variance, shares.total)
         before = torch.zeros((), device=rows.device, requires_grad=True) if self._chain is None else self._chain
         given = mean.float(), variance.float(), norm.weight, norm.bias
         normalised: Tensor
@@ -83,8 +90,11 @@ class SharedBatch:
         return self._shares[self._calls - 1]
 
 
+Given = TypeVar("Given", bound=Normaliser | None)
+
+
 @contextmanager
-def normalising(shared: SharedBatch | None) -> Iterator[SharedBatch | None]:
+def normalising(shared: Given) -> Iterator[Given]:
     """Within it, batch normalisations in training are those of a shared batch; None: of the rows that they see."""
     token = _shared.set(shared)
     try:
@@ -114,7 +124,7 @@ def _statistics(rows: Tensor, shares: RowShares, add: Sum) -> tuple[Tensor, Tens
     return mean, (square - mean.square()).clamp_min(0.0)
 
 
-def _move(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
+def move_running_figures(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
     """The running figures, as torch moves them."""
     part = norm.momentum
     assert part is not None and norm.running_mean is not None and norm.running_var is not None
@@ -158,4 +168,4 @@ class _Normalise(torch.autograd.Function):
         return of_rows.to(rows.dtype), torch.zeros_like(link), None, None, of_weight, of_bias, None, None, None
 
 
-_shared: ContextVar[SharedBatch | None] = ContextVar("_shared", default=None)
+_shared: ContextVar[Normaliser | None] = ContextVar("_shared", default=None)

@@ -6,6 +6,7 @@ from typing import Literal
 from torch import Tensor
 from torch.nn import functional
 
+from penstock.nn.constant_input import is_constant
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
 from penstock.sampling.block import Block
@@ -34,6 +35,8 @@ def aggregates_first(block: Block, x: Tensor | TableRows | Rectified, weight: Te
     """The order as asked for, or the cheaper one."""
     if order != "auto":
         return order == "aggregate"
+    if is_constant(x):
+        return True
     sizes = block.num_src, block.num_dst, block.num_edges
     price = _FLOPS_PER_BYTE_ON_DEVICE if isinstance(block, DeviceBlock) else _FLOPS_PER_BYTE
     return aggregate_first(*sizes, weight.shape[1], weight.shape[0], x.requires_grad, price)

@@ -32,4 +32,5 @@ class SamplerOptions(StrictDocument):
     walk_length: int = Field(2, ge=1, description="saint-walk: steps of every walk")
     clusters: int = Field(100, ge=2, description="cluster: parts to cut the graph into, if `partition` is not given")
     partition: str | None = Field(None, description="cluster: a partition folder whose parts are the clusters")
+    steps_per_epoch: int = Field(1, ge=1, description="whole: steps that an epoch's training vertices are divided into")
     clusters_per_batch: int = Field(4, ge=1, description="cluster: parts joined in a batch")

@@ -90,6 +90,8 @@ class SamplerEntry:
     items_per_batch: Callable[["SamplerOptions"], int] | None = None
     """For samplers that find their seeds themselves and have `items` (subgraphs, clusters): how many of these make
     a batch. None: an epoch goes through the training vertices, `batch_size` at a time."""
+    batches_per_epoch: Callable[["SamplerOptions"], int] | None = None
+    """For samplers that divide the training vertices into a number of batches, whatever `batch_size` is."""
     uses_clusters: bool = False
     """Whether `GraphSource.clusters` is needed, which on a cluster the first worker computes for everyone."""
 

@@ -9,5 +9,6 @@ SAMPLERS = {
     "saint-edge": "penstock.sampling.saint:SAINT_EDGE",
     "saint-walk": "penstock.sampling.saint:SAINT_WALK",
     "cluster": "penstock.sampling.cluster:CLUSTER",
+    "whole": "penstock.sampling.whole:WHOLE",
 }
 """For each sampler, the module and the name of its entry. Modules are imported when their sampler is asked for."""

@@ -72,6 +72,8 @@ def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = Fa
         batch: Batch = sampler.sample(only, planned.key, **more)
         return batch
 
+    if entry.batches_per_epoch is not None:
+        return BatchSource(sample, train, max(1, -(-len(train) // entry.batches_per_epoch(job))))
     if entry.items_per_batch is None:
         return BatchSource(sample, train, job.batch_size)
     return BatchSource(sample, sampler.items, entry.items_per_batch(job))

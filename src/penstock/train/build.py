@@ -12,7 +12,7 @@ from penstock.progress import SILENT, Progress
 from penstock.train.batch_source import layers_of
 from penstock.train.data import choose_task, open_data, prepared, with_empty_relations
 from penstock.train.device_full import STEPS, device_memory
-from penstock.train.execution_modes import choose_execution
+from penstock.train.execution_modes import choose_execution, needs_placement
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 from penstock.train.layerwise.engine import evaluating
@@ -53,7 +53,7 @@ def make_session(
         task, graph = make_task(taught.task if taught else choose_task(graph, job), graph, job, taught)
         session = assembled(job, graph, inputs, task, module)
     placed = None
-    if device.type == "cuda":
+    if device.type == "cuda" and needs_placement(job.sampler):
         # Triton is imported where there is a device for it.
         from penstock.train.device.placement import place
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.graph.output_files import open_bytes, open_text, writing
 
-_STAGES = ("seeds", "sample", "gather", "transfer", "compute")
+_STAGES = ("seeds", "sample", "gather", "transfer", "compute", "forward", "exchange", "backward", "update")
 _MOST_THREADS = 1000
 
 

@@ -15,6 +15,8 @@ from penstock.train.execution.support import CAPTURED, EVERYTHING, Support, dema
 from penstock.train.execution.worker_group import WorkerGroup
 from penstock.train.session import Session
 from penstock.train.steps import Execution
+from penstock.train.whole.execution import WholeExecution
+from penstock.train.whole.support import WHOLE
 
 if TYPE_CHECKING:
     from penstock.train.device.placed import Placed
@@ -37,6 +39,13 @@ class ExecutionMode:
     """Whether it is for sessions that several workers share."""
     samplers: frozenset[str] | None = None
     """Samplers of its own; None: those that no other mode has for its own."""
+    places_itself: bool = False
+    """Whether it brings to a device by itself what it needs there."""
+
+
+def needs_placement(sampler: str) -> bool:
+    """Whether a graph is placed on a device before an execution is chosen."""
+    return not any(mode.places_itself and sampler in (mode.samplers or ()) for mode in EXECUTION_MODES.values())
 
 
 def choose_execution(session: Session, placed: "Placed | None" = None, group: WorkerGroup | None = None) -> Execution:
@@ -95,6 +104,10 @@ def _captured_shared(session: Session, placed: "Placed | None", group: WorkerGro
     return CapturedSharedExecution(session, CapturedExecution(session, placed), group)
 
 
+def _whole(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
+    return WholeExecution(session)
+
+
 EXECUTION_MODES: dict[str, ExecutionMode] = {
     mode.name: mode
     for mode in (
@@ -104,5 +117,6 @@ EXECUTION_MODES: dict[str, ExecutionMode] = {
         ExecutionMode("shared", _shared, among_workers=True),
         ExecutionMode("device-shared", _shared, on_device=True, among_workers=True),
         ExecutionMode("captured-shared", _captured_shared, CAPTURED, on_device=True, captured=True, among_workers=True),
+        ExecutionMode("whole", _whole, WHOLE, samplers=frozenset({"whole"}), places_itself=True),
     )
 }

@@ -16,6 +16,7 @@ from penstock.sampling.options import SamplerOptions
 from penstock.train.data_options import DataOptions
 from penstock.train.device_options import DeviceOptions
 from penstock.train.link_options import LinkOptions
+from penstock.train.whole_options import WholeOptions
 
 
 def _mapping(value: object) -> object:
@@ -69,7 +70,16 @@ class TrainOptions(StrictDocument):
     run: str | None = Field(None, description="the run folder to write; runs/<graph>-<model>-<n> by default")
 
 
-class Job(DataOptions, SamplerOptions, ModelOptions, LinkOptions, TrainOptions, DeviceOptions, PipelineOptions):
+class Job(
+    DataOptions,
+    SamplerOptions,
+    WholeOptions,
+    ModelOptions,
+    LinkOptions,
+    TrainOptions,
+    DeviceOptions,
+    PipelineOptions,
+):
     """All fields of a training job."""
 
     layers: int = Field(0, ge=0, description="layers of the model; 0: one for each fan-out")
@@ -83,6 +93,7 @@ class Job(DataOptions, SamplerOptions, ModelOptions, LinkOptions, TrainOptions, 
 PARTS: dict[str, type[StrictDocument]] = {
     "Data": DataOptions,
     "Sampling": SamplerOptions,
+    "Whole graph": WholeOptions,
     "Model": ModelOptions,
     "Links": LinkOptions,
     "Training": TrainOptions,

@@ -1,5 +1,6 @@
 """A job made ready to run: its graph, task, model and optimiser, and how they are executed."""
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -62,6 +63,11 @@ class Session:
     @execution.setter
     def execution(self, execution: Execution) -> None:
         self._execution = execution
+
+    @property
+    def temporary_folder(self) -> Path:
+        """Where rows that do not fit memory lie."""
+        return Path(tempfile.gettempdir()) if self.folder is None else self.folder
 
     def drawing(self, key: np.uint64) -> AbstractContextManager[None]:
         """Around what the model computes of a batch in training: torch's generators are seeded by the batch's key.

@@ -41,6 +41,7 @@ class Support:
     optimisers: frozenset[str] | None = None
     """Optimisers that can be told on the device to leave a step out."""
     moving_momentum: bool = True
+    compute_types: frozenset[str] | None = None
 
 
 EVERYTHING = Support()
@@ -111,6 +112,8 @@ def _against_model(support: Support, demands: Demands) -> list[str]:
             reasons.append(f"optimiser {job.optimiser} as it is set cannot leave out a step on the device")
         if options.get("dampening"):
             reasons.append("a dampened momentum's first step is unlike the others")
+    if support.compute_types is not None and job.compute_type not in support.compute_types:
+        reasons.append(f"compute_type {job.compute_type} is not supported there")
     moves = job.schedule in _MOMENTUM_SCHEDULES and job.schedule_options.get("cycle_momentum", True)
     if not support.moving_momentum and moves:
         reasons.append(f"schedule {job.schedule} changes the momentum, which a captured step has in it")

@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -45,16 +45,21 @@ class HostLevel:
         return found
 
     def _room(self, shape: tuple[int, int]) -> Array:
-        size = shape[0] * shape[1] * 4
-        if size <= self._in_memory:
+        if shape[0] * shape[1] * 4 <= self._in_memory:
             return np.empty(shape, np.float32)
-        try:
-            with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".level-") as file:
-                take_blocks(file.fileno(), size)
-                return np.memmap(file, np.float32, "r+", shape=shape).view(np.ndarray)
-        except OSError as error:
-            raise PenstockError(
-                f"Exact inference needs {size / 1e6:,.0f} MB in a file in {self._folder} ({error.strerror or error}):"
-                " free space, or raise inference_mb.",
-                code="write-failed",
-            ) from error
+        return rows_in_file(shape, np.dtype(np.float32), self._folder, "Exact inference", "raise inference_mb")
+
+
+def rows_in_file(shape: tuple[int, int], dtype: np.dtype[Any], folder: Path, what: str, mend: str) -> Array:
+    """Rows in a file that goes with the last array on it. `what` needs it; `mend` says what to do if it cannot be."""
+    size = shape[0] * shape[1] * dtype.itemsize
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".level-") as file:
+            take_blocks(file.fileno(), size)
+            return np.memmap(file, dtype, "r+", shape=shape).view(np.ndarray)
+    except OSError as error:
+        raise PenstockError(
+            f"{what} needs {size / 1e6:,.0f} MB in a file in {folder} ({error.strerror or error}): free space, or"
+            f" {mend}.",
+            code="write-failed",
+        ) from error

@@ -39,26 +39,33 @@ class Reach:
 
     def sampler(self, hops: Sequence[list[EdgeType]]) -> Callable[[Chunk], Sampled]:
         """Samples all neighbours of a chunk, over some hops."""
-        sample = self._sampler(hops)
+        sample = self.batches(hops)
 
         def sampled(chunk: Chunk) -> Sampled:
-            batch = sample(chunk)
+            batch = sample({chunk.node_type: chunk.rows})
             return Sampled(chunk, batch.blocks, batch.vertices)
 
         return sampled
 
-    def _sampler(self, hops: Sequence[list[EdgeType]]) -> Callable[[Chunk], Any]:
+    def batches(self, hops: Sequence[list[EdgeType]]) -> Callable[[dict[str, Array]], Any]:
+        """Samples all neighbours of some vertices by type, over some hops."""
         if not self.graph.is_homogeneous:
             fanouts: list[Mapping[Relation, int]] = [dict.fromkeys(kinds, ALL) for kinds in hops]
             typed = TypedNeighbourSampler(self.graph, fanouts, weight=self.weight, totals=True)
-            return lambda chunk: typed.sample({chunk.node_type: chunk.rows}, _ANY)
+            return lambda seeds: typed.sample(seeds, _ANY)
         whole = [ALL] * len(hops)
         if self.clock is None:
             plain = NeighbourSampler(self.graph, whole, weight=self.weight, totals=True)
-            return lambda chunk: plain.sample(chunk.rows, _ANY)
+            return lambda seeds: plain.sample(_only(seeds), _ANY)
         time, times = self.clock
         timed = NeighbourSampler(self.graph, whole, weight=self.weight, totals=True, time=time)
-        return lambda chunk: timed.sample(chunk.rows, _ANY, times=times[chunk.rows])
+        return lambda seeds: timed.sample(_only(seeds), _ANY, times=times[_only(seeds)])
+
+
+def _only(seeds: dict[str, Array]) -> Array:
+    """The vertices of the only node type."""
+    (rows,) = seeds.values()
+    return rows
 
 
 def followed_relations(graph: Graph, fanouts: Sequence[int | Mapping[str, int]], hops: int) -> list[list[EdgeType]]:

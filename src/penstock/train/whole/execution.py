@@ -1,0 +1,110 @@
+"""The execution mode of sampler `whole`, on one machine: exact steps over the whole graph, in bins."""
+
+from typing import Any
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.memory import available_mb
+from penstock.pipeline.clock import Recorder
+from penstock.pipeline.loader import Batch
+from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.sampling.block import MiniBatch
+from penstock.train.batch_source import layers_of
+from penstock.train.execution.loaded import LoadedExecution
+from penstock.train.layerwise.reach import Reach
+from penstock.train.session import Session
+from penstock.train.steps import Pause, Steps
+from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes
+from penstock.train.whole.plan import make_plan, vertices_by_level
+from penstock.train.whole.prepared import PreparedStep
+from penstock.train.whole.steps import WholeSteps
+
+_ITEM = {"float32": 4, "bfloat16": 2}
+
+
+class WholeExecution(LoadedExecution):
+    """On one machine or one device, alone."""
+
+    name = "whole"
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._prepared: list[PreparedStep] | None = None
+
+    def sample(self, planned: Planned) -> Batch:
+        """A few neighbours of a few vertices, to try the model on: whole neighbourhoods may be the whole graph."""
+        return self._session.task.sample(planned)
+
+    def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
+        """One at a time; a module of the user's own computes its whole neighbourhoods at once."""
+        if not getattr(self._session.model, "layerwise", False):
+            return super().steps(schedule, start, pause, recorder)
+        if self._prepared is None:
+            self._prepared = [self._prepare(planned) for planned in _first_epoch(schedule)]
+        return WholeSteps(self._session, self._prepared, schedule, start, recorder)
+
+    def facts(self) -> dict[str, Any]:
+        """How the step was divided."""
+        facts = super().facts()
+        if self._prepared:
+            decision = self._prepared[0].decision
+            facts |= {
+                "bins": [len(layer) for layer in self._prepared[0].bins],
+                "keep": "recompute" if decision.recompute_levels else decision.keep,
+                "recomputed": not decision.retain,
+            }
+        return facts
+
+    def _prepare(self, planned: Planned) -> PreparedStep:
+        session, job = self._session, self._session.job
+        batch = self._batch(np.sort(planned.seeds))
+        layers = layers_of(job)
+        reach = Reach(session.graph, [list(session.graph.edges)] * layers, job.weight)
+        order, counts = vertices_by_level(reach, layers, batch.seeds, job.scope == "all")
+        decision = self._decide(reach, order, counts)
+        return PreparedStep(session, make_plan(reach, layers, order, counts, decision.bins), decision, batch)
+
+    def _batch(self, seeds: Array) -> MiniBatch[Any]:
+        task: Any = self._session.task
+        rows = {task.node_type: seeds}
+        batch: MiniBatch[Any] = MiniBatch(rows, rows, [])
+        task.label(batch)
+        return batch
+
+    def _decide(self, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]]) -> Decision:
+        session, job = self._session, self._session.job
+        device = session.inputs.device
+        sizes = layer_sizes(session, reach, order, counts)
+        item = _ITEM[job.keep_type]
+        spare = available_mb() << 20
+        return decide(
+            sizes, job.bins, job.keep, item, free_bytes(device, job.device_share), spare, device.type == "cuda"
+        )
+
+
+def layer_sizes(
+    session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]]
+) -> list[LayerSize]:
+    """What every layer of a model computes."""
+    layers, widest = len(counts) - 1, max(session.inputs.widths.values())
+    sizes = []
+    for number in range(layers):
+        edges = 0
+        for kind in reach.of_layer(number, layers):
+            indptr, rows = reach.graph.edges[kind].indptr, order[kind[2]][: counts[number + 1][kind[2]]]
+            edges += int((indptr[rows + 1] - indptr[rows]).sum())
+        given, read = sum(counts[number + 1].values()), sum(counts[number].values())
+        out = session.task.out if number == layers - 1 and session.job.jump == "none" else session.job.hidden
+        sizes.append(LayerSize(given, read, edges, session.job.hidden if number else widest, out))
+    return sizes
+
+
+def _first_epoch(schedule: Schedule) -> list[Planned]:
+    """The steps of the first epoch, whose training vertices every epoch's steps have."""
+    found = []
+    for planned in schedule.from_position():
+        found.append(planned)
+        if planned.last:
+            return found
+    return found

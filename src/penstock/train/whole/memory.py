@@ -1,0 +1,119 @@
+"""How much memory a step on the whole graph takes, and the bins and places for rows that fit what there is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+
+from penstock.errors import PenstockError
+from penstock.memory import available_mb
+from penstock.train.whole.levels import Where
+
+_SHARE = 0.6
+"""Of the free memory, what a run plans with: other arrays and the allocator take some, too."""
+_ROWS_OUT = 4
+"""Arrays as large as a bin's outputs that a layer holds at once: before and after its end, and their gradients."""
+_EDGE_BYTES = 20
+"""Bytes that an edge of a block takes: its index, and the transposed lists of the backward pass."""
+_MOST_BINS = 4096
+
+
+Place = Literal["device", "host", "disk", "recompute"]
+
+
+class LayerSize(NamedTuple):
+    """What one layer computes."""
+
+    rows: int
+    """Rows that it gives."""
+    inputs: int
+    """Rows of the level below."""
+    edges: int
+    width_in: int
+    width_out: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How a step is computed within the memory there is."""
+
+    bins: list[int]
+    """For each layer."""
+    keep: Where
+    """Where the rows between two layers wait for the backward pass."""
+    recompute_levels: bool
+    """Whether they do not wait, and are computed again from the input."""
+    retain: bool
+    """Whether all that the backward pass needs of every bin is kept, so that nothing is computed again."""
+    predicted_bytes: int
+    """The most that is predicted to be allocated where the model is computed."""
+
+
+def free_bytes(device: torch.device, share: float) -> int:
+    """What a run may take of the memory that is free where its model is computed."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(min(free + reserved, share * total))
+    return int(_SHARE * (available_mb() << 20))
+
+
+def decide(
+    sizes: Sequence[LayerSize],
+    bins: int,
+    keep: Place | Literal["auto"],
+    item: int,
+    free: int,
+    spare: int,
+    on_device: bool,
+) -> Decision:
+    """`bins`: 0 where they are to be chosen. `item`: bytes of a kept number. `spare`: free memory of the host."""
+    numbers = [bins] if bins else [2**power for power in range(_MOST_BINS.bit_length())]
+    places = _places(keep, on_device)
+    kept = sum(size.rows * size.width_out for size in sizes[:-1]) * item
+    for place in places:
+        where: Where = "host" if place == "recompute" else place
+        here = place == "device" or (place == "host" and not on_device)
+        for number in numbers:
+            for retain in (True, False) if here else (False,):
+                needed = step_bytes(sizes, number, place, item, retain, on_device)
+                fits = needed <= free and (place != "host" or not on_device or kept <= spare)
+                # Who asks for a number of bins gets it, whatever is predicted.
+                if fits or (bins and place == places[-1] and not retain):
+                    return Decision([number] * len(sizes), where, place == "recompute", retain, needed)
+    needed = step_bytes(sizes, numbers[-1], places[-1], item, False, on_device)
+    raise PenstockError(
+        f"A step on the whole graph needs {needed / 1e9:,.1f} GB at least, and {free / 1e9:,.1f} GB are free: lower"
+        " hidden, set keep_type to bfloat16 or keep to disk, or use sampler neighbour.",
+        code="out-of-memory",
+    )
+
+
+def step_bytes(sizes: Sequence[LayerSize], bins: int, keep: str, item: int, retain: bool, on_device: bool) -> int:
+    """The most bytes allocated at once where the model is computed, beyond the model and the graph."""
+    here = keep == "device" or (keep == "host" and not on_device)
+    levels = sum(size.rows * size.width_out for size in sizes[:-1]) * item if here else 0
+    if keep == "recompute":
+        levels = 2 * max(size.rows * size.width_out for size in sizes) * item
+    gradients = max(
+        4 * (size.rows * size.width_out + size.inputs * size.width_in * (number > 0))
+        for number, size in enumerate(sizes)
+    )
+    blocks = sum(_EDGE_BYTES * size.edges for size in sizes)
+    working = [_bin_bytes(size, bins, number) for number, size in enumerate(sizes)]
+    return levels + gradients + blocks + (bins * sum(working) if retain else max(working))
+
+
+def _bin_bytes(size: LayerSize, bins: int, number: int) -> int:
+    """One bin's inputs with their gradients, and its outputs. Inputs of a bin are all rows until bins are small."""
+    read = min(size.inputs, (size.rows + size.edges) // bins + 1)
+    inputs = 0 if bins == 1 and number > 0 else 4 * read * size.width_in
+    gradients = 4 * read * size.width_in if number else 0
+    return inputs + gradients + _ROWS_OUT * 4 * (size.rows // bins + 1) * size.width_out
+
+
+def _places(keep: Place | Literal["auto"], on_device: bool) -> list[Place]:
+    if keep == "auto":
+        return ["device", "host", "disk"] if on_device else ["host", "disk"]
+    return ["host" if keep == "device" and not on_device else keep]

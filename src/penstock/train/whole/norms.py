@@ -1,0 +1,125 @@
+"""Batch normalisation over all bins of a layer, which are computed one after the other.
+
+Statistics are known when every bin has been computed once; the bins are then computed again and normalised by them. In
+the backward pass the sums that go back through the statistics are found in the same way.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from penstock.nn.norm import BatchNorm, by_running_figures, move_running_figures, normalising
+
+Sum = Callable[[Tensor], None]
+"""Replaces numbers by the sums of all workers'."""
+
+
+@dataclass(eq=False)
+class _Statistics:
+    """Of one normalisation: sums of all rows, in float64 around a number near them, and of their gradients."""
+
+    near: Tensor
+    sums: Tensor
+    """The number of rows, the sum of each column, and that of its squares."""
+    gradients: Tensor
+    mean: Tensor
+    variance: Tensor
+    count: int = 0
+
+
+class LayerNorms:
+    """The normalisations of one layer in one step."""
+
+    def __init__(self, add: Sum | None = None) -> None:
+        """`add` sums over workers; None: there is one."""
+        self._add, self._known = add, dict[BatchNorm, _Statistics]()
+        self._phase: Literal["measure", "apply", "sum"] = "measure"
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Around a pass over all bins, whose rows are counted and not normalised; ends with running figures moved."""
+        with self._during("measure"):
+            yield
+        for norm, known in self._known.items():
+            if self._add is not None:
+                self._add(known.sums)
+            known.count = round(float(known.sums[0, 0]))
+            if known.count < 2:
+                continue
+            offset, square = known.sums[1:] / known.count
+            known.mean = (offset + known.near).float()
+            known.variance = (square - offset.square()).clamp_min(0.0).float()
+            move_running_figures(norm, known.mean.double(), known.variance.double(), known.count)
+
+    def applying(self) -> Any:
+        """Around passes over bins that are normalised, forward or backward."""
+        return self._during("apply")
+
+    @contextmanager
+    def summing(self) -> Iterator[None]:
+        """Around a pass over all bins, forward and backward, that finds what goes back through the statistics."""
+        with self._during("sum"):
+            yield
+        if self._add is not None:
+            for known in self._known.values():
+                self._add(known.gradients)
+
+    def normalise(self, norm: BatchNorm, rows: Tensor) -> Tensor:
+        """What a norm does with the rows of one bin."""
+        if self._phase == "measure":
+            self._measure(norm, rows.detach())
+            return rows
+        known = self._known[norm]
+        if known.count < 2:
+            return by_running_figures(norm, rows)
+        given = rows.detach() if self._phase == "sum" else rows
+        result: Tensor = _BinNormalise.apply(given, norm.weight, norm.bias, norm.eps, known, self._phase == "sum")  # type: ignore[no-untyped-call]
+        return result
+
+    @contextmanager
+    def _during(self, phase: Literal["measure", "apply", "sum"]) -> Iterator[None]:
+        self._phase = phase
+        with normalising(self):
+            yield
+
+    def _measure(self, norm: BatchNorm, rows: Tensor) -> None:
+        rows = rows.double()
+        if norm not in self._known:
+            # Every worker must take the same number, so that sums can be added: the running mean.
+            assert norm.running_mean is not None
+            near, width = norm.running_mean.double(), norm.num_features
+            sums = torch.zeros(3, width, dtype=torch.float64, device=rows.device)
+            self._known[norm] = _Statistics(near, sums, torch.zeros_like(sums[:2]), near, near)
+        known = self._known[norm]
+        rows = rows - known.near
+        known.sums += torch.stack([torch.full_like(known.near, len(rows)), rows.sum(0), rows.square().sum(0)])
+
+
+class _BinNormalise(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, eps: float, known: _Statistics, summing: bool
+    ) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        ctx.eps, ctx.known, ctx.summing = eps, known, summing
+        return functional.batch_norm(rows, known.mean, known.variance, weight, bias, eps=eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        known: _Statistics = ctx.known
+        root = (known.variance + ctx.eps).rsqrt()
+        scaled = (rows - known.mean) * root
+        if ctx.summing:
+            known.gradients += torch.stack([grad.double().sum(0), (grad * scaled).double().sum(0)])
+            return None, None, None, None, None, None
+        of_mean, of_scale = (known.gradients / known.count).to(grad.dtype)
+        below = weight * root * (grad - of_mean - scaled * of_scale)
+        return below, (grad * scaled).sum(0), grad.sum(0), None, None, None

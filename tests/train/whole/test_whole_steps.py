@@ -1,0 +1,84 @@
+"""Steps on the whole graph in bins: the losses of whole neighbourhoods computed at once."""
+
+import numpy as np
+import pytest
+
+from training_graphs import (
+    assert_same_state,
+    community_graph,
+    facts_of,
+    lines_of,
+    newest_checkpoint,
+    trained,
+    typed_graph,
+)
+
+ROUNDING = 2e-5
+WHOLE = {"sampler": "whole", "layers": 2, "epochs": 6, "evaluate_every": 0, "hidden": 16}
+
+
+def losses(run):
+    return [line["loss"] for line in lines_of(run) if line["kind"] == "epoch"]
+
+
+def reference(graph, run, **fields):
+    """One batch of all training vertices, with whole neighbourhoods, computed at once."""
+    layers = fields.pop("layers", 2)
+    changed = {"sampler": "neighbour", "fanouts": [-1] * layers, "batch_size": 1 << 20}
+    return trained(graph, run, **{**WHOLE, **fields, **changed, "layers": layers})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": "sage"},
+        {"model": "gcn", "layers": 3},
+        {"model": "gat", "heads": 2, "attention_dropout": 0.2},
+        {"model": "gin", "input_dropout": 0.3},
+        {"model": "sage", "aggregate": "max", "residual": True},
+        {"model": "sage", "jump": "cat"},
+        {"model": "gcn", "norm": "layer", "jump": "max", "activation": "elu"},
+        {"model": "sage", "norm": "batch"},
+        {"model": "mlp"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "how", [{"bins": 1}, {"bins": 3}, {"bins": 17, "scope": "all"}, {"bins": 1, "scope": "all"}], ids=str
+)
+def test_losses_are_those_of_one_batch(tmp_path, fields, how):
+    graph = community_graph()
+    expected = losses(reference(graph, tmp_path / "one", **fields).path)
+    if fields.get("norm") == "batch" and how.get("scope") == "all":
+        pytest.skip("statistics are then of all vertices")
+    found = losses(trained(graph, tmp_path / "whole", **{**WHOLE, **fields, **how}).path)
+    np.testing.assert_allclose(found, expected, rtol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"model": "rgcn"}, {"model": "gat", "heads": 2}, {"model": "sage", "norm": "batch"}], ids=str
+)
+@pytest.mark.parametrize("how", [{"bins": 1}, {"bins": 4}, {"bins": 3, "scope": "all"}], ids=str)
+def test_several_types_and_learned_rows(tmp_path, fields, how):
+    graph = typed_graph()
+    fields = {**fields, "embedding": 8, "clip": 0.5}
+    if fields.get("norm") == "batch" and how.get("scope") == "all":
+        pytest.skip("statistics are then of all vertices")
+    expected = losses(reference(graph, tmp_path / "one", **fields).path)
+    found = losses(trained(graph, tmp_path / "whole", **{**WHOLE, **fields, **how}).path)
+    np.testing.assert_allclose(found, expected, rtol=ROUNDING)
+
+
+@pytest.mark.parametrize("keep", ["device", "host", "disk", "recompute"])
+def test_where_rows_wait_changes_no_bit(tmp_path, keep):
+    graph = community_graph()
+    one = trained(graph, tmp_path / "one", **{**WHOLE, "layers": 3, "bins": 4})
+    other = trained(graph, tmp_path / "other", **{**WHOLE, "layers": 3, "bins": 4, "keep": keep})
+    assert_same_state(newest_checkpoint(one.path)["learned"], newest_checkpoint(other.path)["learned"])
+    assert facts_of(other.path)["result"]["keep"] == {"device": "host"}.get(keep, keep)
+
+
+def test_several_steps_an_epoch(tmp_path):
+    graph = community_graph()
+    run = trained(graph, tmp_path / "run", **{**WHOLE, "steps_per_epoch": 3, "bins": 2})
+    assert newest_checkpoint(run.path)["standing"]["step"] == 18
