@@ -23,3 +23,16 @@ class WholeOptions(StrictDocument):
     keep_type: Literal["float32", "bfloat16"] = Field(
         "float32", description="whole: number type of outputs that wait for the backward pass"
     )
+    exchange: Literal["bins", "layer", "boundary", "replicate"] = Field(
+        "bins",
+        description="whole, on a cluster: rows of remote vertices travel bin by bin, layer by layer, as a sampled share"
+        " of them, or are computed again where that takes less time",
+    )
+    pipeline: Literal["none", "inter", "intra", "both"] = Field(
+        "both",
+        description="whole, exchange bins: intra: a bin's rows are sent while later bins of its layer are computed;"
+        " inter: a bin of the next layer starts as soon as its own inputs are there",
+    )
+    boundary_share: float = Field(
+        1.0, gt=0, le=1, description="whole, exchange boundary: share of remote rows that each step draws"
+    )
