@@ -24,9 +24,9 @@ from penstock.simulate.llm import (
     build_step,
     preset,
 )
-from penstock.simulate.pace import bubble_fraction, step_seconds
 from penstock.simulate.rates import COFLOW_POLICIES
 from penstock.simulate.simulation import Simulator, with_queues
+from penstock.simulate.timeline import bubble_fraction, step_seconds
 from products_graph import show
 
 MODELS = {"qwen-moe-24l": 4, "mixtral-8x22b-32l": 8, "gpt3-175b": 1}

@@ -55,7 +55,7 @@ def run_pymetis(path: str, parts: int) -> dict[str, Any]:
     from penstock.cli.output import measured
     from penstock.partition import Cut, measure
     from penstock.partition.adjacency import undirected
-    from penstock.partition.constraints import constraints_of, default_names
+    from penstock.partition.problem import constraints_of, default_names
     from penstock.partition.whole import whole_of
 
     whole = whole_of(Graph.open(path))

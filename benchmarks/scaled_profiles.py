@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from penstock.cluster.cluster_file import read_cluster
+from penstock.cluster.planning import fit_profile
 from penstock.cluster.profiling import profile_job
-from penstock.cluster.scaled import fit_profile
 from penstock.cost.profile import Profile
 from penstock.errors import PenstockError
 from penstock.progress import SILENT

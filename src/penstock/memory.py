@@ -1,4 +1,4 @@
-"""How much memory this process has, as the system counts it; and freed memory kept for the next step.
+"""How much memory this process uses and how much is available, as the system counts it; and freed memory that is kept.
 
 Both belong to the whole process. Those that measure a peak at once share its counter (`PeakCounter`), and freed memory
 is kept until the last who asked for it has ended.
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
+
+from penstock.errors import PenstockError
 
 _MB = 1 << 20
 # glibc's names in malloc.h, and its defaults.
@@ -129,3 +131,15 @@ def rusage_mb(who: int) -> float:
     """The peak of this process or of its finished children, as rusage tells it."""
     unit = _MB if sys.platform == "darwin" else 1 << 10
     return resource.getrusage(who).ru_maxrss / unit
+
+
+def require_memory(size: int, what: str, mend: str) -> None:
+    """Refuse to allocate more than there is: a wrong count would have the process killed.
+
+    `what` needs `size` bytes; `mend` says what to do about it.
+    """
+    free = available_mb() << 20
+    if size > free:
+        raise PenstockError(
+            f"{what} need {size / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: {mend}.", code="out-of-memory"
+        )

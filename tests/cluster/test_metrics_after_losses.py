@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.cluster.rounds import Round
+from penstock.cluster.rendezvous import Round
 from penstock.cluster.tasks import worker
 from penstock.cluster.tasks.worker import Worker
 from penstock.cluster.worker.records import LastRecords, mend_metrics

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.rounds import Barriers, Rounds
+from penstock.cluster.rendezvous import Barriers, Rounds
 
 
 @dataclass

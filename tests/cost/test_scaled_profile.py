@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.cost.scaled_profile import scaled_profile
-from penstock.cost.work import TaskWork, count_work
+from penstock.cost.scaled_profile import TaskWork, count_work, scaled_profile
 from penstock.pipeline.schedule import Planned
 from penstock.sampling import BatchKey, NeighbourSampler
 from plan_profiles import profile_of

@@ -8,11 +8,12 @@ import pytest
 
 import penstock as ps
 from penstock import Cut, EdgeSet, Graph, NodeSet, PenstockError, cut, open_partition, stitch
-from penstock.graph import fact_record as record
 from penstock.graph import facts
+from penstock.graph import facts as record
 from penstock.graph.ids import StringIds
 from penstock.graph.inspect import inspect_graph
-from penstock.graph.integrity import check_graph, order, scan
+from penstock.graph.integrity import check_graph, scan
+from penstock.graph.integrity import graph as integrity_graph
 from penstock.graph.integrity.scan import first_fall, first_outside, first_repeat, non_finite_rows, value_range
 from penstock.graph.tables.export import export_tables
 from penstock.sampling import NeighbourSampler
@@ -227,7 +228,7 @@ def test_lists_must_ascend_where_edges_are_looked_up(folder, tmp_path):
 
 
 def test_the_first_list_that_does_not_ascend(monkeypatch):
-    monkeypatch.setattr(order, "_ROWS", 3)
+    monkeypatch.setattr(integrity_graph, "_ROWS", 3)
     rng = np.random.default_rng(2)
     for _ in range(50):
         lists = [np.sort(rng.integers(0, 12, rng.integers(0, 4))) for _ in range(12)]
@@ -235,7 +236,7 @@ def test_the_first_list_that_does_not_ascend(monkeypatch):
         for number in wrong:
             lists[number] = lists[number][::-1]
         indptr = np.concatenate([[0], np.cumsum([len(each) for each in lists])])
-        assert order._first_row(indptr, np.concatenate(lists)) == (wrong[0] if wrong else -1)
+        assert integrity_graph._first_row(indptr, np.concatenate(lists)) == (wrong[0] if wrong else -1)
 
 
 def test_edge_fields_have_a_row_for_each_edge(folder):

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.partition import measure
-from penstock.partition.constraints import constraints_of, default_names
 from penstock.partition.methods import METHODS
-from penstock.partition.problem import Problem
+from penstock.partition.problem import Problem, constraints_of, default_names
 from penstock.partition.refine import balanced, less_volume, repaired
 from penstock.partition.refine.exchange import exchange_of, move, traffic_changes, volume_changes
 from penstock.partition.whole import whole_of

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from penstock.plan.bottleneck import bottleneck_of
+from penstock.plan.bottleneck import bottleneck_of, changes_of
 from penstock.plan.comparison import Comparison
 from penstock.plan.placement import PLACEMENTS, Budget
-from penstock.plan.upgrades import changes_of
 from penstock.progress import SILENT
 from plan_profiles import comparison, machines_of_rates, mini_batch, profile_of
 from refusals import refused

@@ -11,8 +11,8 @@ from penstock.sampling.cluster import ClusterSampler
 from penstock.sampling.fastgcn import FastGCN
 from penstock.sampling.key import BatchKey
 from penstock.sampling.ladies import Ladies
+from penstock.sampling.parts.shared_sampler import share_of
 from penstock.sampling.saint import Saint
-from penstock.sampling.share import share_of
 from random_graphs import power_law_graph
 
 KEY = BatchKey(2, 0, 1)

@@ -70,7 +70,7 @@ def test_smaller_batches_are_measured_too(measured) -> None:
 
 def test_scaled_bytes_are_those_that_a_larger_cluster_reads(measured) -> None:
     """Measured with two parts and two workers, predicted for two parts and four workers."""
-    from penstock.cluster.scaled import fit_profile
+    from penstock.cluster.planning import fit_profile
 
     _, job, profile = measured
     cluster = read_cluster("2x2")

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from penstock.errors import PenstockError
 from penstock.wire import Endpoint, Message, WireOptions, make_credentials, make_keys
-from penstock.wire.addresses import endpoint
 from penstock.wire.answer import ReceivedRequest
+from penstock.wire.transport.tcp import endpoint
 from refusals import refused
 
 MARKS = [46, 34, 10]

@@ -1,4 +1,7 @@
-"""A flag for every field of a job, generated from the job itself."""
+"""A flag for every field of a job, generated from the job itself.
+
+`--help` shows the flags that most runs need, `--help-all` shows all of them.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -7,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
-from penstock.cli.long_help import help_all_option
 from penstock.graph.documents import AUTO, is_auto
 
 if TYPE_CHECKING:
@@ -136,3 +138,22 @@ def _metavar(field: "FieldInfo") -> str:
     if get_origin(field.annotation) is dict:
         return "{KEY: VALUE}"
     return {int: "N", float: "X"}.get(kind, "NAME")
+
+
+def help_all_option(hidden: int) -> Any:
+    """The flag, for a command that hides so many others."""
+    text = f"Show all flags, {hidden} more than --help; docs/job.md describes them."
+    return Annotated[bool, typer.Option("--help-all", is_eager=True, callback=_show_all, help=text)]
+
+
+def show_hidden(command: Any) -> None:
+    """Let help and completion of a command name all of its flags."""
+    for parameter in command.params:
+        parameter.hidden = False
+
+
+def _show_all(context: typer.Context, asked: bool) -> None:
+    if asked:
+        show_hidden(context.command)
+        typer.echo(context.get_help())
+        raise typer.Exit

@@ -12,8 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from penstock.cli.interrupts import INTERRUPTED
-from penstock.cli.job_flags import with_flags
-from penstock.cli.long_help import show_hidden
+from penstock.cli.job_flags import show_hidden, with_flags
 from penstock.cli.output import print_error
 from penstock.errors import Code, PenstockError
 from penstock.version import __version__

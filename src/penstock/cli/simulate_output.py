@@ -14,9 +14,9 @@ from penstock.report.gantt import path_by_kind, path_sentence
 from penstock.report.words import seconds
 from penstock.simulate import RatePolicy, Timeline, critical_path
 from penstock.simulate.coflows import coflow_times
-from penstock.simulate.pace import step_seconds
 from penstock.simulate.scenario import Scenario
 from penstock.simulate.sharing.families import PRIORITY
+from penstock.simulate.timeline import step_seconds
 
 _BUSIEST = 3
 """Links that are named."""

@@ -94,7 +94,7 @@ def is_plan(path: Path) -> bool:
 def steps_of(found: "Timeline", scenario: "Scenario") -> dict[str, Any]:
     """What a step takes, and what coflows do."""
     from penstock.simulate.coflows import coflow_times
-    from penstock.simulate.pace import bubble_fraction, exposed_seconds, step_seconds
+    from penstock.simulate.timeline import bubble_fraction, exposed_seconds, step_seconds
 
     return {
         "step_s": step_seconds(found.case, found.ends),
@@ -106,7 +106,7 @@ def steps_of(found: "Timeline", scenario: "Scenario") -> dict[str, Any]:
 
 def fair_exchange_step(subject: Subject, queues: int | None) -> float | None:
     """What a step would take if all-to-alls were sent all at once, where they are sent as matchings."""
-    from penstock.simulate.pace import step_seconds
+    from penstock.simulate.timeline import step_seconds
 
     if subject.fair_scenario is None:
         return None
@@ -136,7 +136,7 @@ def _row(subject: Subject, queues: int | None) -> dict[str, Any]:
 
     from penstock.simulate import lower_bound
     from penstock.simulate.coflows import coflow_times
-    from penstock.simulate.pace import step_seconds
+    from penstock.simulate.timeline import step_seconds
 
     found = subject.scenario.simulate(subject.policy, queues=queues)
     bound = lower_bound(found.case)

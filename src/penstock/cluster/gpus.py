@@ -8,8 +8,8 @@ from penstock.cluster.layout import Layout
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.hardware.cluster import ClusterDocument, Machine
-from penstock.hardware.devices import check_device
 from penstock.hardware.launcher_table import LAUNCHERS
+from penstock.hardware.machines import check_device
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 

@@ -17,7 +17,7 @@ from penstock.cost.scaled_profile import SCALED_SAMPLERS
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.hardware.cluster import ClusterDocument, Machine
-from penstock.hardware.devices import check_device, chosen_for_plan
+from penstock.hardware.machines import check_device, chosen_for_plan
 from penstock.partition import open_partition
 from penstock.plan.workloads.mini_batch import conditions
 from penstock.progress import Progress

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from penstock.store.parts.requests import Request
-from penstock.wire.addresses import ADDRESS
+from penstock.wire.transport.tcp import ADDRESS
 
 _LARGEST = (1 << 63) - 1
 Amount = Annotated[int, Field(ge=0, le=_LARGEST)]

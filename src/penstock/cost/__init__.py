@@ -1,6 +1,7 @@
 """What things cost on this machine, measured: batches drawn and gathered, steps computed, epochs of both together.
 
-`sampling` and `training` give the rows that `penstock bench` and the benchmarks show.
+`sampling_rate` and `step_time` give the rows that `penstock bench` and the benchmarks show; `profile` is the document
+of what was measured of a job, and `scaled_profile` predicts it at other numbers of parts and workers.
 """
 
 from penstock.cost.sampling_rate import SamplingRow, measure_sampling

@@ -1,11 +1,27 @@
-"""What is known of the arrays of one node or edge type, each read once."""
+"""What is known of the arrays of one node or edge type, each read once.
 
+Facts about the large files of a folder are kept in the user's cache, so that a folder is checked once. The record lies
+in the cache folder and not beside the arrays, because graphs are often read-only and because a folder that came from
+elsewhere must not vouch for itself. Where the cache cannot be written nothing is remembered, and the folder is read
+through every time.
+"""
+
+import hashlib
+import json
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from pydantic import Field
+
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.fact_record import recall, remember, state_of
+from penstock.graph.atomic import write_whole
+from penstock.graph.cache_folder import cache_folder
+from penstock.graph.documents import StrictDocument, read_checked
 
 RECORDED = 1 << 20
 """Bytes of a file from which on facts are remembered: a smaller one is read again as fast as its record."""
@@ -52,3 +68,118 @@ class Facts:
     def _path(self, file: str, values: Array) -> Path | None:
         """The file that an array is mapped from; an array that was put in its place has none."""
         return self.folder / f"{file}.npy" if self.folder is not None and self.mapped.get(file) is values else None
+
+
+FORMAT = "penstock-checked"
+VERSION = 1
+"""Counts up when facts come to mean something else: older records are then made again."""
+_SAMPLES = 16
+_SAMPLE_BYTES = 4096
+_MOST_PRUNED = 200
+
+
+class FileFacts(StrictDocument):
+    """The state of a file when it was read, and what was found."""
+
+    size: int
+    modified_ns: int
+    changed_ns: int
+    checksum: str = Field(description="of samples: the beginning, the end and 14 places between them")
+    facts: dict[str, list[int]] = Field(default_factory=dict)
+
+    def is_of(self, other: "FileFacts") -> bool:
+        """Whether both describe the same state of a file."""
+        return self.model_dump(exclude={"facts"}) == other.model_dump(exclude={"facts"})
+
+
+class RecordDocument(StrictDocument):
+    """One record: the files of a folder that holds arrays."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    folder: str
+    files: dict[str, FileFacts] = Field(default_factory=dict)
+
+
+def recall(file: Path, fact: str) -> list[int] | None:
+    """What is remembered of a file, if it has not been changed since."""
+    place = _place(file)
+    if place is None or not place.exists():
+        return None
+    known = _read(place, file.parent).files.get(file.name)
+    if known is None or fact not in known.facts:
+        return None
+    with suppress(OSError):
+        return known.facts[fact] if known.is_of(_state(file)) else None
+    return None
+
+
+def remember(file: Path, fact: str, value: list[int], before: FileFacts | None) -> None:
+    """Keep a fact about a file that was in the state `before` when reading it began."""
+    place = _place(file)
+    with suppress(OSError, PenstockError):
+        state = _state(file)
+        if place is None or before is None or not state.is_of(before):
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        record = _read(place, file.parent)
+        known = record.files.get(file.name)
+        kept = known.facts if known is not None and known.is_of(state) else {}
+        record.files[file.name] = state.model_copy(update={"facts": {**kept, fact: value}})
+        if not place.exists():
+            _prune(place.parent)
+        write_whole(place, json.dumps(record.model_dump()) + "\n")
+
+
+def state_of(file: Path) -> FileFacts | None:
+    """The state of a file before it is read; None where it cannot be had."""
+    try:
+        return _state(file)
+    except OSError:
+        return None
+
+
+def _state(file: Path) -> FileFacts:
+    with file.open("rb", buffering=0) as opened:
+        about = os.fstat(opened.fileno())
+        checksum = hashlib.blake2b(digest_size=16)
+        last = max(0, about.st_size - _SAMPLE_BYTES)
+        for place in dict.fromkeys(last * number // (_SAMPLES - 1) for number in range(_SAMPLES)):
+            checksum.update(os.pread(opened.fileno(), _SAMPLE_BYTES, place))
+    return FileFacts(
+        size=about.st_size,
+        modified_ns=about.st_mtime_ns,
+        changed_ns=about.st_ctime_ns,
+        checksum=checksum.hexdigest(),
+    )
+
+
+def _place(file: Path) -> Path | None:
+    """The record of the folder that a file is in; None where there is no cache folder."""
+    try:
+        folder = str(file.parent.resolve())
+        return cache_folder() / "checked" / f"{hashlib.blake2b(os.fsencode(folder), digest_size=16).hexdigest()}.json"
+    except (OSError, RuntimeError):
+        return None
+
+
+def _read(place: Path, folder: Path) -> RecordDocument:
+    """The record, or an empty one where it is missing, damaged, of another folder or of another release."""
+    empty = RecordDocument(folder=os.fsencode(folder.resolve()).decode("utf-8", "replace"))
+    if not place.exists():
+        return empty
+    with suppress(PenstockError):
+        found = read_checked(place, RecordDocument, FORMAT, VERSION)
+        return found if found.folder == empty.folder else empty
+    return empty
+
+
+def _prune(folder: Path) -> None:
+    """Delete records of folders that are gone."""
+    for number, place in enumerate(folder.glob("*.json")):
+        if number >= _MOST_PRUNED:
+            return
+        with suppress(OSError, ValueError, AttributeError, TypeError):
+            named: Any = json.loads(place.read_text()).get("folder")
+            if not Path(named).is_dir():
+                place.unlink()

@@ -8,7 +8,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.data import EdgeSet, GraphData, NodeSet
 from penstock.graph.ids import StringIds
-from penstock.graph.masks import mask_name, mask_of
+from penstock.graph.splits import mask_name, mask_of
 from penstock.graph.tensors import to_tensor
 
 HELD_OUT = "held_out_"

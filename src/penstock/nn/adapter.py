@@ -1,4 +1,7 @@
-"""Any torch module as a model: `forward(x, edge_index)` or `forward(x_dict, edge_index_dict)`, PyG's conventions."""
+"""Any torch module as a model: `forward(x, edge_index)` or `forward(x_dict, edge_index_dict)`, PyG's conventions.
+
+For such a module a batch's blocks are merged into one list of pairs.
+"""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -8,8 +11,8 @@ from torch import Tensor, nn
 
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
-from penstock.nn.device.merged import merged_edges, merged_relations
-from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.block import Block, TypedBlock, merge_edges
+from penstock.sampling.device.block import DeviceBlock
 
 
 def adapt(
@@ -83,3 +86,31 @@ def _refuse_weights(blocks: Sequence[Block] | Sequence[TypedBlock]) -> None:
                     " sampler neighbour without `weight`, or cluster, or a model of the zoo.",
                     code="unsupported-combination",
                 )
+
+
+def merged_edges(blocks: Sequence[Block]) -> Tensor:
+    """[2, edges] int64 of blocks that are outermost first, where the blocks are; each vertex's list once.
+
+    On a device the lists' lengths must be known here, so this waits for it; blocks with spare room are not for modules
+    that know nothing of them.
+    """
+    if not isinstance(blocks[0], DeviceBlock):
+        return torch.from_numpy(merge_edges(blocks))
+    sources, targets, known = list[Tensor](), list[Tensor](), 0
+    for block in reversed(blocks):
+        assert isinstance(block, DeviceBlock)
+        indices: Any = block.indices
+        start, stop = int(block.lists[known]), int(block.lists[-1])
+        rows = torch.arange(block.num_dst, device=block.device)
+        sources.append(indices[start:stop].long())
+        targets.append(rows.repeat_interleave(block.lists.diff().long(), output_size=stop)[start:])
+        known = block.num_dst
+    return torch.stack([torch.cat(sources), torch.cat(targets)])
+
+
+def merged_relations(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor]:
+    """`merged_edges` of every relation that has any in some layer."""
+    kinds = dict.fromkeys(kind for block in blocks for kind in block.relations)
+    return {
+        kind: merged_edges([block.relations[kind] for block in blocks if kind in block.relations]) for kind in kinds
+    }

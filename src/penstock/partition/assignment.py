@@ -13,18 +13,16 @@ from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.output_files import write_new
-from penstock.partition.constraints import constraints_of, default_names
 from penstock.partition.document import DOCUMENT, PartitionDocument, TypeRanges
 from penstock.partition.folder import Partition, open_partition, part_folder
 from penstock.partition.levels import assign_trainers, trainer_balance
 from penstock.partition.methods import method_named
 from penstock.partition.metrics import Metrics, measure
-from penstock.partition.problem import Problem
+from penstock.partition.problem import Problem, constraints_of, default_names
 from penstock.partition.refine import balanced, filled
 from penstock.partition.refine.exchange import check_table
-from penstock.partition.relabel import Relabelling, relabel
 from penstock.partition.whole import whole_of
-from penstock.partition.writer import PartWriter
+from penstock.partition.writer import PartWriter, Relabelling, relabel
 from penstock.progress import SILENT, Progress
 
 REFINEMENTS = ("balanced",)

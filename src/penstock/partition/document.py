@@ -10,7 +10,7 @@ from pydantic import Field
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, read_checked
 from penstock.graph.schema import check_name
-from penstock.partition.book import Book
+from penstock.partition.owners import Book
 
 FORMAT = "penstock-partition"
 VERSION = 1

@@ -12,8 +12,8 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity.graph import check_range
 from penstock.graph.integrity.scan import first_repeat
 from penstock.graph.schema import EdgeType, file_name
-from penstock.partition.book import Book
 from penstock.partition.document import DOCUMENT, PartitionDocument, read_partition_document
+from penstock.partition.owners import Book
 
 
 class Partition:

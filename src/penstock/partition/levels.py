@@ -6,10 +6,9 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.partition.adjacency import induced, undirected
-from penstock.partition.constraints import Constraints, constraints_of, default_names
 from penstock.partition.methods.metis import part_adjacency
 from penstock.partition.metis_library import metis_library
-from penstock.partition.problem import Problem
+from penstock.partition.problem import Constraints, Problem, constraints_of, default_names
 from penstock.partition.refine.repair import repaired
 from penstock.partition.whole import WholeAdjacency
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.partition.constraints import Constraints
+from penstock.partition.problem import Constraints
 from penstock.partition.whole import WholeAdjacency
 
 

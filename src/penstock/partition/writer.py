@@ -1,11 +1,16 @@
-"""Parts written one after the other, in blocks of rows: never more than a few blocks of the graph in memory."""
+"""Parts written one after the other, in blocks of rows: never more than a few blocks of the graph in memory.
 
+New IDs go part after part, trainer after trainer, and inside these in the original order.
+"""
+
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
 from penstock.graph.blocks import map_blocks
+from penstock.graph.csr import index_dtype
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.folder import (
     edges_folder,
@@ -20,8 +25,40 @@ from penstock.graph.graph import Graph
 from penstock.graph.ids import take_ids
 from penstock.graph.schema import EdgeType, file_name
 from penstock.kernels import njit
-from penstock.partition.relabel import Relabelling
+from penstock.partition.whole import WholeAdjacency
 from penstock.progress import Progress
+
+
+@dataclass(frozen=True)
+class Relabelling:
+    """Maps of one node type between new and original IDs, and the bounds of every sub-part."""
+
+    original: Array
+    """New ID to original."""
+    new: Array
+    """Original to new ID."""
+    bounds: Array
+    """parts * trainers + 1 first new IDs."""
+
+
+def relabel(
+    whole: WholeAdjacency, assignment: Array, trainer: Array, parts: int, trainers: int
+) -> dict[str, Relabelling]:
+    """The maps of every node type. Small keys sort by radix, in one or two passes."""
+    groups = parts * trainers
+    dtype = np.min_scalar_type(groups)
+    keys = assignment.astype(dtype) * dtype.type(trainers) + trainer.astype(dtype)
+    return {name: _relabel_type(view, groups) for name, view in whole.by_type(keys).items()}
+
+
+def _relabel_type(keys: Array, groups: int) -> Relabelling:
+    original = np.argsort(keys, kind="stable")
+    bounds = np.zeros(groups + 1, np.int64)
+    np.cumsum(np.bincount(keys, minlength=groups), out=bounds[1:])
+    new = np.empty(len(keys), index_dtype(len(keys)))
+    new[original] = np.arange(len(keys))
+    return Relabelling(original, new, bounds)
+
 
 _BYTES_UNDER_WAY = 16 << 20
 """What the blocks of all threads take together, so that a machine of many cores needs no more than one of two."""

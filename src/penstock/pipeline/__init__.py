@@ -1,8 +1,8 @@
 """From seeds to batches that a model can use: stages that run in parallel and keep the order.
 
-`flow` is the mechanism (any stages), `ordered` the bounded queue between two, `schedule` the endless list of batches,
-`loading` the five stages of training, `carrying` and `device` how batches get their features and reach the processor
-that computes, `buffers` the memory features are gathered into again and again.
+`flow` is the mechanism for any stages, `schedule` the endless list of batches, `loader` the five stages of training.
+`host_carrier` and `device` are how batches get their features and reach the processor that computes; `clock` measures
+the stages.
 """
 
 from typing import TYPE_CHECKING

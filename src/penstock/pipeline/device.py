@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.pipeline.buffers import BufferPool
-from penstock.pipeline.host_carrier import Scale, gather_rows
+from penstock.pipeline.host_carrier import BufferPool, Scale, gather_rows
 from penstock.pipeline.loader import Batch
 from penstock.sampling.device.block import DeviceBlock, on_device
 from penstock.sampling.device.neighbours import on_stream, side_stream

@@ -1,9 +1,9 @@
 """Decisions before anything starts: from sizes, costs and machines to a plan.
 
-`residence` says what lives on the device, in pinned memory and on the host. A run on several machines: `workloads/`
-make it tasks and flows, `placement/` decides where tasks go, `comparison` looks at placements and flow policies side by
-side, `bound` says what none of them beats, `memory` what machines hold over time, `bottleneck` and `upgrades` what
-limits and what would help. `planner` joins these, `document` is the plan, and `replay` simulates it again. Nothing here
+`residence` says what lives on the device, in pinned memory and on the host. For a run on several machines, `workloads/`
+turns it into tasks and flows, `placement/` decides where tasks go, `comparison` looks at placements and flow policies
+side by side, `bound` says what none of them beats, `memory` what machines hold over time, and `bottleneck` what limits
+and what would help. `planner` joins these, `document` is the plan, and `replay` simulates it again. Nothing here
 allocates or measures.
 """
 

@@ -14,12 +14,11 @@ from penstock.graph.documents import StrictDocument, first_problem
 from penstock.hardware.cluster import LOOPBACK, ClusterDocument
 from penstock.hardware.launcher_table import LAUNCHERS
 from penstock.hardware.machines import machines_of
-from penstock.plan.bottleneck import bottleneck_of
+from penstock.plan.bottleneck import bottleneck_of, changes_of
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedFlows, PlannedTask, Predicted
 from penstock.plan.memory import memory_over_time
 from penstock.plan.placement import PLACEMENTS, Budget
-from penstock.plan.upgrades import changes_of
 from penstock.plan.workloads import workload_entry
 from penstock.progress import Progress
 from penstock.simulate.rates import policy_named

@@ -1,8 +1,8 @@
 """From a run folder to a page: `report.html`, one file that works offline.
 
-`run_folder`, `metrics_log` and `trace` read, and forgive what a run that is going or has died leaves unfinished;
-`axes`, `charts` and `timeline` draw; `words` puts numbers and findings into words; `page` and its sections put it
-together in the dress of `style` and `script`. `gantt/` draws simulated timelines. Nothing here
+`run_folder`, `metrics_log` and `trace` read, and accept what a run that is going or has died leaves unfinished; `axes`,
+`charts` and `timeline` draw; `words` puts numbers and findings into words; `page` and its sections put the page
+together, with the pieces of `markup` and with `style` and `script`. `gantt/` draws simulated timelines. Nothing here
 writes anything but the page.
 """
 

@@ -4,9 +4,8 @@ from html import escape
 from typing import Any
 
 from penstock.quantities import counted, singular
-from penstock.report.markup import cut, stage_look
+from penstock.report.markup import THEME_BUTTON, cut, stage_look
 from penstock.report.run_folder import RunRecord, graph_name
-from penstock.report.shell import THEME_BUTTON
 from penstock.report.values import number, numbers, whole
 from penstock.report.words import (
     limit_sentence,

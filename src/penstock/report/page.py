@@ -12,9 +12,8 @@ from penstock.report.cluster import cluster_cards
 from penstock.report.curves import epoch_seconds_card, loss_card, memory_card
 from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card
 from penstock.report.headline import headline, run_title
-from penstock.report.markup import card, key, stage_look
+from penstock.report.markup import card, key, page_text, stage_look
 from penstock.report.run_folder import STAGES, RunRecord, Stage, read_run
-from penstock.report.shell import page_text
 from penstock.report.timeline import numbering, steady_window, timeline_chart
 from penstock.report.validation import validation_card
 from penstock.report.words import advice, seconds

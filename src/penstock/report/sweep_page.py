@@ -9,8 +9,7 @@ from penstock.graph.atomic import write_whole
 from penstock.quantities import counted
 from penstock.report.axes import exact, fitted, logarithmic, spans_decades, time_unit
 from penstock.report.charts import Series, line_chart
-from penstock.report.markup import card, cut, key, table
-from penstock.report.shell import THEME_BUTTON, page_text
+from penstock.report.markup import THEME_BUTTON, card, cut, key, page_text, table
 from penstock.report.words import seconds
 
 _LOOKS = ("c1", "c2", "c3", "c4", "c5")

@@ -19,10 +19,11 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
+from penstock.graph.hashing import draw, unit
+from penstock.kernels import njit
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.homogeneous import WholeGraph, whole_graph
 from penstock.sampling.key import BatchKey
-from penstock.sampling.labor_kernels import draw_shared
 from penstock.sampling.lists import DrawnNeighbours, Readable, Readers, check_seeds, numbered
 from penstock.sampling.neighbours import ALL, check_fanouts
 from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
@@ -109,3 +110,35 @@ def _build(source: GraphSource, settings: SamplerSettings) -> Labor:
 
 
 LABOR = SamplerEntry("labor", _build, per_layer="fanouts")
+
+
+@njit(nogil=True, cache=True)
+def draw_shared(
+    indptr: Array, indices: Array, names: Array, key: np.uint64, fanout: int, readers: Array
+) -> tuple[Array, Array]:
+    """Draw in-neighbours of some vertices: offsets, and positions in the lists.
+
+    A list of at most `fanout` is taken whole. `names[u]` names u in the hash; empty: u itself.
+    """
+    out_indptr = np.zeros(readers.shape[0] + 1, np.int64)
+    positions = np.empty(64 + 16 * readers.shape[0], np.int64)
+    used = 0
+    for row in range(readers.shape[0]):
+        first, last = indptr[readers[row]], indptr[readers[row] + 1]
+        if used + last - first > positions.shape[0]:
+            wider = np.empty(2 * (used + last - first), np.int64)
+            wider[:used] = positions[:used]
+            positions = wider
+        if last - first <= fanout:
+            for k in range(first, last):
+                positions[used] = k
+                used += 1
+        else:
+            chance = fanout / (last - first)
+            for k in range(first, last):
+                # Written always, kept or not: a branch that goes either way costs more than the store.
+                positions[used] = k
+                name = indices[k] if names.shape[0] == 0 else names[indices[k]]
+                used += unit(draw(key, np.uint64(name))) < chance
+        out_indptr[row + 1] = used
+    return out_indptr, positions[:used].copy()

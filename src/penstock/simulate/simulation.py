@@ -9,13 +9,12 @@ from penstock.graph.arrays import Array
 from penstock.hardware.network import Network
 from penstock.simulate.amounts import Amounts, draw_amounts
 from penstock.simulate.execution import Executor
-from penstock.simulate.pace import step_seconds
 from penstock.simulate.rates import Case, RatePolicy, policy_named, terms_of
 from penstock.simulate.rates.compression import check_coflows, compressed
 from penstock.simulate.routes import routes_of
 from penstock.simulate.sharing.families import PRIORITY
 from penstock.simulate.state import shape_of
-from penstock.simulate.timeline import Timeline
+from penstock.simulate.timeline import Timeline, step_seconds
 from penstock.simulate.workload import Workload
 
 

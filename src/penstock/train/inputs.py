@@ -7,10 +7,10 @@ import numpy as np
 import torch
 
 from penstock.errors import PenstockError, nearest
-from penstock.graph.allocation import require_memory
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
+from penstock.memory import require_memory
 from penstock.pipeline.host_carrier import HostCarrier
 from penstock.pipeline.loader import Batch, Carrier
 from penstock.store.embedding import MOMENTS, EmbeddingTable

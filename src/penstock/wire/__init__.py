@@ -2,11 +2,11 @@
 
 `keys` holds what a launcher hands each task, `message` the form of what is sent, `endpoint` a process's end of the wire
 and `channel` its calls to one peer. `egress` decides which message leaves next; `transport` is the authenticated and
-encrypted connection that it leaves over. Behind them, `loop` is the thread owning all sockets, `addresses` where they
-are, `exchange` what that thread does, `link` a channel's connection, `pending_call` a call under way, `request_server`
-and `answer` the other side of it. `slices` sends large messages in pieces, `loan` knows when memory is no longer read,
-`reuse` keeps the memory that messages are received into, `meter` counts what a thread's calls bring, and `coflows` how
-long transfers that belong together took. What is sent, by whom and when, is not decided here.
+encrypted connection that it leaves over. Behind them, `loop` is the thread owning all sockets, `exchange` what that
+thread does, `link` a channel's connection, `pending_call` a call under way, `request_server` and `answer` the other
+side of it. `slices` sends large messages in pieces, `loan` knows when memory is no longer read, `reuse` keeps the
+memory that messages are received into, and `coflows` counts how long transfers that belong together took. What is sent,
+by whom and when, is not decided here.
 """
 
 from typing import TYPE_CHECKING
@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from penstock.wire.coflows import coflow_figures, read_tallies
     from penstock.wire.egress import FlowCount
     from penstock.wire.endpoint import Endpoint
-    from penstock.wire.errors import PeerLost, RemoteError
     from penstock.wire.keys import Credentials, KeyPair, key_pair, make_credentials, make_keys
     from penstock.wire.message import Limits, Malformed, Message
-    from penstock.wire.meter import own_meter
     from penstock.wire.options import WireOptions
-    from penstock.wire.pending_call import PendingCall
+    from penstock.wire.pending_call import PeerLost, PendingCall, RemoteError, own_meter
     from penstock.wire.reuse import keep_freed_memory
 
 __all__ = [
@@ -55,12 +53,10 @@ __getattr__ = lazy_names(
         "penstock.wire.channel": ("Channel",),
         "penstock.wire.coflows": ("coflow_figures", "read_tallies"),
         "penstock.wire.egress": ("FlowCount",),
-        "penstock.wire.errors": ("PeerLost", "RemoteError"),
         "penstock.wire.keys": ("Credentials", "KeyPair", "key_pair", "make_credentials", "make_keys"),
         "penstock.wire.message": ("Limits", "Malformed", "Message"),
-        "penstock.wire.meter": ("own_meter",),
         "penstock.wire.options": ("WireOptions",),
-        "penstock.wire.pending_call": ("PendingCall",),
+        "penstock.wire.pending_call": ("PeerLost", "PendingCall", "RemoteError", "own_meter"),
         "penstock.wire.endpoint": ("Endpoint",),
         "penstock.wire.reuse": ("keep_freed_memory",),
     },

@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.errors import PenstockError, nearest
-from penstock.wire.addresses import ADDRESS, joined
 from penstock.wire.channel import Channel
 from penstock.wire.coflows import Coflows
 from penstock.wire.egress import POLICIES, Egress, FlowCount, Outgoing
@@ -16,7 +15,7 @@ from penstock.wire.link import Link
 from penstock.wire.options import WireOptions
 from penstock.wire.request_server import Handler, RequestServer
 from penstock.wire.transport import Workers
-from penstock.wire.transport.tcp import listening_socket
+from penstock.wire.transport.tcp import ADDRESS, joined, listening_socket
 from penstock.wire.transport.workers import default_threads
 
 

@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.wire.addresses import endpoint
 from penstock.wire.channel import Channel
 from penstock.wire.loop import EventLoop
 from penstock.wire.options import WireOptions
 from penstock.wire.transport import Connection, Owner
 from penstock.wire.transport.inbox import Frames
-from penstock.wire.transport.tcp import connecting_socket, is_numeric, split_address
+from penstock.wire.transport.tcp import connecting_socket, endpoint, is_numeric, split_address
 
 _SOONEST, _LATEST = 0.05, 1.0
 """Seconds between two attempts to connect: at first, doubled every time up to the last."""

@@ -1,17 +1,30 @@
-"""A call in progress: its answer, or the parts of it, as they arrive."""
+"""A call in progress: its answer or the parts of it as they arrive, how it can fail, and the bytes it received."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 from penstock.coflow_context import NO_COFLOW, Coflow
-from penstock.errors import PenstockError, known_code
+from penstock.errors import Code, PenstockError, known_code
 from penstock.wire.egress import Outgoing
-from penstock.wire.errors import PeerLost, RemoteError
 from penstock.wire.loan import Loan
 from penstock.wire.message import Message, Received
-from penstock.wire.meter import own_meter
 from penstock.wire.slices import Joining
+
+
+class PeerLost(PenstockError):  # noqa: N818
+    """A peer gave no sign for as long as the call would wait."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="peer-lost")
+
+
+class RemoteError(PenstockError):
+    """The peer's handler raised. `type` is the name of what it raised."""
+
+    def __init__(self, sentence: str, type: str = "PenstockError", code: Code = "unexpected-failure") -> None:
+        super().__init__(sentence, code=code)
+        self.type = type
 
 
 class PendingCall:
@@ -133,3 +146,30 @@ class PendingCall:
 def _remote_error(message: Message) -> RemoteError:
     body = message.body
     return RemoteError(str(body.get("sentence", "")), str(body.get("type", "")), known_code(body.get("code")))
+
+
+_THREAD = threading.local()
+
+
+class Meter:
+    """Bytes received in answers to the calls of one thread."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[tuple[str, str], int] = {}
+
+    def count(self, peer: str, flow: str, size: int) -> None:
+        """More has arrived from a peer, over a flow of that name."""
+        self._bytes[peer, flow] = self._bytes.get((peer, flow), 0) + size
+
+    def take(self) -> dict[tuple[str, str], int]:
+        """What arrived since the last time, by (peer, flow)."""
+        found, self._bytes = self._bytes, {}
+        return found
+
+
+def own_meter() -> Meter:
+    """The meter of the calling thread."""
+    meter: Meter | None = getattr(_THREAD, "meter", None)
+    if meter is None:
+        meter = _THREAD.meter = Meter()
+    return meter

@@ -11,8 +11,7 @@ import pytest
 from setups import cluster_of, nothing_left, setup_of
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
-from penstock.cluster.launch.environment.agent import Agent
-from penstock.cluster.launch.environment.agents import AgentRegistry
+from penstock.cluster.launch.environment.agent import Agent, AgentRegistry
 from penstock.cluster.launch.environment.launcher import AgentTask
 from penstock.cluster.launch.environment.place import Place
 from penstock.hardware.cluster import FailureOptions, Machine

@@ -15,8 +15,8 @@ from penstock.sampling.fastgcn import FastGCN
 from penstock.sampling.ladies import Ladies
 from penstock.sampling.parts import OwnedPart, RemoteSampler, SharedSampler, homogeneous, parted_graph, serve_batches
 from penstock.sampling.saint import Saint
-from penstock.wire.errors import RemoteError
 from penstock.wire.message import Message
+from penstock.wire.pending_call import RemoteError
 from refusals import refused
 
 TRAIN = np.arange(0, 300, 4)

@@ -18,12 +18,12 @@ from penstock.simulate.llm import (
     Servers,
     build_step,
 )
-from penstock.simulate.pace import exposed_seconds, step_seconds
 from penstock.simulate.rates.compression import compressed
 from penstock.simulate.rates.hermod import model_ranks
 from penstock.simulate.rates.slack import slack_orders
 from penstock.simulate.scenario import Scenario
 from penstock.simulate.simulation import Simulator, with_queues
+from penstock.simulate.timeline import exposed_seconds, step_seconds
 from penstock.simulate.workload_builder import WorkloadBuilder
 from refusals import refused
 

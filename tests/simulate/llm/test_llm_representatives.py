@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.simulate import Timeline, simulate
 from penstock.simulate.llm import Compute, ExpertExchange, LlmJob, LlmStep, Model, Parallelism, Servers, build_step
-from penstock.simulate.llm.schedule import order_of
-from penstock.simulate.pace import step_seconds
+from penstock.simulate.llm.parallelism import order_of
+from penstock.simulate.timeline import step_seconds
 from refusals import refused
 
 _DENSE = Model(layers=4, hidden=64, heads=4, sequence=64, feed_forward=256)

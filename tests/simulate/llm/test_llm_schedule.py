@@ -6,8 +6,8 @@ import pytest
 
 from penstock.simulate import simulate
 from penstock.simulate.llm import Compute, LlmJob, Model, Parallelism, Servers, build_step
-from penstock.simulate.llm.schedule import order_of
-from penstock.simulate.pace import bubble_fraction, step_seconds
+from penstock.simulate.llm.parallelism import order_of
+from penstock.simulate.timeline import bubble_fraction, step_seconds
 
 _MODEL = Model(layers=16, hidden=64, heads=4, sequence=64, feed_forward=256)
 _SILENT = Servers(64, nic_gbps=1e9, nvlink_gbps=1e9)

@@ -18,8 +18,8 @@ from penstock.simulate.llm import (
     Servers,
     build_step,
 )
-from penstock.simulate.pace import step_seconds
 from penstock.simulate.rates import COFLOW_POLICIES
+from penstock.simulate.timeline import step_seconds
 from refusals import refused
 
 _DENSE = Model(layers=8, hidden=256, heads=4, sequence=128, feed_forward=1024)

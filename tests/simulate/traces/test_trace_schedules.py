@@ -21,8 +21,7 @@ from penstock.simulate.traces import (
     workload_of,
 )
 from penstock.simulate.traces.bssi import bssi
-from penstock.simulate.traces.coflows import rates_of
-from penstock.simulate.traces.lines import line_bytes, lines_of
+from penstock.simulate.traces.coflows import line_bytes, lines_of, rates_of
 
 ALL = pytest.mark.parametrize("policy", TRACE_POLICIES)
 

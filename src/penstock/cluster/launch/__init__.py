@@ -1,10 +1,9 @@
 """Ways to start tasks behind one interface: `local` processes, the nodes of `ray`, a job of torchrun or srun.
 
-`launcher` is the interface and `registry` finds the launcher that a cluster file names; each imports what it needs when
-it is asked for.
+`registry` has the interface and finds the launcher that a cluster file names; each imports what it needs when it is
+asked for.
 """
 
-from penstock.cluster.launch.launcher import Handle, Launcher
-from penstock.cluster.launch.registry import LauncherEntry, launcher_entry, make_launcher, take_part
+from penstock.cluster.launch.registry import Handle, Launcher, LauncherEntry, launcher_entry, make_launcher, take_part
 
 __all__ = ["Handle", "Launcher", "LauncherEntry", "launcher_entry", "make_launcher", "take_part"]

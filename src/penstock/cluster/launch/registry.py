@@ -1,4 +1,4 @@
-"""The launcher that a cluster file names.
+"""The interface of launchers, and the launcher that a cluster file names.
 
 A new launcher is one file with its entry, and one line in `hardware.launcher_table.LAUNCHERS`.
 """
@@ -7,11 +7,42 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from penstock.cluster.launch.launcher import Launcher
+from penstock.cluster.setup import Setup
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.launcher_table import LAUNCHERS
+
+
+class Handle(Protocol):
+    """A task that was started."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, where it is on this host and runs already."""
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs or waits for its machine. A signal's number is negative."""
+
+    @property
+    def trouble(self) -> str:
+        """Why it does not run, as far as the launcher knows more than its status says; else empty."""
+
+    def kill(self) -> None:
+        """End it at once, and wait until it has ended."""
+
+
+class Launcher(Protocol):
+    """A way to start tasks."""
+
+    interface: str | None
+    """Where the controller listens for tasks that this launcher starts; None: where the first machine's tasks do."""
+
+    def start(self, setup: Setup) -> Handle:
+        """Start a task, without waiting for it; it ends by itself when whoever started it is gone."""
+
+    def close(self) -> None:
+        """End what is left. Nothing more will be started; again is no harm."""
 
 
 def _controls(cluster: ClusterDocument) -> bool:

@@ -1,8 +1,8 @@
 """Shares of a network interface for groups of flows, kept by the kernel: for operators, and never needed by a run.
 
-`groups` says which groups there are and what is theirs; `policy` makes classes of them, and `commands` words for `tc`,
-both without looking at any interface; `place` finds this machine in a cluster; `interface` reads what an interface has
-and changes it.
+`groups` says which groups there are, what share is theirs and which traffic classes follow; `commands` writes these as
+`tc` commands, both without looking at any interface; `place` finds this machine in a cluster; `interface` reads what an
+interface has and changes it.
 
 Packets are told apart by their DSCP mark, which both ends of the wire set (`wire.dscp` of a cluster file, or
 `wire.dscp_classes` by urgency, which are then served in strict order). Ports would not do: the system chooses them at
@@ -10,10 +10,17 @@ every start. What torch's process groups send has no mark, and is known by going
 """
 
 from penstock.cluster.shaping.commands import clear_commands, set_commands
-from penstock.cluster.shaping.groups import FlowGroup, FlowGroups, default_groups, read_groups
+from penstock.cluster.shaping.groups import (
+    Classes,
+    FlowGroup,
+    FlowGroups,
+    TrafficClass,
+    classes_of,
+    default_groups,
+    read_groups,
+)
 from penstock.cluster.shaping.interface import InterfaceQueue, carry_out, look, refuse_foreign
 from penstock.cluster.shaping.place import machine_of, own_address, peers_of
-from penstock.cluster.shaping.policy import Classes, TrafficClass, classes_of
 
 __all__ = [
     "Classes",

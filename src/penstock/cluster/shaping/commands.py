@@ -2,7 +2,7 @@
 
 import ipaddress
 
-from penstock.cluster.shaping.policy import Classes, TrafficClass
+from penstock.cluster.shaping.groups import Classes, TrafficClass
 
 HANDLE = "5053:"
 """The root queue's number, by which it is known as ours: "PS"."""

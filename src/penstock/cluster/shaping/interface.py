@@ -1,14 +1,14 @@
-"""An interface's queue as the kernel has it: read, set, removed."""
+"""An interface's queue as the kernel has it: read, set and removed with the system's commands for networks."""
 
 import json
 import re
+import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.cluster.shaping.commands import HANDLE, Command, clear_commands
-from penstock.cluster.shaping.iproute import run
 from penstock.errors import PenstockError
 
 _DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
@@ -107,3 +107,21 @@ def parse_classes(text: str) -> tuple[ClassCount, ...]:
             counts = (int(match[name]) for name in ("bytes", "packets", "dropped", "overlimits"))
             found.append(ClassCount(number, match["rate"], match["ceiling"], *counts))
     return tuple(sorted(found, key=lambda each: int(each.number, 16)))
+
+
+def run(command: Sequence[str]) -> str:
+    """Run `tc` or `ip`; what it prints."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise PenstockError(
+            f"{command[0]} cannot be run ({error.strerror}): install iproute2.", code="not-installed"
+        ) from None
+    if done.returncode == 0:
+        return done.stdout
+    said = " ".join((done.stderr or done.stdout).split()).rstrip(".")
+    if "Operation not permitted" in said:
+        raise PenstockError(f"`{' '.join(command)}` is not permitted: run penstock net as root.", code="not-permitted")
+    if "Cannot find device" in said or said.startswith("Device "):
+        raise PenstockError(f"There is no such network interface ({said}): `ip link` lists them.", code="unknown-name")
+    raise PenstockError(f"`{' '.join(command)}` failed: {said}.", code="external-failure")

@@ -5,7 +5,7 @@ import json
 import socket
 from typing import Any
 
-from penstock.cluster.shaping.iproute import run
+from penstock.cluster.shaping.interface import run
 from penstock.errors import PenstockError
 from penstock.hardware.cluster import ClusterDocument, Machine
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from penstock.cluster.member import Member
-from penstock.cluster.rounds import Round
+from penstock.cluster.rendezvous import Round
 from penstock.cluster.worker.batch_norm import shared_batch, summing
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.cluster.worker.groups import CollectiveGroup

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.coflow.matching.bvn import bvn_phases
-from penstock.coflow.matching.demand import bound, checked_demand, checked_rate
+from penstock.coflow.matching.demand import Phase, bound, checked_demand, checked_rate
 from penstock.coflow.matching.fair import fair_phases
 from penstock.coflow.matching.matched import matched_phases
-from penstock.coflow.matching.phase import Phase
 from penstock.coflow.matching.printed import printed_phases
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array

@@ -9,8 +9,7 @@ number. All in whole numbers, so that every rank finds the same schedule and not
 
 import numpy as np
 
-from penstock.coflow.matching.demand import largest_load
-from penstock.coflow.matching.phase import Phase, matching
+from penstock.coflow.matching.demand import Phase, largest_load, matching
 from penstock.coflow.matching.widest import NONE, widen
 from penstock.graph.arrays import Array
 

@@ -1,6 +1,7 @@
-"""What an all-to-all has to send: a matrix of bytes, checked, and the least time that any schedule takes."""
+"""What an all-to-all has to send (a matrix of bytes), the least time that any schedule takes, and its phases."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,3 +62,34 @@ def checked_rate(rate: float) -> float:
     if not (rate > 0 and math.isfinite(rate)):
         raise PenstockError(f"The line rate is {rate} bytes/s: give a number above 0.", code="value-out-of-range")
     return rate
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """`senders[k]` sends `sizes[k]` bytes to `peers[k]`, or nothing where that is -1.
+
+    In a matching the senders are 0..n-1, each with one peer at most, and no two with the same. Only `fair` sends
+    otherwise: its one phase has a flow for every pair that has bytes.
+    """
+
+    senders: Array
+    """int32 [flows]"""
+    peers: Array
+    """int32 [flows]: who receives, or -1."""
+    sizes: Array
+    """int64 [flows]: bytes."""
+    weight: float
+    """How long the phase takes, in bytes at the line rate; a whole number for matchings."""
+
+    @property
+    def is_matching(self) -> bool:
+        """Whether no port has more than one flow."""
+        busy = self.peers >= 0
+        peers, senders = self.peers[busy], self.senders[busy]
+        return len(np.unique(peers)) == len(peers) and len(np.unique(senders)) == len(senders)
+
+
+def matching(receivers: Array, sizes: Array, weight: int) -> Phase:
+    """A matching's phase; senders without bytes have no peer."""
+    peers = np.where(sizes > 0, receivers, -1).astype(np.int32)
+    return Phase(np.arange(len(peers), dtype=np.int32), peers, sizes, weight)

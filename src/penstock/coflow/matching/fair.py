@@ -9,7 +9,7 @@ of its own, because the simulator's lists of flows take 1.2 to 1.9 times as long
 
 import numpy as np
 
-from penstock.coflow.matching.phase import Phase
+from penstock.coflow.matching.demand import Phase
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 

@@ -12,7 +12,7 @@ phases. With no twentieth this one would take the bound too.
 
 import numpy as np
 
-from penstock.coflow.matching.phase import Phase, matching
+from penstock.coflow.matching.demand import Phase, matching
 from penstock.coflow.matching.widest import NONE, widen
 from penstock.graph.arrays import Array
 from penstock.kernels import njit

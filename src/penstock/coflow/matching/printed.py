@@ -8,7 +8,7 @@ rounding may leave entries of almost nothing; on whole numbers it ends, if not s
 
 import numpy as np
 
-from penstock.coflow.matching.phase import Phase, matching
+from penstock.coflow.matching.demand import Phase, matching
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 

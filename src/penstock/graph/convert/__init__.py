@@ -1,8 +1,7 @@
-"""Graphs from other libraries' objects and files: one file per origin, and `load` that recognises them.
+"""Graphs from other libraries' objects and files: one file for each origin, and `load` that recognises them.
 
-`edges` and `relations` are what converters share; `ogb` is a folder because OGB stores
-its sets in four ways. Tables are not here: they need a description, see `penstock.graph.tables`. Optional
-libraries are imported when used.
+`edges` and `ids` are what converters share; `ogb` is a folder because OGB stores its sets in four ways. Tables are not
+here: they need a description, see `penstock.graph.tables`. Optional libraries are imported when used.
 """
 
 from penstock.graph.convert.detect import load

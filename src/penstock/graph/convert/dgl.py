@@ -7,7 +7,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import edge_set
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
-from penstock.graph.masks import take_masks
+from penstock.graph.splits import take_masks
 from penstock.graph.tensors import to_array
 
 # DGL's names for the types of a graph that has no types.

@@ -13,7 +13,7 @@ from penstock.graph.convert.ids import string_ids
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.ids import Ids
-from penstock.graph.masks import take_masks
+from penstock.graph.splits import take_masks
 
 _INT64 = np.iinfo(np.int64)
 

@@ -13,11 +13,9 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.convert.archive import Archive
-from penstock.graph.convert.csr_arrays import Entries, csr_entries, dense_rows
-from penstock.graph.convert.edges import edge_set, pair_array
+from penstock.graph.convert.archive import Archive, Entries, csr_entries, dense_rows
+from penstock.graph.convert.edges import edge_set, pair_array, relation_sets
 from penstock.graph.convert.ids import array_ids
-from penstock.graph.convert.relations import relation_sets
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType

@@ -3,9 +3,8 @@
 `recipe` and `presets` say what; `layout`, `rows`, `symmetry`, `vertices` draw it; `make` writes it.
 """
 
-from penstock.graph.generate.cache import make_cached
 from penstock.graph.generate.make import make_graph
-from penstock.graph.generate.presets import DATASETS, DEFAULT, recipe_named
+from penstock.graph.generate.presets import DATASETS, DEFAULT, make_cached, recipe_named
 from penstock.graph.generate.recipe import EdgeRecipe, NodeRecipe, Recipe
 
 __all__ = [

@@ -5,7 +5,6 @@ found: on the graph while it is open, and for large arrays in a record under the
 """
 
 from penstock.graph.integrity.finite import NonFinite, non_finite, require_finite, require_times
-from penstock.graph.integrity.graph import check_graph
-from penstock.graph.integrity.order import check_order
+from penstock.graph.integrity.graph import check_graph, check_order
 
 __all__ = ["NonFinite", "check_graph", "check_order", "non_finite", "require_finite", "require_times"]

@@ -1,4 +1,7 @@
-"""A model on blocks: convolutions with their ends, and the join."""
+"""A model on blocks: convolutions, what follows each of them, and the join of all layers.
+
+`LayeredModel` is what models share, whether their graph has one type or several.
+"""
 
 from collections.abc import Sequence
 from typing import cast
@@ -12,9 +15,33 @@ from penstock.nn.drop import drop
 from penstock.nn.layer_table import layer_entry
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
-from penstock.nn.zoo.layered import LayeredModel
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
+
+
+class LayeredModel(nn.Module):
+    """A model whose layers can be called one by one, so that inference goes layer by layer."""
+
+    layerwise = True
+
+    def __init__(self, options: ModelOptions) -> None:
+        super().__init__()
+        self.options = options
+
+    @property
+    def num_layers(self) -> int:
+        """Layers, and blocks of a batch."""
+        return self.options.layers
+
+    @property
+    def needs_all_outputs(self) -> bool:
+        """Whether `join` reads all layers' outputs rather than the last."""
+        return self.options.jump != "none"
+
+    @property
+    def needs_totals(self) -> bool:
+        """Whether blocks must say how long whole lists are; GCN's for their source rows too."""
+        return self.options.needs_totals
 
 
 class GraphModel(LayeredModel):

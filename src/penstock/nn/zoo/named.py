@@ -1,10 +1,10 @@
 """Zoo models by the names people know: `GraphSAGE(graph, hidden=256)` or `GraphSAGE(100, 47)`.
 
 Widths come from the graph's features and labels where they are not given. Further keywords are fields of
-`ModelOptions`.
+`ModelOptions`. `build_model` makes a model from such options alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +16,7 @@ from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.nn.device.rows import TableRows
+from penstock.nn.layer_table import layer_entry
 from penstock.nn.options import ModelName, ModelOptions, model_options
 from penstock.nn.zoo.model import GraphModel
 from penstock.nn.zoo.typed import TypedModel
@@ -166,3 +167,28 @@ def _given(out: int | None) -> int:
     if out is None:
         raise PenstockError("The output width is not known: pass out, or a graph with labels.", code="option-missing")
     return out
+
+
+def build_model(
+    options: ModelOptions,
+    in_widths: int | Mapping[str, int],
+    out: int,
+    edge_types: Sequence[EdgeType] | None = None,
+    target_type: str | None = None,
+) -> GraphModel | TypedModel:
+    """A model on blocks for one width, on typed blocks for widths by node type (which takes `edge_types`).
+
+    With `target_type` only that type's rows come out.
+    """
+    if not isinstance(in_widths, int):
+        if edge_types is None:
+            raise PenstockError(
+                "A model for several node types needs the graph's edge types: pass them.", code="option-missing"
+            )
+        return TypedModel(options, in_widths, edge_types, out, target_type)
+    entry = layer_entry(options.model)
+    if entry.build is None:
+        return TypedModel(options, {ONLY_RELATION[0]: in_widths}, [ONLY_RELATION], out)
+    if not entry.reads_neighbours:
+        return MLP.of(options, in_widths, out)
+    return GraphModel(options, in_widths, out)

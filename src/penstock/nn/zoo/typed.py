@@ -12,8 +12,7 @@ from penstock.nn.layer_table import LAYERS, layer_entry
 from penstock.nn.layers import OneHotRGCNLayer, RGCNLayer
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
-from penstock.nn.zoo.layered import LayeredModel
-from penstock.nn.zoo.model import check_depth
+from penstock.nn.zoo.model import LayeredModel, check_depth
 from penstock.sampling.block import Block, TypedBlock
 
 Rows = dict[str, Tensor]

@@ -8,8 +8,8 @@ their worker go where most is free.
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.plan.placement.packing import RemainingCapacity
 from penstock.plan.placement.problem import PlacementProblem
-from penstock.plan.placement.remaining_capacity import RemainingCapacity
 
 
 def colocated_placement(problem: PlacementProblem) -> Array:

@@ -9,8 +9,8 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.plan.placement.annealing import score
+from penstock.plan.placement.packing import RemainingCapacity
 from penstock.plan.placement.problem import PlacementProblem
-from penstock.plan.placement.remaining_capacity import RemainingCapacity
 from penstock.plan.placement.tables import Tables, Walk, move, tables_of, walk_from
 
 

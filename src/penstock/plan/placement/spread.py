@@ -3,8 +3,8 @@
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.plan.placement.packing import RemainingCapacity
 from penstock.plan.placement.problem import PlacementProblem
-from penstock.plan.placement.remaining_capacity import RemainingCapacity
 
 
 def even_placement(problem: PlacementProblem) -> Array:

@@ -1,7 +1,8 @@
 """A simulation as a picture: `write_timeline` makes a page that works offline, or a trace that Perfetto opens.
 
-`bars` lays tasks and flows out in lanes by machine and merges what is too much to see, `link_use` says how full links
-were over time, `findings` what set the pace; `page` draws them with `style` and `script`, `trace_file` lists them.
+`bars` lays tasks and flows out in lanes by machine and merges what is too much to see, `findings` says what set the
+pace and how full links were over time; `page` draws them with `style` and `script`, `export` writes the page or the
+trace.
 """
 
 from penstock.report.gantt.export import check_form, write_timeline

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.report.gantt.bars import Band, GanttBar, GanttLane, Merged
-from penstock.report.gantt.link_use import link_use_over_time
+from penstock.report.gantt.findings import link_use_over_time
 from penstock.report.gantt.style import LOOKS
 from penstock.report.words import seconds
 from penstock.simulate import CriticalStep, Timeline

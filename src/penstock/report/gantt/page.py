@@ -12,8 +12,7 @@ from penstock.report.gantt.drawing import Drawing, drawing_of
 from penstock.report.gantt.findings import path_by_kind, path_sentence
 from penstock.report.gantt.script import SCRIPT
 from penstock.report.gantt.style import STYLE
-from penstock.report.markup import card, cut, key, table
-from penstock.report.shell import THEME_BUTTON, page_text
+from penstock.report.markup import THEME_BUTTON, card, cut, key, page_text, table
 from penstock.report.words import seconds, short
 from penstock.simulate import CriticalStep, Timeline, critical_path
 

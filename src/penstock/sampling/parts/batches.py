@@ -20,8 +20,8 @@ from penstock.sampling.parts.requests import AbsentForm, BatchRequest, ItemsRequ
 from penstock.sampling.typed import Relation
 from penstock.wire.channel import Channel
 from penstock.wire.endpoint import Endpoint
-from penstock.wire.errors import RemoteError
 from penstock.wire.message import Message
+from penstock.wire.pending_call import RemoteError
 
 AnyBatch = MiniBatch[Block] | MiniBatch[TypedBlock]
 

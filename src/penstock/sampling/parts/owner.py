@@ -15,7 +15,7 @@ from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
-from penstock.sampling.labor_kernels import draw_shared
+from penstock.sampling.labor import draw_shared
 from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.lists import DrawnNeighbours, Lists, Readers
 from penstock.sampling.temporal import OF_NODES, Clock, clock_of

@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.partition.book import Book
+from penstock.partition.owners import Book
 from penstock.sampling.exclusion import Exclusion
 from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.lists import DrawnNeighbours, Readers

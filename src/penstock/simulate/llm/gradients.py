@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from math import ceil, log2
 from typing import NamedTuple
 
-from penstock.simulate.llm.costs import Costs
 from penstock.simulate.llm.draft import Draft
-from penstock.simulate.llm.job import LlmJob
+from penstock.simulate.llm.job import Costs, LlmJob
 from penstock.simulate.workload_builder import Item
 
 

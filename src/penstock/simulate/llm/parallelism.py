@@ -1,16 +1,19 @@
 """How a model is spread over GPUs, and which GPUs are simulated for all that do the same.
 
-GPUs are numbered as Megatron does: tensor ranks first, then data ranks, then stages; the expert groups are
-neighbouring data ranks. The GPUs of one tensor group always send and compute alike and stand for one *device*.
+GPUs are numbered as Megatron does: tensor ranks first, then data ranks, then stages; the expert groups are neighbouring
+data ranks. The GPUs of one tensor group always send and compute alike and stand for one *device*.
 
 Data ranks do the same work on other tokens. Where not all are asked for, the first `replicas` stand for all: as many as
 fill whole expert groups and whole servers. A ring over all data ranks then goes on beyond the last of them to the
 fabric, from where the same comes in to the first. Where the data ranks are no multiple of that number, servers hold
 different stages and expert groups lie differently in them: then none can stand for others, and all are simulated.
+
+A stage works in the order of one forward, one backward pass (1F1B), plain or interleaved (`order_of`).
 """
 
 from dataclasses import dataclass
 from math import lcm
+from typing import NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.simulate.llm.model import Model
@@ -88,3 +91,34 @@ class Parallelism:
     def alike(self, server_gpus: int) -> int:
         """Data ranks that fill whole expert groups and whole servers."""
         return lcm(self.expert, server_gpus // self.tensor)
+
+
+class Work(NamedTuple):
+    """One pass of one microbatch through one of a stage's chunks."""
+
+    forward: bool
+    chunk: int  # among the stage's own
+    microbatch: int
+
+
+def order_of(stage: int, stages: int, microbatches: int, interleave: int = 1) -> list[Work]:
+    """What a stage does in a step: forward passes until the first comes back, then one of each, then the rest."""
+    total = microbatches * interleave
+    if interleave == 1:
+        warm = min(stages - stage - 1, total)
+    elif microbatches == stages:
+        # The first microbatch comes back after all have passed everywhere.
+        warm = total
+    else:
+        warm = min(2 * (stages - stage - 1) + (interleave - 1) * stages, total)
+    forward = [_pass(k, True, stages, interleave) for k in range(total)]
+    backward = [_pass(k, False, stages, interleave) for k in range(total)]
+    steady = [each for k in range(total - warm) for each in (forward[warm + k], backward[k])]
+    return forward[:warm] + steady + backward[total - warm :]
+
+
+def _pass(k: int, forward: bool, stages: int, interleave: int) -> Work:
+    """A stage's k-th pass one way: rounds of as many microbatches as there are stages, chunk after chunk."""
+    chunk = k // stages % interleave
+    microbatch = k // (stages * interleave) * stages + k % stages if interleave > 1 else k
+    return Work(forward, chunk if forward else interleave - 1 - chunk, microbatch)

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.hardware.network import Network
-from penstock.simulate.llm.costs import Costs
 from penstock.simulate.llm.draft import Draft
 from penstock.simulate.llm.experts import Experts, Marks, in_pairs
 from penstock.simulate.llm.fabric import Fabric, Image
 from penstock.simulate.llm.gradients import Bucket, add_gradients
-from penstock.simulate.llm.job import LlmJob
-from penstock.simulate.llm.schedule import Work, order_of
+from penstock.simulate.llm.job import Costs, LlmJob
+from penstock.simulate.llm.parallelism import Work, order_of
 from penstock.simulate.workload import Workload
 from penstock.simulate.workload_builder import Item
 

@@ -12,11 +12,11 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.simulate.execution import Executor
 from penstock.simulate.levels import durations_alone, tails
-from penstock.simulate.pace import step_seconds
 from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
 from penstock.simulate.rates.hermod import model_ranks
 from penstock.simulate.sharing.families import PRIORITY
 from penstock.simulate.state import Terms
+from penstock.simulate.timeline import step_seconds
 
 _ROUNDS = 4
 _SAME = 1e-9  # relative: tails closer than this are one rank

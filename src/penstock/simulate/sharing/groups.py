@@ -1,4 +1,7 @@
-"""What every way of sharing does with a group: bring its clock up to date, set its speed, write the change down."""
+"""What every way of sharing does with a group: bring its clock up to date, set its speed, write the change down.
+
+The paths with flows on a link are kept first in the link's list, so that sharing a link looks at no idle path.
+"""
 
 import numpy as np
 
@@ -88,3 +91,29 @@ def log_speed(changes: Array, numbers: Array, serial: int, speed: float, now: fl
         changes[k].speed = speed
         changes[k].serial = serial
     numbers[CHANGES] = k + 1
+
+
+@inner
+def activate(links: Array, paths: Array, path_links: Array, link_crossings: Array, places: Array, path: int) -> None:
+    """Add a path to the active ones of the links it crosses."""
+    for at in range(paths[path].first, paths[path].last):
+        link = path_links[at]
+        _swap(link_crossings, places, at, links[link].first + links[link].active)
+        links[link].active += 1
+
+
+@inner
+def deactivate(links: Array, paths: Array, path_links: Array, link_crossings: Array, places: Array, path: int) -> None:
+    """Take a path out of the active ones of the links it crosses."""
+    for at in range(paths[path].first, paths[path].last):
+        link = path_links[at]
+        links[link].active -= 1
+        _swap(link_crossings, places, at, links[link].first + links[link].active)
+
+
+@inner
+def _swap(link_crossings: Array, places: Array, at: int, place: int) -> None:
+    """Put a crossing at a place of its link's list, and what stood there where it stood."""
+    other, left = link_crossings[place], places[at]
+    link_crossings[place], places[at] = at, place
+    link_crossings[left], places[other] = other, left

@@ -4,22 +4,25 @@ They have an engine of their own: most policies here order coflows anew by what 
 engine's ranks cannot express, and at the public trace's size `fair` is five times as fast as on the common engine
 (docs/design.md has the figures).
 
-`trace` is the public benchmark's shuffles in memory, `text` its file, `synthetic` draws traces like it; `coflows` is
-what is simulated, `simulation` does it, `outcome` says what came of it and `bound` what no policy can beat. `policies`
-is the table: `fair` and `coflowsim-fair` (by `equal_shares`), and in an order `fifo`, `coflowsim-fifo`, `sebf` and
-`sincronia` (by `bssi`). `ordered` holds the events of these four, `passed_over` a step of the second; `progress`,
-`lines` and `max_min` are what kernels share. `conversion` makes a workload of the common engine.
+`trace` is the public benchmark's shuffles in memory, read or drawn, and `text` their file; `coflows` is what is
+simulated, `simulation` does it and says what came of it and what no policy can beat. `policies` is the table: `fair`
+and `coflowsim-fair`, and in an order `fifo`, `coflowsim-fifo`, `sebf` and `sincronia` (by `bssi`). `ordered` holds the
+events of these four; `progress`, `kernels` and `max_min` are what kernels share. `conversion` makes a workload of the
+common engine.
 """
 
-from penstock.simulate.traces.bound import bottlenecks, makespan_bound, mean_cct_bound
 from penstock.simulate.traces.coflows import PortRates, TraceCoflows, coflows_from, join_flows
 from penstock.simulate.traces.conversion import workload_of
-from penstock.simulate.traces.outcome import TraceOutcome
 from penstock.simulate.traces.policies import TRACE_POLICIES, TracePolicy, trace_policy_named
-from penstock.simulate.traces.simulation import simulate_trace
-from penstock.simulate.traces.synthetic import made_trace
+from penstock.simulate.traces.simulation import (
+    TraceOutcome,
+    bottlenecks,
+    makespan_bound,
+    mean_cct_bound,
+    simulate_trace,
+)
 from penstock.simulate.traces.text import read_trace, write_trace
-from penstock.simulate.traces.trace import MEGABYTE, Trace
+from penstock.simulate.traces.trace import MEGABYTE, Trace, made_trace
 
 __all__ = [
     "MEGABYTE",

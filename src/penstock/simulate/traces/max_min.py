@@ -3,8 +3,8 @@
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.simulate.traces.coflows import Lines
 from penstock.simulate.traces.kernels import nested
-from penstock.simulate.traces.lines import Lines
 from penstock.simulate.traces.progress import rest
 
 _UNSETTLED = -1.0

@@ -9,9 +9,8 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.interruption import call_interruptibly
-from penstock.simulate.traces.coflows import TraceCoflows
+from penstock.simulate.traces.coflows import TraceCoflows, lines_of
 from penstock.simulate.traces.fair import pairs_of, run_fair
-from penstock.simulate.traces.lines import lines_of
 from penstock.simulate.traces.ordered import FIFO, FIFO_MADD, SEBF, SINCRONIA, run_ordered
 from penstock.simulate.traces.progress import progress_of
 

@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.simulate.traces.coflows import TraceCoflows
+from penstock.simulate.traces.coflows import Lines, TraceCoflows
 from penstock.simulate.traces.kernels import nested
-from penstock.simulate.traces.lines import Lines
 
 FULL = 1e-9  # of a side's rate: what rounding leaves of a full one
 SAME = 1e-12  # relative: ends closer than this are one event

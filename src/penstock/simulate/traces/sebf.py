@@ -12,8 +12,8 @@ sides, again in order.
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.simulate.traces.coflows import Lines
 from penstock.simulate.traces.kernels import copy_to, nested
-from penstock.simulate.traces.lines import Lines
 from penstock.simulate.traces.progress import TraceProgress, advance, foresee, rest, sort_by, weigh
 
 

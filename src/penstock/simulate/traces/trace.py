@@ -1,7 +1,8 @@
 """A trace of shuffles, as the public coflow benchmark writes it, in memory.
 
 A coflow is a shuffle: every reducer receives its megabytes in even shares from all mappers. A location may be named
-more than once, and then counts as often.
+more than once, and then counts as often. `made_trace` draws one by a hash with the shape of the public trace: most
+shuffles small, most bytes in a few wide ones.
 """
 
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.hashing import key_of, unit_draws
 from penstock.kernels import njit
-from penstock.simulate.traces.coflows import MOST_FLOWS, TraceCoflows, join_flows
+from penstock.simulate.traces.coflows import MOST_COFLOWS, MOST_FLOWS, MOST_PORTS, TraceCoflows, join_flows
 
 MEGABYTE = 1e6  # bytes
 
@@ -75,3 +77,63 @@ def _spread(
                 targets[flow] = reducers[reducer]
                 sizes[flow] = megabytes[reducer] / shares
                 flow += 1
+
+
+_NARROW = 0.68  # share of shuffles with one reducer or a few
+_NARROW_WIDTH = 14  # ports at most on a side of these
+_TAIL = 1.2  # exponent of a flow's megabytes: finite mean, no variance
+_LONGEST = 500.0  # megabytes of a flow
+
+
+def made_trace(ports: int = 150, coflows: int = 526, seconds: float = 3600.0, seed: int = 0) -> Trace:
+    """A trace with Poisson arrivals over about so many seconds (0: all at once), in whole milliseconds.
+
+    Widths are skewed and sizes heavy-tailed. With the given numbers it is about as large as the public trace.
+    """
+    if not (1 <= ports <= MOST_PORTS and 1 <= coflows <= MOST_COFLOWS and 0 <= seconds <= 1e8):
+        raise PenstockError(
+            f"A trace cannot have {coflows} coflows over {ports} ports and {seconds:g} s: give 1 or more coflows and"
+            " ports, and 0 s or more.",
+            code="value-out-of-range",
+        )
+    gaps = -np.log1p(-_draws(seed, "gaps", coflows)) * seconds / coflows
+    arrivals = np.floor(1e3 * (np.cumsum(gaps) - gaps[0]))
+    narrow = _draws(seed, "narrow", coflows) < _NARROW
+    mapper_counts = _widths(narrow, ports, _draws(seed, "mappers", coflows), 2.0)
+    reducer_counts = _widths(narrow, ports, _draws(seed, "reducers", coflows), 4.0)
+    mapper_first, mappers = _locations(seed, "from", ports, mapper_counts)
+    reducer_first, reducers = _locations(seed, "to", ports, reducer_counts)
+    share = np.minimum(_LONGEST, (1 - _draws(seed, "sizes", coflows)) ** (-1 / _TAIL)).round()
+    waves = 1 + np.floor(4 * _draws(seed, "waves", len(reducers)) ** 3)
+    return Trace(
+        ports=ports,
+        names=np.arange(1, coflows + 1),
+        arrivals_ms=arrivals,
+        mapper_first=mapper_first,
+        mappers=mappers,
+        reducer_first=reducer_first,
+        reducers=reducers,
+        megabytes=np.repeat(share * mapper_counts, reducer_counts) * waves,
+    )
+
+
+def _widths(narrow: Array, ports: int, uniform: Array, skew: float) -> Array:
+    """Ports on one side: few, skewed to one, of narrow shuffles; any number of the others."""
+    few = 1 + np.floor(min(_NARROW_WIDTH, ports) * uniform**skew)
+    return np.minimum(ports, np.where(narrow, few, 1 + np.floor(ports * uniform))).astype(np.int64)
+
+
+def _locations(seed: int, purpose: str, ports: int, counts: Array) -> tuple[Array, Array]:
+    """Different ports for every shuffle, ascending, and where each shuffle's begin."""
+    first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    out = np.empty(first[-1], np.int32)
+    for coflow, count in enumerate(counts.tolist()):
+        order = np.argsort(_draws(seed, purpose, ports, coflow * ports), kind="stable")
+        out[first[coflow] : first[coflow + 1]] = np.sort(order[:count])
+    return first, out
+
+
+def _draws(seed: int, purpose: str, count: int, start: int = 0) -> Array:
+    out = np.empty(count)
+    unit_draws(key_of(seed, f"trace {purpose}"), start, out)
+    return out

@@ -1,14 +1,20 @@
 """Tables that a GPU reads: in its own memory, in pinned host memory, or there with the hottest rows cached.
 
 `tables` has sources of rows with three mechanisms, `kernels` (Triton, imported at the first gather) what they launch;
-`placing` brings a host array to where it is read, `pinning` makes host memory the GPU can read, `hottest` says which
-rows deserve a cache. What goes where is decided elsewhere, in `penstock.plan.residence`.
+`copies` brings a host array to where it is read, `pinned_memory` makes host memory the GPU can read. What goes where is
+decided elsewhere, in `penstock.plan.residence`.
 """
 
 from penstock.store.device.copies import to_device, to_pinned
-from penstock.store.device.hottest import by_counts, by_device_counts
 from penstock.store.device.pinned_memory import page_locked
-from penstock.store.device.tables import CachedTable, DeviceSource, PinnedTable, ResidentTable
+from penstock.store.device.tables import (
+    CachedTable,
+    DeviceSource,
+    PinnedTable,
+    ResidentTable,
+    by_counts,
+    by_device_counts,
+)
 
 __all__ = [
     "CachedTable",

@@ -10,11 +10,10 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.partition.book import Book
-from penstock.partition.owners import split_by_owner
+from penstock.partition.owners import Book, split_by_owner
 from penstock.store.embedding import MOMENTS, Optimiser
 from penstock.store.parts.owned import chunks
-from penstock.store.parts.row_requests import Channels, ask_rows, receive_rows
+from penstock.store.parts.send_buffers import Channels, ask_rows, receive_rows
 from penstock.store.parts.store import Traffic
 from penstock.store.parts.transit import Expected, arrived, transit
 from penstock.store.rows import gather_rows, place_rows

@@ -1,10 +1,18 @@
-"""Send buffers: gathered into, lent to the wire, and used again when their bytes have left."""
+"""Rows on their way between parts: requested all at once, and sent from buffers that are used again."""
 
 import threading
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.partition.owners import Split
+from penstock.store.parts.transit import Transit
+from penstock.wire.channel import Channel
+from penstock.wire.message import Message
+from penstock.wire.pending_call import PendingCall
 
 PART_BYTES = 1 << 20
 """Of a part of an answer, and of a buffer; a single row may be larger."""
@@ -43,3 +51,42 @@ class SendBuffers:
 def rows_a_part(row_bytes: int) -> int:
     """Rows in a part of an answer: the same in every process, as an answer's parts may come from two of them."""
     return max(1, PART_BYTES // max(1, row_bytes))
+
+
+Channels = Callable[[int], Channel]
+"""The way to the owner of a part."""
+
+
+class RowRequest(NamedTuple):
+    """Rows on their way from one part."""
+
+    part: int
+    places: Array
+    answer: PendingCall
+
+
+def ask_rows(channels: Channels, split: Split, parts: list[int], request: Callable[[int], Message]) -> list[RowRequest]:
+    """Ask some parts for their rows of a split; `request` makes the message to a part, less the row numbers."""
+    asked = []
+    for part in parts:
+        rows, places = split.of(part)
+        if len(rows):
+            message = request(part)
+            message.arrays = (rows,)
+            asked.append(RowRequest(part, places, channels(part).start(message)))
+    return asked
+
+
+def receive_rows(asked: RowRequest, way: Transit, out: Array) -> int:
+    """Put the rows in their places as they arrive; returns the bytes they came in."""
+    step, start, size = rows_a_part(way.row_bytes), 0, 0
+    for part in asked.answer.parts():
+        places = asked.places[start : start + step]
+        way.unpack(part.arrays, places, out)
+        start += len(places)
+        size += sum(array.nbytes for array in part.arrays)
+    if start != len(asked.places):
+        raise PenstockError(
+            f"Part {asked.part} sent only {start:,} of {len(asked.places):,} rows: ask again.", code="malformed-message"
+        )
+    return size

@@ -10,11 +10,10 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.partition.book import Book
-from penstock.partition.owners import split_by_owner
+from penstock.partition.owners import Book, split_by_owner
 from penstock.store.local import LocalStore
 from penstock.store.parts.fields import PartFields, type_of
-from penstock.store.parts.row_requests import Channels, ask_rows, receive_rows
+from penstock.store.parts.send_buffers import Channels, ask_rows, receive_rows
 from penstock.store.parts.transit import WireType, transit
 from penstock.store.rows import Span, gather_rows, place_rows
 from penstock.store.source import RowSource

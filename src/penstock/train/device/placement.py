@@ -14,8 +14,7 @@ from penstock.progress import SILENT, Progress
 from penstock.sampling.device.hops import Topology
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
 from penstock.store.device.copies import to_device, to_pinned
-from penstock.store.device.hottest import by_counts, by_device_counts
-from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable
+from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable, by_counts, by_device_counts
 from penstock.train.device.decision import Decision, decide, nothing_placed, row_type, stored_type
 from penstock.train.device.device_sampling import drawing_on_device
 from penstock.train.device.placed import Placed

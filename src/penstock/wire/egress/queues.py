@@ -4,7 +4,7 @@ import threading
 from collections import defaultdict
 
 from penstock.wire.egress.flow import Flow, Outgoing
-from penstock.wire.egress.policy import Policy
+from penstock.wire.egress.policies import Policy
 
 _STALLED = 0.5
 """Seconds without a byte leaving after which a flow no longer holds up the others."""

@@ -1,10 +1,15 @@
-"""TCP sockets as the wire wants them: never waiting, without delay, with the marks and buffers that were asked for."""
+"""TCP sockets as the wire wants them: never waiting, without delay, with the marks and buffers that were asked for.
+
+An endpoint's address is tcp://HOST:PORT, with one port for each class of packets, most urgent first.
+"""
 
 import errno
 import fcntl
 import ipaddress
+import re
 import socket
 import struct
+from collections.abc import Sequence
 
 _BACKLOG = 256
 _INTERFACE_ADDRESS = 0x8915
@@ -85,3 +90,19 @@ def _address_of(interface: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         request = struct.pack("256s", interface.encode()[:15])
         return socket.inet_ntoa(fcntl.ioctl(asking.fileno(), _INTERFACE_ADDRESS, request)[20:24])
+
+
+ADDRESS = re.compile(r"tcp://[^\s/,]+:[0-9]{1,5}(,[0-9]{1,5}){0,7}")
+
+
+def joined(addresses: Sequence[str]) -> str:
+    """One address for sockets of one host."""
+    ports = [address.rpartition(":")[2] for address in addresses[1:]]
+    return ",".join([addresses[0], *ports])
+
+
+def endpoint(address: str, place: int) -> str:
+    """The address of one of the ports; of the last one if there are fewer."""
+    host, _, ports = address.rpartition(":")
+    each = ports.split(",")
+    return f"{host}:{each[min(place, len(each) - 1)]}"

@@ -2,7 +2,6 @@
 
 Process 0 becomes the controller and starts its own node's tasks. On every other node the first process becomes an
 *agent*, which starts what the controller hands it; further processes of a node end at once, as tasks are processes of
-their own. `place` reads the environment, `secret` makes keys of a secret that all processes share, `agent` is the one
-side, `agents` and `launcher` are the other, `meeting_point` is how they find each other. `launcher` also decides
-what a process becomes.
+their own. `place` reads the environment, `rendezvous` is how processes find and authenticate each other, `agent` holds
+the agents and the controller's record of them. `launcher` decides what a process becomes, and starts tasks.
 """

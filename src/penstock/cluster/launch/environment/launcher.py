@@ -8,14 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.cluster.launch.environment.agent import Agent, key_of
-from penstock.cluster.launch.environment.agents import AgentRegistry
-from penstock.cluster.launch.environment.discovery import with_job_machines
-from penstock.cluster.launch.environment.place import Place, read_place
-from penstock.cluster.launch.environment.secret import agent_name, read_secret
-from penstock.cluster.launch.launcher import Handle
+from penstock.cluster.launch.environment.agent import Agent, AgentRegistry, key_of
+from penstock.cluster.launch.environment.place import Place, read_place, with_job_machines
+from penstock.cluster.launch.environment.rendezvous import agent_name, read_secret
 from penstock.cluster.launch.local import log_folder, started_here
-from penstock.cluster.launch.registry import LauncherEntry
+from penstock.cluster.launch.registry import Handle, LauncherEntry
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.hardware.cluster import LOOPBACK, ClusterDocument

@@ -1,4 +1,7 @@
-"""The place of a process in its job (rank, node, world size), from the variables of torchrun or Slurm."""
+"""The place of a process in its job (rank, node, world size), from the variables of torchrun or Slurm.
+
+The nodes of the job are the machines of a cluster file that says `machines: environment`.
+"""
 
 import os
 import re
@@ -6,9 +9,10 @@ import socket
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.hardware.cluster import LOOPBACK
+from penstock.hardware.cluster import LOOPBACK, Machine
 
 _REPEATED = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 _FIRST_HOST = re.compile(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?")
@@ -138,3 +142,13 @@ def _way_to(host: str) -> str:
         raise PenstockError(
             f"There is no route to {host} ({error}): set the address of every machine.", code="peer-lost"
         ) from None
+
+
+def with_job_machines(fields: dict[Any, Any]) -> dict[Any, Any]:
+    """The fields of a cluster file, with the machines of the job that this process belongs to."""
+    return {**fields, "machines": machines_of_job(read_place())}
+
+
+def machines_of_job(place: Place) -> list[Machine]:
+    """A machine a node, with as many workers as the job has processes there. Each finds its own address."""
+    return [Machine(name=f"node{number}", workers=workers) for number, workers in enumerate(place.workers)]

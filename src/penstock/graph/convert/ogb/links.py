@@ -7,10 +7,9 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.convert.edges import pair_array
+from penstock.graph.convert.edges import Triples, pair_array, relation_sets
 from penstock.graph.convert.ogb.raw import EDGE_TYPE, NODE_TYPE, RawGraph
 from penstock.graph.convert.ogb.splits import Links
-from penstock.graph.convert.relations import Triples, relation_sets
 from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.graph.tensors import to_array

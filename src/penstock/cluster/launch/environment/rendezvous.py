@@ -1,12 +1,59 @@
-"""Keys for the launcher and the agents, derived from a secret that all processes of a job share."""
+"""How the processes of a job find process 0, and how both sides prove who they are.
+
+The launcher's address is in torchrun's store, or in one of its own. Anybody may write there, so nothing but that
+address is: whoever answers at it must prove to be the launcher. Keys are derived from a secret that all processes of a
+job share.
+"""
 
 import hmac
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+from torch import distributed
+
+from penstock.cluster.launch.environment.place import Place
 from penstock.errors import PenstockError
 from penstock.wire import Credentials, key_pair
+
+_KEY = "penstock/launcher"
+
+
+def publish(place: Place, address: str, patience: float) -> Any:
+    """Tell where the launcher listens, for as long as what is returned is kept."""
+    store = _store(place, not place.met, patience)
+    store.set(_KEY, address)
+    return store
+
+
+def find_launcher(place: Place, patience: float) -> str:
+    """The address at which the launcher listens."""
+    try:
+        address: bytes = _store(place, False, patience).get(_KEY)
+    except (RuntimeError, ValueError) as error:
+        raise _unmet(place, error) from None
+    return address.decode("ascii", "replace")
+
+
+def _store(place: Place, host: bool, patience: float) -> Any:
+    torch: Any = distributed
+    wait = timedelta(seconds=patience)
+    try:
+        return torch.TCPStore(place.master, place.port, None, host, wait, wait_for_workers=False)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise _unmet(place, error) from None
+
+
+def _unmet(place: Place, error: BaseException) -> PenstockError:
+    said = str(error).strip().splitlines()[0]
+    return PenstockError(
+        f"The job's processes cannot connect at {place.master}:{place.port} ({said}): check that process 0 runs, and"
+        " that MASTER_ADDR and MASTER_PORT are its host and a free port there.",
+        code="peer-lost",
+    )
+
 
 LAUNCHER = "launcher"
 SECRET, SECRET_FILE = "PENSTOCK_SECRET", "PENSTOCK_SECRET_FILE"
