@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from penstock.cluster.tasks import worker
-from penstock.pipeline.flow import StageError
+from penstock.pipeline.stages import StageError
 from penstock.train.device_full import DeviceFull
 from refusals import refused
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.cluster.tasks import worker
 from penstock.cluster.tasks.worker import Worker
-from penstock.pipeline.flow import StageError
+from penstock.pipeline.stages import StageError
 from penstock.train.execution.worker_group import RegroupError
 from penstock.train.train_state import TrainState
 from penstock.wire import PeerLost, RemoteError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipeline import HostCarrier, Loader, PipelineOptions, Schedule, StageError, flow
+from penstock.pipeline import HostCarrier, Loader, PipelineOptions, Schedule, StageError, stages
 from penstock.pipeline import clock as stage_clock
 from penstock.pipeline.device import DeviceCarrier
 from penstock.pipeline.host_carrier import BufferPool
@@ -136,7 +136,7 @@ def test_what_is_done_aside_is_no_computing(monkeypatch):
             return self.now
 
     clock = Clock()
-    for module in (flow, stage_clock):
+    for module in (stages, stage_clock):
         monkeypatch.setattr(module, "time", clock)
     with loader_of(community_graph()) as loader:
         for _ in loader:

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from penstock.pipeline.flow import Flow, Stage
+from penstock.pipeline.stages import Stage, StagePipeline
 from penstock.plan.comparison import pace
 from penstock.plan.workloads.mini_batch_template import MiniBatchExecution, mini_batch_template
 from penstock.simulate.simulation import simulate
@@ -109,7 +109,7 @@ def test_works_ahead_as_far_as_the_pipeline_does(samplers: int, threads: int) ->
         Stage("gather", note("gather"), shape.gather_threads, shape.gather_depth),
         Stage("transfer", lambda item: item, 1, shape.transfer_depth),
     ]
-    with Flow(iter(range(100)), stages, source_depth=4) as flow:
+    with StagePipeline(iter(range(100)), stages, source_depth=4) as flow:
         assert next(iter(flow)) == 0
         most = {"sample": shape.drawn_ahead + shape.pulled_ahead - 2, "gather": shape.pulled_ahead - 1}
         end = time.monotonic() + 20

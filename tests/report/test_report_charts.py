@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.report.axes import Axis, exact, fitted, logarithmic, spans_decades
 from penstock.report.charts import MOST_POINTS, Mark, Series, column_chart, line_chart, thinned
-from penstock.report.run_folder import Stage
+from penstock.report.run_folder import StageRecord
 from penstock.report.values import number
 from penstock.report.words import limit_sentence, mebibytes, metric_value, moment, seconds, short
 
@@ -116,10 +116,10 @@ def test_numbers_in_words():
 
 
 def test_the_limiting_stage_in_words():
-    compute, sample = Stage("compute", 96.0, 4.0), Stage("sample", 30.0, 70.0)
+    compute, sample = StageRecord("compute", 96.0, 4.0), StageRecord("sample", 30.0, 70.0)
     words = "Compute limits this run: it was busy 96 % of the time; sampling mostly waited."
     assert limit_sentence(compute, [sample, compute]) == words
-    idle = [Stage(name, 1.0, 99.0) for name in ("seeds", "sample", "gather")]
+    idle = [StageRecord(name, 1.0, 99.0) for name in ("seeds", "sample", "gather")]
     assert limit_sentence(compute, [*idle, compute]).endswith("; the other stages mostly waited.")
     assert limit_sentence(compute, [compute]).endswith("96 % of the time.")
     assert limit_sentence(sample, [sample]) == "No stage was busy throughout: sampling was busiest, 30 % of the time."

@@ -8,7 +8,7 @@ from synthetic_runs import DEFAULTS, write_run
 from test_report_page import page_of
 
 from penstock.report.run_folder import read_run
-from penstock.report.timeline import Lane, Window, numbering, timeline_chart
+from penstock.report.timeline import ThreadLane, Window, numbering, timeline_chart
 from penstock.report.trace import Bar
 
 
@@ -80,7 +80,7 @@ def test_metrics_that_differ_once_are_drawn_apart(tmp_path):
 )
 def test_bars_are_numbered_so_that_they_can_be_told_apart(places, counted_as, shown):
     bars = [Bar("compute", "t", at * 10.0, 9.0, epoch, batch) for at, (epoch, batch) in enumerate(places)]
-    window = Window(0.0, 20.0, [Lane("t", bars)], 0)
+    window = Window(0.0, 20.0, [ThreadLane("t", bars)], 0)
     assert numbering(window) == counted_as
     drawn = timeline_chart(window)
     assert [drawn.count(f">{text}</span>") for text in shown] == [1, 1]

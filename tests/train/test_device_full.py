@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from penstock.pipeline.flow import StageError
 from penstock.pipeline.host_carrier import HostCarrier
+from penstock.pipeline.stages import StageError
 from penstock.train.device_full import DeviceFull, device_memory
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Session

@@ -10,7 +10,7 @@ from penstock.graph.arrays import Array
 from penstock.wire import Credentials
 from penstock.wire.message import LIMITS
 from penstock.wire.transport import SECURITIES, Workers
-from penstock.wire.transport.handshake import Handshake, Session, client_handshake, server_handshake
+from penstock.wire.transport.handshake import Handshake, PeerSession, client_handshake, server_handshake
 from penstock.wire.transport.inbox import Inbox
 from penstock.wire.transport.outbox import Outbox
 from penstock.wire.transport.tcp import split_address
@@ -74,7 +74,7 @@ class RawPeer:
         self.socket.close()
 
 
-def _greet(own: socket.socket, handshake: Handshake) -> Session:
+def _greet(own: socket.socket, handshake: Handshake) -> PeerSession:
     said, wanted = next(handshake)
     while True:
         own.sendall(said)
@@ -87,7 +87,7 @@ def _greet(own: socket.socket, handshake: Handshake) -> Session:
         try:
             said, wanted = handshake.send(got)
         except StopIteration as done:
-            session: Session = done.value
+            session: PeerSession = done.value
             own.sendall(session.proof)
             return session
 

@@ -13,19 +13,24 @@ from penstock.cluster.reports import Beat, Failed, Registered, Result, StepRepor
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError, known_code
 from penstock.progress import Progress
-from penstock.store.parts.requests import Request, checked
+from penstock.store.parts.requests import StoreRequest, checked
 from penstock.wire import Credentials, Endpoint, Message, coflow_figures, make_credentials, read_tallies
 
 _LOOK = 0.02
 """Seconds between two looks at the tasks."""
-_QUEUED: dict[str, type[Request] | None] = {"progress": StepReport, "facts": None, "result": Result, "failed": Failed}
+_QUEUED: dict[str, type[StoreRequest] | None] = {
+    "progress": StepReport,
+    "facts": None,
+    "result": Result,
+    "failed": Failed,
+}
 """What waits for the controller's own thread, by what it must look like."""
 _LEAVING = 10.0
 """Seconds that tasks have to end once the run is over."""
 
 
 @dataclass(eq=False)
-class Task:
+class TaskRecord:
     """A task as the controller knows it."""
 
     spec: TaskSpec
@@ -97,7 +102,7 @@ class Controller:
         self._template, self._launcher, self._progress = template, launcher, progress
         self._layout: Layout = template.layout
         self._failure = template.cluster.failure
-        self.tasks = {spec.id: Task(spec) for spec in self._layout.tasks}
+        self.tasks = {spec.id: TaskRecord(spec) for spec in self._layout.tasks}
         self.recoveries: list[dict[str, Any]] = []
         self._heard: queue.SimpleQueue[tuple[str, Message]] = queue.SimpleQueue()
         self._credentials = make_credentials([CONTROLLER, *self.tasks])
@@ -207,7 +212,7 @@ class Controller:
             elif message.kind == "failed":
                 raise PenstockError(str(body.get("message", "A task failed.")), code=known_code(body.get("code")))
 
-    def _welcome(self, task: Task) -> None:
+    def _welcome(self, task: TaskRecord) -> None:
         """A task is there: the others must know where."""
         if not task.ready:
             return
@@ -217,12 +222,12 @@ class Controller:
             task.lost_at = None
         self._tell_all(addresses={task.spec.id: task.address}, ask_to_stop=self._asked)
 
-    def _later(self, task: Task) -> int:
+    def _later(self, task: TaskRecord) -> int:
         """How many recoveries were begun after this task's last."""
         names = [each["task"] for each in reversed(self.recoveries)]
         return names.index(task.spec.id)
 
-    def _start(self, task: Task) -> None:
+    def _start(self, task: TaskRecord) -> None:
         task.incarnation += 1
         task.address, task.ready, task.heard = "", False, time.monotonic()
         setup = self._template.model_copy(
@@ -257,7 +262,7 @@ class Controller:
                 how = f"signal {-status}" if status < 0 else f"exit status {status}"
                 self._lose(task, how + _why(task.handle))
 
-    def _lose(self, task: Task, cause: str) -> None:
+    def _lose(self, task: TaskRecord, cause: str) -> None:
         spec = task.spec
         if task.restarts >= self._failure.restarts:
             self._give_up(task, f"Task {spec.id} on {spec.machine} died {task.restarts + 1} times (last: {cause})")
@@ -270,7 +275,7 @@ class Controller:
         self._start(task)
         self._tell_all(over=over)
 
-    def _give_up(self, task: Task, what: str) -> NoReturn:
+    def _give_up(self, task: TaskRecord, what: str) -> NoReturn:
         """Let the other machines' workers leave a checkpoint, and end."""
         machine = task.spec.machine
         rest = {
@@ -318,7 +323,7 @@ def _why(handle: Handle) -> str:
     return f" ({handle.trouble})" if handle.trouble else ""
 
 
-def _runs(task: Task) -> bool:
+def _runs(task: TaskRecord) -> bool:
     return task.handle is not None and task.handle.poll() is None
 
 

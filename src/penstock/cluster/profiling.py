@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.cluster.controller import Controller, Task
+from penstock.cluster.controller import Controller, TaskRecord
 from penstock.cluster.launch import make_launcher
 from penstock.cluster.run import cut_for, template_of
 from penstock.cluster.tasks.worker import WARMING
@@ -187,7 +187,7 @@ def _profile(job: Job, controller: Controller, bench: ClusterDocument, iteration
 
 
 def _operators(
-    job: Job, found: list[dict[str, Any]], stores: list[Task], servers: list[Task], iterations: int
+    job: Job, found: list[dict[str, Any]], stores: list[TaskRecord], servers: list[TaskRecord], iterations: int
 ) -> list[OperatorCost]:
     """`serve` is a store's work for one worker's batch, `sum` a parameter server's for one iteration."""
     served = found[0]["served"]
@@ -229,12 +229,12 @@ def _worker_group(found: Iterable[dict[str, Any]], *stages: str) -> CostSpread:
     return CostSpread.of(np.concatenate([np.sum([each["seconds"][stage] for stage in stages], 0) for each in found]))
 
 
-def _served(tasks: list[Task], seconds: dict[str, float], iterations: int) -> CostSpread:
+def _served(tasks: list[TaskRecord], seconds: dict[str, float], iterations: int) -> CostSpread:
     """Seconds a task and iteration; a server or store does not know which iteration it works for."""
     return CostSpread(mean=max(0.0, sum(seconds[task.spec.id] for task in tasks)) / len(tasks) / iterations)
 
 
-def _memory(tasks: list[Task]) -> float:
+def _memory(tasks: list[TaskRecord]) -> float:
     return max(task.peak_mb for task in tasks) / 1024
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from penstock.store.parts.requests import Request
+from penstock.store.parts.requests import StoreRequest
 from penstock.wire.transport.tcp import ADDRESS
 
 _LARGEST = (1 << 63) - 1
@@ -13,7 +13,7 @@ Name = Annotated[str, Field(max_length=512)]
 Incarnation = Annotated[int, Field(ge=0)]
 
 
-class Registered(Request):
+class Registered(StoreRequest):
     """A task has started and listens at an address."""
 
     address: Annotated[str, Field(pattern=f"^{ADDRESS.pattern}$")]
@@ -21,7 +21,7 @@ class Registered(Request):
     incarnation: Incarnation
 
 
-class Beat(Request):
+class Beat(StoreRequest):
     """A sign of life, with what the task has counted so far."""
 
     incarnation: Incarnation
@@ -32,7 +32,7 @@ class Beat(Request):
     flows: dict[Name, Annotated[list[Amount], Field(min_length=2, max_length=2)]] | None = None
 
 
-class StepReport(Request):
+class StepReport(StoreRequest):
     """Progress of the first worker, shown to the user who started the run."""
 
     what: Literal["start", "advance", "finish", "status", "note"]
@@ -41,14 +41,14 @@ class StepReport(Request):
     unit: str = ""
 
 
-class Failed(Request):
+class Failed(StoreRequest):
     """A task refuses something that the user must correct."""
 
     message: str = "A task failed."
     code: str = "unexpected-failure"
 
 
-class Result(Request):
+class Result(StoreRequest):
     """How the run has ended, and its figures."""
 
     model_config = ConfigDict(extra="allow", strict=True)

@@ -1,6 +1,6 @@
 """From seeds to batches that a model can use: stages that run in parallel and keep the order.
 
-`flow` is the mechanism for any stages, `schedule` the endless list of batches, `loader` the five stages of training.
+`stages` is the mechanism for any stages, `schedule` the endless list of batches, `loader` the five stages of training.
 `host_carrier` and `device` are how batches get their features and reach the processor that computes; `clock` measures
 the stages.
 """
@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from penstock.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.pipeline.flow import Flow, Stage, StageError
     from penstock.pipeline.host_carrier import HostCarrier
     from penstock.pipeline.loader import Loader
     from penstock.pipeline.options import PipelineOptions
     from penstock.pipeline.schedule import Planned, Position, Schedule
+    from penstock.pipeline.stages import Stage, StageError, StagePipeline
 
 __all__ = [
-    "Flow",
     "HostCarrier",
     "Loader",
     "PipelineOptions",
@@ -26,6 +25,7 @@ __all__ = [
     "Schedule",
     "Stage",
     "StageError",
+    "StagePipeline",
 ]
 
 # Looked up on first use, so that reading the options (a job, the command line's help) waits for no kernels.
@@ -33,8 +33,8 @@ __getattr__ = lazy_names(
     __name__,
     {
         "penstock.pipeline.host_carrier": ("HostCarrier",),
-        "penstock.pipeline.flow": (
-            "Flow",
+        "penstock.pipeline.stages": (
+            "StagePipeline",
             "Stage",
             "StageError",
         ),

@@ -9,9 +9,9 @@ from typing import Protocol, Self
 from penstock.coflow_context import batch_order, within_batch
 from penstock.graph.arrays import Array
 from penstock.pipeline.clock import Recorder, StageTime
-from penstock.pipeline.flow import Flow, Stage
 from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.schedule import Planned, Position
+from penstock.pipeline.stages import Stage, StagePipeline
 from penstock.sampling.block import Block, MiniBatch, TypedBlock
 
 Batch = MiniBatch[Block] | MiniBatch[TypedBlock]
@@ -79,7 +79,7 @@ class Loader:
             Stage("gather", self._gather, options.gather_threads, options.gather_depth),
             Stage("transfer", self._transfer, options.transfer_threads, options.transfer_depth),
         ]
-        self._flow = Flow(planned, stages, ("seeds", "compute"), options.seeds_depth, recorder)
+        self._flow = StagePipeline(planned, stages, ("seeds", "compute"), options.seeds_depth, recorder)
 
     def times(self) -> dict[str, StageTime]:
         """Busy and waiting seconds of the five stages so far."""

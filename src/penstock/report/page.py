@@ -13,7 +13,7 @@ from penstock.report.curves import epoch_seconds_card, loss_card, memory_card
 from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card
 from penstock.report.headline import headline, run_title
 from penstock.report.markup import card, key, page_text, stage_look
-from penstock.report.run_folder import STAGES, RunRecord, Stage, read_run
+from penstock.report.run_folder import STAGES, RunRecord, StageRecord, read_run
 from penstock.report.timeline import numbering, steady_window, timeline_chart
 from penstock.report.validation import validation_card
 from penstock.report.words import advice, seconds
@@ -79,7 +79,7 @@ def _in_order(present: dict[str, str]) -> list[tuple[str, str]]:
     return sorted(present.items(), key=lambda item: order.index(item[0]))
 
 
-def _row(stage: Stage, limits: bool) -> str:
+def _row(stage: StageRecord, limits: bool) -> str:
     look = stage_look(stage.name)
     used = stage.busy_s + stage.wait_s > 0
     details = [f"busy {seconds(stage.busy_s)}", f"waited {seconds(stage.wait_s)}"] if used else ["not used"]

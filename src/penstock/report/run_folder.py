@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 from penstock.graph.documents import parse_yaml
 from penstock.quantities import counted
 from penstock.report.metrics_log import Epoch, MetricsLog, read_metrics
-from penstock.report.trace import Trace, read_trace
+from penstock.report.trace import EventTrace, read_trace
 from penstock.report.values import mapping, number, numbers, whole
 from penstock.train.data import IN_MEMORY
 from penstock.train.run_folder import FORMAT, VERSION
@@ -31,7 +31,7 @@ _LIBRARIES = {
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageRecord:
     """One stage over the whole run: seconds summed over its threads."""
 
     name: str
@@ -65,7 +65,7 @@ class RunRecord:
     result: dict[str, Any]
     job: dict[str, Any]
     log: MetricsLog
-    trace: Trace
+    trace: EventTrace
     silent_s: float | None = None
     problems: list[str] = field(default_factory=list)
 
@@ -98,7 +98,7 @@ class RunRecord:
         return max(judged, key=lambda each: sign * each.val[self.metric], default=None)
 
     @property
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[StageRecord]:
         """The stages in order, unknown ones last; summed over the epochs so far while there is no result."""
         given = mapping(self.result.get("stages"))
         found = [_stage(name, given[name]) for name in given] if given else _summed(self.log.epochs)
@@ -106,7 +106,7 @@ class RunRecord:
         return sorted(found, key=lambda each: order.get(each.name, len(order)))
 
     @property
-    def limiting(self) -> Stage | None:
+    def limiting(self) -> StageRecord | None:
         """The stage that limits the run: the one it names, or the busiest."""
         stages = self.stages
         named = [each for each in stages if each.name == self.result.get("limiting_stage")]
@@ -196,17 +196,17 @@ def _silence(path: Path) -> float | None:
     return max(time.time() - path.stat().st_mtime, 0.0) if path.is_file() else None
 
 
-def _stage(name: str, given: Any) -> Stage:
+def _stage(name: str, given: Any) -> StageRecord:
     said = numbers(given)
     threads, depth = whole(said.get("threads")), whole(said.get("depth"))
-    return Stage(name, max(said.get("busy_s", 0.0), 0.0), max(said.get("wait_s", 0.0), 0.0), threads, depth)
+    return StageRecord(name, max(said.get("busy_s", 0.0), 0.0), max(said.get("wait_s", 0.0), 0.0), threads, depth)
 
 
-def _summed(epochs: list[Epoch]) -> list[Stage]:
+def _summed(epochs: list[Epoch]) -> list[StageRecord]:
     sums: dict[str, list[float]] = {}
     for epoch in epochs:
         for name, said in epoch.stages.items():
             total = sums.setdefault(name, [0.0, 0.0])
             total[0] += max(said.get("busy_s", 0.0), 0.0)
             total[1] += max(said.get("wait_s", 0.0), 0.0)
-    return [Stage(name, busy, wait) for name, (busy, wait) in sums.items()]
+    return [StageRecord(name, busy, wait) for name, (busy, wait) in sums.items()]

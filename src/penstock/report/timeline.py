@@ -7,7 +7,7 @@ from html import escape
 from penstock.report.axes import exact, time_unit
 from penstock.report.markup import stage_look
 from penstock.report.run_folder import STAGES
-from penstock.report.trace import Bar, Trace
+from penstock.report.trace import Bar, EventTrace
 from penstock.report.words import seconds
 
 _BATCHES = 8
@@ -19,7 +19,7 @@ _SIZE = 1000.0
 
 
 @dataclass(frozen=True)
-class Lane:
+class ThreadLane:
     """One thread's bars within the window."""
 
     name: str
@@ -32,11 +32,11 @@ class Window:
 
     start: float
     end: float
-    lanes: list[Lane]
+    lanes: list[ThreadLane]
     hidden: int
 
 
-def steady_window(trace: Trace) -> Window | None:
+def steady_window(trace: EventTrace) -> Window | None:
     """A stretch of some successive batches, inside one epoch where there is one long enough."""
     pace = [bar for bar in trace.bars if bar.stage == "compute"] or trace.bars
     if not pace:
@@ -132,14 +132,16 @@ def _next_or_new_epoch(bar: Bar, after: Bar) -> bool:
     return _next_in_epoch(bar, after) or (bar.epoch is not None and (after.epoch, after.batch) == (bar.epoch + 1, 0))
 
 
-def _lanes(bars: list[Bar]) -> list[Lane]:
+def _lanes(bars: list[Bar]) -> list[ThreadLane]:
     """Threads in the order of the stage they mostly do."""
     by_thread: dict[str, list[Bar]] = {}
     for bar in bars:
         by_thread.setdefault(bar.thread, []).append(bar)
     order = {name: place for place, name in enumerate(STAGES)}
     mostly = {thread: order.get(_main_stage(each), len(order)) for thread, each in by_thread.items()}
-    return [Lane(thread, by_thread[thread]) for thread in sorted(by_thread, key=lambda each: (mostly[each], each))]
+    return [
+        ThreadLane(thread, by_thread[thread]) for thread in sorted(by_thread, key=lambda each: (mostly[each], each))
+    ]
 
 
 def _main_stage(bars: list[Bar]) -> str:

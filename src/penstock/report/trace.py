@@ -38,16 +38,16 @@ class Bar:
 
 
 @dataclass
-class Trace:
+class EventTrace:
     """What was read: bars of some stretches of the run, and memory as (seconds, MiB)."""
 
     bars: list[Bar] = field(default_factory=list)
     memory: list[tuple[float, float]] = field(default_factory=list)
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> EventTrace:
     """The trace at `path`; empty when there is none."""
-    trace = Trace()
+    trace = EventTrace()
     if not path.is_file():
         return trace
     reader = _Reader(trace)
@@ -90,7 +90,7 @@ def _events(block: bytes) -> Iterator[dict[str, Any]]:
 class _Reader:
     """Takes events in the order of the file: a resumed run may give a number to another thread."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: EventTrace) -> None:
         self.trace = trace
         self.names: dict[int, str] = {}
         self.counters: list[tuple[float, float]] = []

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from penstock.quantities import percent
-from penstock.report.run_folder import Stage
+from penstock.report.run_folder import StageRecord
 
 _DOING = {
     "seeds": "Choosing seeds",
@@ -82,7 +82,7 @@ def moment(written: str) -> str:
     return f"{when.day} {when:%B %Y, %H:%M}"
 
 
-def limit_sentence(limiting: Stage, stages: list[Stage]) -> str:
+def limit_sentence(limiting: StageRecord, stages: list[StageRecord]) -> str:
     """Which stage the run's time goes to, and who waited for it."""
     doing = _DOING.get(limiting.name, limiting.name)
     if limiting.share < _FULL:
@@ -94,7 +94,7 @@ def limit_sentence(limiting: Stage, stages: list[Stage]) -> str:
     return f"{doing} limits this run: it was busy {percent(limiting.share)} of the time{tail}."
 
 
-def advice(limiting: Stage) -> str:
+def advice(limiting: StageRecord) -> str:
     """What would make the run faster, where that is known."""
     return _ADVICE.get(limiting.name, "") if limiting.share >= _FULL else ""
 

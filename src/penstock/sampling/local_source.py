@@ -15,7 +15,7 @@ from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.lists import Lists as RelationLists
 from penstock.sampling.lists import ListSource, Readable
 from penstock.sampling.options import SamplerOptions
-from penstock.sampling.registry import Lists
+from penstock.sampling.registry import ReadableLists
 from penstock.sampling.temporal import clock_of
 
 
@@ -39,7 +39,7 @@ class LocalSource:
         """Whether the graph has several node or edge types."""
         return not self._graph.is_homogeneous
 
-    def lists(self, options: SamplerOptions, *, shared: bool = False) -> Lists:
+    def lists(self, options: SamplerOptions, *, shared: bool = False) -> ReadableLists:
         """Lists of the relations, each made when it is first used: a relation that no hop follows costs nothing."""
         graph = self._graph
         clock = None if options.time is None else clock_of(graph, options.time)
@@ -50,7 +50,7 @@ class LocalSource:
             return RelationLists(graph.edges[kind], edge_key(kind), None, options.replace, options.weight, clock)
 
         counts = {name: nodes.count for name, nodes in graph.nodes.items()}
-        return Lists(Readable(counts, _Relations(list(graph.edges), lists_of)), clock)
+        return ReadableLists(Readable(counts, _Relations(list(graph.edges), lists_of)), clock)
 
     def whole_lists(self, sampler: str) -> Homogeneous:
         """The graph itself: nothing is copied."""

@@ -32,7 +32,7 @@ FEATURES = {
 """What a sampler may declare that it supports."""
 
 
-class Lists(NamedTuple):
+class ReadableLists(NamedTuple):
     """Neighbour lists to draw from, and the clock that draws obey, if any."""
 
     readable: "Readable"
@@ -46,7 +46,7 @@ class GraphSource(Protocol):
     def typed(self) -> bool:
         """Whether the graph has several node or edge types."""
 
-    def lists(self, options: "SamplerOptions", *, shared: bool = False) -> Lists:
+    def lists(self, options: "SamplerOptions", *, shared: bool = False) -> ReadableLists:
         """Lists to draw from by the options' `weight`, `time` and `replace`.
 
         With `shared`, all rows of a hop see the same random number of a source vertex, as LABOR needs.

@@ -16,7 +16,7 @@ _NEVER = 1 << 62
 _EQUALS = (PROPORTIONAL, PRIORITY)  # ways of sharing in which equal flows get equal rates
 
 
-class Execution(NamedTuple):
+class SimulatedTimes(NamedTuple):
     """What a run wrote down; arrays without entries where it was not asked for."""
 
     makespan: float  # seconds
@@ -33,16 +33,16 @@ class Executor:
         self._scratch: Scratch | None = None
         self._moments = _LEAST_MOMENTS
 
-    def run(self, family: int, case: Case, terms: Terms, times: bool = False, segments: bool = False) -> Execution:
+    def run(self, family: int, case: Case, terms: Terms, times: bool = False, segments: bool = False) -> SimulatedTimes:
         """Carry out a case; `times` writes down starts and ends, `segments` also every change of a flow's rate."""
         if family in _EQUALS and case.amounts.seconds.size + case.amounts.sizes.size >= self._many:
             quotient = quotient_of(case, terms)
             if quotient is not None:
                 few = Executor(many=_NEVER).run(family, quotient.case, quotient.terms, times, segments)
-                return Execution(few.makespan, _timed(case), quotient.expanded(few.record))
+                return SimulatedTimes(few.makespan, _timed(case), quotient.expanded(few.record))
         return self._run_all(family, case, terms, times, segments)
 
-    def _run_all(self, family: int, case: Case, terms: Terms, times: bool, segments: bool) -> Execution:
+    def _run_all(self, family: int, case: Case, terms: Terms, times: bool, segments: bool) -> SimulatedTimes:
         """Carry out every item of a case."""
         iterations = len(case.amounts.seconds)
         if self._scratch is None:
@@ -61,7 +61,7 @@ class Executor:
                 code="unexpected-failure",
             )
         record = record._replace(changes=record.changes[: numbers[CHANGES]])
-        return Execution(float(self._scratch.clock[0]), int(numbers[TIMED]), record)
+        return SimulatedTimes(float(self._scratch.clock[0]), int(numbers[TIMED]), record)
 
     def _carry_out(self, family: int, case: Case, terms: Terms, scratch: Scratch, record: Record) -> None:
         """Run to the end, leaving the kernel often enough that Ctrl-C is heard."""

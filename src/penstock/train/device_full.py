@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from penstock.errors import PenstockError
-from penstock.pipeline.flow import StageError
+from penstock.pipeline.stages import StageError
 
 STEPS = "lower batch_size, fanouts or hidden, or use a device with more memory"
 INFERENCE = "lower inference_mb or hidden, or use a device with more memory"

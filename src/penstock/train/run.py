@@ -14,7 +14,7 @@ from penstock.memory import HOST_PEAK
 from penstock.nn.options import ModelOptions
 from penstock.nn.own import own_place
 from penstock.pipeline.clock import StageTime, limiting
-from penstock.pipeline.flow import StageError
+from penstock.pipeline.stages import StageError
 from penstock.progress import SILENT, Progress
 from penstock.train.build import make_session
 from penstock.train.checkpoints import read_best, take_newest

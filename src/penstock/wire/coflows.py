@@ -69,7 +69,7 @@ class Tally:
         return {"count": self.count, "bytes": self.bytes, "mean_cct_s": round(mean, 6), "p95_cct_s": round(tail, 6)}
 
 
-class _Told(StrictDocument):
+class _TallyDocument(StrictDocument):
     """A tally as it comes over the wire."""
 
     count: int = Field(ge=0, le=_MOST)
@@ -79,8 +79,8 @@ class _Told(StrictDocument):
     times: dict[Annotated[str, Field(pattern=r"^-?[0-9]{1,3}$")], Annotated[int, Field(ge=0, le=_MOST)]]
 
 
-_TOLD: TypeAdapter[dict[str, _Told]] = TypeAdapter(
-    Annotated[dict[Annotated[str, Field(max_length=128)], _Told], Field(max_length=_KINDS + 1)]
+_TOLD: TypeAdapter[dict[str, _TallyDocument]] = TypeAdapter(
+    Annotated[dict[Annotated[str, Field(max_length=128)], _TallyDocument], Field(max_length=_KINDS + 1)]
 )
 
 

@@ -1,4 +1,4 @@
-"""Connecting to Ray, as far as it fails without one; the keeper, without an actor around it."""
+"""Connecting to Ray, as far as it fails without one; the actor, without an actor around it."""
 
 import sys
 from unittest.mock import patch
@@ -7,7 +7,7 @@ from setups import cluster_of, setup_of
 
 from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.launch.ray.cluster import connect, join
-from penstock.cluster.launch.ray.keeper import TaskKeeper
+from penstock.cluster.launch.ray.task_actor import TaskActor
 from penstock.hardware.cluster import Machine, RayOptions
 from refusals import refused
 
@@ -28,23 +28,23 @@ def test_a_client_address_is_refused():
 def test_a_keeper_tells_how_its_task_ended(tmp_path):
     cluster = cluster_of(Machine(name="m"))
     # There is no partition to open, which is the user's to mend: 2.
-    keeper = TaskKeeper(setup_of(cluster, tmp_path, "store-m").model_dump_json(), "/nowhere")
-    assert keeper.pid() > 0
-    assert keeper.wait() == (2, "")
+    actor = TaskActor(setup_of(cluster, tmp_path, "store-m").model_dump_json(), "/nowhere")
+    assert actor.pid() > 0
+    assert actor.wait() == (2, "")
     assert "is not a partition folder" in (tmp_path / "logs" / "store-m.log").read_text()
-    keeper.end()
+    actor.end()
 
 
 def test_a_keeper_ends_its_task(tmp_path):
     cluster = cluster_of(Machine(name="m"))
-    keeper = TaskKeeper(setup_of(cluster, tmp_path, "worker-0").model_dump_json(), str(tmp_path))
-    keeper.end()
-    assert keeper.wait() == (-9, "")
+    actor = TaskActor(setup_of(cluster, tmp_path, "worker-0").model_dump_json(), str(tmp_path))
+    actor.end()
+    assert actor.wait() == (-9, "")
 
 
 def test_a_keeper_that_does_not_see_the_run_folder_says_so(tmp_path):
     setup = setup_of(cluster_of(Machine(name="m")), tmp_path, "worker-0")
-    keeper = TaskKeeper(setup.model_copy(update={"run": "/nowhere/run"}).model_dump_json(), str(tmp_path))
-    assert keeper.pid() is None
-    status, refusal = keeper.wait()
+    actor = TaskActor(setup.model_copy(update={"run": "/nowhere/run"}).model_dump_json(), str(tmp_path))
+    assert actor.pid() is None
+    status, refusal = actor.wait()
     assert status == 0 and "Machine m" in refusal and "run folder /nowhere/run" in refusal

@@ -1,17 +1,17 @@
-"""A task's way from node to node, with keepers that do as they are told."""
+"""A task's way from node to node, with actors that do as they are told."""
 
 import pytest
 from setups import cluster_of, setup_of
 
 from penstock.cluster.launch.ray import task as module
-from penstock.cluster.launch.ray.cluster import End
+from penstock.cluster.launch.ray.cluster import TaskEnd
 from penstock.cluster.launch.ray.task import RayTask
 from penstock.hardware.cluster import Machine
 
 HERE = "10.0.0.1"
 
 
-class FakeKeeper:
+class FakeActor:
     """Says what a test has put into it."""
 
     def __init__(self):
@@ -31,13 +31,13 @@ class Ray:
     """Nodes that come and go; `now` is the time."""
 
     def __init__(self):
-        self.keepers, self.alive, self.address, self.now = [], True, HERE, 100.0
+        self.actors, self.alive, self.address, self.now = [], True, HERE, 100.0
 
     def place(self, setup):
         if not self.alive:
             return None
-        self.keepers.append(FakeKeeper())
-        return self.keepers[-1], self.address
+        self.actors.append(FakeActor())
+        return self.actors[-1], self.address
 
     def monotonic(self):
         return self.now
@@ -60,44 +60,44 @@ def test_its_status_is_that_of_its_process(ray, setup):
     task = RayTask(setup, ray.place, HERE)
     assert task.poll() is None
     assert task.pid is None
-    ray.keepers[0].process = 7
+    ray.actors[0].process = 7
     assert task.poll() is None
     assert task.pid == 7
-    ray.keepers[0].became = End("ended", -11)
+    ray.actors[0].became = TaskEnd("ended", -11)
     assert task.poll() == -11
     assert task.over
     task.kill()
-    assert ray.keepers[0].ended == 0
+    assert ray.actors[0].ended == 0
 
 
 def test_a_process_elsewhere_has_no_number_here(ray, setup):
     ray.address = "10.0.0.2"
     task = RayTask(setup, ray.place, HERE)
-    ray.keepers[0].process = 7
+    ray.actors[0].process = 7
     assert task.poll() is None
     assert task.pid is None
 
 
 def test_a_task_that_ran_is_lost_with_its_node(ray, setup):
     task = RayTask(setup, ray.place, HERE)
-    ray.keepers[0].process = 7
+    ray.actors[0].process = 7
     task.poll()
-    ray.keepers[0].became = End("lost")
+    ray.actors[0].became = TaskEnd("lost")
     assert task.poll() == -9
 
 
 def test_a_task_that_did_not_run_yet_waits_for_a_node_and_counts_as_no_death(ray, setup):
     task = RayTask(setup, ray.place, HERE)
-    ray.keepers[0].became, ray.alive = End("lost"), False
+    ray.actors[0].became, ray.alive = TaskEnd("lost"), False
     for _ in range(10):
         ray.now += 1
         assert task.poll() is None
-    assert len(ray.keepers) == 1
+    assert len(ray.actors) == 1
     ray.alive = True
     ray.now += 1
     assert task.poll() is None
-    assert len(ray.keepers) == 2
-    ray.keepers[1].process = 8
+    assert len(ray.actors) == 2
+    ray.actors[1].process = 8
     ray.now += 1000
     assert task.poll() is None
     assert task.pid == 8
@@ -115,12 +115,12 @@ def test_a_task_that_waits_says_why(ray, setup, alive, why):
     task.kill()
     assert why in task.trouble
     assert task.poll() == -9
-    assert [keeper.ended for keeper in ray.keepers] == [1] * alive
+    assert [actor.ended for actor in ray.actors] == [1] * alive
 
 
 def test_a_task_that_runs_is_in_no_trouble(ray, setup):
     task = RayTask(setup, ray.place, HERE)
-    ray.keepers[0].process = 7
+    ray.actors[0].process = 7
     task.poll()
     assert task.trouble == ""
     task.kill()
@@ -129,7 +129,7 @@ def test_a_task_that_runs_is_in_no_trouble(ray, setup):
 
 def test_a_machine_that_refuses_says_why(ray, setup):
     task = RayTask(setup, ray.place, HERE)
-    ray.keepers[0].became = End("refused", why="Machine m does not see the run folder.")
+    ray.actors[0].became = TaskEnd("refused", why="Machine m does not see the run folder.")
     assert task.poll() == 2
     assert "does not see" in task.trouble
 
@@ -138,5 +138,5 @@ def test_killing_it_ends_its_process_once(ray, setup):
     task = RayTask(setup, ray.place, HERE)
     task.kill()
     task.kill()
-    assert ray.keepers[0].ended == 1
+    assert ray.actors[0].ended == 1
     assert task.poll() == -9

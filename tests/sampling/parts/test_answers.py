@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sampling.parts.answers import Piece, group_by_owner, stitch_draws, stitch_rows
+from penstock.sampling.parts.answers import PartAnswer, group_by_owner, stitch_draws, stitch_rows
 
 
 @st.composite
@@ -37,7 +37,7 @@ def test_lists_come_back_in_the_order_of_rows(split, weighted, dtype):
     for part, (rows, _) in groups.items():
         sources = np.array([source for row in rows for source in lists[row]], dtype)
         counts = np.array([len(lists[row]) for row in rows])
-        pieces[part] = Piece(counts, sources, (sources / 2).astype(np.float32) if weighted else None)
+        pieces[part] = PartAnswer(counts, sources, (sources / 2).astype(np.float32) if weighted else None)
     drawn = stitch_draws(groups, pieces, len(vertices), np.dtype(dtype), weighted)
     assert drawn.sources.dtype == dtype
     assert [drawn.sources[a:b].tolist() for a, b in zip(drawn.indptr, drawn.indptr[1:], strict=False)] == lists

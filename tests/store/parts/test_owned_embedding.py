@@ -231,7 +231,7 @@ def _reopen_cut(first, copy, content, whole):
     own = owned(copy)
     assert own.step == (2 if whole == 5 else 1)
     if whole < 5:
-        assert sorted(own._staged) == list(range(min(2, max(0, whole - 1))))
+        assert sorted(own._staged.pushes) == list(range(min(2, max(0, whole - 1))))
         own.push(pushes(1)[1])
         own.push(pushes(1)[0])
     own.reach(2)
@@ -282,7 +282,7 @@ def test_a_full_disk_is_reported_and_the_journal_stays_whole(tmp_path, monkeypat
     for _ in range(2):
         own = owned(tmp_path)
         assert_is(own, expected(1), 1)
-        assert sorted(own._staged) == [0]
+        assert sorted(own._staged.pushes) == [0]
         own.close()
 
 
@@ -435,19 +435,19 @@ def test_a_step_that_nobody_left_agreed_on_is_taken_back_and_done_again(tmp_path
             own.push(push)
         own.reach(step + 1)
     assert_is(own, expected(3), 3)
-    own.stand(2, number=4)
+    own.begin_round(2, number=4)
     assert_is(own, expected(2), 2)
     # The same round again, or an older one, is no news.
-    own.stand(1, number=4)
-    own.stand(1, number=3)
+    own.begin_round(1, number=4)
+    own.begin_round(1, number=3)
     assert_is(own, expected(2), 2)
     for push in pushes(2):
         own.push(push)
-    own.stand(2, number=5)
+    own.begin_round(2, number=5)
     own.reach(3)
     assert_is(own, expected(3), 3)
     with refused("step-conflict", StepPast):
-        own.stand(1, number=6)
+        own.begin_round(1, number=6)
     own.close()
 
 
@@ -475,7 +475,7 @@ def test_a_step_is_taken_back_after_a_kill_too(tmp_path):
                 journal.append(record)
         killed = owned(folder)
         assert_is(killed, expected(2 if written == 2 else 1), 2 if written == 2 else 1)
-        killed.stand(1, number=1)
+        killed.begin_round(1, number=1)
         assert_is(killed, expected(1), 1)
         for push in pushes(1):
             killed.push(push)
@@ -551,7 +551,7 @@ def test_a_clipped_step_is_not_applied_without_a_factor(tmp_path):
         own.reach(2)
     own.shrink(1, 0.5)
     own.reach(2)
-    own.stand(1, number=1)
+    own.begin_round(1, number=1)
     for push in clipped(1):
         own.push(push)
     own.shrink(1, 0.5)
@@ -572,7 +572,7 @@ def test_a_step_taken_back_has_no_squares_after_a_kill(tmp_path):
     own.close()
     own = owned(tmp_path, kind=dying)
     with pytest.raises(KilledError):
-        own.stand(1, number=1)
+        own.begin_round(1, number=1)
     own.close()
     own = owned(tmp_path)
     assert own.step == 1
@@ -636,7 +636,7 @@ def test_decayed_rows_are_one_machines_after_kills_and_a_step_done_again(tmp_pat
             own.push(push)
         if step == 3:
             own.reach(4)
-            own.stand(3, 1)
+            own.begin_round(3, 1)
             np.testing.assert_array_equal(own.pull(everything, 3, out), table.pull(everything))
             for push in pushes(step):
                 own.push(push)

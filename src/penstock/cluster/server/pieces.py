@@ -14,7 +14,7 @@ State = dict[str, Tensor]
 """An optimiser's, of one piece, by name: a number for every weight, or one for all. Empty before its first step."""
 
 
-class Piece(NamedTuple):
+class ParameterPiece(NamedTuple):
     """Weights [first, last) of a parameter, all of them on one server."""
 
     parameter: int
@@ -28,24 +28,24 @@ def check_served(job: Job) -> None:
     tried.grad = torch.ones(3, 2)
     optimiser = make_optimiser([tried], job)
     optimiser.step()
-    cut_state(optimiser, [tried], [Piece(0, 0, 6)])
+    cut_state(optimiser, [tried], [ParameterPiece(0, 0, 6)])
 
 
-def shard_pieces(sizes: Sequence[int], servers: int) -> list[list[Piece]]:
+def shard_pieces(sizes: Sequence[int], servers: int) -> list[list[ParameterPiece]]:
     """The pieces of every server, for parameters of so many weights: ranges of all weights, as long as each other."""
     total, start = sum(sizes), 0
     bounds = [(total * k // servers, total * (k + 1) // servers) for k in range(servers)]
-    found: list[list[Piece]] = [[] for _ in bounds]
+    found: list[list[ParameterPiece]] = [[] for _ in bounds]
     for number, size in enumerate(sizes):
         for pieces, (first, last) in zip(found, bounds, strict=True):
             if max(first, start) < min(last, start + size):
-                pieces.append(Piece(number, max(first, start) - start, min(last, start + size) - start))
+                pieces.append(ParameterPiece(number, max(first, start) - start, min(last, start + size) - start))
         start += size
     return found
 
 
 def cut_state(
-    optimiser: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter], pieces: Sequence[Piece]
+    optimiser: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter], pieces: Sequence[ParameterPiece]
 ) -> list[State]:
     """The optimiser's state of every piece."""
     found = []
@@ -66,7 +66,7 @@ def cut_state(
 
 
 def join_state(
-    pieces: Sequence[Piece], states: Sequence[State], parameters: Sequence[torch.nn.Parameter]
+    pieces: Sequence[ParameterPiece], states: Sequence[State], parameters: Sequence[torch.nn.Parameter]
 ) -> list[State]:
     """The state of every parameter, from those of all pieces in order."""
     found: list[State] = []
@@ -81,6 +81,6 @@ def join_state(
     return found
 
 
-def shape_of(piece: Piece, parameter: Tensor) -> list[int]:
+def shape_of(piece: ParameterPiece, parameter: Tensor) -> list[int]:
     """Of a piece's weights: a row, or, of a parameter that is a single number, that number."""
     return [piece.last - piece.first] if parameter.dim() else []

@@ -11,7 +11,7 @@ from torch import Tensor
 from penstock.cluster.server.pieces import State
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.store.parts.requests import Count, Factor, Request
+from penstock.store.parts.requests import Count, Factor, StoreRequest
 from penstock.wire import Message
 
 Name = Annotated[str, Field(min_length=1, max_length=64)]
@@ -21,7 +21,7 @@ _STATE = (np.float32, np.float64, np.int64)
 """Kinds of numbers that an optimiser keeps; some count their steps in whole ones."""
 
 
-class StepRequest(Request):
+class StepRequest(StoreRequest):
     """Something about a step, counted from 0."""
 
     step: Count

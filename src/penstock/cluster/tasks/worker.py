@@ -17,13 +17,13 @@ from penstock.cluster.worker.forwarded_progress import ForwardedProgress
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.observer import Observer
 from penstock.cluster.worker.records import LastRecords, mend_metrics, stands_at_best
-from penstock.cluster.worker.served import Servers
+from penstock.cluster.worker.served import ParameterServers
 from penstock.cluster.worker.session import make_parted_session
 from penstock.cluster.worker.states import name_of, serve_state, state_of
 from penstock.cluster.worker.worker_group import progress_of
 from penstock.errors import PenstockError
 from penstock.memory import HOST_PEAK
-from penstock.pipeline.flow import StageError
+from penstock.pipeline.stages import StageError
 from penstock.progress import SILENT
 from penstock.store.parts import PushMissing, StepPast
 from penstock.train.checkpoints import read_best, take_newest
@@ -203,7 +203,7 @@ class Worker:
             self._inputs.settle()
         else:
             self._inputs.stay()
-            self._inputs.stand(formed.generation)
+            self._inputs.begin_round(formed.generation)
         if self._first:
             mend_metrics(self._records, self._folder, self._train_state, last)
             if stands_at_best(self._train_state):
@@ -217,7 +217,7 @@ class Worker:
             again = formed.source == 0 and self._from_file
             step = self._train_state.step
             way = self._member, self._session, formed.generation, step, again, self._group.collective
-            self._group.reduction = Servers(*way)
+            self._group.reduction = ParameterServers(*way)
             # Gradients come when the servers have weights.
             self._group.barrier("begun")
         self._from_file = False

@@ -116,10 +116,10 @@ class PartedInputs(Inputs):
         """Forget what was restored last: the owners have come further."""
         self._waiting = {}
 
-    def stand(self, number: int) -> None:
+    def begin_round(self, number: int) -> None:
         """Tell the owners where the run stands after the workers have met for the round of this number."""
         for table in self.tables.values():
-            table.remote.stand(self.step, number)
+            table.remote.begin_round(self.step, number)
 
     def traffic(self) -> tuple[int, int]:
         """Bytes of embeddings received, and the least that had to be."""

@@ -22,7 +22,7 @@ from penstock.graph.schema import EdgeType
 from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.options import SamplerOptions
 from penstock.sampling.parts import PartedGraph, parted_graph, parted_lists
-from penstock.sampling.registry import Lists
+from penstock.sampling.registry import ReadableLists
 from penstock.train.data import choose_task
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices
@@ -44,7 +44,7 @@ class PartedSource:
         """Whether the graph has several node or edge types."""
         return len(self._parts.partition.book.node_types) > 1 or len(self._parts.edge_types) > 1
 
-    def lists(self, options: SamplerOptions, *, shared: bool = False) -> Lists:
+    def lists(self, options: SamplerOptions, *, shared: bool = False) -> ReadableLists:
         """Lists at their owners, who draw from them; those of local parts are read through their mappings."""
         parts = self._parts
         return parted_lists(

@@ -21,7 +21,7 @@ class RendezvousStore(Store):
     def __init__(self, member: Member, generation: int, patience: float) -> None:
         super().__init__()
         self._channel, self._generation, self._patience = (
-            member.endpoint.channel("controller", "board"),
+            member.endpoint.channel("controller", "rendezvous"),
             generation,
             patience,
         )

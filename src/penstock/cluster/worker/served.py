@@ -20,7 +20,7 @@ _MORE = 2
 """Behind the gradients: the loss, and how many workers were asked to stop."""
 
 
-class Servers:
+class ParameterServers:
     """The way to the servers in one round."""
 
     def __init__(

@@ -16,7 +16,7 @@ from penstock.graph.tables.features import feature_fields
 from penstock.graph.tables.fields import Field, PlainField, TimeField, WeightField
 from penstock.graph.tables.labels import ClassLabel, FloatLabel, LabelField
 from penstock.graph.tables.multilabels import FlagLabel, MultiLabel
-from penstock.graph.tables.reader import Chunk, Table
+from penstock.graph.tables.reader import Table, TableChunk
 from penstock.graph.tables.roles import Role
 from penstock.graph.tables.spec import EdgeSpec, LabelSpec, NodeSpec
 from penstock.progress import Progress
@@ -55,7 +55,7 @@ def _fidelity(role: Role) -> int:
     return {"number": 0, "any": 1, "text": 3}.get(role, 2) if isinstance(role, str) else 2
 
 
-def learn_fields(fields: list[Field], table: Table, columns: set[str], progress: Progress) -> Iterator[Chunk]:
+def learn_fields(fields: list[Field], table: Table, columns: set[str], progress: Progress) -> Iterator[TableChunk]:
     """The first pass: the fields that need it see all chunks; the chunks are handed on."""
     learning = [field for field in fields if field.learns]
     wanted = columns.union(*(field.learned_columns for field in learning))
@@ -73,7 +73,7 @@ class FieldWriters:
         self._fields, self._folder, self._stack = fields, folder, ExitStack()
         self._writers: dict[str, ArrayWriter] = {}
 
-    def append(self, chunk: Chunk, keep: Array | None = None) -> None:
+    def append(self, chunk: TableChunk, keep: Array | None = None) -> None:
         """The rows of a chunk, or those marked in `keep`."""
         for field in self._fields:
             rows = field.rows(chunk)

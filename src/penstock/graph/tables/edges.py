@@ -10,7 +10,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.schema import edge_key
 from penstock.graph.tables.columns import edge_fields, learn_fields, roles_of
 from penstock.graph.tables.nodes import NodeTable
-from penstock.graph.tables.reader import Chunk, Table
+from penstock.graph.tables.reader import Table, TableChunk
 from penstock.graph.tables.roles import Role
 from penstock.graph.tables.spec import EdgeSpec
 from penstock.graph.tables.spool import Spool
@@ -67,14 +67,14 @@ class EdgeTable:
         if looks and not all(pa.types.is_integer(kind) or pa.types.is_null(kind) for kind in looks.values()):
             self.table.roles |= dict.fromkeys(ends, "string id")
 
-    def _take(self, chunk: Chunk, spool: Spool) -> None:
+    def _take(self, chunk: TableChunk, spool: Spool) -> None:
         source_ids, sources = self.source.find(chunk, self.spec.source)
         destination_ids, destinations = self.destination.find(chunk, self.spec.destination)
         lost = self._lost(chunk, sources, destinations)
         self._create(sources, destinations, source_ids, destination_ids, lost)
         spool.append(chunk, sources, destinations, ~lost if lost.any() else None)
 
-    def _lost(self, chunk: Chunk, sources: Array, destinations: Array) -> Array:
+    def _lost(self, chunk: TableChunk, sources: Array, destinations: Array) -> Array:
         """Rows that name a vertex which neither exists nor may be created; the first few are remembered."""
         lost = np.zeros(len(chunk), np.bool_)
         ends = ((self.source, sources, self.spec.source), (self.destination, destinations, self.spec.destination))

@@ -6,7 +6,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.tables.fields import CodeField, Field
 from penstock.graph.tables.numbers import NumberColumn, refuse_infinite
-from penstock.graph.tables.reader import Chunk
+from penstock.graph.tables.reader import TableChunk
 from penstock.graph.tables.roles import Role
 from penstock.graph.tables.spec import FeatureSpec
 from penstock.graph.tables.vocabulary import Vocabulary
@@ -38,13 +38,13 @@ class FeatureField(Field):
         self.roles = {part.column: part.role for part in parts}
         self.learns = any(part.learns for part in parts)
 
-    def learn(self, chunk: Chunk) -> None:
+    def learn(self, chunk: TableChunk) -> None:
         """Words of one-hot columns, mean and deviation of standardised ones."""
         for part in self._parts:
             if part.learns:
                 part.learn(chunk)
 
-    def rows(self, chunk: Chunk) -> Array:
+    def rows(self, chunk: TableChunk) -> Array:
         """The parts in the order of the spec."""
         blocks = [part.rows(chunk) for part in self._parts]
         out = np.empty((len(chunk), sum(block.shape[1] for block in blocks)), np.float32)
@@ -74,10 +74,10 @@ class _Part:
     def __init__(self, column: str) -> None:
         self.column = column
 
-    def learn(self, chunk: Chunk) -> None:
+    def learn(self, chunk: TableChunk) -> None:
         raise NotImplementedError
 
-    def rows(self, chunk: Chunk) -> Array:
+    def rows(self, chunk: TableChunk) -> Array:
         raise NotImplementedError
 
 
@@ -90,7 +90,7 @@ class _Numbers(_Part):
         self._numbers = NumberColumn(column)
         self._count, self._mean, self._squares = 0, np.zeros(1), np.zeros(1)
 
-    def learn(self, chunk: Chunk) -> None:
+    def learn(self, chunk: TableChunk) -> None:
         """Merge a chunk's mean and squared deviations (Chan's rule: no cancellation, whatever the scale)."""
         values = self._read(chunk)
         refuse_infinite(values, chunk, self.column)
@@ -104,7 +104,7 @@ class _Numbers(_Part):
         self._mean = self._mean + shift * len(values) / count
         self._count = count
 
-    def rows(self, chunk: Chunk) -> Array:
+    def rows(self, chunk: TableChunk) -> Array:
         values = self._read(chunk)
         return (values - self._mean) / self._deviation() if self.learns else values
 
@@ -112,7 +112,7 @@ class _Numbers(_Part):
         mean, deviation = self._mean.tolist(), self._deviation().tolist()
         return [mean[0], deviation[0]] if len(mean) == 1 else [mean, deviation]
 
-    def _read(self, chunk: Chunk) -> Array:
+    def _read(self, chunk: TableChunk) -> Array:
         values = self._numbers.read(chunk)
         values = values[:, None] if values.ndim == 1 else values
         return values.astype(np.float64, copy=False) if self.learns else values
@@ -133,10 +133,10 @@ class _OneHot(_Part):
         self._vocabulary = Vocabulary(categories)
         self.learns = not self._vocabulary.is_given
 
-    def learn(self, chunk: Chunk) -> None:
+    def learn(self, chunk: TableChunk) -> None:
         self._vocabulary.learn(chunk.column(self.column))
 
-    def rows(self, chunk: Chunk) -> Array:
+    def rows(self, chunk: TableChunk) -> Array:
         codes = self._vocabulary.codes(chunk.column(self.column), chunk, self.column)
         missing = np.flatnonzero(codes < 0)
         if len(missing):

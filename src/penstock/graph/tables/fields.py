@@ -9,7 +9,7 @@ from pyarrow import types as kinds
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.tables.numbers import NumberColumn, refuse_infinite
-from penstock.graph.tables.reader import Chunk
+from penstock.graph.tables.reader import TableChunk
 from penstock.graph.tables.roles import Role
 from penstock.graph.tables.spec import FieldSpec
 from penstock.graph.tables.vocabulary import Vocabulary
@@ -31,12 +31,12 @@ class Field(ABC):
         """The columns that `learn` looks at."""
         return list(self.roles) if self.learns else []
 
-    def learn(self, chunk: Chunk) -> None:
+    def learn(self, chunk: TableChunk) -> None:
         """Take note of a chunk in the first pass."""
         raise NotImplementedError
 
     @abstractmethod
-    def rows(self, chunk: Chunk) -> Array:
+    def rows(self, chunk: TableChunk) -> Array:
         """The rows of a chunk, always of one dtype and width."""
 
     @property
@@ -55,11 +55,11 @@ class CodeField(Field):
         self._vocabulary = Vocabulary(categories)
         self.learns = not self._vocabulary.is_given
 
-    def learn(self, chunk: Chunk) -> None:
+    def learn(self, chunk: TableChunk) -> None:
         """Collect the words that occur."""
         self._vocabulary.learn(chunk.column(self.name))
 
-    def rows(self, chunk: Chunk) -> Array:
+    def rows(self, chunk: TableChunk) -> Array:
         """The words' codes as int32."""
         return self._vocabulary.codes(chunk.column(self.name), chunk, self.name)
 
@@ -83,7 +83,7 @@ class PlainField(Field):
             role = "text"
         self.roles = dict.fromkeys(names, role)
 
-    def rows(self, chunk: Chunk) -> Array:
+    def rows(self, chunk: TableChunk) -> Array:
         """[n] or [n, width] in the dtype asked for, or in that of the first chunk."""
         if not self._columns:
             return np.empty((len(chunk), 0), self._dtype)
@@ -102,13 +102,13 @@ class PlainField(Field):
         """The categories that the spec gives."""
         return None if self._vocabulary is None else self._vocabulary.words
 
-    def _read(self, column: NumberColumn, chunk: Chunk) -> Array:
+    def _read(self, column: NumberColumn, chunk: TableChunk) -> Array:
         values = chunk.column(column.column)
         if self._vocabulary is None or self._is_matrix or kinds.is_nested(values.type):
             return column.read(chunk)
         return self._vocabulary.codes(values, chunk, column.column)
 
-    def _typed(self, values: Array, chunk: Chunk, column: str) -> Array:
+    def _typed(self, values: Array, chunk: TableChunk, column: str) -> Array:
         if self._dtype is None:
             self._dtype = values.dtype
         with np.errstate(all="ignore"):
@@ -132,7 +132,7 @@ class TimeField(Field):
     def __init__(self, column: str) -> None:
         self._column, self.roles = NumberColumn(column), {column: "any"}
 
-    def rows(self, chunk: Chunk) -> Array:
+    def rows(self, chunk: TableChunk) -> Array:
         """int64, of whatever unit the table has."""
         values = self._column.read(chunk)
         whole = values if values.dtype.kind in "iub" else np.floor(np.nan_to_num(values))
@@ -154,7 +154,7 @@ class WeightField(Field):
     def __init__(self, column: str) -> None:
         self._column, self.roles = NumberColumn(column), {column: "number"}
 
-    def rows(self, chunk: Chunk) -> Array:
+    def rows(self, chunk: TableChunk) -> Array:
         """The weights as float32; they must be finite."""
         column = self._column.column
         values = self._column.read(chunk)

@@ -6,14 +6,14 @@ import pyarrow.compute as pc
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS
-from penstock.graph.tables.reader import Chunk
+from penstock.graph.tables.reader import TableChunk
 from penstock.graph.tables.vocabulary import as_text
 
 NO_SPLIT = -1
 _CODES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "": NO_SPLIT}
 
 
-def fold_codes(chunk: Chunk, column: str) -> Array:
+def fold_codes(chunk: TableChunk, column: str) -> Array:
     """int8 place of each row's split in train, val, test; -1 for none."""
     encoded = pc.dictionary_encode(as_text(chunk.column(column)))
     words = encoded.dictionary.to_pylist()

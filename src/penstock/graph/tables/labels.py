@@ -8,7 +8,7 @@ from pyarrow import types as kinds
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.tables.fields import Field
-from penstock.graph.tables.reader import Chunk
+from penstock.graph.tables.reader import TableChunk
 from penstock.graph.tables.spec import LabelSpec
 from penstock.graph.tables.vocabulary import Vocabulary
 
@@ -18,7 +18,7 @@ class LabelField(Field):
 
     name = "y"
 
-    def known(self, chunk: Chunk) -> Array:
+    def known(self, chunk: TableChunk) -> Array:
         """Whether each row is labelled."""
         raise NotImplementedError
 
@@ -35,14 +35,14 @@ class ClassLabel(LabelField):
         self.learns = not self._has_words
         self.roles = {self._column: "text" if self._has_words else "any"}
 
-    def learn(self, chunk: Chunk) -> None:
+    def learn(self, chunk: TableChunk) -> None:
         """Whether the classes are words, and which."""
         values = chunk.column(self._column)
         if is_text(values.type):
             self._has_words = True
             self._vocabulary.learn(values)
 
-    def rows(self, chunk: Chunk) -> Array:
+    def rows(self, chunk: TableChunk) -> Array:
         """Checked against the number of classes, where that is given."""
         values = chunk.column(self._column)
         if self._has_words:
@@ -52,7 +52,7 @@ class ClassLabel(LabelField):
         refuse_range(numbers, self._classes, chunk, self._column)
         return numbers
 
-    def known(self, chunk: Chunk) -> Array:
+    def known(self, chunk: TableChunk) -> Array:
         """Which rows have a label, that is, not -1."""
         return self.rows(chunk) >= 0
 
@@ -71,7 +71,7 @@ class FloatLabel(LabelField):
         self._column = spec.column or ""
         self.roles = {self._column: "number"}
 
-    def rows(self, chunk: Chunk) -> Array:
+    def rows(self, chunk: TableChunk) -> Array:
         """The labels as float32; infinite ones are refused."""
         values = chunk.column(self._column)
         if not (kinds.is_integer(values.type) or kinds.is_floating(values.type) or kinds.is_null(values.type)):
@@ -89,12 +89,12 @@ class FloatLabel(LabelField):
             )
         return numbers
 
-    def known(self, chunk: Chunk) -> Array:
+    def known(self, chunk: TableChunk) -> Array:
         """Which rows have a label, that is, not NaN."""
         return ~np.isnan(self.rows(chunk))
 
 
-def refuse_range(numbers: Array, classes: int | None, chunk: Chunk, column: str) -> None:
+def refuse_range(numbers: Array, classes: int | None, chunk: TableChunk, column: str) -> None:
     """Refuse class numbers of `classes` or more; -1 means no label."""
     if classes is None:
         return
@@ -107,7 +107,7 @@ def refuse_range(numbers: Array, classes: int | None, chunk: Chunk, column: str)
         )
 
 
-def whole_numbers(values: pa.Array, chunk: Chunk, column: str) -> Array:
+def whole_numbers(values: pa.Array, chunk: TableChunk, column: str) -> Array:
     """int64 labels, -1 for none. Whole floats are taken too: a column with gaps often has no integers."""
     kind = values.type
     if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_null(kind)):

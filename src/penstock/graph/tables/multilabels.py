@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.tables.labels import LabelField, is_text, refuse_range, whole_numbers
 from penstock.graph.tables.numbers import NumberColumn, refuse_nulls
-from penstock.graph.tables.reader import Chunk
+from penstock.graph.tables.reader import TableChunk
 from penstock.graph.tables.spec import LabelSpec
 from penstock.graph.tables.vocabulary import Vocabulary
 
@@ -29,7 +29,7 @@ class MultiLabel(LabelField):
         self._highest = -1
         self.roles = {self._column: "any"}
 
-    def learn(self, chunk: Chunk) -> None:
+    def learn(self, chunk: TableChunk) -> None:
         """The words, or how high the class numbers go."""
         _, values = self._flat(chunk)
         if is_text(values.type):
@@ -44,7 +44,7 @@ class MultiLabel(LabelField):
                     code="too-large",
                 )
 
-    def rows(self, chunk: Chunk) -> Array:
+    def rows(self, chunk: TableChunk) -> Array:
         """A 1 for every class in the list of a row; no list, no 1."""
         owners, values = self._flat(chunk)
         flat = replace(chunk, owners=owners)
@@ -62,7 +62,7 @@ class MultiLabel(LabelField):
         out[owners, classes] = 1
         return out
 
-    def known(self, chunk: Chunk) -> Array:
+    def known(self, chunk: TableChunk) -> Array:
         """Has a list, even an empty one."""
         known: Array = chunk.column(self._column).is_valid().to_numpy(zero_copy_only=False)
         return known
@@ -72,7 +72,7 @@ class MultiLabel(LabelField):
         """The words, if the classes were words."""
         return self._vocabulary.words if self._has_words else None
 
-    def _flat(self, chunk: Chunk) -> tuple[Array, pa.Array]:
+    def _flat(self, chunk: TableChunk) -> tuple[Array, pa.Array]:
         """The row of every list entry, and the entries."""
         lists = chunk.column(self._column)
         if kinds.is_null(lists.type):
@@ -100,7 +100,7 @@ class FlagLabel(LabelField):
         self._categories = spec.categories or [column.column for column in self._columns]
         self.roles = {column.column: "number" for column in self._columns}
 
-    def rows(self, chunk: Chunk) -> Array:
+    def rows(self, chunk: TableChunk) -> Array:
         """The columns side by side."""
         out = np.empty((len(chunk), len(self._columns)), np.uint8)
         for place, column in enumerate(self._columns):
@@ -118,7 +118,7 @@ class FlagLabel(LabelField):
             out[:, place] = values
         return out
 
-    def known(self, chunk: Chunk) -> Array:
+    def known(self, chunk: TableChunk) -> Array:
         """All of them: a missing 0 or 1 is an error."""
         return np.ones(len(chunk), np.bool_)
 

@@ -17,7 +17,7 @@ from penstock.graph.tables.columns import FieldWriters, learn_fields, node_field
 from penstock.graph.tables.folds import fold_codes
 from penstock.graph.tables.index import IdIndex, IdKind, new_index
 from penstock.graph.tables.labels import LabelField
-from penstock.graph.tables.reader import Chunk, Table
+from penstock.graph.tables.reader import Table, TableChunk
 from penstock.graph.tables.spec import NodeSpec
 from penstock.progress import Progress
 
@@ -46,7 +46,7 @@ class NodeTable:
         """What the ids are, once that is known."""
         return self._index.kind if self._index else None
 
-    def find(self, chunk: Chunk, column: str) -> tuple[pa.Array, Array]:
+    def find(self, chunk: TableChunk, column: str) -> tuple[pa.Array, Array]:
         """A chunk's ids of this type and their numbers, -1 where there is none."""
         ids = self._ids_of(chunk, column)
         return ids, self._known.find(ids)
@@ -104,13 +104,13 @@ class NodeTable:
         assert self._index is not None, "an id was met before"
         return self._index
 
-    def _ids_of(self, chunk: Chunk, column: str) -> pa.Array:
+    def _ids_of(self, chunk: TableChunk, column: str) -> pa.Array:
         """The first ids decide whether all are strings or integers."""
         if self._index is None:
             self._index = new_index(id_kind(chunk, column))
         return id_values(chunk, column, self._index.kind)
 
-    def _add_rows(self, chunk: Chunk) -> None:
+    def _add_rows(self, chunk: TableChunk) -> None:
         column, first = str(self.spec.id), self.count
         self._places.append((first, chunk.file, chunk.start))
         ids = self._ids_of(chunk, column)
@@ -125,7 +125,7 @@ class NodeTable:
                 code="duplicate",
             )
 
-    def _mark(self, chunk: Chunk) -> None:
+    def _mark(self, chunk: TableChunk) -> None:
         """A byte per row for the splits: the split itself, or whether the row may be drawn."""
         split = self.spec.split
         if split is None:
@@ -146,7 +146,7 @@ class NodeTable:
         return splits_by_ratio(eligible, split.ratios, split.seed)
 
 
-def id_kind(chunk: Chunk, column: str) -> IdKind:
+def id_kind(chunk: TableChunk, column: str) -> IdKind:
     """Whether a column holds strings or integers."""
     kind = chunk.batch.column(column).type
     if kinds.is_dictionary(kind):
@@ -160,7 +160,7 @@ def id_kind(chunk: Chunk, column: str) -> IdKind:
     )
 
 
-def id_values(chunk: Chunk, column: str, kind: IdKind) -> pa.Array:
+def id_values(chunk: TableChunk, column: str, kind: IdKind) -> pa.Array:
     """The ids of a chunk, cast to `kind` where they are of the other. Strings may stay dictionary-encoded."""
     values = chunk.batch.column(column)
     if kinds.is_dictionary(values.type) and (kind != "string" or values.dictionary.null_count):

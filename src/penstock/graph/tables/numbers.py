@@ -8,7 +8,7 @@ from pyarrow import types as kinds
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.tables.reader import Chunk
+from penstock.graph.tables.reader import TableChunk
 
 
 class NumberColumn:
@@ -19,7 +19,7 @@ class NumberColumn:
         self._width: int | None = None
         self._temporal: pa.DataType | None = None
 
-    def read(self, chunk: Chunk) -> Array:
+    def read(self, chunk: TableChunk) -> Array:
         """The rows of a chunk in the column's own type; times and dates as the integers stored for them."""
         values = chunk.column(self.column)
         if kinds.is_fixed_size_list(values.type) or kinds.is_list(values.type) or kinds.is_large_list(values.type):
@@ -31,7 +31,7 @@ class NumberColumn:
             values = values.cast(self._temporal)
         return _plain(values, chunk, self.column)
 
-    def _read_lists(self, chunk: Chunk, lists: pa.Array) -> Array:
+    def _read_lists(self, chunk: TableChunk, lists: pa.Array) -> Array:
         refuse_nulls(lists, chunk, self.column)
         self._check_lengths(chunk, lists)
         width = self._width or 0
@@ -43,7 +43,7 @@ class NumberColumn:
             )
         return _plain(flat, chunk, self.column).reshape(len(lists), width)
 
-    def _check_lengths(self, chunk: Chunk, lists: pa.Array) -> None:
+    def _check_lengths(self, chunk: TableChunk, lists: pa.Array) -> None:
         fixed = kinds.is_fixed_size_list(lists.type)
         if self._width is None and (fixed or len(lists)):
             self._width = lists.type.list_size if fixed else len(lists[0])
@@ -59,7 +59,7 @@ class NumberColumn:
             )
 
 
-def refuse_nulls(values: pa.Array, chunk: Chunk, column: str) -> None:
+def refuse_nulls(values: pa.Array, chunk: TableChunk, column: str) -> None:
     """Every row must have a value."""
     if values.null_count:
         row = values.is_null().index(True).as_py()
@@ -68,7 +68,7 @@ def refuse_nulls(values: pa.Array, chunk: Chunk, column: str) -> None:
         )
 
 
-def refuse_infinite(values: Array, chunk: Chunk, column: str) -> None:
+def refuse_infinite(values: Array, chunk: TableChunk, column: str) -> None:
     """No NaN and no infinity in any row."""
     finite = np.isfinite(values)
     if not finite.all():
@@ -80,7 +80,7 @@ def refuse_infinite(values: Array, chunk: Chunk, column: str) -> None:
         )
 
 
-def _plain(values: pa.Array, chunk: Chunk, column: str) -> Array:
+def _plain(values: pa.Array, chunk: TableChunk, column: str) -> Array:
     kind = values.type
     if kinds.is_timestamp(kind) or kinds.is_duration(kind) or kinds.is_time64(kind) or kinds.is_date64(kind):
         values = values.cast(pa.int64())

@@ -23,7 +23,7 @@ _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
 @dataclass(frozen=True)
-class Chunk:
+class TableChunk:
     """Some rows of one file."""
 
     batch: pa.RecordBatch
@@ -68,7 +68,7 @@ class Table:
                 if self._format == "parquet":
                     self.rows += pq.read_metadata(path).num_rows
 
-    def chunks(self, columns: Collection[str]) -> Iterator[Chunk]:
+    def chunks(self, columns: Collection[str]) -> Iterator[TableChunk]:
         """All rows in order. The next chunk is read while the last one is worked on."""
         stream = self._stream([name for name in self.roles if name in columns])
         rows = 0
@@ -81,17 +81,17 @@ class Table:
         if rows == 0 and not self._allow_empty:
             raise self._empty(self.files[0])
 
-    def _stream(self, columns: list[str]) -> Iterator[Chunk]:
+    def _stream(self, columns: list[str]) -> Iterator[TableChunk]:
         for path in self.files:
             start = 0
             with _readable(path, self._format):
                 self._check_columns(path)
                 for batch in self._batches(path, columns):
-                    yield Chunk(batch, path, start)
+                    yield TableChunk(batch, path, start)
                     start += batch.num_rows
                 if start == 0:
                     # An empty chunk still tells the types and widths of its columns.
-                    yield Chunk(self._no_rows(path, columns), path, 0)
+                    yield TableChunk(self._no_rows(path, columns), path, 0)
 
     def _batches(self, path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
         if self._format == "parquet":

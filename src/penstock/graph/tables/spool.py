@@ -15,7 +15,7 @@ from penstock.graph.tables.columns import FieldWriters
 from penstock.graph.tables.fields import Field
 from penstock.graph.tables.folds import fold_codes
 from penstock.graph.tables.nodes import NodeTable
-from penstock.graph.tables.reader import Chunk
+from penstock.graph.tables.reader import TableChunk
 from penstock.graph.tables.spec import EdgeSpec
 
 
@@ -33,7 +33,7 @@ class Spool:
         self.held_out = {name: self._writer(f"held_out.{name}", np.int64, (2,)) for name in held_out}
         self._kept = 0
 
-    def append(self, chunk: Chunk, sources: Array, destinations: Array, keep: Array | None) -> None:
+    def append(self, chunk: TableChunk, sources: Array, destinations: Array, keep: Array | None) -> None:
         """Write the rows of a chunk that are marked in `keep` (None: all)."""
         self._check_width()
         if self.spec.split:
@@ -50,7 +50,7 @@ class Spool:
         self.destinations.append(destinations)
         self._kept += rows
 
-    def _hold_out(self, chunk: Chunk, sources: Array, destinations: Array, keep: Array | None) -> Array:
+    def _hold_out(self, chunk: TableChunk, sources: Array, destinations: Array, keep: Array | None) -> Array:
         folds = fold_codes(chunk, str(self.spec.split and self.spec.split.column))
         keep = np.ones(len(chunk), np.bool_) if keep is None else keep
         for code, name in enumerate(SPLITS):

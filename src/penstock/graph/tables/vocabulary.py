@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.tables.reader import Chunk
+from penstock.graph.tables.reader import TableChunk
 
 
 class Vocabulary:
@@ -29,7 +29,7 @@ class Vocabulary:
         if not self.is_given:
             self._met.update(word for word in as_text(pc.unique(values)).to_pylist() if word is not None)
 
-    def codes(self, values: pa.Array, chunk: Chunk, column: str) -> Array:
+    def codes(self, values: pa.Array, chunk: TableChunk, column: str) -> Array:
         """int32 codes, -1 where there is no word."""
         words = as_text(values)
         found = pc.index_in(words, value_set=pa.array(self.words, words.type))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.nn.device.lists import Lists
+from penstock.nn.device.lists import DeviceLists
 from penstock.sampling.device.block import CHUNK
 
 _WARPS = 4
@@ -40,7 +40,7 @@ class KeptRows:
 
 
 def gather(
-    lists: Lists,
+    lists: DeviceLists,
     x: Tensor,
     weights: Tensor | None = None,
     read: Scale | None = None,
@@ -106,7 +106,7 @@ def gather(
     return out
 
 
-def gather_largest(lists: Lists, x: Tensor) -> tuple[Tensor, Tensor]:
+def gather_largest(lists: DeviceLists, x: Tensor) -> tuple[Tensor, Tensor]:
     """Each list's largest numbers, and the edges they came by (int32, -1 where a list is empty)."""
     from penstock.nn.device import gather_kernels as kernels
 

@@ -16,7 +16,7 @@ _LANES = 256
 
 
 @dataclass(eq=False)
-class Lists:
+class DeviceLists:
     """What a kernel walks: `edges`, where given, are the places of a list's entries in the block.
 
     `chunks[c]` is the row in whose long list chunk c lies whole, or -1; None where no list can be long.
@@ -38,19 +38,19 @@ class Lists:
         return len(self.indices) / max(1, self.rows)
 
 
-def destination_lists(block: DeviceBlock) -> Lists:
+def destination_lists(block: DeviceBlock) -> DeviceLists:
     """The block's own lists. `derived["longest"]`, where a sampler knows a bound on their length, saves a search."""
     indptr, indices = block.lists, _tensor(block.indices)
     short = block.derived.get("longest", len(indices)) <= 2 * CHUNK
     if not short and "chunks" not in block.derived:
         block.derived["chunks"] = _chunks(indptr, len(indices))
-    return Lists(indptr, indices, None, None if short else block.derived["chunks"])
+    return DeviceLists(indptr, indices, None, None if short else block.derived["chunks"])
 
 
-def listed_by_source(block: DeviceBlock, rows: int) -> Lists:
+def listed_by_source(block: DeviceBlock, rows: int) -> DeviceLists:
     """The lists of `rows` source rows, for gathering gradients."""
     found = source_lists(block, rows)
-    return Lists(found.indptr, found.indices, found.edges, block.derived["source_chunks"])
+    return DeviceLists(found.indptr, found.indices, found.edges, block.derived["source_chunks"])
 
 
 def source_lists(block: DeviceBlock, rows: int) -> SourceLists:

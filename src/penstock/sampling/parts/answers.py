@@ -18,7 +18,7 @@ class Group(NamedTuple):
     vertices: Array
 
 
-class Piece(NamedTuple):
+class PartAnswer(NamedTuple):
     """What one part drew for its group: so many sources for every row, one row's behind the other's."""
 
     counts: Array
@@ -37,7 +37,7 @@ def group_by_owner(vertices: Array, bounds: Array) -> dict[int, Group]:
 
 def stitch_draws(
     groups: Mapping[int, Group],
-    pieces: Mapping[int, Piece],
+    pieces: Mapping[int, PartAnswer],
     count: int,
     dtype: np.dtype[np.signedinteger],
     weighted: bool,

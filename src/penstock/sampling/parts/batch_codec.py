@@ -19,7 +19,7 @@ from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.sampling.key import BatchKey
 from penstock.sampling.parts.requests import (
     Name,
-    Request,
+    StrictRequest,
     Whole,
     counts_as_sent,
     counts_received,
@@ -30,7 +30,7 @@ from penstock.sampling.parts.requests import (
 from penstock.wire.message import LIMITS, Message
 
 
-class _Lists(Request):
+class _Lists(StrictRequest):
     """One relation's block: places of its arrays in the message. Of `totals` the first so many are the block's."""
 
     kind: list[Name]
@@ -41,13 +41,13 @@ class _Lists(Request):
     totals: Annotated[list[Whole], Field(min_length=2, max_length=2)] | None
 
 
-class _Layer(Request):
+class _Layer(StrictRequest):
     num_src: dict[Name, Whole]
     num_dst: dict[Name, Whole]
     relations: list[_Lists]
 
 
-class _Form(Request):
+class _Form(StrictRequest):
     """A batch: vertices by type (places of arrays), how many of them are seeds, and layers, outermost first.
 
     Of a share: how many seeds the whole batch has. `seed_weights` is the place of an array, if there is one.

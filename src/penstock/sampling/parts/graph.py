@@ -17,9 +17,9 @@ from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.parts.owner import OwnedPart
 from penstock.sampling.parts.relation import RelationReader
 from penstock.sampling.parts.remote import Channels, PartedLists
-from penstock.sampling.parts.requests import Name, Request, Whole, read_body
+from penstock.sampling.parts.requests import Name, StrictRequest, Whole, read_body
 from penstock.sampling.parts.vertex_times import VertexTimedLists
-from penstock.sampling.registry import Lists
+from penstock.sampling.registry import ReadableLists
 from penstock.sampling.temporal import OF_NODES, Clock
 from penstock.sampling.typed import Relation, TypedNeighbourSampler
 from penstock.wire.channel import Channel
@@ -76,7 +76,7 @@ def parted_lists(
     channels: Channels,
     absent: Mapping[EdgeType, Absent] | None = None,
     vertex_times: Array | None = None,
-) -> Lists:
+) -> ReadableLists:
     """The lists of a cut graph, whose vertices go by their new numbers, and the clock that draws from them obey.
 
     `local` are the parts that are here, `channels` leads to the owners of the others. Edges that are `absent` from a
@@ -95,15 +95,15 @@ def parted_lists(
         partition, local, channels, replace, weight, absent, shared=shared, time=obeyed, whole=whole
     )
     if time is None:
-        return Lists(readable, None)
+        return ReadableLists(readable, None)
     if len(readable.counts) > 1 or len(readable.relations) > 1:
         raise PenstockError(
             "Sampling by time supports only graphs with one node type and one edge type.",
             code="unsupported-combination",
         )
     if by_vertex and vertex_times is not None:
-        return Lists(*_by_vertex_times(readable, vertex_times, replace))
-    return Lists(readable, _clock_like(partition, local, channels, time))
+        return ReadableLists(*_by_vertex_times(readable, vertex_times, replace))
+    return ReadableLists(readable, _clock_like(partition, local, channels, time))
 
 
 def _by_vertex_times(readable: Readable, times: Array, replace: bool) -> tuple[Readable, Clock]:
@@ -209,23 +209,23 @@ def _nobody(part: int) -> Channel:
     )
 
 
-class _Nodes(Request):
+class _Nodes(StrictRequest):
     first: Whole
     count: Whole
     total: Whole
 
 
-class _Relation(Request):
+class _Relation(StrictRequest):
     type: Annotated[list[Name], Field(min_length=3, max_length=3)]
     key: Name
     edges: Whole
     fields: list[str]
 
 
-class _Part(Request):
+class _Part(StrictRequest):
     nodes: dict[str, _Nodes]
     relations: list[_Relation]
 
 
-class _Held(Request):
+class _Held(StrictRequest):
     parts: dict[str, _Part]

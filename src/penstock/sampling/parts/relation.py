@@ -21,7 +21,7 @@ from penstock.sampling.parts.requests import (
     DegreesRequest,
     EdgesRequest,
     HeldOutRequest,
-    Request,
+    StrictRequest,
     counts_received,
     numbers_received,
     read_body,
@@ -41,7 +41,7 @@ class RelationReader:
     def names(self, kind: EdgeType, label: str) -> tuple[list[str], list[str], list[str] | None]:
         """The relation's fields, the names of its held-out pairs, and the words of the field `label`, if it has any."""
         said = self._ask(0, Message("held-out", _about(0, kind, label, False)))
-        told = read_body(said, _Told)
+        told = read_body(said, _RelationDocument)
         return told.fields, told.held_out, told.words
 
     def lists(self, kind: EdgeType, field: str | None = None) -> EdgeSet:
@@ -110,7 +110,7 @@ class RelationReader:
         found: dict[str, list[tuple[Array, Array]]] = {}
         for part in range(self._partition.parts):
             answer = self._ask(part, Message("held-out", _about(part, kind, "", True)))
-            told = read_body(answer, _Told)
+            told = read_body(answer, _RelationDocument)
             if len(answer.arrays) != 2 * len(told.held_out):
                 raise _wrong(part, "held-out pairs without their places")
             for name, pairs, places in zip(told.held_out, answer.arrays[::2], answer.arrays[1::2], strict=True):
@@ -149,7 +149,9 @@ def answer_about(owned: OwnedPart, message: Message) -> Message:
     if isinstance(asked, HeldOutRequest):
         wanted = edges.held_out if asked.pairs else ()
         arrays = [array for name in wanted for array in (edges.held_out[name], owned.places(kind, name))]
-        told = _Told(fields=list(edges.fields), held_out=list(edges.held_out), words=edges.categories.get(asked.label))
+        told = _RelationDocument(
+            fields=list(edges.fields), held_out=list(edges.held_out), words=edges.categories.get(asked.label)
+        )
         return Message("held-out", told.model_dump(), tuple(np.asarray(array, np.int64) for array in arrays))
     count = edges.count if isinstance(asked, EdgesRequest) else len(edges.indptr) - 1
     if not asked.first <= asked.last <= count or asked.last - asked.first > _PIECE:
@@ -169,7 +171,7 @@ def answer_about(owned: OwnedPart, message: Message) -> Message:
     return Message("edges", {}, tuple(np.ascontiguousarray(array) for array in arrays))
 
 
-class _Told(Request):
+class _RelationDocument(StrictRequest):
     fields: list[str]
     held_out: list[str]
     words: list[str] | None

@@ -13,7 +13,7 @@ from penstock.partition.owners import Book
 from penstock.sampling.exclusion import Exclusion
 from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.lists import DrawnNeighbours, Readers
-from penstock.sampling.parts.answers import Group, Piece, group_by_owner, stitch_draws, stitch_rows
+from penstock.sampling.parts.answers import Group, PartAnswer, group_by_owner, stitch_draws, stitch_rows
 from penstock.sampling.parts.owner import PartLists, Seen
 from penstock.sampling.parts.requests import (
     AbsentForm,
@@ -124,7 +124,7 @@ class PartedLists:
                 drawn = self._draw_here(part, group, key, fanout, readers)
                 if len(groups) == 1:
                     return drawn
-                pieces[part] = Piece(np.diff(drawn.indptr), drawn.sources, drawn.weights)
+                pieces[part] = PartAnswer(np.diff(drawn.indptr), drawn.sources, drawn.weights)
         for part, pending in asked.items():
             pieces[part] = self._received(pending, part, len(groups[part].rows), estimates)
         return stitch_draws(groups, pieces, len(readers.vertices), index_dtype(self._num_sources), estimates)
@@ -153,7 +153,7 @@ class PartedLists:
             pieces[part] = floats_received(answer.arrays[0], len(groups[part].rows), who)
         return stitch_rows(groups, pieces, len(readers.vertices))
 
-    def _received(self, pending: PendingCall, part: int, rows: int, estimates: bool) -> Piece:
+    def _received(self, pending: PendingCall, part: int, rows: int, estimates: bool) -> PartAnswer:
         """An owner's answer. It goes to kernels that believe it, so nothing in it is believed here."""
         arrays, who = pending.result().arrays, f"The owner of part {part}"
         if len(arrays) != (3 if estimates else 2) or arrays[0].shape != (rows,):
@@ -164,7 +164,7 @@ class PartedLists:
         sources = numbers_received(arrays[1], self._num_sources, index_dtype(self._num_sources), who)
         counts = counts_received(arrays[0], len(sources), who)
         kind = np.float64 if self._whole else np.float32
-        return Piece(counts, sources, floats_received(arrays[2], len(sources), who, kind) if estimates else None)
+        return PartAnswer(counts, sources, floats_received(arrays[2], len(sources), who, kind) if estimates else None)
 
     def _excluded(self, exclusion: Exclusion, part: int) -> Array | None:
         """Excluded edges [2, m] that lead to a part's vertices, in the cut graph's numbers; none: None."""

@@ -16,7 +16,7 @@ Name = Annotated[str, Field(max_length=256)]
 Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
-class Request(StrictDocument):
+class StrictRequest(StrictDocument):
     """A body whose values have exactly the types that are asked for."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -25,7 +25,7 @@ class Request(StrictDocument):
 Bits = Annotated[int, Field(ge=0, lt=1 << 64)]
 
 
-class AbsentForm(Request):
+class AbsentForm(StrictRequest):
     """An `Absent`: edges that are held out of a relation."""
 
     key: Bits
@@ -43,7 +43,7 @@ class AbsentForm(Request):
         return Absent(**self.model_dump())
 
 
-class AboutRequest(Request):
+class AboutRequest(StrictRequest):
     """A relation of a part."""
 
     part: Whole
@@ -91,7 +91,7 @@ class DrawRequest(TotalsRequest):
     """Whether lists are wanted as they are, also the edges that weigh nothing, with all weights in float64."""
 
 
-class BatchRequest(Request):
+class BatchRequest(StrictRequest):
     """Arrays: seeds, type behind type, and excluded edges [2, m], relation behind relation."""
 
     sampler: Name
@@ -103,13 +103,13 @@ class BatchRequest(Request):
     """Whether the last two arrays are the seeds' times and their places in a larger batch."""
 
 
-class ItemsRequest(Request):
+class ItemsRequest(StrictRequest):
     """What an epoch of a sampler that finds its seeds goes through. The answer: one array of whole numbers."""
 
     sampler: Name
 
 
-Form = TypeVar("Form", bound=Request)
+Form = TypeVar("Form", bound=StrictRequest)
 
 
 def read_body(message: Message, form: type[Form]) -> Form:

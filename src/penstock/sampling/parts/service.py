@@ -15,7 +15,7 @@ from penstock.graph.schema import edge_key
 from penstock.sampling.links.edge_split import Absent
 from penstock.sampling.parts.owner import OwnedPart, Seen
 from penstock.sampling.parts.relation import answer_about
-from penstock.sampling.parts.requests import DrawRequest, Request, TotalsRequest, counts_as_sent, read_body
+from penstock.sampling.parts.requests import DrawRequest, StrictRequest, TotalsRequest, counts_as_sent, read_body
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
 
@@ -71,7 +71,7 @@ class _Lists:
 
     def describe(self, message: Message, sender: str) -> Message:
         """What is held here: by part, vertices by type and relations in stored order."""
-        read_body(message, Request)
+        read_body(message, StrictRequest)
         return Message("lists", {"parts": {str(index): _description(part) for index, part in self._parts.items()}})
 
     def tell(self, message: Message, sender: str) -> Message:

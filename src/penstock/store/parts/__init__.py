@@ -6,10 +6,12 @@ learnable rows at their owner through kill -9, `embeddings` answers for them and
 here knows where processes run: channels to owners are given.
 """
 
+from penstock.store.parts.embedding_files import Push
 from penstock.store.parts.embeddings import EmbeddingService, own_embedding
-from penstock.store.parts.owned import OwnedEmbedding, Push, PushMissing, StepPast
+from penstock.store.parts.owned import OwnedEmbedding, StepPast
 from penstock.store.parts.remote import RemoteEmbedding
 from penstock.store.parts.service import StoreService
+from penstock.store.parts.staged_gradients import PushMissing
 from penstock.store.parts.store import PartedStore, Traffic
 
 __all__ = [

@@ -11,7 +11,8 @@ from penstock.graph.output_files import make_private_folder
 from penstock.graph.schema import file_name
 from penstock.partition.folder import Partition
 from penstock.store.embedding import Optimiser
-from penstock.store.parts.owned import JOURNAL, DamagedEmbedding, OwnedEmbedding, Push, chunks
+from penstock.store.parts.embedding_files import JOURNAL, DamagedEmbedding, Push
+from penstock.store.parts.owned import OwnedEmbedding, chunks
 from penstock.store.parts.requests import Restore, RoundRequest, Shrink, Staged, TableRequest, checked, row_numbers
 from penstock.store.parts.send_buffers import SendBuffers, rows_a_part
 from penstock.store.rows import check_rows
@@ -53,14 +54,14 @@ def own_embedding(
 
 
 class EmbeddingService:
-    """Answers `embed-pull`, `-push`, `-squares`, `-shrink`, `-stand`, `-state` and `-restore`.
+    """Answers `embed-pull`, `-push`, `-squares`, `-shrink`, `-round`, `-state` and `-restore`.
 
     Rows are numbered inside their part.
     """
 
     def __init__(self, endpoint: Endpoint, tables: Tables) -> None:
         self._tables, self._name, self._buffers = tables, endpoint.name, SendBuffers()
-        for kind in ("pull", "push", "squares", "shrink", "stand", "state", "restore"):
+        for kind in ("pull", "push", "squares", "shrink", "round", "state", "restore"):
             endpoint.serve(f"embed-{kind}", getattr(self, f"_{kind}"))
 
     def _pull(self, request: Message, sender: str) -> Iterator[Message]:
@@ -100,10 +101,10 @@ class EmbeddingService:
         self._owned(asked).shrink(asked.step, asked.factor)
         return Message("shrunk")
 
-    def _stand(self, request: Message, sender: str) -> Message:
+    def _round(self, request: Message, sender: str) -> Message:
         asked = checked(request, RoundRequest)
-        self._owned(asked).stand(asked.step, asked.round)
-        return Message("standing")
+        self._owned(asked).begin_round(asked.step, asked.round)
+        return Message("round")
 
     def _state(self, request: Message, sender: str) -> Iterator[Message]:
         asked = checked(request, TableRequest)

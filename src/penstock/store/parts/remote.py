@@ -100,9 +100,9 @@ class RemoteEmbedding:
         """Have the owners multiply a step's gradients by a factor, to which all ranks have come."""
         self._tell_all("embed-shrink", step, factor=factor)
 
-    def stand(self, step: int, number: int) -> None:
-        """Tell all owners that the ranks have met, for the round of this number, and stand before a step."""
-        self._tell_all("embed-stand", step, round=number)
+    def begin_round(self, step: int, number: int) -> None:
+        """Tell all owners that the ranks begin the round of this number before a step."""
+        self._tell_all("embed-round", step, round=number)
 
     def _tell_all(self, kind: str, step: int, **body: Any) -> list[Message]:
         calls = [self._channels(part).start(self._message(kind, part, step, **body)) for part in range(self._parts)]

@@ -26,16 +26,16 @@ Factor = Annotated[float, AfterValidator(_shrinks)]
 """What clipped gradients are multiplied by."""
 
 
-class Request(StrictDocument):
+class StoreRequest(StrictDocument):
     """Numbers are numbers here, never words that look like them."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-Body = TypeVar("Body", bound=Request)
+Body = TypeVar("Body", bound=StoreRequest)
 
 
-class PartRequest(Request):
+class PartRequest(StoreRequest):
     """A request about one part."""
 
     part: Count

@@ -68,9 +68,9 @@ class PartedStore:
         self._traffic: dict[str, Traffic] = {}
         self._lock = threading.Lock()
 
-    def source(self, field: str) -> "PartedSource":
+    def source(self, field: str) -> "PartedRowSource":
         """The rows of a field."""
-        return PartedSource(self, field, self._kind(field))
+        return PartedRowSource(self, field, self._kind(field))
 
     def fill(self, field: str, kind: Kind, ids: Array, out: Array, places: Array | None, span: Span | None) -> None:
         """See `RowSource.fill`: what is here is read while owners are asked for the rest."""
@@ -173,7 +173,7 @@ def _kind_of(table: Array) -> Kind:
     return Kind(table.dtype, table.shape[1:])
 
 
-class PartedSource(RowSource):
+class PartedRowSource(RowSource):
     """One field of a cut graph, by new number."""
 
     def __init__(self, store: PartedStore, field: str, kind: Kind) -> None:

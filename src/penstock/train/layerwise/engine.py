@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from penstock.graph.arrays import Array
-from penstock.pipeline.flow import Flow, Stage, StageError
+from penstock.pipeline.stages import Stage, StageError, StagePipeline
 from penstock.sampling.device.block import on_device
 from penstock.train.layerwise.chunks import Chunk, Sampled
 
@@ -98,7 +98,7 @@ class LayerEngine:
             yield from map(read, first)
             return
         try:
-            with Flow(chain(first, chunks), [Stage("read", read, 1, 1)], source_depth=1) as flow:
+            with StagePipeline(chain(first, chunks), [Stage("read", read, 1, 1)], source_depth=1) as flow:
                 yield from flow
         except StageError as error:
             raise error.__cause__ or error from None

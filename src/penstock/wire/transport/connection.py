@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.wire.loop import EventLoop
 from penstock.wire.message import Limits, Malformed
 from penstock.wire.transport.ciphers import ForgedError
-from penstock.wire.transport.handshake import Handshake, HandshakeError, Session
+from penstock.wire.transport.handshake import Handshake, HandshakeError, PeerSession
 from penstock.wire.transport.inbox import Frames, Inbox
 from penstock.wire.transport.outbox import Outbox
 from penstock.wire.transport.securities import Security
@@ -166,7 +166,7 @@ class Connection:
         if said and self.socket.send(said) != len(said):
             raise HandshakeError("it does not read")
 
-    def _begin(self, session: Session) -> None:
+    def _begin(self, session: PeerSession) -> None:
         self._say(session.proof)
         make = self._security.cipher
         keys, parallel = (session.sending, session.receiving), not self._workers.inline

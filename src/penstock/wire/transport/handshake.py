@@ -43,7 +43,7 @@ class SessionKeys(NamedTuple):
     to_caller: bytes
 
 
-class Session(NamedTuple):
+class PeerSession(NamedTuple):
     """What a handshake has come to."""
 
     peer: str
@@ -56,7 +56,7 @@ class Session(NamedTuple):
     """What is still to be sent before anything else."""
 
 
-Handshake = Generator[tuple[bytes, int], bytes, Session]
+Handshake = Generator[tuple[bytes, int], bytes, PeerSession]
 """Yields what to send and how many bytes to wait for, is sent those, and returns the session."""
 
 
@@ -65,7 +65,7 @@ def client_handshake(credentials: Credentials, peer: str, security: str) -> Hand
     handshake = ClientHandshake(credentials, peer, security)
     reply = yield handshake.hello, REPLY_BYTES
     proof, keys = handshake.finish(reply)
-    return Session(peer, keys.to_server, keys.to_caller, proof)
+    return PeerSession(peer, keys.to_server, keys.to_caller, proof)
 
 
 def server_handshake(credentials: Credentials, security: str) -> Handshake:
@@ -74,7 +74,7 @@ def server_handshake(credentials: Credentials, security: str) -> Handshake:
     handshake = ServerHandshake(credentials, security, hello)
     proof = yield handshake.reply, PROOF_BYTES
     keys = handshake.finish(proof)
-    return Session(handshake.peer, keys.to_caller, keys.to_server)
+    return PeerSession(handshake.peer, keys.to_caller, keys.to_server)
 
 
 class _Secrets(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.wire.message import Limits, Malformed
 from penstock.wire.transport.ciphers import TAG_BYTES, Cipher
-from penstock.wire.transport.layout import LENGTH, RECORD_BYTES, Head, longest_head, read_head
+from penstock.wire.transport.layout import LENGTH, RECORD_BYTES, MessageHead, longest_head, read_head
 from penstock.wire.transport.workers import Workers
 
 _STAGE = 1 << 16
@@ -27,7 +27,7 @@ Frames = list[bytes | Array]
 class _Arriving:
     """A message of which the head is there."""
 
-    head: Head
+    head: MessageHead
     frames: Frames
     left: deque[int] = field(default_factory=deque)
     """Numbers of the large frames that have not come whole."""

@@ -23,7 +23,7 @@ LENGTH = struct.Struct("<I")
 _COUNT, _SIZE = struct.Struct("<H"), struct.Struct("<Q")
 
 
-class Head(NamedTuple):
+class MessageHead(NamedTuple):
     """The content of a message's head."""
 
     sizes: list[int]
@@ -50,7 +50,7 @@ def pack_head(frames: Sequence[bytes | Array]) -> tuple[bytes, list[Array]]:
     return b"".join([_COUNT.pack(len(views)), *sizes, *small]), [view for view in views if view.nbytes > INLINE_BYTES]
 
 
-def read_head(data: bytes, limits: Limits) -> Head:
+def read_head(data: bytes, limits: Limits) -> MessageHead:
     """What a head says, or Malformed if it cannot be one or its message is over the limits."""
     if len(data) < _COUNT.size:
         raise Malformed("it is too short.")
@@ -67,4 +67,4 @@ def read_head(data: bytes, limits: Limits) -> Head:
             small[number], at = data[at : at + size], at + size
     if at != len(data):
         raise Malformed("its length differs from that of its frames.")
-    return Head(sizes, small)
+    return MessageHead(sizes, small)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock.cluster.launch.ray.keeper import TaskKeeper
 from penstock.cluster.launch.ray.nodes import MACHINE, Node
 from penstock.cluster.launch.ray.shares import Share
+from penstock.cluster.launch.ray.task_actor import TaskActor
 from penstock.cluster.launch.ray.time_limit import TimeLimit, time_limit
 from penstock.errors import PenstockError
 from penstock.hardware.cluster import ClusterDocument, RayOptions
@@ -23,7 +23,7 @@ _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _OBJECTS = 80 << 20
 """Bytes of Ray's object store, the least it takes: no array of ours goes through it."""
 _ENDING = 5.0
-"""Seconds for a keeper to end its task before the keeper itself is ended."""
+"""Seconds for an actor to end its task before the actor itself is ended."""
 
 
 class RayCluster:
@@ -31,7 +31,7 @@ class RayCluster:
 
     def __init__(self, ray: Any, ours: bool) -> None:
         self._ray, self._ours = ray, ours
-        self._keepers = 0
+        self._actors = 0
 
     @property
     def interface(self) -> str:
@@ -43,13 +43,13 @@ class RayCluster:
         living = [Node.of(said) for said in self._ray.nodes() if said["Alive"]]
         return sorted(living, key=lambda node: (node.address, node.name, node.id))
 
-    def keep(self, name: str, setup: str, node: Node, share: Share) -> "Keeper":
+    def start_actor(self, name: str, setup: str, node: Node, share: Share) -> "RayActorHandle":
         """Have a task started on a node; it may be that it never is."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self._keepers += 1
-        keeper = self._ray.remote(TaskKeeper).options(
-            name=f"{name}.{self._keepers}",
+        self._actors += 1
+        actor = self._ray.remote(TaskActor).options(
+            name=f"{name}.{self._actors}",
             num_cpus=share.cores,
             num_gpus=share.gpus,
             memory=share.memory or None,
@@ -59,7 +59,7 @@ class RayCluster:
             max_concurrency=4,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
         )
-        return Keeper(self._ray, keeper.remote(setup, str(Path.cwd())))
+        return RayActorHandle(self._ray, actor.remote(setup, str(Path.cwd())))
 
     def close(self) -> None:
         """Leave, and stop what was started here."""
@@ -69,16 +69,16 @@ class RayCluster:
 
 
 @dataclass(frozen=True)
-class End:
-    """What became of a kept task: it ended with a status, could not be started, or was lost with its keeper."""
+class TaskEnd:
+    """What became of a task: it ended with a status, could not be started, or was lost with its actor."""
 
     how: Literal["ended", "refused", "lost"]
     status: int = 0
     why: str = ""
 
 
-class Keeper:
-    """A keeper as its starter sees it. Nothing here waits but `end`."""
+class RayActorHandle:
+    """An actor as its starter sees it. Nothing here waits but `end`."""
 
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray, self._actor = ray, actor
@@ -92,21 +92,21 @@ class Keeper:
                 return found
         return None
 
-    def look(self) -> End | None:
+    def look(self) -> TaskEnd | None:
         """How the task ended, or None while it runs or has not been started."""
         if not self._ready(self._end):
             return None
         try:
             status, refusal = self._ray.get(self._end)
         except self._ray.exceptions.RayError as error:
-            # A keeper that only cannot be reached must not go on.
+            # An actor that only cannot be reached must not go on.
             self._kill()
-            return End("lost", why=str(error).strip().splitlines()[0])
+            return TaskEnd("lost", why=str(error).strip().splitlines()[0])
         self._kill()
-        return End("refused", why=refusal) if refusal else End("ended", status)
+        return TaskEnd("refused", why=refusal) if refusal else TaskEnd("ended", status)
 
     def end(self) -> None:
-        """End the task, then the keeper. A task that was only just started ends when its keeper does."""
+        """End the task, then the actor. A task that was only just started ends when its actor does."""
         if self._ready(self._pid):
             with suppress(self._ray.exceptions.RayError):
                 self._ray.wait([self._actor.end.remote()], timeout=_ENDING)

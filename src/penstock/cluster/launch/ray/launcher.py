@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from penstock.cluster.launch.local import log_folder
-from penstock.cluster.launch.ray.cluster import Keeper, RayCluster, connect, join
+from penstock.cluster.launch.ray.cluster import RayActorHandle, RayCluster, connect, join
 from penstock.cluster.launch.ray.nodes import Node, NodeAssignment
 from penstock.cluster.launch.ray.shares import share_of
 from penstock.cluster.launch.ray.task import RayTask
@@ -99,8 +99,8 @@ class RayLauncher:
         self._tasks = []
         self._ray.close()
 
-    def _place(self, setup: Setup) -> tuple[Keeper, str] | None:
-        """Have a task kept on its machine's node, if there is one; the keeper and the node's address."""
+    def _place(self, setup: Setup) -> tuple[RayActorHandle, str] | None:
+        """Have a task started on its machine's node, if there is one; the actor and the node's address."""
         task = setup.task
         node = self._assignment.node_of(task.machine, self._ray.nodes())
         if node is None:
@@ -108,7 +108,7 @@ class RayLauncher:
         told = task.model_copy(update={"address": self._assignment.address_on(task.machine, node)})
         share = share_of(task, setup.layout, self._machines[task.machine])
         setup = setup.model_copy(update={"task": told})
-        return self._ray.keep(task.id, setup.model_dump_json(), node, share), node.address
+        return self._ray.start_actor(task.id, setup.model_dump_json(), node, share), node.address
 
 
 RAY = LauncherEntry(RayLauncher, discover=with_ray_machines)

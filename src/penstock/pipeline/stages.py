@@ -91,7 +91,7 @@ class StageError(Exception):
         self.stage, self.number = stage, number
 
 
-class Flow:
+class StagePipeline:
     """A source, stages, and the caller as the last stage: iterate, and work on each item before asking for the next.
 
     Use it as a context manager: leaving the block, for whatever reason, ends every thread. `source` and `consumer`

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline import Flow, Stage, StageError
+from penstock.pipeline import Stage, StageError, StagePipeline
 from penstock.pipeline.clock import StageTime, limiting
 
 
 @given(st.integers(0, 60), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=3))
 def test_order_is_kept_for_any_threads_and_depths(count, shapes):
     stages = [Stage(str(i), lambda item: item + 1, threads, depth) for i, (threads, depth) in enumerate(shapes)]
-    with Flow(range(count), stages) as flow:
+    with StagePipeline(range(count), stages) as flow:
         assert list(flow) == [i + len(stages) for i in range(count)]
     assert not _threads_of(stages)
 
@@ -29,7 +29,7 @@ def test_no_more_items_are_alive_than_the_depths_allow():
             peak = max(peak, alive)
         return item
 
-    with Flow(range(500), [Stage("a", begin, 3, 4), Stage("b", lambda item: item, 2, 3)]) as flow:
+    with StagePipeline(range(500), [Stage("a", begin, 3, 4), Stage("b", lambda item: item, 2, 3)]) as flow:
         for _ in flow:
             with lock:
                 alive -= 1
@@ -39,7 +39,7 @@ def test_no_more_items_are_alive_than_the_depths_allow():
 
 def test_threads_of_one_stage_work_at_the_same_time():
     together = threading.Barrier(3, timeout=60)
-    with Flow(range(9), [Stage("meet", lambda item: (together.wait(), item)[1], 3, 3)]) as flow:
+    with StagePipeline(range(9), [Stage("meet", lambda item: (together.wait(), item)[1], 3, 3)]) as flow:
         assert list(flow) == list(range(9))
 
 
@@ -58,7 +58,7 @@ def test_an_exception_anywhere_reaches_the_consumer_with_its_cause(broken):
             yield work("source")(i)
 
     stages = [Stage("first", work("first"), 2, 2), Stage("second", work("second"), 2, 2)]
-    with pytest.raises(StageError) as failure, Flow(source(), stages) as flow:
+    with pytest.raises(StageError) as failure, StagePipeline(source(), stages) as flow:
         for _ in flow:
             pass
     assert failure.value.stage == broken
@@ -71,12 +71,12 @@ def test_an_exception_anywhere_reaches_the_consumer_with_its_cause(broken):
 def test_leaving_early_ends_every_thread_and_lets_go_of_items():
     stages = [Stage("slow", lambda item: item, 2, 4), Stage("next", lambda item: item, 2, 4)]
     before = threading.active_count()
-    with Flow(iter(int, 1), stages) as flow:
+    with StagePipeline(iter(int, 1), stages) as flow:
         for _ in flow:
             break
     assert threading.active_count() == before
     gc.collect()
-    with pytest.raises(KeyboardInterrupt), Flow(iter(int, 1), stages) as flow:
+    with pytest.raises(KeyboardInterrupt), StagePipeline(iter(int, 1), stages) as flow:
         for _ in flow:
             raise KeyboardInterrupt
     assert threading.active_count() == before
@@ -89,7 +89,7 @@ def test_times_say_which_stage_limits():
             pass
         return item
 
-    with Flow(range(20), [Stage("quick", lambda item: item), Stage("busy", busy)], ("in", "out")) as flow:
+    with StagePipeline(range(20), [Stage("quick", lambda item: item), Stage("busy", busy)], ("in", "out")) as flow:
         list(flow)
         times = flow.times()
     assert list(times) == ["in", "quick", "busy", "out"]
@@ -100,7 +100,7 @@ def test_times_say_which_stage_limits():
 
 def test_a_recorder_hears_of_every_piece_of_work():
     heard = []
-    with Flow(range(7), [Stage("a", lambda i: i, 2)], recorder=lambda *event: heard.append(event)) as flow:
+    with StagePipeline(range(7), [Stage("a", lambda i: i, 2)], recorder=lambda *event: heard.append(event)) as flow:
         list(flow)
     assert sorted(e[4] for e in heard if e[0] == "a") == list(range(7))
     assert sum(e[0] == "consumer" for e in heard) == 7
@@ -122,7 +122,7 @@ def test_a_source_that_cannot_be_gone_through_is_a_failure_not_a_wait():
         def __iter__(self):
             raise ValueError("no items")
 
-    with pytest.raises(StageError) as failure, Flow(Broken(), [Stage("a", lambda item: item)]) as flow:
+    with pytest.raises(StageError) as failure, StagePipeline(Broken(), [Stage("a", lambda item: item)]) as flow:
         list(flow)
     assert str(failure.value.__cause__) == "no items"
 
@@ -137,7 +137,10 @@ def test_a_thread_that_cannot_start_leaves_none_behind(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     before = threading.active_count()
-    with pytest.raises(RuntimeError, match="no more threads"), Flow(range(9), [Stage("late", lambda item: item)]):
+    with (
+        pytest.raises(RuntimeError, match="no more threads"),
+        StagePipeline(range(9), [Stage("late", lambda item: item)]),
+    ):
         pass
     assert threading.active_count() == before
 

@@ -10,7 +10,7 @@ from penstock.cluster.setup import read_setup
 from penstock.errors import PenstockError
 
 
-class TaskKeeper:
+class TaskActor:
     """Lives while its task does. If it is killed, the task's standard input closes, and the task ends."""
 
     def __init__(self, setup: str, folder: str) -> None:
