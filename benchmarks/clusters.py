@@ -15,8 +15,8 @@ import yaml
 
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.csr import build_lists
-from penstock.train.checkpoints import newest, read_best
-from penstock.train.state_file import read_state
+from penstock.progress import Progress
+from penstock.train.checkpoints import read_best, take_newest
 from resuming import equal
 
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
@@ -140,7 +140,7 @@ def _children(pid: int) -> list[psutil.Process]:
 
 
 def _state(run: Path) -> dict[str, Any]:
-    state = read_state(newest(run / "checkpoints"))
+    state = take_newest(run / "checkpoints", Progress()).state
     state["standing"].pop("epoch_elapsed")
     return state
 

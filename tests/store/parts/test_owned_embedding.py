@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
 from penstock.store import EmbeddingTable
-from penstock.store.parts import OwnedEmbedding, Push, PushMissing, StepPast
+from penstock.store.parts import OwnedEmbedding, Push, PushMissing, StepPast, staged_gradients
 from penstock.store.parts.journal import Journal, _record, read_records
 from penstock.wire import Message
 from penstock.wire.message import encode
@@ -607,8 +607,8 @@ def test_a_factor_survives_two_kills(tmp_path, monkeypatch):
 
 def test_gradients_are_summed_once_a_step_however_many_ask(tmp_path, monkeypatch):
     own, sums = owned(tmp_path), []
-    summed = own._summed
-    monkeypatch.setattr(own, "_summed", lambda pushes: sums.append(len(pushes)) or summed(pushes))
+    summed = staged_gradients._summed
+    monkeypatch.setattr(staged_gradients, "_summed", lambda pushes: sums.append(len(pushes)) or summed(pushes))
     table, squares = shrunk(2, [0.5, 0.5])
     for step in range(2):
         for push in clipped(step, seed=4):

@@ -74,17 +74,20 @@ class StagedGradients:
     def total(self, step: int) -> tuple[Array, Array]:
         """The rows that a step touches, and the gradient of each, summed over ranks; computed once."""
         if self._total is None:
-            pushes = self.complete(step)
-            ids, place = np.unique(np.concatenate([push.ids for push in pushes]), return_inverse=True)
-            total = np.zeros((len(ids), pushes[0].gradients.shape[1]), np.float32)
-            _add(np.concatenate([push.gradients for push in pushes]), place, total)
-            self._total = ids, total
+            self._total = _summed(self.complete(step))
         return self._total
 
 
 def sum_of_squares(total: Array) -> float:
     """Of gradients, summed in float64."""
     return float(np.square(total, dtype=np.float64).sum())
+
+
+def _summed(pushes: list[Push]) -> tuple[Array, Array]:
+    ids, place = np.unique(np.concatenate([push.ids for push in pushes]), return_inverse=True)
+    total = np.zeros((len(ids), pushes[0].gradients.shape[1]), np.float32)
+    _add(np.concatenate([push.gradients for push in pushes]), place, total)
+    return ids, total
 
 
 @njit(nogil=True, cache=True)
