@@ -1,17 +1,20 @@
-"""Whole neighbourhoods of all training vertices: nothing is drawn, and an epoch is one step, or a few.
+"""All training vertices with their whole neighbourhoods: nothing is drawn, and an epoch is one step, or a few.
 
-Training with this sampler is executed layer by layer in bins (`train.whole`). What is built here gives the whole
-neighbourhood of some vertices as one batch, for models that cannot be computed layer by layer.
+Training with this sampler is executed layer by layer in bins (`train.whole`), which reads the graph's lists by itself.
+What is built here draws a few neighbours of a few vertices, for a model to be tried on before training.
 """
 
-from penstock.sampling.neighbours import ALL, NeighbourSampler
+from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings
 from penstock.sampling.typed import NEIGHBOUR, TypedNeighbourSampler
 
+_TRIED = 2
+"""Neighbours of a vertex that a model is tried on: whole neighbourhoods may be the whole graph."""
+
 
 def _build(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler | TypedNeighbourSampler:
-    whole = settings.options.model_copy(update={"fanouts": [ALL] * settings.layers})
-    sampler: NeighbourSampler | TypedNeighbourSampler = NEIGHBOUR.build(source, settings._replace(options=whole))
+    few = settings.options.model_copy(update={"fanouts": [_TRIED] * settings.layers})
+    sampler: NeighbourSampler | TypedNeighbourSampler = NEIGHBOUR.build(source, settings._replace(options=few))
     return sampler
 
 
@@ -20,4 +23,5 @@ WHOLE = SamplerEntry(
     _build,
     frozenset({"types", "weight", "exclude"}),
     batches_per_epoch=lambda options: options.steps_per_epoch,
+    supervision_apart=True,
 )

@@ -28,6 +28,8 @@ class BatchSource:
     sample: Sample
     items: Array
     batch_size: int
+    messages: Graph | None = None
+    """The graph whose edges carry messages in training, where this process has it."""
 
 
 def layers_of(job: Job) -> int:
@@ -73,10 +75,10 @@ def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = Fa
         return batch
 
     if entry.batches_per_epoch is not None:
-        return BatchSource(sample, train, max(1, -(-len(train) // entry.batches_per_epoch(job))))
+        return BatchSource(sample, train, max(1, -(-len(train) // entry.batches_per_epoch(job))), graph)
     if entry.items_per_batch is None:
-        return BatchSource(sample, train, job.batch_size)
-    return BatchSource(sample, sampler.items, entry.items_per_batch(job))
+        return BatchSource(sample, train, job.batch_size, graph)
+    return BatchSource(sample, sampler.items, entry.items_per_batch(job), graph)
 
 
 def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> None:

@@ -21,6 +21,12 @@ class LinkOptions(StrictDocument):
     rank_against: int = Field(
         100, ge=0, description="links: number of vertices against which a held-out edge is ranked; 0: all"
     )
+    supervision: float = Field(
+        0.3,
+        gt=0,
+        le=1,
+        description="whole: share of the training edges that a task on edges predicts; the others carry messages",
+    )
     held_out: Annotated[list[float], BeforeValidator(split_commas)] = Field(
         [0.05, 0.1],
         min_length=2,

@@ -3,8 +3,8 @@
 `batcher` turns edge positions into an `EdgeBatch`; the policies `uniform`, `joint` and `inbatch` say what stands
 against the positives; `sharing` gives several workers a part of a batch each; `splitting` holds edges out; `ranking`
 places held-out edges among candidates. `known` answers which pairs are true edges, `reverse` which relation holds the
-same edges the other way round. The neighbourhoods of a batch's vertices come from the node samplers, which are given
-`nodes` and `exclude`.
+same edges the other way round, `supervision` which training edges carry no messages where the whole graph is one
+batch. The neighbourhoods of a batch's vertices come from the node samplers, which are given `nodes` and `exclude`.
 """
 
 from typing import Any
@@ -19,6 +19,7 @@ from penstock.sampling.links.joint import Joint
 from penstock.sampling.links.known import KnownEdges, known_edges
 from penstock.sampling.links.negatives import DrawnNegatives, NegativePolicy, Positives
 from penstock.sampling.links.reverse import Reverse, find_reverse
+from penstock.sampling.links.supervision import Supervision, supervise
 from penstock.sampling.links.uniform import Uniform
 from penstock.sampling.links.worker_share import share_of
 
@@ -38,6 +39,7 @@ __all__ = [
     "Positives",
     "Reverse",
     "ScoreBlock",
+    "Supervision",
     "Uniform",
     "dot_product",
     "find_reverse",
@@ -49,6 +51,7 @@ __all__ = [
     "split_and_tell",
     "split_edges",
     "split_positions",
+    "supervise",
 ]
 
 

@@ -39,7 +39,7 @@ class Absent:
         bits = np.empty(edges.count, np.uint64)
         key = np.uint64(self.key)
         _draw_pairs(edges.indptr, edges.indices, sources, destinations, key, self.unordered, self.turned, False, bits)
-        return _without(edges, bits >= np.uint64(self.end), {})
+        return without_edges(edges, bits >= np.uint64(self.end), {})
 
 
 def split_edges(
@@ -79,19 +79,19 @@ def _split(
     edges = graph.edges[edge_type]
     _check_split(graph, edge_type, ratios)
     key = key_of(seed, "edge split")
-    bits = _pair_bits(edges, key, reverse == "same", False, False)
+    bits = pair_bits(edges, key, reverse == "same", False, False)
     named = np.empty(edges.count, np.bool_)
     _mark_named(edges.indptr, edges.indices, reverse == "same", named)
     ends = _thresholds(bits[named], ratios, edge_key(edge_type))
     held_out = dict(edges.held_out)
     for name, low, high in zip(SPLITS[1:], (np.uint64(0), ends[0]), ends, strict=True):
         held_out[name] = _pairs_at(edges, np.flatnonzero(named & (bits >= low) & (bits < high)))
-    new = {**graph.edges, edge_type: _without(edges, bits >= ends[1], held_out)}
+    new = {**graph.edges, edge_type: without_edges(edges, bits >= ends[1], held_out)}
     if isinstance(reverse, tuple):
         other = graph.edges[reverse]
-        keep = _pair_bits(other, key, False, True, False) >= ends[1]
+        keep = pair_bits(other, key, False, True, False) >= ends[1]
         _keep_unpaired(other.indptr, other.indices, edges.indptr, edges.indices, keep)
-        new[reverse] = _without(other, keep, other.held_out)
+        new[reverse] = without_edges(other, keep, other.held_out)
     done = {"edge_type": edge_key(edge_type), "ratios": list(ratios), "seed": seed}
     return Graph(graph.nodes, new, graph.name, origin={**graph.origin, "edge_split": done}), int(ends[1])
 
@@ -118,7 +118,7 @@ def split_positions(
             code="unsupported-combination",
         )
     chosen = np.arange(edges.count) if eligible is None else _checked_positions(eligible, edges.count)
-    bits = _pair_bits(edges, key_of(seed, "edge positions"), reverse == "same", False, True)[chosen]
+    bits = pair_bits(edges, key_of(seed, "edge positions"), reverse == "same", False, True)[chosen]
     ends = np.round(np.cumsum(ratios) * len(chosen)).astype(np.int64)
     ends = ends[ends < len(chosen)]
     folds = np.searchsorted(np.partition(bits, ends)[ends], bits, side="right")
@@ -174,14 +174,14 @@ def _pairs_at(edges: EdgeSet, positions: Array) -> Array:
     return np.stack([edges.indices[positions].astype(np.int64), destinations], axis=1)
 
 
-def _without(edges: EdgeSet, keep: Array, held_out: dict[str, Array]) -> EdgeSet:
+def without_edges(edges: EdgeSet, keep: Array, held_out: dict[str, Array]) -> EdgeSet:
     indptr = np.zeros_like(edges.indptr)
     _count_kept(edges.indptr, keep, indptr)
     fields = {name: values[keep] for name, values in edges.fields.items()}
     return EdgeSet(indptr, edges.indices[keep], fields, dict(held_out), edges.categories)
 
 
-def _pair_bits(edges: EdgeSet, key: np.uint64, unordered: bool, turned: bool, apart: bool) -> Array:
+def pair_bits(edges: EdgeSet, key: np.uint64, unordered: bool, turned: bool, apart: bool) -> Array:
     bits = np.empty(edges.count, np.uint64)
     _draw_pairs(edges.indptr, edges.indices, _OWN, _OWN, key, unordered, turned, apart, bits)
     return bits

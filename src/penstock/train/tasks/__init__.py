@@ -2,9 +2,12 @@
 
 import numpy as np
 
+from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
-from penstock.sampling.links import split_edges
+from penstock.graph.schema import EdgeType
+from penstock.sampling.links import Reverse, find_reverse, split_edges, supervise
+from penstock.sampling.registry import sampler_entry
 from penstock.train.batch_source import BatchSource, layers_of, make_batch_source
 from penstock.train.data import choose_edge_type
 from penstock.train.data_options import Task as TaskName
@@ -46,8 +49,9 @@ def _link_task(graph: Graph, job: Job, learned: LearnedLabels | None) -> tuple[T
         val, test = job.held_out
         graph = split_edges(graph, kind, (val, test), job.split_number)
     count = graph.edges[kind].count
-    batches = make_batch_source(job, graph, np.arange(count, dtype=index_dtype(count)), excluding=True)
-    return LinkTask(graph, kind, batches, job), graph
+    training, reverse = np.arange(count, dtype=index_dtype(count)), find_reverse(graph, kind)
+    batches = _edge_batches(job, graph, kind, training, reverse, learned)
+    return LinkTask(graph, kind, batches, job, reverse), graph
 
 
 def _edge_task(graph: Graph, job: Job, learned: LearnedLabels | None) -> tuple[Task, Graph]:
@@ -55,7 +59,17 @@ def _edge_task(graph: Graph, job: Job, learned: LearnedLabels | None) -> tuple[T
     data = labelled_edges(graph, kind, job, learned)
     if learned is not None:
         return EdgeTask(graph, data, _few(job, graph, graph.edges[kind].count), job), graph
-    return EdgeTask(graph, data, make_batch_source(job, graph, data.splits["train"], excluding=True), job), graph
+    batches = _edge_batches(job, graph, kind, data.splits["train"], data.reverse, learned)
+    return EdgeTask(graph, data, batches, job), graph
+
+
+def _edge_batches(
+    job: Job, graph: Graph, kind: EdgeType, training: Array, reverse: Reverse, learned: LearnedLabels | None
+) -> BatchSource:
+    """Batches of edges that are not in the neighbourhoods they are learned from."""
+    if learned is None and sampler_entry(job.sampler).supervision_apart:
+        training, graph = supervise(graph, kind, training, job.supervision, job.seed, reverse)
+    return make_batch_source(job, graph, training, excluding=True)
 
 
 def _about(job: Job, learned: LearnedLabels | None) -> Job:

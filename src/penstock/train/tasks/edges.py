@@ -21,7 +21,16 @@ from penstock.train.job import Job
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import METRICS, default_metric
 from penstock.train.tasks.edge_labels import LabelledEdges
-from penstock.train.tasks.ends import Rows, Share, all_rows, end_rows, mean_of_batch, pair_blocks, sample_ends
+from penstock.train.tasks.ends import (
+    Rows,
+    Share,
+    all_rows,
+    end_rows,
+    examples_of,
+    mean_of_batch,
+    pair_blocks,
+    sample_ends,
+)
 from penstock.train.tasks.task import Scores, chosen_metric
 
 _REPORTED = ("accuracy", "macro-f1", "micro-f1")
@@ -40,6 +49,7 @@ class EdgeTask:
         self._kind = self.edge_type = data.edge_type
         self.learned, self._width = data.learned(), job.hidden
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
+        self.messages, self.redraws = batches.messages, False
         self.head: torch.nn.Module = EdgeClassifier(job.hidden, data.classes)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
         self._batcher = EdgeBatcher(graph, self._kind, reverse=data.reverse)
@@ -47,6 +57,17 @@ class EdgeTask:
     def sample(self, planned: Planned) -> Batch:
         """Edges, and the neighbourhoods of their ends."""
         return sample_ends(self._batcher, self._batches, planned, self._share)
+
+    def examples(self, planned: Planned) -> Batch:
+        """Edges and their classes."""
+        batch = examples_of(self._batcher, planned, self._share)
+        self.label(batch)
+        return batch
+
+    def readable(self, items: Array) -> dict[str, Array]:
+        """The ends of the edges."""
+        nodes = self._batcher.batch(items, BatchKey(0, 0, 0)).nodes
+        return {name: np.sort(vertices) for name, vertices in nodes.items()}
 
     def label(self, batch: Batch) -> None:
         """The edges' classes, and their ends as rows of the batch's seeds."""

@@ -13,6 +13,7 @@ from penstock.graph.schema import EdgeType
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import Progress
+from penstock.sampling.block import MiniBatch
 from penstock.sampling.links import EdgeBatch, EdgeBatcher, share_of
 from penstock.train.batch_source import BatchSource
 from penstock.train.layerwise.inference import Inference
@@ -29,12 +30,18 @@ Share = Callable[[EdgeBatch], Array]
 
 def sample_ends(batcher: EdgeBatcher, batches: BatchSource, planned: Planned, share: Share | None = None) -> Batch:
     """A batch of edges, or a share of it, and the neighbourhoods of their ends without the whole batch's edges."""
-    links = batcher.batch(planned.seeds, planned.key)
-    if share is not None:
-        links = share_of(links, share(links))
+    links = examples_of(batcher, planned, share).links
     batch = batches.sample(links.nodes, planned, exclude=links.exclude)
     batch.links = links
     return batch
+
+
+def examples_of(batcher: EdgeBatcher, planned: Planned, share: Share | None = None) -> MiniBatch[Any]:
+    """A batch of edges, or a share of it, without neighbourhoods."""
+    links = batcher.batch(planned.seeds, planned.key)
+    if share is not None:
+        links = share_of(links, share(links))
+    return MiniBatch(links.nodes, links.nodes, [], links=links)
 
 
 def end_rows(out: Rows, kind: EdgeType, width: int, near: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -23,7 +23,16 @@ from penstock.train.layerwise.inference import Inference
 from penstock.train.learned_labels import LearnedLabels
 from penstock.train.link_options import LinkOptions
 from penstock.train.metrics import default_metric, metric_named
-from penstock.train.tasks.ends import Rows, Share, all_rows, end_rows, mean_of_batch, pair_blocks, sample_ends
+from penstock.train.tasks.ends import (
+    Rows,
+    Share,
+    all_rows,
+    end_rows,
+    examples_of,
+    mean_of_batch,
+    pair_blocks,
+    sample_ends,
+)
 from penstock.train.tasks.task import Scores, chosen_metric
 
 _REPORTED = ("mrr", "hits@1", "hits@10", "hits@50")
@@ -61,6 +70,7 @@ class LinkTask:
         if edges.count == 0:
             raise PenstockError(f"Relation {edge_key(kind)} has no edges to learn from.", code="missing-data")
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
+        self.messages, self.redraws = batches.messages, True
         self.head: torch.nn.Module = build_scorer(job.scorer, job.hidden)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
         self._batcher = EdgeBatcher(graph, kind, make_negatives(job), reverse)
@@ -70,6 +80,16 @@ class LinkTask:
     def sample(self, planned: Planned) -> Batch:
         """Edges with their negatives, and the neighbourhoods of all their ends."""
         return sample_ends(self._batcher, self._batches, planned, self._share)
+
+    def examples(self, planned: Planned) -> Batch:
+        """Edges with the negatives of their epoch."""
+        batch = examples_of(self._batcher, planned, self._share)
+        self.label(batch)
+        return batch
+
+    def readable(self, items: Array) -> dict[str, Array]:
+        """Every vertex of both ends' types: negatives are drawn among them."""
+        return {name: np.arange(self._graph.nodes[name].count) for name in (self._kind[0], self._kind[2])}
 
     def label(self, batch: Batch) -> None:
         """The pairs to score, as rows of the batch's seeds."""

@@ -1,5 +1,7 @@
 """Tasks on vertices: a class, several labels, or a number for each."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch.nn import functional
@@ -9,6 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
+from penstock.sampling.block import MiniBatch
 from penstock.train.batch_source import BatchSource
 from penstock.train.job import Job
 from penstock.train.labels import Labelled
@@ -31,6 +34,7 @@ class NodeTask:
         self.node_type, self.multi_label = data.node_type, data.multi_label
         self.learned = data.learned()
         self.items, self.batch_size, self.head = batches.items, batches.batch_size, None
+        self.messages, self.redraws = batches.messages, False
         self.out = data.classes or 1
         default = default_metric(data.task, data.multi_label)
         self.metric: Metric = chosen_metric(job.metric, default, data.task)
@@ -40,6 +44,17 @@ class NodeTask:
     def sample(self, planned: Planned) -> Batch:
         """Neighbourhoods of the planned vertices (or what the sampler makes of its items)."""
         return self._batches.sample({self._data.node_type: planned.seeds}, planned)
+
+    def examples(self, planned: Planned) -> Batch:
+        """The planned vertices and their labels."""
+        rows = {self.node_type: planned.seeds}
+        batch: MiniBatch[Any] = MiniBatch(rows, rows, [])
+        self.label(batch)
+        return batch
+
+    def readable(self, items: Array) -> dict[str, Array]:
+        """The vertices themselves."""
+        return {self.node_type: np.sort(items)}
 
     def label(self, batch: Batch) -> None:
         """The seeds' labels: int64 classes, or float32."""

@@ -6,6 +6,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
@@ -49,11 +50,25 @@ class Task(Protocol):
     def metric(self) -> Metric:
         """The metric that chooses the best model."""
 
+    @property
+    def messages(self) -> Graph | None:
+        """The graph whose edges carry messages in training, where this process has it."""
+
+    @property
+    def redraws(self) -> bool:
+        """Whether the examples of a batch differ from epoch to epoch."""
+
     def items_of(self, split: str) -> Array:
         """The vertices, held-out pairs [m, 2] or edge positions of a split; one that there is none of is refused."""
 
     def sample(self, planned: Planned) -> Batch:
         """The batch of some items, without features."""
+
+    def examples(self, planned: Planned) -> Batch:
+        """The batch of some items without neighbourhoods: seeds and labels."""
+
+    def readable(self, items: Array) -> dict[str, Array]:
+        """The vertices whose outputs the loss of some items may read in any epoch, ascending by node type."""
 
     def label(self, batch: Batch) -> None:
         """Add what the outputs are compared with."""

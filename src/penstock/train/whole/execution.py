@@ -7,9 +7,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.memory import available_mb
 from penstock.pipeline.clock import Recorder
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.sampling.block import MiniBatch
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.layerwise.reach import Reach
@@ -32,10 +30,6 @@ class WholeExecution(LoadedExecution):
         super().__init__(session)
         self._prepared: list[PreparedStep] | None = None
 
-    def sample(self, planned: Planned) -> Batch:
-        """A few neighbours of a few vertices, to try the model on: whole neighbourhoods may be the whole graph."""
-        return self._session.task.sample(planned)
-
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """One at a time; a module of the user's own computes its whole neighbourhoods at once."""
         if not getattr(self._session.model, "layerwise", False):
@@ -46,7 +40,9 @@ class WholeExecution(LoadedExecution):
 
     def facts(self) -> dict[str, Any]:
         """How the step was divided."""
-        facts = super().facts()
+        facts, task = super().facts(), self._session.task
+        if task.messages is not None and task.messages is not self._session.graph:
+            facts |= {"supervised_edges": len(task.items), "message_edges": task.messages.num_edges}
         if self._prepared:
             decision = self._prepared[0].decision
             facts |= {
@@ -58,19 +54,14 @@ class WholeExecution(LoadedExecution):
 
     def _prepare(self, planned: Planned) -> PreparedStep:
         session, job = self._session, self._session.job
-        batch = self._batch(np.sort(planned.seeds))
-        layers = layers_of(job)
-        reach = Reach(session.graph, [list(session.graph.edges)] * layers, job.weight)
-        order, counts = vertices_by_level(reach, layers, batch.seeds, job.scope == "all")
+        planned = planned._replace(seeds=np.sort(planned.seeds))
+        messages, layers = session.task.messages, layers_of(job)
+        assert messages is not None
+        reach = Reach(messages, [list(messages.edges)] * layers, job.weight)
+        readable = session.task.readable(planned.seeds)
+        order, counts = vertices_by_level(reach, layers, readable, job.scope == "all")
         decision = self._decide(reach, order, counts)
-        return PreparedStep(session, make_plan(reach, layers, order, counts, decision.bins), decision, batch)
-
-    def _batch(self, seeds: Array) -> MiniBatch[Any]:
-        task: Any = self._session.task
-        rows = {task.node_type: seeds}
-        batch: MiniBatch[Any] = MiniBatch(rows, rows, [])
-        task.label(batch)
-        return batch
+        return PreparedStep(session, make_plan(reach, layers, order, counts, decision.bins), decision, planned)
 
     def _decide(self, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]]) -> Decision:
         session, job = self._session, self._session.job

@@ -17,9 +17,17 @@ class KeptLevel:
     """One level's rows by node type: on the device that computes, in host memory, or in a file."""
 
     def __init__(
-        self, counts: Mapping[str, int], where: Where, dtype: torch.dtype, device: torch.device, folder: Path
+        self,
+        counts: Mapping[str, int],
+        where: Where,
+        dtype: torch.dtype,
+        device: torch.device,
+        folder: Path,
+        computed: torch.dtype = torch.float32,
     ) -> None:
+        """`dtype` is the number type that rows are kept in, `computed` the one that they are read in."""
         self._counts, self._where, self._dtype, self._device, self._folder = counts, where, dtype, device, folder
+        self._computed = computed
         self._values: dict[str, Tensor] = {}
 
     @property
@@ -40,10 +48,10 @@ class KeptLevel:
         self._values[node_type][rows] = out.to(self._dtype)
 
     def read(self, node_type: str, rows: Tensor | None) -> Tensor:
-        """Some rows in float32 where they are computed with; None: all of them."""
+        """Some rows, where and in the type that they are computed with; None: all of them."""
         values = self._values[node_type]
         found = values if rows is None else values.index_select(0, rows.to(values.device))
-        return found.to(self._device, torch.float32)
+        return found.to(self._device, self._computed)
 
     def _room(self, shape: tuple[int, int]) -> Tensor:
         if self._where == "device":
@@ -53,7 +61,8 @@ class KeptLevel:
         if self._dtype == torch.bfloat16:
             halves = rows_in_file(shape, np.dtype(np.int16), self._folder, _WHO, _MEND)
             return torch.from_numpy(halves).view(torch.bfloat16)
-        return torch.from_numpy(rows_in_file(shape, np.dtype(np.float32), self._folder, _WHO, _MEND))
+        kind = np.dtype(np.float64 if self._dtype == torch.float64 else np.float32)
+        return torch.from_numpy(rows_in_file(shape, kind, self._folder, _WHO, _MEND))
 
 
 class LevelGradients:

@@ -1,4 +1,4 @@
-"""A step made ready: its bins where they are computed, its seeds' places and labels, and inputs that are kept."""
+"""A step made ready: its bins where they are computed, the source of its examples, and inputs that are kept."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.pipeline.host_carrier import as_tensors
-from penstock.sampling.block import MiniBatch
+from penstock.pipeline.schedule import Planned
 from penstock.sampling.device.block import on_device
 from penstock.train.session import Session
+from penstock.train.whole.examples import ExampleSource
 from penstock.train.whole.levels import KeptLevel
 from penstock.train.whole.memory import Decision
 from penstock.train.whole.norms import Sum
@@ -26,27 +26,28 @@ class PreparedBin(Bin):
 class PreparedStep:
     """What every epoch needs for one step."""
 
-    def __init__(self, session: Session, plan: WholePlan, decision: Decision, batch: MiniBatch[Any]) -> None:
-        self._session, self.plan, self.decision, self.batch = session, plan, decision, batch
+    def __init__(self, session: Session, plan: WholePlan, decision: Decision, planned: Planned) -> None:
+        self._session, self.plan, self.decision = session, plan, decision
         device = session.inputs.device
         self.bins = [[_prepared(work, device) for work in layer] for layer in plan.bins]
-        self.seeds = {name: _places_of(plan, name, rows, device) for name, rows in batch.seeds.items()}
-        batch.labels = _moved(as_tensors(batch.labels), device)
         model: Any = session.model
+        read = plan.counts[1:] if model.needs_all_outputs else plan.counts[-1:]
+        self.examples = ExampleSource(session, planned, plan.order, read)
         unchanged = not model.options.input_dropout
         self.constant: dict[Any, Any] | None = {} if unchanged else None
         self.normalises = _normalised_layers(session, plan.layers)
         self.add: Sum | None = None
         self._kept_inputs: dict[PreparedBin, dict[str, Tensor]] = {}
-        self._dtype = torch.bfloat16 if session.job.keep_type == "bfloat16" else torch.float32
+        self._computed = next(session.learned.parameters()).dtype
+        self._dtype = torch.bfloat16 if session.job.keep_type == "bfloat16" else self._computed
 
     def level(self, number: int) -> KeptLevel:
         """Room for a level's rows. The last one is read at once, by the loss."""
         session, last = self._session, number == self.plan.layers
         where = "device" if last else self.decision.keep
-        dtype = torch.float32 if last else self._dtype
-        folder = session.temporary_folder
-        return KeptLevel(self.plan.counts[number], where, dtype, session.inputs.device, folder)
+        dtype = self._computed if last else self._dtype
+        folder, device = session.temporary_folder, session.inputs.device
+        return KeptLevel(self.plan.counts[number], where, dtype, device, folder, self._computed)
 
     def inputs(self, work: PreparedBin, leaf: bool) -> dict[str, Tensor]:
         """The rows that a bin of the first layer reads; learnable ones as they are now."""
@@ -65,25 +66,6 @@ def _prepared(work: Bin, device: torch.device) -> PreparedBin:
     places = {name: None if rows is None else torch.from_numpy(rows).to(device) for name, rows in work.inputs.items()}
     block = work.block if device.type == "cpu" else on_device(work.block, device)
     return PreparedBin(work.rows, block, work.inputs, work.names, places)
-
-
-def _places_of(plan: WholePlan, name: str, rows: Any, device: torch.device) -> Tensor | None:
-    """Where the seeds stand in every level; None: they are the last level's rows, in that order."""
-    import numpy as np
-
-    order = plan.order[name]
-    count = plan.counts[-1][name]
-    if len(rows) == count and np.array_equal(order[:count], rows) and all(c[name] == count for c in plan.counts[1:]):
-        return None
-    places = np.empty(int(order.max(initial=-1)) + 1, np.int64)
-    places[order] = np.arange(len(order))
-    return torch.from_numpy(places[rows]).to(device)
-
-
-def _moved(labels: Any, device: torch.device) -> Any:
-    if isinstance(labels, dict):
-        return {name: _moved(each, device) for name, each in labels.items()}
-    return labels.to(device)
 
 
 def _normalised_layers(session: Session, layers: int) -> list[bool]:

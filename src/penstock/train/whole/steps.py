@@ -11,9 +11,9 @@ from torch import Tensor
 
 from penstock.pipeline.clock import Recorder, StageClock, StageTime
 from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.sampling.block import MiniBatch
 from penstock.train.session import Session
 from penstock.train.steps import Step
+from penstock.train.whole.examples import Examples
 from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.norms import LayerNorms
 from penstock.train.whole.passes import BinPass, LayerPasses
@@ -57,7 +57,7 @@ class WholeSteps:
         key = planned.key.purpose("dropout")
         began = time.perf_counter()
         with session.drawing(key):
-            passes = StepPasses(session, step, key)
+            passes = StepPasses(session, step, key, step.examples.of(planned.key))
             loss = passes.forward()
         value = float(loss.detach())
         began = self._record("forward", began, planned)
@@ -85,8 +85,9 @@ class WholeSteps:
 class StepPasses:
     """The forward and backward pass of one step."""
 
-    def __init__(self, session: Session, step: PreparedStep, key: Any) -> None:
-        self._session, self._step, self._plan = session, step, step.plan
+    def __init__(self, session: Session, step: PreparedStep, key: Any, examples: Examples) -> None:
+        """`key` draws dropout."""
+        self._session, self._step, self._plan, self._examples = session, step, step.plan, examples
         self._passes = LayerPasses(session, key, step.constant)
         self._levels: list[KeptLevel | None] = [None] * (self._plan.layers + 1)
         self._retained: list[list[BinPass | None]] = []
@@ -190,24 +191,22 @@ class StepPasses:
         return self._fetch(number, work, leaf=False)
 
     def _loss(self) -> Tensor:
-        session, step = self._session, self._step
-        model: Any = session.model
+        session, model = self._session, cast(Any, self._session.model)
         read = range(1, self._plan.layers + 1) if model.needs_all_outputs else [self._plan.layers]
         self._answers = [{} for _ in range(self._plan.layers + 1)]
         for number in read:
             level = self._levels[number]
             assert level is not None
-            for name, places in step.seeds.items():
+            for name, places in self._examples.places.items():
                 self._answers[number][name] = level.read(name, places).detach().requires_grad_()
         outputs: list[Any] = [self._answers[number] for number in read]
         if session.graph.is_homogeneous:
             outputs = [next(iter(each.values())) for each in outputs]
-        batch: MiniBatch[Any] = step.batch
         with session.precision():
-            return session.task.loss(model.join(outputs), batch)
+            return session.task.loss(model.join(outputs), self._examples.batch)
 
     def _add_answers(self, number: int, gradients: LevelGradients) -> None:
         """What the loss takes of a level by itself."""
         for name, rows in self._answers[number].items():
             if rows.grad is not None:
-                gradients.add(name, self._step.seeds[name], rows.grad)
+                gradients.add(name, self._examples.places[name], rows.grad)

@@ -4,6 +4,5 @@ from penstock.train.execution.support import Support
 
 WHOLE = Support(
     weights_and_times=True,
-    tasks=frozenset({"node-classification", "node-regression"}),
     compute_types=frozenset({"float32", "tf32", "bfloat16"}),
 )
