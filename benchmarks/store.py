@@ -23,10 +23,11 @@ import numpy as np
 
 from penstock import Graph, NodeSet
 from penstock.graph.arrays import Array
+from penstock.memory import keep_freed_memory
 from penstock.partition import Book
 from penstock.store import LocalStore
 from penstock.store.parts import PartedStore, StoreService
-from penstock.wire import Channel, Credentials, Endpoint, WireOptions, keep_freed_memory, make_credentials
+from penstock.wire import Channel, Credentials, Endpoint, WireOptions, make_credentials
 from products_graph import show
 
 WIDTHS = (64, 100)

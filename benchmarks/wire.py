@@ -28,7 +28,8 @@ try:
 except ImportError:
     zmq = None  # type: ignore[assignment]
 
-from penstock.wire import Channel, Credentials, Endpoint, Message, WireOptions, keep_freed_memory, make_credentials
+from penstock.memory import keep_freed_memory
+from penstock.wire import Channel, Credentials, Endpoint, Message, WireOptions, make_credentials
 
 PART = 1 << 20
 BUFFERS = 16

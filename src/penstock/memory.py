@@ -1,7 +1,7 @@
 """How much memory this process uses and how much is available, as the system counts it; and freed memory that is kept.
 
-Both belong to the whole process. Those that measure a peak at once share its counter (`PeakCounter`), and freed memory
-is kept until the last who asked for it has ended.
+All of it belongs to the whole process. Those that measure a peak at once share its counter (`PeakCounter`), and freed
+memory is kept until the last who asked for it has ended.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from penstock.errors import PenstockError
 
 _MB = 1 << 20
 # glibc's names in malloc.h, and its defaults.
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 _TRIM_DEFAULT, _MMAP_MAX_DEFAULT = 128 << 10, 65536
 
 
@@ -143,3 +143,21 @@ def require_memory(size: int, what: str, mend: str) -> None:
         raise PenstockError(
             f"{what} need {size / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: {mend}.", code="out-of-memory"
         )
+
+
+_KEPT_BYTES, _MAPPED_BYTES = 64 << 20, 8 << 20
+
+
+def keep_freed_memory() -> bool:
+    """Have this process keep up to 64 MiB that it freed, instead of giving them back to the system at once.
+
+    Every large message is received into new memory. With glibc's own settings a part of 1 MiB is new pages each time,
+    and making those takes longer than receiving it: a third of the throughput in the clear. For processes that are
+    tasks of a run; it changes the allocator of the whole process, so an endpoint does not do it by itself. Returns
+    whether it could be done: only glibc has these settings.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES) and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES))

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.cli.inspect import inspect_command
 from penstock.graph.csr import build_lists
-from penstock.graph.inspect import inspect_graph
-from penstock.graph.inspect.columns import scan_columns
+from penstock.graph.inspect import inspect_graph, scans
+from penstock.graph.inspect.scans import scan_columns
 from penstock.progress import SILENT, Progress
 from refusals import refused
 
@@ -84,14 +84,12 @@ def test_small_variation_of_large_values_is_seen():
 
 
 def test_blocks_and_threads_change_nothing(monkeypatch):
-    from penstock.graph.inspect import columns, edges
-
     rng = np.random.default_rng(0)
     pairs = rng.integers(0, 300, (2000, 2)).tolist()
     graph = graph_of(pairs, 300, {"x": rng.random((300, 4), np.float32)})
     whole = inspect_graph(graph)
-    monkeypatch.setattr(edges, "_BLOCK_ROWS", 7)
-    monkeypatch.setattr(columns, "_BLOCK_BYTES", 50)
+    monkeypatch.setattr(scans, "_BLOCK_ROWS", 7)
+    monkeypatch.setattr(scans, "_BLOCK_BYTES", 50)
     monkeypatch.setenv("PENSTOCK_THREADS", "3")
     cut = inspect_graph(graph)
     assert cut.edges == whole.edges and cut.degree == whole.degree and cut.warnings == whole.warnings
@@ -99,9 +97,7 @@ def test_blocks_and_threads_change_nothing(monkeypatch):
 
 
 def test_a_mapped_graph_and_its_bytes(tmp_path, monkeypatch):
-    from penstock.graph.inspect import columns
-
-    monkeypatch.setattr(columns, "_RELEASE_BYTES", 1)
+    monkeypatch.setattr(scans, "_RELEASE_BYTES", 1)
     graph = healthy().save(tmp_path / "graph")
     found = inspect_graph(graph)
     assert found.path == tmp_path / "graph" and found.nbytes == graph.nbytes

@@ -8,7 +8,7 @@ import pytest
 
 FAULTS = """
 import ctypes, resource, sys
-from penstock.wire.reuse import keep_freed_memory
+from penstock.memory import keep_freed_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 if sys.argv[1] == "keep":

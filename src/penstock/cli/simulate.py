@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from penstock.cli.sweep import (
     show_sweep,
 )
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.cli.simulated import Subject, TraceSubject
 
 # Written here, as the tables of policies import their kernels; a test compares these words with the tables.
 _POLICY_HELP = (
@@ -37,7 +40,8 @@ def simulate_command(
     ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Run all fitting policies and print a table.")] = False,
     queues: Annotated[
-        int | None, typer.Option(min=1, help="Carry priorities out with so many queues; if none, with one a rank.")
+        int | None,
+        typer.Option(min=1, help="Carry priorities out with this many queues; by default one for each rank."),
     ] = None,
     timeline: Annotated[
         list[Path] | None, typer.Option(help="Write a page (.html) or a Perfetto trace (.json); may be repeated.")
@@ -58,29 +62,10 @@ def simulate_command(
 
     Example: penstock simulate workload.yaml --sweep nic_gbps=1,10,25
     """
-    from penstock.cli.simulate_output import (
-        compared_policies,
-        print_policies,
-        print_simulation,
-        print_steps,
-        simulation_fields,
-    )
-    from penstock.cli.simulate_trace import print_trace, refuse_options, trace_fields
-    from penstock.cli.simulated import TraceSubject, fair_exchange_step, steps_of, subject_of, swept_simulations
-    from penstock.report.gantt import Shown, check_form, write_timeline
-    from penstock.report.words import seconds
-    from penstock.simulate import lower_bound, policy_named
-    from penstock.simulate.coflows import coflow_rows
-    from penstock.simulate.traces import TRACE_POLICIES
+    from penstock.cli.simulate_trace import refuse_options
+    from penstock.cli.simulated import TraceSubject, subject_of, swept_simulations
 
-    written = timeline or []
-    # What can be refused at once is refused before anything is simulated.
-    for path in written:
-        check_form(path)
-    if out_coflows is not None:
-        check_table(out_coflows)
-    if policy is not None and policy not in TRACE_POLICIES:
-        policy_named(policy)
+    _check_options(policy, timeline or [], out_coflows)
     check_chart(chart, sweep)
     if sweep:
         refuse_with_sweep(compare=compare, timeline=timeline, out_coflows=out_coflows)
@@ -90,17 +75,62 @@ def simulate_command(
     subject = subject_of(workload, policy, iterations)
     if isinstance(subject, TraceSubject):
         refuse_options(iterations=iterations, queues=queues, timeline=timeline)
-        fields = trace_fields(subject.document, subject.folder, subject.policy, compare)
-        if out_coflows is not None:
-            write_table(fields["coflow_times"], out_coflows)
-        print_json(fields) if as_json else print_trace(fields, out_coflows)
-        return
+        _simulate_trace(subject, compare, out_coflows, as_json)
+    else:
+        _simulate_scenario(subject, workload.stem, compare, queues, timeline or [], out_coflows, as_json)
+
+
+def _check_options(policy: str | None, timelines: Sequence[Path], out_coflows: Path | None) -> None:
+    """Refuse, before anything is simulated, what can be refused at once."""
+    from penstock.report.gantt import check_form
+    from penstock.simulate import policy_named
+    from penstock.simulate.traces import TRACE_POLICIES
+
+    for path in timelines:
+        check_form(path)
+    if out_coflows is not None:
+        check_table(out_coflows)
+    if policy is not None and policy not in TRACE_POLICIES:
+        policy_named(policy)
+
+
+def _simulate_trace(subject: "TraceSubject", compare: bool, out_coflows: Path | None, as_json: bool) -> None:
+    from penstock.cli.simulate_trace import print_trace, trace_fields
+
+    fields = trace_fields(subject.document, subject.folder, subject.policy, compare)
+    if out_coflows is not None:
+        write_table(fields["coflow_times"], out_coflows)
+    print_json(fields) if as_json else print_trace(fields, out_coflows)
+
+
+def _simulate_scenario(
+    subject: "Subject",
+    name: str,
+    compare: bool,
+    queues: int | None,
+    timelines: Sequence[Path],
+    out_coflows: Path | None,
+    as_json: bool,
+) -> None:
+    from penstock.cli.simulate_output import (
+        compared_policies,
+        print_policies,
+        print_simulation,
+        print_steps,
+        simulation_fields,
+    )
+    from penstock.cli.simulated import fair_exchange_step, steps_of
+    from penstock.report.gantt import Shown, write_timeline
+    from penstock.report.words import seconds
+    from penstock.simulate import lower_bound
+    from penstock.simulate.coflows import coflow_rows
+
     scenario, policy = subject.scenario, subject.policy
-    found = scenario.simulate(policy, segments=bool(written), queues=queues)
+    found = scenario.simulate(policy, segments=bool(timelines), queues=queues)
     bound = lower_bound(found.case)
     compared = compared_policies(scenario, bound, subject.fitting, queues, subject.by) if compare else []
-    for path in written:
-        write_timeline(Shown(workload.stem, policy, found, scenario.placement, bound, scenario.language_model), path)
+    for path in timelines:
+        write_timeline(Shown(name, policy, found, scenario.placement, bound, scenario.language_model), path)
     if out_coflows is not None:
         write_table(coflow_rows(found), out_coflows)
     fair = {"fair_all_to_all_step_s": fair_exchange_step(subject, queues)}
@@ -114,7 +144,7 @@ def simulate_command(
     print_steps(steps)
     if compare:
         print_policies(compared, policy)
-    for path in [*written, *([] if out_coflows is None else [out_coflows])]:
+    for path in [*timelines, *([] if out_coflows is None else [out_coflows])]:
         print(f"Written to {path}")
 
 

@@ -41,12 +41,6 @@ def crossed_routes(
     )  # fmt: skip
 
 
-def paths_on(routes: Routes, link: int) -> Array:
-    """Numbers of the paths that cross a link, ascending."""
-    first, last = routes.links["first"][link], routes.links["last"][link]
-    return np.sort(routes.crossing_paths[routes.link_crossings[first:last]])
-
-
 def carried_by(routes: Routes, flow_amounts: Array) -> Array:
     """The sum of `flow_amounts` [flows] over the flows that cross each link, float64 [links]."""
     travels = routes.flow_path >= 0

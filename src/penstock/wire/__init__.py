@@ -4,9 +4,8 @@
 and `channel` its calls to one peer. `egress` decides which message leaves next; `transport` is the authenticated and
 encrypted connection that it leaves over. Behind them, `loop` is the thread owning all sockets, `exchange` what that
 thread does, `link` a channel's connection, `pending_call` a call under way, `request_server` and `answer` the other
-side of it. `slices` sends large messages in pieces, `loan` knows when memory is no longer read, `reuse` keeps the
-memory that messages are received into, and `coflows` counts how long transfers that belong together took. What is sent,
-by whom and when, is not decided here.
+side of it. `slices` sends large messages in pieces, `loan` knows when memory is no longer read, and `coflows` counts
+how long transfers that belong together took. What is sent, by whom and when, is not decided here.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from penstock.wire.message import Limits, Malformed, Message
     from penstock.wire.options import WireOptions
     from penstock.wire.pending_call import PeerLost, PendingCall, RemoteError, own_meter
-    from penstock.wire.reuse import keep_freed_memory
 
 __all__ = [
     "Channel",
@@ -38,7 +36,6 @@ __all__ = [
     "RemoteError",
     "WireOptions",
     "coflow_figures",
-    "keep_freed_memory",
     "key_pair",
     "make_credentials",
     "make_keys",
@@ -58,7 +55,6 @@ __getattr__ = lazy_names(
         "penstock.wire.options": ("WireOptions",),
         "penstock.wire.pending_call": ("PeerLost", "PendingCall", "RemoteError", "own_meter"),
         "penstock.wire.endpoint": ("Endpoint",),
-        "penstock.wire.reuse": ("keep_freed_memory",),
     },
 )
 

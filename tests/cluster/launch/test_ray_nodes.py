@@ -3,8 +3,7 @@
 import pytest
 from setups import cluster_of
 
-from penstock.cluster.launch.ray.nodes import Node, NodeAssignment, lacking
-from penstock.cluster.launch.ray.shares import Share, share_of
+from penstock.cluster.launch.ray.nodes import Node, NodeAssignment, Share, lacking, share_of
 from penstock.cluster.layout import lay_out
 from penstock.hardware.cluster import Machine
 from refusals import refused

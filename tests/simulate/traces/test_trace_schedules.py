@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from switch_cases import rates_over_time, side_rates, switch_cases
+from trace_workloads import workload_of
 
 from penstock.simulate import simulate
 from penstock.simulate.traces import (
@@ -18,7 +19,6 @@ from penstock.simulate.traces import (
     makespan_bound,
     mean_cct_bound,
     simulate_trace,
-    workload_of,
 )
 from penstock.simulate.traces.bssi import bssi
 from penstock.simulate.traces.coflows import line_bytes, lines_of, rates_of

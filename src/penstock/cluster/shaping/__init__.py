@@ -1,7 +1,7 @@
 """Shares of a network interface for groups of flows, kept by the kernel: for operators, and never needed by a run.
 
 `groups` says which groups there are, what share is theirs and which traffic classes follow; `commands` writes these as
-`tc` commands, both without looking at any interface; `place` finds this machine in a cluster; `interface` reads what an
+`tc` commands, both without looking at any interface; `interface` finds this machine in a cluster, reads what an
 interface has and changes it.
 
 Packets are told apart by their DSCP mark, which both ends of the wire set (`wire.dscp` of a cluster file, or
@@ -19,8 +19,15 @@ from penstock.cluster.shaping.groups import (
     default_groups,
     read_groups,
 )
-from penstock.cluster.shaping.interface import InterfaceQueue, carry_out, look, refuse_foreign
-from penstock.cluster.shaping.place import machine_of, own_address, peers_of
+from penstock.cluster.shaping.interface import (
+    InterfaceQueue,
+    carry_out,
+    look,
+    machine_of,
+    own_address,
+    peers_of,
+    refuse_foreign,
+)
 
 __all__ = [
     "Classes",

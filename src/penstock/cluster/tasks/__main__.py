@@ -9,7 +9,7 @@ import threading
 from penstock.cluster.setup import read_setup
 from penstock.cluster.tasks import run_task
 from penstock.errors import PenstockError
-from penstock.wire import keep_freed_memory
+from penstock.memory import keep_freed_memory
 
 _ORPHANED, _REFUSED = 75, 2
 

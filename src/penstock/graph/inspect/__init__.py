@@ -1,7 +1,7 @@
 """A look at a graph before training on it: what it holds, how its degrees are spread, and what will hurt.
 
-`inspection` does it, `report` says what can be found; `edges` and `columns` are the scans, in blocks and
-never a copy of the graph; `advice` and `label_advice` turn findings into sentences.
+`inspection` does it, `report` says what can be found; `scans` reads fields and lists, in blocks and never as a copy of
+the graph; `advice` and `label_advice` turn findings into sentences.
 """
 
 from penstock.graph.inspect.inspection import inspect_graph

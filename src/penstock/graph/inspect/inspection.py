@@ -8,9 +8,8 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.inspect.advice import advise
-from penstock.graph.inspect.columns import scan_columns
-from penstock.graph.inspect.edges import scan_edges
 from penstock.graph.inspect.report import DegreeReport, EdgeReport, FieldReport, Inspection, NodeReport
+from penstock.graph.inspect.scans import scan_columns, scan_edges
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.progress import SILENT, Progress

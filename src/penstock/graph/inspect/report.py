@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.graph.inspect.columns import ColumnScan
+from penstock.graph.inspect.scans import ColumnScan
 from penstock.graph.schema import EdgeType
 
 

@@ -90,15 +90,7 @@ def gather_rows(
         total += tl.sum(values, axis=1)
         k += BLOCK_E
     if partial is not None:
-        chunks = tl.where(long, last - first, 0)
-        k = 0
-        longest = tl.max(chunks, axis=0)
-        while k < longest:
-            c = (first[:, None] + k + place).to(tl.int64)
-            valid = (k + place < chunks[:, None])[:, :, None] & (f < WIDTH)[None, None, :]
-            values = tl.load((partial + c * WIDTH)[:, :, None] + f[None, None, :], mask=valid, other=0)
-            total += tl.sum(values, axis=1)
-            k += BLOCK_E
+        total = add_chunks(total, partial, first, tl.where(long, last - first, 0), f, WIDTH, BLOCK_E)
     if MEAN:
         length = (stop - start).to(NUMBER)
         total *= tl.where(length > 0, 1 / tl.maximum(length, 1), 0)[:, None]
@@ -117,10 +109,31 @@ def gather_rows(
         tl.store(to + WIDTH, copied.to(out.dtype.element_ty), mask=written)
     if BEHIND:  # noqa: SIM102 - the outer condition is the compiler's
         if tl.program_id(1) == 0:
-            more = tl.arange(0, BEHIND)[None, :]
-            one = tl.where(more == 0, 1.0, 0.0) + tl.zeros((BLOCK_R, BEHIND), tl.float32)
-            at = (out + i.to(tl.int64) * OUT_STRIDE)[:, None] + 2 * WIDTH + more
-            tl.store(at, one.to(out.dtype.element_ty), mask=live[:, None] & (more >= 0))
+            write_behind(out, i, live, 2 * WIDTH, OUT_STRIDE, BEHIND, BLOCK_R)
+
+
+@triton.jit
+def add_chunks(total, partial, first, chunks, f, WIDTH: tl.constexpr, BLOCK_E: tl.constexpr):
+    """`total` [rows, columns] with the sums of a long list's whole chunks added, in their order."""
+    place = tl.arange(0, BLOCK_E)[None, :]
+    k = 0
+    longest = tl.max(chunks, axis=0)
+    while k < longest:
+        c = (first[:, None] + k + place).to(tl.int64)
+        valid = (k + place < chunks[:, None])[:, :, None] & (f < WIDTH)[None, None, :]
+        values = tl.load((partial + c * WIDTH)[:, :, None] + f[None, None, :], mask=valid, other=0)
+        total += tl.sum(values, axis=1)
+        k += BLOCK_E
+    return total
+
+
+@triton.jit
+def write_behind(out, i, live, FIRST: tl.constexpr, STRIDE: tl.constexpr, COUNT: tl.constexpr, BLOCK_R: tl.constexpr):
+    """Write a one and zeros, COUNT numbers in all, to every row of `out` from column FIRST on."""
+    more = tl.arange(0, COUNT)[None, :]
+    one = tl.where(more == 0, 1.0, 0.0) + tl.zeros((BLOCK_R, COUNT), tl.float32)
+    at = (out + i.to(tl.int64) * STRIDE)[:, None] + FIRST + more
+    tl.store(at, one.to(out.dtype.element_ty), mask=live[:, None] & (more >= 0))
 
 
 @triton.jit

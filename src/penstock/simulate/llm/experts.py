@@ -15,7 +15,7 @@ from penstock.coflow.matching import bound, seconds
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of, unit_draws
-from penstock.simulate.llm.draft import Draft
+from penstock.simulate.llm.device_workload import DeviceWorkload
 from penstock.simulate.llm.fabric import SERVER
 from penstock.simulate.llm.job import LlmJob
 from penstock.simulate.workload_builder import Item
@@ -58,8 +58,8 @@ class Routing(NamedTuple):
 class Experts:
     """Of one job, for expert groups of devices on `servers` [devices], each of which sends so many bytes."""
 
-    def __init__(self, job: LlmJob, draft: Draft, sent: float, servers: Sequence[int]) -> None:
-        self._job, self._draft, self._sent, self._servers = job, draft, round(sent), servers
+    def __init__(self, job: LlmJob, workload: DeviceWorkload, sent: float, servers: Sequence[int]) -> None:
+        self._job, self._workload, self._sent, self._servers = job, workload, round(sent), servers
         ranks = job.parallel.expert
         self._pairs = in_pairs(job)
         nics = job.servers.gbps * 1e9 / 8 / job.servers.gpus
@@ -118,10 +118,10 @@ class Experts:
             routing, devices, ready, marks
         )  # fmt: skip
         if routing.delay > 0:
-            draft = self._draft
+            workload = self._workload
             for rank, device in enumerate(devices):
                 waits[rank] = [
-                    draft.task(f"{marks.name} {device} phases", "phases", routing.delay, device, waits[rank])
+                    workload.task(f"{marks.name} {device} phases", "phases", routing.delay, device, waits[rank])
                 ]
         return waits
 
@@ -139,12 +139,12 @@ class Experts:
     def _in_ports(
         self, routing: Routing, devices: Sequence[int], ready: Sequence[Item], marks: Marks
     ) -> list[list[Item]]:
-        draft = self._draft
+        workload = self._workload
         waits: list[list[Item]] = [[item] for item in ready]
         # What a rank receives is on its way from when the last of the others sends.
-        all_ready = draft.task(f"{marks.name} {devices[0]} begins", "edge", 0.0, devices[0], ready)
+        all_ready = workload.task(f"{marks.name} {devices[0]} begins", "edge", 0.0, devices[0], ready)
         for apart in np.unique(routing.apart).tolist():
-            sizes, middle = np.where(routing.apart == apart, routing.sizes, 0), draft.beyond(apart)
+            sizes, middle = np.where(routing.apart == apart, routing.sizes, 0), workload.beyond(apart)
             for rank, device in enumerate(devices):
                 sent, received = int(sizes[rank].sum()), int(sizes[:, rank].sum())
                 if sent:
@@ -155,7 +155,7 @@ class Experts:
 
     def _flow(self, marks: Marks, ends: tuple[int, int], size: int, after: list[Item]) -> Item:
         name = f"{marks.name} {ends[0]}->{ends[1]}"
-        return self._draft.flow(name, marks.kind, ends, size, after, marks.name, marks.microbatch, marks.layer)
+        return self._workload.flow(name, marks.kind, ends, size, after, marks.name, marks.microbatch, marks.layer)
 
 
 def token_bytes(ranks: int, sent: int, skew: float, seed: int, layer: int) -> Array:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import ceil, log2
 from typing import NamedTuple
 
-from penstock.simulate.llm.draft import Draft
+from penstock.simulate.llm.device_workload import DeviceWorkload
 from penstock.simulate.llm.job import Costs, LlmJob
 from penstock.simulate.workload_builder import Item
 
@@ -19,37 +19,44 @@ class Bucket(NamedTuple):
     images: Sequence[int]  # the first devices as others see them, where rings go on beyond those simulated
 
 
-def add_gradients(job: LlmJob, costs: Costs, draft: Draft, buckets: Sequence[Bucket]) -> None:
+def add_gradients(job: LlmJob, costs: Costs, workload: DeviceWorkload, buckets: Sequence[Bucket]) -> None:
     """Reduce-scatter, update and all-gather of every bucket."""
     last = job.model.layers - 1
     summed = [
         # A single data rank has nothing to sum.
-        _collective(job, costs.reduced(each.layers, last), draft, each, each.ready, True) or list(each.ready)
+        _collective(job, costs.reduced(each.layers, last), workload, each, each.ready, True) or list(each.ready)
         for each in buckets
     ]
     whole = None
     if job.reduction.clip == "norm":
         # One number of all gradients, which every update needs.
         flows = [flow for each in summed for flow in each]
-        whole = draft.task("norm of all gradients", "edge", 0.0, 0, flows)
+        whole = workload.task("norm of all gradients", "edge", 0.0, 0, flows)
     for bucket, flows in zip(buckets, summed, strict=True):
-        _hand_out(job, costs, draft, bucket, [*flows, whole] if whole else flows)
+        _hand_out(job, costs, workload, bucket, [*flows, whole] if whole else flows)
 
 
-def _hand_out(job: LlmJob, costs: Costs, draft: Draft, bucket: Bucket, summed: list[Item]) -> None:
+def _hand_out(job: LlmJob, costs: Costs, workload: DeviceWorkload, bucket: Bucket, summed: list[Item]) -> None:
     start, first = bucket.layers.start, bucket.devices[0]
     # One task between many and many, for they would have a dependency for every pair.
-    there = draft.task(f"hops {start}", "hops", _latency(job), first, summed)
+    there = workload.task(f"hops {start}", "hops", _latency(job), first, summed)
     seconds = len(bucket.layers) * job.compute.update_ms / 1e3
-    updated = [draft.task(f"update {start} {device}", "update", seconds, device, [there]) for device in bucket.devices]
-    flows = _collective(job, costs.reduced(bucket.layers, job.model.layers - 1), draft, bucket, updated, False)
-    handed_out = draft.task(f"handed out {start}", "edge", 0.0, first, flows or updated)
+    updated = [
+        workload.task(f"update {start} {device}", "update", seconds, device, [there]) for device in bucket.devices
+    ]
+    flows = _collective(job, costs.reduced(bucket.layers, job.model.layers - 1), workload, bucket, updated, False)
+    handed_out = workload.task(f"handed out {start}", "edge", 0.0, first, flows or updated)
     for entry in bucket.awaited:
-        draft.wait(handed_out, entry, 1)
+        workload.wait(handed_out, entry, 1)
 
 
 def _collective(
-    job: LlmJob, sizes: tuple[float, float], draft: Draft, bucket: Bucket, ready: Sequence[Item], reduce: bool
+    job: LlmJob,
+    sizes: tuple[float, float],
+    workload: DeviceWorkload,
+    bucket: Bucket,
+    ready: Sequence[Item],
+    reduce: bool,
 ) -> list[Item]:
     """One coflow: the ring of all data ranks for what they share, that of every e-th for experts."""
     kind = "reduce" if reduce else "gather"
@@ -64,7 +71,7 @@ def _collective(
         for rank, device in enumerate(bucket.devices):
             ends = (device, _next(bucket, rank + shift))
             title, size = f"{name} {ring} {ends[0]}->{ends[1]}", parameters * each
-            flows.append(draft.flow(title, kind, ends, size, [ready[rank]], name, microbatch, bucket.layers.start))
+            flows.append(workload.flow(title, kind, ends, size, [ready[rank]], name, microbatch, bucket.layers.start))
     return flows
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.hardware.network import Network
-from penstock.simulate.llm.draft import Draft
+from penstock.simulate.llm.device_workload import DeviceWorkload
 from penstock.simulate.llm.experts import Experts, Marks, in_pairs
 from penstock.simulate.llm.fabric import Fabric, Image
 from penstock.simulate.llm.gradients import Bucket, add_gradients
@@ -46,8 +46,8 @@ def build_step(job: LlmJob) -> LlmStep:
     for stage in range(job.parallel.pipeline):
         drawing.add_stage(stage)
     drawing.join_stages()
-    add_gradients(job, drawing.costs, drawing.draft, drawing.buckets())
-    load, placement = drawing.draft.build()
+    add_gradients(job, drawing.costs, drawing.workload, drawing.buckets())
+    load, placement = drawing.workload.build()
     network = Fabric(job.servers, drawing.seats, drawing.images, job.seed).network(drawing.names)
     return LlmStep(load, network, placement, len(drawing.seats), job.parallel.gpus)
 
@@ -94,9 +94,9 @@ class _StepBuilder:
             for stage in range(parallel.pipeline)
             for rank in beyond
         ]
-        self.draft = Draft(len(self.seats) + len(self.images))
+        self.workload = DeviceWorkload(len(self.seats) + len(self.images))
         where = [seat.server for seat in self.seats]
-        self.experts = Experts(job, self.draft, self.costs.to_experts, where) if parallel.expert > 1 else None
+        self.experts = Experts(job, self.workload, self.costs.to_experts, where) if parallel.expert > 1 else None
         self._entries: dict[tuple[bool, int, int, int], Item] = {}
         """First and last task of a pass, by direction, chunk of the model, microbatch and device."""
         self._exits: dict[tuple[bool, int, int, int], Item] = {}
@@ -117,12 +117,12 @@ class _StepBuilder:
         for work in order:
             entries, exits = self._add_pass(stage, work)
             for before, after in zip(last, entries, strict=bool(last)):
-                self.draft.wait(before, after)
+                self.workload.wait(before, after)
             last = exits
         first = order[0]
         for device, item in zip(self.devices(stage), last, strict=True):
             chunk = stage + first.chunk * parallel.pipeline
-            self.draft.wait(item, self._entries[True, chunk, first.microbatch, device], 1)
+            self.workload.wait(item, self._entries[True, chunk, first.microbatch, device], 1)
 
     def join_stages(self) -> None:
         """What a chunk hands on goes to the next, forward and then back."""
@@ -138,8 +138,8 @@ class _StepBuilder:
             kind = f"pp-interleaved-{way}" if parallel.interleave > 1 else f"pp-{way}"
             name = f"pp-{way} {chunk}.{microbatch} {device}->{target}"
             layer = layers[-1] if forward else layers[0]
-            flow = self.draft.flow(name, kind, (device, target), size, [item], name, microbatch, layer)
-            self.draft.wait(flow, self._entries[forward, following, microbatch, target])
+            flow = self.workload.flow(name, kind, (device, target), size, [item], name, microbatch, layer)
+            self.workload.wait(flow, self._entries[forward, following, microbatch, target])
 
     def buckets(self) -> list[Bucket]:
         """Layers whose gradients go together, in the model's order."""
@@ -249,7 +249,7 @@ class _StepBuilder:
     def _task(self, work: Work, what: str, seconds: float, device: int, after: list[Item]) -> Item:
         kind = "forward" if work.forward else "backward"
         name = f"{self.names[device]} {kind} {work.microbatch} layer {what}"
-        return self.draft.task(name, kind, seconds, device, after)
+        return self.workload.task(name, kind, seconds, device, after)
 
     def _cut(self, layers: range) -> list[range]:
         """The layers, cut into gradient buckets."""

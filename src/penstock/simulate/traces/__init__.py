@@ -7,12 +7,10 @@ engine's ranks cannot express, and at the public trace's size `fair` is five tim
 `trace` is the public benchmark's shuffles in memory, read or drawn, and `text` their file; `coflows` is what is
 simulated, `simulation` does it and says what came of it and what no policy can beat. `policies` is the table: `fair`
 and `coflowsim-fair`, and in an order `fifo`, `coflowsim-fifo`, `sebf` and `sincronia` (by `bssi`). `ordered` holds the
-events of these four; `progress`, `kernels` and `max_min` are what kernels share. `conversion` makes a workload of the
-common engine.
+events of these four; `progress`, `kernels` and `max_min` are what kernels share.
 """
 
 from penstock.simulate.traces.coflows import PortRates, TraceCoflows, coflows_from, join_flows
-from penstock.simulate.traces.conversion import workload_of
 from penstock.simulate.traces.policies import TRACE_POLICIES, TracePolicy, trace_policy_named
 from penstock.simulate.traces.simulation import (
     TraceOutcome,
@@ -41,6 +39,5 @@ __all__ = [
     "read_trace",
     "simulate_trace",
     "trace_policy_named",
-    "workload_of",
     "write_trace",
 ]

@@ -15,8 +15,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.simulate.traces.coflows import Lines
-from penstock.simulate.traces.kernels import copy_to, nested
-from penstock.simulate.traces.progress import TraceProgress, advance, rest, sort_by, weigh
+from penstock.simulate.traces.progress import TraceProgress, advance, copy_to, nested, rest, sort_by, weigh
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

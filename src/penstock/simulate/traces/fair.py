@@ -15,9 +15,8 @@ from penstock.graph.arrays import Array
 from penstock.interruption import call_interruptibly
 from penstock.kernels import njit
 from penstock.simulate.traces.coflows import Lines, TraceCoflows, lines_of
-from penstock.simulate.traces.kernels import copy_to, nested
 from penstock.simulate.traces.max_min import fill
-from penstock.simulate.traces.progress import CHANGE, EVENTS, SAME, moment, note
+from penstock.simulate.traces.progress import CHANGE, EVENTS, SAME, copy_to, moment, nested, note
 
 
 @nested

@@ -4,8 +4,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.simulate.traces.coflows import Lines
-from penstock.simulate.traces.kernels import nested
-from penstock.simulate.traces.progress import rest
+from penstock.simulate.traces.progress import nested, rest
 
 _UNSETTLED = -1.0
 

@@ -11,9 +11,19 @@ from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.simulate.traces.bssi import match, order_by_bssi
 from penstock.simulate.traces.coflows import Lines
-from penstock.simulate.traces.kernels import copy_to, nested
 from penstock.simulate.traces.max_min import fill
-from penstock.simulate.traces.progress import EVENTS, SAME, TraceProgress, advance, end_flows, foresee, moment, rest
+from penstock.simulate.traces.progress import (
+    EVENTS,
+    SAME,
+    TraceProgress,
+    advance,
+    copy_to,
+    end_flows,
+    foresee,
+    moment,
+    nested,
+    rest,
+)
 from penstock.simulate.traces.sebf import hand_on, share_ending_together
 
 

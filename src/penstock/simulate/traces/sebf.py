@@ -13,8 +13,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.simulate.traces.coflows import Lines
-from penstock.simulate.traces.kernels import copy_to, nested
-from penstock.simulate.traces.progress import TraceProgress, advance, foresee, rest, sort_by, weigh
+from penstock.simulate.traces.progress import TraceProgress, advance, copy_to, foresee, nested, rest, sort_by, weigh
 
 
 @nested

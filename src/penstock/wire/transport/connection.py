@@ -28,8 +28,6 @@ _LAST_READS = 64
 """Reads of what a peer had sent before its connection is closed."""
 
 _UNKNOWN = "an unauthenticated connection"
-_UNREAD = 64
-"""Pieces of 64 KiB that are read, and dropped, of a connection that is being closed."""
 
 
 class Owner(Protocol):

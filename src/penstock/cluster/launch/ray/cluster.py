@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock.cluster.launch.ray.nodes import MACHINE, Node
-from penstock.cluster.launch.ray.shares import Share
+from penstock.cluster.launch.ray.nodes import MACHINE, Node, Share
 from penstock.cluster.launch.ray.task_actor import TaskActor
 from penstock.cluster.launch.ray.time_limit import TimeLimit, time_limit
 from penstock.errors import PenstockError

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 
 from penstock.cluster.launch.local import log_folder
 from penstock.cluster.launch.ray.cluster import RayActorHandle, RayCluster, connect, join
-from penstock.cluster.launch.ray.nodes import Node, NodeAssignment
-from penstock.cluster.launch.ray.shares import share_of
+from penstock.cluster.launch.ray.nodes import Node, NodeAssignment, share_of
 from penstock.cluster.launch.ray.task import RayTask
 from penstock.cluster.launch.registry import LauncherEntry
 from penstock.cluster.setup import Setup

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.graph.convert.edges import edge_set
-from penstock.graph.convert.ogb.binary import read_binary, read_typed_binary
+from penstock.graph.convert.ogb.layouts import read_binary, read_text, read_typed_binary, read_typed_text
 from penstock.graph.convert.ogb.links import held_out_pairs, is_knowledge_graph, knowledge_edges
 from penstock.graph.convert.ogb.raw import RawGraph
 from penstock.graph.convert.ogb.splits import Links, read_splits
-from penstock.graph.convert.ogb.text import read_text, read_typed_text
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 
@@ -55,3 +57,13 @@ def class_labels(stored: Array) -> Array:
             return labels.astype(np.float32, copy=False)
         labels = np.where(missing, -1, labels)
     return np.maximum(labels.astype(np.int64, copy=False), -1)
+
+
+def only_count(numbers: Array, path: Path) -> int:
+    """The one number of a file that has a number for each graph of a set."""
+    if numbers.size != 1:
+        raise PenstockError(
+            f"{path} counts {numbers.size:,} graphs: Penstock trains on one, so this set cannot be used.",
+            code="wrong-file",
+        )
+    return int(numbers.reshape(-1)[0])

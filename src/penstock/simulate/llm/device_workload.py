@@ -1,4 +1,4 @@
-"""A workload of devices: tasks on them, and flows between them that wait for what they are told to."""
+"""The workload of one training step, by device: tasks on devices, and flows between them."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from penstock.simulate.workload import Workload
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
 
-class Draft:
+class DeviceWorkload:
     """Tasks and flows by device number; images of devices follow these, and then the places of `fabric`."""
 
     def __init__(self, devices: int) -> None:
