@@ -5,18 +5,23 @@ namespaces deletes everything. A link is limited both ways: what a host sends by
 the switch's. Names carry the number of the process that made them: what a killed process left is removed by the next.
 """
 
+import argparse
 import ctypes
+import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penstock.cluster.launch.local import LocalLauncher, LocalProcess
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
+from products_graph import show
 
 PREFIX = "pstb"
 DEVICE = "eth0"
@@ -27,6 +32,22 @@ _QUEUE_SECONDS, _LEAST_QUEUE = 0.02, 512 << 10
 """A link's queue: so long at its rate, but room for some of the kernel's 64 KiB bundles; with 128 KiB a third of what
 crosses a link of 20 Mbit/s is dropped and sent again."""
 _BURST_SECONDS, _LEAST_BURST = 0.001, 16 << 10
+
+
+def shown_on_hosts(
+    name: str, options: argparse.Namespace, measure: Callable[[argparse.Namespace], list[dict[str, Any]]]
+) -> int:
+    """Print the rows that a benchmark measures on hosts, keep them in `--out` if given; returns the exit status."""
+    try:
+        check_allowed()
+        rows = measure(options)
+    except PenstockError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    if options.out is not None:
+        options.out.write_text(json.dumps({"options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}))
+    show(name, rows, options.json)
+    return 0
 
 
 @dataclass(frozen=True)

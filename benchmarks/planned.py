@@ -12,7 +12,6 @@ Run, as root: python benchmarks/planned.py [--rates 20,20,80,80] [--epochs 12] [
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -23,18 +22,17 @@ from unittest.mock import patch
 
 import psutil
 
-from hosts import Host, HostLauncher, check_allowed, hosts
+from hosts import Host, HostLauncher, hosts, shown_on_hosts
 from penstock.cluster.planning import plan_run
 from penstock.cluster.profiling import profile_job
 from penstock.cost.profile import write_profile
-from penstock.errors import PenstockError
 from penstock.hardware.cluster import ClusterDocument
 from penstock.partition import Cut, cut
 from penstock.plan.document import Plan
 from penstock.plan.placement import Budget
 from penstock.progress import SILENT
 from penstock.train.job import Job, make_job
-from products_graph import products, show
+from products_graph import products
 
 WAYS: dict[str, tuple[str | None, str | None]] = {
     "distdgl": ("distdgl", "fifo"),
@@ -48,21 +46,11 @@ SKIPPED = 3
 
 
 def main() -> int:
-    options = _options()
-    try:
-        check_allowed()
-        rows = measure(options)
-    except PenstockError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 2
-    if options.out is not None:
-        options.out.write_text(json.dumps({"options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}))
-    show("planned", rows, options.json)
-    return 0
+    return shown_on_hosts("planned", _options(), measure)
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row a way."""
+    """One row for each way."""
     with tempfile.TemporaryDirectory() as scratch, products(options.nodes, None) as graph:
         folder = Path(scratch)
         parts = folder / "parts"

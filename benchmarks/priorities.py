@@ -21,7 +21,6 @@ Run, as root: python benchmarks/priorities.py [--rates 100,100,100,100] [--round
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -34,14 +33,14 @@ from unittest.mock import patch
 import psutil
 import yaml
 
-from hosts import DEVICE, Host, HostLauncher, check_allowed, hosts
+from hosts import DEVICE, Host, HostLauncher, hosts, shown_on_hosts
 from penstock.cluster.shaping import carry_out, classes_of, clear_commands, default_groups, set_commands
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.hardware.cluster import ClusterDocument
 from penstock.partition import Cut, cut
 from penstock.train.job import make_job
-from products_graph import products, show
+from products_graph import products
 
 WAYS: dict[str, dict[str, Any]] = {
     "fair": {"egress": "fair"},
@@ -53,21 +52,11 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def main() -> int:
-    options = _options()
-    try:
-        check_allowed()
-        rows = measure(options)
-    except PenstockError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 2
-    if options.out is not None:
-        options.out.write_text(json.dumps({"options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}))
-    show("priorities", rows, options.json)
-    return 0
+    return shown_on_hosts("priorities", _options(), measure)
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row a way."""
+    """One row for each way."""
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in options.ways}
     with tempfile.TemporaryDirectory() as scratch, products(options.nodes, None) as graph:
         folder = Path(scratch)
