@@ -3,5 +3,6 @@
 `plan` says which vertices each level has and divides every layer into bins, once;
 `levels` keeps the rows between two layers until the backward pass has read them, and `gradients` adds up theirs.
 `passes` computes a layer's bins forward and backward; `norms` normalises over all bins of a layer. `memory` chooses the
-number of bins and where levels are kept. `examples` are what the loss reads and compares. `steps` does the steps of a run, and `execution` is the mode's entry.
+number of bins and where levels are kept. `examples` are what the loss reads and compares. `steps` does the steps of a
+run, `own_module` those of a module of the user's, and `execution` is the mode's entry.
 """

@@ -14,9 +14,10 @@ from penstock.train.layerwise.reach import Reach
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Steps
 from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes
+from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
 from penstock.train.whole.plan import make_plan, vertices_by_level
 from penstock.train.whole.prepared import PreparedStep
-from penstock.train.whole.steps import WholeSteps
+from penstock.train.whole.steps import Passes, StepPasses, WholeSteps
 
 _ITEM = {"float32": 4, "bfloat16": 2}
 
@@ -28,15 +29,24 @@ class WholeExecution(LoadedExecution):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._prepared: list[PreparedStep] | None = None
+        self._prepared: list[PreparedStep] = []
+        """The steps of an epoch, of a model that is computed layer by layer."""
+        self._kept: list[KeptNeighbourhood] = []
+        """The steps of an epoch, of a module of the user's own."""
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """One at a time; a module of the user's own computes its whole neighbourhoods at once."""
-        if not getattr(self._session.model, "layerwise", False):
-            return super().steps(schedule, start, pause, recorder)
-        if self._prepared is None:
-            self._prepared = [self._prepare(planned) for planned in _first_epoch(schedule)]
-        return WholeSteps(self._session, self._prepared, schedule, start, recorder)
+        passes = self._passes if getattr(self._session.model, "layerwise", False) else self._own_passes
+        if not self._prepared and not self._kept:
+            for planned in _first_epoch(schedule):
+                self._prepare(planned._replace(seeds=np.sort(planned.seeds)))
+        return WholeSteps(self._session, passes, schedule, start, recorder)
+
+    def _passes(self, planned: Planned) -> Passes:
+        return StepPasses(self._session, self._prepared[planned.key.batch], planned)
+
+    def _own_passes(self, planned: Planned) -> Passes:
+        return OwnModulePasses(self._session, self._kept[planned.key.batch], planned)
 
     def facts(self) -> dict[str, Any]:
         """How the step was divided."""
@@ -52,16 +62,19 @@ class WholeExecution(LoadedExecution):
             }
         return facts
 
-    def _prepare(self, planned: Planned) -> PreparedStep:
+    def _prepare(self, planned: Planned) -> None:
         session, job = self._session, self._session.job
-        planned = planned._replace(seeds=np.sort(planned.seeds))
         messages, layers = session.task.messages, layers_of(job)
         assert messages is not None
         reach = Reach(messages, [list(messages.edges)] * layers, job.weight)
+        if not getattr(session.model, "layerwise", False):
+            self._kept.append(KeptNeighbourhood(session, reach, planned))
+            return
         readable = session.task.readable(planned.seeds)
         order, counts = vertices_by_level(reach, layers, readable, job.scope == "all")
         decision = self._decide(reach, order, counts)
-        return PreparedStep(session, make_plan(reach, layers, order, counts, decision.bins), decision, planned)
+        plan = make_plan(reach, layers, order, counts, decision.bins)
+        self._prepared.append(PreparedStep(session, plan, decision, planned))
 
     def _decide(self, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]]) -> Decision:
         session, job = self._session, self._session.job

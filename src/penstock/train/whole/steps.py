@@ -2,9 +2,9 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self, cast
+from typing import Any, Protocol, Self, cast
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from penstock.pipeline.clock import Recorder, StageClock, StageTime
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.session import Session
 from penstock.train.steps import Step
-from penstock.train.whole.examples import Examples
 from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.norms import LayerNorms
 from penstock.train.whole.passes import BinPass, LayerPasses
@@ -23,18 +22,23 @@ _STAGES = ("forward", "backward", "update")
 
 
 class WholeSteps:
-    """Does the steps of a schedule; which training vertices a step has is the same in every epoch."""
+    """Does the steps of a schedule; `passes` makes the forward and backward pass of a planned step."""
 
     def __init__(
-        self, session: Session, prepared: "list[PreparedStep]", schedule: Schedule, start: Position, recorder: Recorder
+        self,
+        session: Session,
+        passes: "Callable[[Planned], Passes]",
+        schedule: Schedule,
+        start: Position,
+        recorder: Recorder,
     ) -> None:
-        self._session, self._prepared = session, prepared
+        self._session, self._passes = session, passes
         self._planned = schedule.from_position(start)
         self._clocks = {name: StageClock(name, 1, 1, recorder) for name in _STAGES}
 
     def __iter__(self) -> Iterator[list[Step]]:
         for planned in self._planned:
-            loss = self._step(planned, self._prepared[planned.key.batch])
+            loss = self._step(planned)
             yield [Step(planned.position, len(planned.seeds), loss, planned.last)]
 
     def __enter__(self) -> Self:
@@ -51,13 +55,12 @@ class WholeSteps:
         """Of the passes and the update."""
         return {name: clock.reading() for name, clock in self._clocks.items()}
 
-    def _step(self, planned: Planned, step: PreparedStep) -> float:
+    def _step(self, planned: Planned) -> float:
         session = self._session
         session.optimiser.zero_grad(set_to_none=True)
-        key = planned.key.purpose("dropout")
         began = time.perf_counter()
-        with session.drawing(key):
-            passes = StepPasses(session, step, key, step.examples.of(planned.key))
+        with session.drawing(planned.key.purpose("dropout")):
+            passes = self._passes(planned)
             loss = passes.forward()
         value = float(loss.detach())
         began = self._record("forward", began, planned)
@@ -69,7 +72,7 @@ class WholeSteps:
         self._record("update", began, planned)
         return value
 
-    def _update(self, passes: "StepPasses") -> None:
+    def _update(self, passes: "Passes") -> None:
         session = self._session
         if session.job.clip:
             torch.nn.utils.clip_grad_norm_([*session.learned.parameters(), *passes.learned_rows()], session.job.clip)
@@ -82,13 +85,29 @@ class WholeSteps:
         return time.perf_counter()
 
 
-class StepPasses:
+class Passes(Protocol):
     """The forward and backward pass of one step."""
 
-    def __init__(self, session: Session, step: PreparedStep, key: Any, examples: Examples) -> None:
-        """`key` draws dropout."""
-        self._session, self._step, self._plan, self._examples = session, step, step.plan, examples
-        self._passes = LayerPasses(session, key, step.constant)
+    def forward(self) -> Tensor:
+        """The loss of the step's examples."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of the loss in the parameters, and of learnable rows."""
+
+    def learned_rows(self) -> list[Tensor]:
+        """Learnable rows with their gradients, to be clipped with the others."""
+
+    def learn(self) -> None:
+        """Push the gradients of learnable rows."""
+
+
+class StepPasses:
+    """The forward and backward pass of one step, layer by layer in bins."""
+
+    def __init__(self, session: Session, step: PreparedStep, planned: Planned) -> None:
+        self._session, self._step, self._plan = session, step, step.plan
+        self._examples = step.examples.of(planned.key)
+        self._passes = LayerPasses(session, planned.key.purpose("dropout"), step.constant)
         self._levels: list[KeptLevel | None] = [None] * (self._plan.layers + 1)
         self._retained: list[list[BinPass | None]] = []
         self._norms: list[LayerNorms | None] = [None] * self._plan.layers
@@ -96,7 +115,7 @@ class StepPasses:
         self._answers: list[dict[str, Tensor]] = []
 
     def forward(self) -> Tensor:
-        """The loss of the step's seeds."""
+        """The loss of the step's examples."""
         for number in range(self._plan.layers):
             self._levels[number + 1] = self._forward_layer(number, self._step.decision.retain)
             if self._step.decision.recompute_levels and not self._session.model.needs_all_outputs and number:
