@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import yaml
 
+from forks import running_forks
 from penstock.cluster import run as cluster_run
 from penstock.cluster.controller import Controller
 from penstock.partition import Cut, cut
@@ -100,20 +101,27 @@ def run_on(cluster: str, graph: Path, run: Path, progress: Progress | None = Non
     return cluster_run.start_cluster_run(job, cluster, False, progress or Progress())
 
 
-def disturbed_run(task: str, number: int, cluster: str, graph: Path, run: Path, how: int = signal.SIGKILL, **fields):
-    """A run in which a task gets a signal after its n-th epoch, which its first worker reports before it goes on.
+@contextmanager
+def at_report_of_epoch(number: int, action: Callable[[], None]) -> Iterator[None]:
+    """Something is done once, before the first worker's report of its n-th epoch is answered.
 
-    The signal is sent before that worker's report is answered: however fast the machine, the run cannot be over before.
+    That worker waits for the answer: however fast the machine, a run cannot be over before.
     """
     epochs = iter(range(1, 1 << 30))
 
     def queue(controller, message, sender):
         if message.body.get("what") == "status" and next(epochs) == number:
-            os.kill(handles[task].pid, how)
+            action()
         return answer(controller, message, sender)
 
     answer = Controller._queue
-    with recorded_starts() as handles, patch.object(Controller, "_queue", queue):
+    with patch.object(Controller, "_queue", queue):
+        yield
+
+
+def disturbed_run(task: str, number: int, cluster: str, graph: Path, run: Path, how: int = signal.SIGKILL, /, **fields):
+    """A run in which a task gets a signal after its n-th epoch."""
+    with recorded_starts() as handles, at_report_of_epoch(number, lambda: os.kill(handles[task].pid, how)):
         return run_on(cluster, graph, run, **fields)
 
 
@@ -130,8 +138,8 @@ def assert_same_losses(run: Path, other: Path, tolerance: float) -> None:
 
 
 def marked_processes(mark: str) -> list[str]:
-    """The commands of processes that a test has started and that still run."""
-    found = []
+    """The commands of processes that a test has started and that still run; a fork's is its number."""
+    found = [f"fork {task}" for task in running_forks()]
     for process in psutil.process_iter():
         try:
             ours = process.pid != os.getpid() and process.environ().get(MARK) == mark

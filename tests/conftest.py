@@ -8,6 +8,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from forks import ForkedTask
+from penstock.cluster.launch import local
+
 if not torch.cuda.is_available():
     # Read by Triton when it is imported: kernels then run on the host, on the host's tensors.
     os.environ["TRITON_INTERPRET"] = "1"
@@ -23,6 +26,7 @@ settings.register_profile("long", settings.get_profile("penstock"), max_examples
 settings.load_profile("penstock")
 
 
+PROGRAM = local.LocalProcess
 ONE_AFTER_THE_OTHER = ("tests/system/", "tests/cluster/launch/", "tests/benchmarks/")
 """Tests that look at what is left on the whole machine, or leave it for others to see: never two at a time."""
 
@@ -34,6 +38,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = item.nodeid.partition("::")[0]
         group = "machine" if file.startswith(ONE_AFTER_THE_OTHER) else file
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tasks_are_forked():
+    """Clusters of this process start their tasks as forks, which saves each seconds of importing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "LocalProcess", ForkedTask)
+        yield
+
+
+@pytest.fixture
+def tasks_are_programs(tasks_are_forked, monkeypatch):
+    """Clusters start their tasks as they do outside tests: as programs that import what they need."""
+    monkeypatch.setattr(local, "LocalProcess", PROGRAM)
 
 
 @pytest.fixture

@@ -6,11 +6,13 @@ import resource
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from forks import forked_command as run
 from penstock import Graph
 from penstock.version import __version__
 from random_graphs import directed_graph
@@ -19,13 +21,13 @@ from refusals import Refusal
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 
 
-def run(*arguments, **options):
-    """One command in a process of its own; its output as text."""
+def started(*arguments, **options):
+    """One command as a program of its own; its output as text."""
     command = [*PENSTOCK, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, **options)
 
 
-def run_json(*arguments):
+def run_json(*arguments, run=run):
     """The object a successful command prints; nothing else may be on stdout or stderr."""
     done = run(*arguments, "--json")
     assert done.returncode == 0, done.stderr
@@ -33,16 +35,16 @@ def run_json(*arguments):
     return json.loads(done.stdout)
 
 
-def sentence(*arguments, **options):
+def sentence(*arguments, run=run):
     """The error sentence of a command that must fail, asked for both ways."""
-    plain = run(*arguments, **options)
+    plain = run(*arguments)
     assert plain.returncode == 2, plain.stderr
     assert plain.stdout == ""
     *progress, last = plain.stderr.splitlines()
     assert last.startswith("Error: ")
     assert "Traceback" not in plain.stderr
     assert all(line.endswith(" s") for line in progress)
-    as_object = run(*arguments, "--json", **options)
+    as_object = run(*arguments, "--json")
     assert as_object.returncode == 2
     assert as_object.stdout == ""
     error = json.loads(as_object.stderr)
@@ -59,7 +61,7 @@ def graph(tmp_path_factory):
 
 
 def test_version():
-    assert run("--version").stdout == f"penstock {__version__}\n"
+    assert started("--version").stdout == f"penstock {__version__}\n"
     assert run_json("--version") == {"version": __version__}
 
 
@@ -200,7 +202,7 @@ def test_a_disk_that_fills_up(command, tmp_path):
         big = tmp_path / "big"
         run_json("data", "make", "synthetic-arxiv", "--scale", 0.1, "--out", big)
         arguments = ["partition", big, "--parts", 2, "--method", "random", "--out", tmp_path / "out" / "p"]
-    text = sentence(*arguments, preexec_fn=_small_files)
+    text = sentence(*arguments, run=partial(started, preexec_fn=_small_files))
     assert "Could not write" in text
     assert "File too large" in text
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
@@ -294,8 +296,9 @@ def test_memory_of_writing_parts_is_bounded(features, tmp_path):
     nodes = NodeSet(count, {"x": rng.random((count, features), np.float32)} if features else {})
     big = Graph({"v": nodes}, {("v", "e", "v"): EdgeSet(indptr, indices)}).save(tmp_path / "big")
     directed_graph(100, 400).save(tmp_path / "small")
+    cutting = ["partition", "--parts", 4, "--method", "random"]
     peaks = {
-        name: run_json("partition", tmp_path / name, "--parts", 4, "--method", "random", "--out", tmp_path / f"{name}4")
+        name: run_json(*cutting, tmp_path / name, "--out", tmp_path / f"{name}4", run=started)
         for name in ("small", "big")
     }
     grown = (peaks["big"]["peak_rss_mb"] - peaks["small"]["peak_rss_mb"]) * (1 << 20)

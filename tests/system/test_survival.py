@@ -81,7 +81,9 @@ def test_killed_task_is_replaced(place, whole, tmp_path, task):
 
 
 @pytest.mark.parametrize("task", [pytest.param("worker-0", marks=pytest.mark.long), "worker-1"])
+@pytest.mark.usefixtures("tasks_are_programs")
 def test_killed_worker_among_workers_that_sum(place, whole, tmp_path, task):
+    """Here as outside tests: processes that import for themselves, before and after the loss."""
     _, graph, clusters = place
     run = disturbed_run(task, 5, clusters["few"], graph, tmp_path / "run", **LONG)
     assert [each["task"] for each in result_of(run.path)["recoveries"]] == [task]

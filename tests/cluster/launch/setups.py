@@ -10,7 +10,7 @@ from pathlib import Path
 from cluster_runs import MARK, marked_processes
 from penstock.cluster.layout import lay_out
 from penstock.cluster.setup import Setup
-from penstock.hardware.cluster import ClusterDocument, Machine
+from penstock.hardware.cluster import ClusterDocument, FailureOptions, Machine
 from penstock.wire import make_credentials
 
 
@@ -32,7 +32,7 @@ def setup_of(cluster: ClusterDocument, run: Path, task: str, incarnation: int = 
         run=str(run),
         partition=str(run / "parts"),
         job={"graph": "none"},
-        cluster=cluster,
+        cluster=cluster.model_copy(update={"failure": FailureOptions(patience=1)}),
         layout=layout,
         addresses={},
     )

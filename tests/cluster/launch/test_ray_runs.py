@@ -8,7 +8,16 @@ import warnings
 import pytest
 from setups import nothing_left
 
-from cluster_runs import AtEpoch, assert_same_losses, cluster_file, in_parts, machines, recorded_starts, run_on
+from cluster_runs import (
+    AtEpoch,
+    assert_same_losses,
+    at_report_of_epoch,
+    cluster_file,
+    in_parts,
+    machines,
+    recorded_starts,
+    run_on,
+)
 from penstock.cluster.cluster_file import read_cluster
 from refusals import refused
 from training_graphs import community_graph
@@ -122,8 +131,8 @@ def test_tasks_run_where_planned_with_the_same_losses(nodes, folder, graph, clus
 def test_a_node_is_removed_and_the_run_goes_on_when_its_machine_is_back(
     nodes, folder, graph, cluster_fields, local_run
 ):
-    progress = AtEpoch(1, lambda: nodes.replace("m2"))
-    run = run_on(on_ray(nodes, folder, cluster_fields), graph, folder / "removed", progress)
+    with at_report_of_epoch(1, lambda: nodes.replace("m2")):
+        run = run_on(on_ray(nodes, folder, cluster_fields), graph, folder / "removed")
     lost = {each["task"]: each["cause"] for each in run.facts["result"]["recoveries"]}
     assert lost == {"store-m2": "signal 9", "worker-2": "signal 9"}
     assert_same_losses(folder / "removed", local_run, 0)
