@@ -1,5 +1,6 @@
 """Ranks in processes of their own that send each other rows, each time against torch's `all_to_all_single`."""
 
+import multiprocessing
 import os
 import re
 from datetime import timedelta
@@ -20,7 +21,10 @@ SOON = timedelta(seconds=60)
 def in_ranks(count, work, folder, backend="gloo"):
     """Carry out `work(rank, device)` in so many processes; what one of them raises is raised here."""
     store = f"file://{folder}/store"
-    torch.multiprocessing.spawn(_start, (count, work, store, backend), count)
+    # All are forks of a process that has imported what they need, and has no threads.
+    multiprocessing.set_forkserver_preload(["torch.distributed", "penstock.coflow"])
+    given = (count, work, store, backend)
+    torch.multiprocessing.start_processes(_start, given, count, start_method="forkserver")
 
 
 def _start(rank, count, work, store, backend):

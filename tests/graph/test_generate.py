@@ -110,8 +110,8 @@ def test_labels_need_the_graph(tmp_path):
     )
     learnability = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(learnability)
-    graph = make_graph(recipe_named("synthetic-arxiv").scaled(0.05), tmp_path / "g")
-    found = learnability.accuracies(graph, epochs=30)
+    graph = make_graph(recipe_named("synthetic-arxiv").scaled(0.02), tmp_path / "g")
+    found = learnability.accuracies(graph, epochs=15)
     assert found["graphsage"] >= found["mlp"] + 15
 
 

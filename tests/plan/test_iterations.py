@@ -45,20 +45,24 @@ def test_small_clusters_are_simulated_as_they_are() -> None:
     assert drawn.turns == 1 and len(drawn.judged.seconds) > 3 * drawn.period
 
 
-def test_turns_change_the_pace_little() -> None:
+@pytest.mark.parametrize(
+    ("machines", "read", "many"), [(20, 8, 500), pytest.param(32, 16, 1_000, marks=pytest.mark.long)]
+)
+def test_turns_change_the_pace_little(monkeypatch, machines, read, many) -> None:
     """The same cluster with and without them, where batches differ as measured ones do."""
     import penstock.plan.iterations as module
 
-    names = [f"store-m{k}" for k in range(32)]
-    found, sizes = [], np.linspace(0.7, 1.3, 20).tolist()
-    for many in (module._MANY, 10**9):
-        with_many, module._MANY = module._MANY, many
-        try:
-            run = comparison(profile_of(32, 32, sizes=sizes), mini_batch(names), machines_of_rates(*[2e8] * 32))
-        finally:
-            module._MANY = with_many
+    monkeypatch.setattr(module, "_READ", read)
+    names = [f"store-m{k}" for k in range(machines)]
+    found, turns, sizes = [], [], np.linspace(0.7, 1.3, 20).tolist()
+    for limit in (many, 10**9):
+        monkeypatch.setattr(module, "_MANY", limit)
+        profile = profile_of(machines, machines, sizes=sizes)
+        run = comparison(profile, mini_batch(names), machines_of_rates(*[2e8] * machines))
         trials = run.try_all(["spread"], ["fifo", "iteration-first"], Budget(10), SILENT)
         found.append([trial.iteration_s for trial in trials])
+        turns.append(run.iterations.turns)
+    assert turns == [2, 1]
     np.testing.assert_allclose(*found, rtol=0.08)
 
 
