@@ -12,7 +12,7 @@ from wired import team_of, template_for, wired
 
 from penstock.cluster.rendezvous import Rendezvous
 from penstock.cluster.worker import all_reduce, groups, reductions
-from penstock.cluster.worker.flat import Flat
+from penstock.cluster.worker.flat import FlatGradients
 from penstock.cluster.worker.wire_collective import WireGroup
 from penstock.train.execution.worker_group import RegroupError
 from refusals import refused
@@ -50,7 +50,7 @@ def two():
 
 def test_gradients_as_one_row_and_back():
     session = session_of()
-    flat = Flat(session, 3)
+    flat = FlatGradients(session, 3)
     flat.take_gradients()
     flat.set_more([1.5, 2.0, 3.0])
     assert flat.more.tolist() == [1.5, 2.0, 3.0] and flat.present == [True, False, True, True]

@@ -26,7 +26,7 @@ def compare_command(
 
     Example: penstock compare plan.json runs/planned
     """
-    from penstock.report.compared import compare, read_subject
+    from penstock.report.comparison import compare, read_subject
 
     if len(files) < 2:
         raise PenstockError(

@@ -49,7 +49,7 @@ def plan_command(
 
     Example: penstock plan job.yaml --cluster cluster.yaml --profile profile.json --sweep nic_gbps=1,10,25
     """
-    from penstock.cli.planned import check_timelines, draw_plan, plan_sweep
+    from penstock.cli.plan_variants import check_timelines, draw_plan, plan_sweep
     from penstock.cluster.cluster_file import read_cluster
     from penstock.train.job import make_job, read_job
 

@@ -20,7 +20,7 @@ from penstock.cli.sweep import (
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.cli.simulated import Subject, TraceSubject
+    from penstock.cli.simulate_input import Subject, TraceSubject
 
 # Written here, as the tables of policies import their kernels; a test compares these words with the tables.
 _POLICY_HELP = (
@@ -62,8 +62,8 @@ def simulate_command(
 
     Example: penstock simulate workload.yaml --sweep nic_gbps=1,10,25
     """
+    from penstock.cli.simulate_input import TraceSubject, subject_of, swept_simulations
     from penstock.cli.simulate_trace import refuse_options
-    from penstock.cli.simulated import TraceSubject, subject_of, swept_simulations
 
     _check_options(policy, timeline or [], out_coflows)
     check_chart(chart, sweep)
@@ -112,6 +112,7 @@ def _simulate_scenario(
     out_coflows: Path | None,
     as_json: bool,
 ) -> None:
+    from penstock.cli.simulate_input import fair_exchange_step, steps_of
     from penstock.cli.simulate_output import (
         compared_policies,
         print_policies,
@@ -119,7 +120,6 @@ def _simulate_scenario(
         print_steps,
         simulation_fields,
     )
-    from penstock.cli.simulated import fair_exchange_step, steps_of
     from penstock.report.gantt import Shown, write_timeline
     from penstock.report.words import seconds
     from penstock.simulate import lower_bound

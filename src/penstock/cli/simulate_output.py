@@ -7,8 +7,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
+from penstock.cli.simulate_input import gap_of
 from penstock.cli.simulate_trace import coflow_sentence
-from penstock.cli.simulated import gap_of
 from penstock.quantities import counted, percent
 from penstock.report.gantt import path_by_kind, path_sentence
 from penstock.report.words import seconds

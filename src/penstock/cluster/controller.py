@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from penstock.cluster.launch import Handle, Launcher
 from penstock.cluster.layout import CONTROLLER, Layout, TaskSpec
 from penstock.cluster.rendezvous import Rendezvous
-from penstock.cluster.reports import Beat, Failed, Registered, Result, StepReport
+from penstock.cluster.reports import Failed, Heartbeat, Registered, Result, StepReport
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError, known_code
 from penstock.progress import Progress
@@ -181,7 +181,7 @@ class Controller:
         return {name: task.address for name, task in self.tasks.items() if task.ready}
 
     def _beat(self, message: Message, sender: str) -> Message:
-        task, told = self.tasks[sender], checked(message, Beat)
+        task, told = self.tasks[sender], checked(message, Heartbeat)
         if told.incarnation == task.incarnation:
             # Read when the run is over: what cannot be is refused while there is somebody to tell.
             coflows = read_tallies(told.coflows, sender)

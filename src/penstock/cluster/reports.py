@@ -21,7 +21,7 @@ class Registered(StoreRequest):
     incarnation: Incarnation
 
 
-class Beat(StoreRequest):
+class Heartbeat(StoreRequest):
     """A sign of life, with what the task has counted so far."""
 
     incarnation: Incarnation

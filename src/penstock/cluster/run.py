@@ -24,7 +24,7 @@ from penstock.graph.documents import first_problem
 from penstock.graph.graph import Graph
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.launcher_table import LAUNCHERS
-from penstock.nn.own import own_place
+from penstock.nn.user_module import user_module_location
 from penstock.partition import Cut, Partition, cut, open_partition
 from penstock.pipeline.options import PipelineOptions
 from penstock.plan.document import Plan, plan_text, read_plan
@@ -66,7 +66,7 @@ def start_planned_run(
     plan = read_plan(path)
     named = changes.get("module")
     if named is not None:
-        changes = {**changes, "module": own_place(named)}
+        changes = {**changes, "module": user_module_location(named)}
     job = make_job({**plan.job, **changes}, "The plan's job")
     check_code(make_job(plan.job, "The plan's job"), path, trust_module, named)
     fields = job.model_dump(mode="json")

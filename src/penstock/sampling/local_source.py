@@ -11,7 +11,7 @@ from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.homogeneous import Homogeneous, whole_graph
 from penstock.sampling.labor import SharedLists
-from penstock.sampling.links.edge_split import Absent
+from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import Lists as RelationLists
 from penstock.sampling.lists import ListSource, Readable
 from penstock.sampling.options import SamplerOptions
@@ -69,7 +69,7 @@ class LocalSource:
             return clusters_from(open_partition(Path(options.partition), self._unchecked))
         return clusters_of(self._graph, options.clusters, self._seed)
 
-    def without(self, absent: Mapping[EdgeType, Absent]) -> Self:
+    def without(self, absent: Mapping[EdgeType, HeldOutRule]) -> Self:
         """A local graph has its held-out edges removed before it is sampled."""
         if absent:
             raise PenstockError(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.graph.arrays import Array
     from penstock.graph.schema import EdgeType
     from penstock.sampling.homogeneous import Homogeneous
-    from penstock.sampling.links.edge_split import Absent
+    from penstock.sampling.links.edge_split import HeldOutRule
     from penstock.sampling.lists import Readable
     from penstock.sampling.options import SamplerOptions
     from penstock.sampling.temporal import Clock
@@ -61,7 +61,7 @@ class GraphSource(Protocol):
     def clusters(self, options: "SamplerOptions") -> "Array":
         """The cluster number of each vertex, for Cluster-GCN."""
 
-    def without(self, absent: "Mapping[EdgeType, Absent]") -> Self:
+    def without(self, absent: "Mapping[EdgeType, HeldOutRule]") -> Self:
         """The same source without the edges that are held out of some relations."""
 
 

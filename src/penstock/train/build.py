@@ -6,7 +6,7 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn import ModelOptions, adapt, build_model
 from penstock.nn.layer_table import layer_entry
-from penstock.nn.own import build_own
+from penstock.nn.user_module import build_user_module
 from penstock.pipeline.schedule import Schedule
 from penstock.progress import SILENT, Progress
 from penstock.train.batch_source import layers_of
@@ -80,7 +80,7 @@ def assembled(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.
 def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None) -> torch.nn.Module:
     if module is None and job.module is not None:
         widths = next(iter(inputs.widths.values())) if graph.is_homogeneous else dict(inputs.widths)
-        module = build_own(job.module, widths, task.out)
+        module = build_user_module(job.module, widths, task.out)
     if module is not None:
         if not module.training:
             # Left so by an evaluation. A module in training whose parts are not has them frozen, and they stay so.

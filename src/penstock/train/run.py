@@ -12,7 +12,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
 from penstock.memory import HOST_PEAK
 from penstock.nn.options import ModelOptions
-from penstock.nn.own import own_place
+from penstock.nn.user_module import user_module_location
 from penstock.pipeline.clock import StageTime, limiting
 from penstock.pipeline.stages import StageError
 from penstock.progress import SILENT, Progress
@@ -237,7 +237,7 @@ def change_epochs(train_state: TrainState, epochs: int) -> None:
 
 def found_anywhere(job: Job) -> dict[str, str | None]:
     """Fields of a job that name files, as they can be opened from any folder."""
-    return {"graph": resolved(job.graph), "module": None if job.module is None else own_place(job.module)}
+    return {"graph": resolved(job.graph), "module": None if job.module is None else user_module_location(job.module)}
 
 
 def resolved(name: str) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from penstock.nn.own import own_place
+from penstock.nn.user_module import user_module_location
 from penstock.train.job import Job
 
 _started_here: set[tuple[Path, str]] = set()
@@ -21,7 +21,7 @@ def check_code(job: Job, source: Path, trusted: bool, named: str | None = None) 
 
     The user does so with `--trust-module`, or by naming the same module again (`named`).
     """
-    if named is not None and (job.module is None or own_place(named) != own_place(job.module)):
+    if named is not None and (job.module is None or user_module_location(named) != user_module_location(job.module)):
         raise PenstockError(
             f"{source} has the module {job.module!r}, not {named!r}: name that one, or leave it out.",
             code="mismatched-inputs",

@@ -5,7 +5,7 @@ import pytest
 from cut_and_sampled import KEY, assert_same_but_for_numbers, cut_at_random, plain_graph, typed_graph
 
 from penstock.sampling import NeighbourSampler
-from penstock.sampling.links import Absent
+from penstock.sampling.links import HeldOutRule
 from penstock.sampling.parts import HoldoutSampler, OwnedPart, RemoteSampler, parted_sampler, serve_batches
 from penstock.wire.message import Message
 from penstock.wire.pending_call import RemoteError
@@ -95,7 +95,7 @@ def test_edges_are_not_excluded_by_time_wherever_parts_lie(tmp_path, owners, tim
 def test_what_cannot_be(tmp_path, owners):
     graph, times = timed_graph(np.int64)
     partition = cut_at_random(graph, 2, tmp_path)
-    held = {("node", "to", "node"): Absent(1, 1, False, False)}
+    held = {("node", "to", "node"): HeldOutRule(1, 1, False, False)}
     for more in ({}, {"vertex_times": np.zeros(300), "weight": "w", "absent": held}):
         with refused("unsupported-combination"):
             parted_sampler(partition, [2], time="node:t", **more)

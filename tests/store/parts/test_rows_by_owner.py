@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from penstock.partition import Book
 from penstock.partition.owners import split_by_owner
 from penstock.store.parts import requests
-from penstock.store.parts.transit import transit
+from penstock.store.parts.row_encoding import encoding_for
 from penstock.wire import Message
 from refusals import refused
 
@@ -47,7 +47,7 @@ FLOATS = hnp.arrays(np.float32, (6, 3), elements=st.floats(-65504, 65504, width=
 @given(FLOATS, st.sampled_from([np.float32, np.float64]))
 def test_halves_are_numpys(x, dtype):
     x = x.astype(dtype)
-    way = transit("float16", x.dtype, (3,), None)
+    way = encoding_for("float16", x.dtype, (3,), None)
     rows = np.array([5, 0, 0, 3])
     (sent,) = way.pack(x, rows, np.empty(1000, np.uint8))
     np.testing.assert_array_equal(sent, x[rows].astype(np.float16))
@@ -62,14 +62,14 @@ def test_every_half_is_its_own_and_the_midpoints_round_to_even():
     every = np.sort(every[np.isfinite(every)].astype(np.float32))
     middle = (every[1:] + every[:-1]) / 2
     for numbers in (every, middle, np.nextafter(middle, np.float32(9e9)), np.nextafter(middle, np.float32(-9e9))):
-        way = transit("float16", numbers.dtype, (1,), None)
+        way = encoding_for("float16", numbers.dtype, (1,), None)
         (sent,) = way.pack(numbers[:, None], np.arange(len(numbers)), np.empty(2 * len(numbers), np.uint8))
         np.testing.assert_array_equal(sent[:, 0], numbers.astype(np.float16))
 
 
 @given(hnp.arrays(np.float32, (5, 4), elements=st.floats(-(2.0**127), 2.0**127, width=32)))
 def test_scaled_rows_are_within_their_step(x):
-    way = transit("int8", x.dtype, (4,), (1, 4))
+    way = encoding_for("int8", x.dtype, (4,), (1, 4))
     rows = np.array([4, 2, 1])
     sent = way.pack(x, rows, np.empty(100, np.uint8))
     assert sum(array.nbytes for array in sent) == 3 * way.row_bytes
@@ -81,7 +81,7 @@ def test_scaled_rows_are_within_their_step(x):
 
 
 def test_what_arrives_in_another_shape_is_refused():
-    way = transit("stored", np.dtype(np.float32), (3,), None)
+    way = encoding_for("stored", np.dtype(np.float32), (3,), None)
     with refused("malformed-message"):
         way.unpack((np.zeros((2, 4), np.float32),), np.arange(2), np.zeros((2, 3), np.float32))
 

@@ -2,7 +2,7 @@
 
 from penstock.cluster.member import Member
 from penstock.cluster.worker.clip import clip_with_owners
-from penstock.cluster.worker.flat import Flat
+from penstock.cluster.worker.flat import FlatGradients
 from penstock.cluster.worker.reductions import REDUCTIONS
 from penstock.cluster.worker.wire_collective import WireCollective
 from penstock.coflow_context import GRADIENTS, within_kind
@@ -19,7 +19,9 @@ class AllReduce:
         device = session.inputs.device
         learned = sum(1 for parameter in session.learned.parameters() if parameter.requires_grad)
         self.group = REDUCTIONS[member.setup.cluster.reduction].make_group(member, generation, collective, device)
-        self._flat = Flat(session, _MORE + learned, self.group is not None and self.group.device.type == "cuda")
+        self._flat = FlatGradients(
+            session, _MORE + learned, self.group is not None and self.group.device.type == "cuda"
+        )
         self._may_overflow = device.type == "cuda" and session.job.compute_type == "float16"
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:

@@ -19,7 +19,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity.scan import nan_rows
 from penstock.graph.schema import EdgeType
 from penstock.partition import Partition, open_partition
-from penstock.sampling.links import Absent
+from penstock.sampling.links import HeldOutRule
 from penstock.sampling.parts import OwnedPart, RelationReader, edge_types_in
 from penstock.sampling.temporal import OF_NODES
 from penstock.store.local import LocalStore
@@ -87,7 +87,7 @@ class Parts:
         self.store = PartedStore(book, local, self.channels("features", 2), setup.cluster.wire_type, narrowed)
         self.lists = self.channels("lists", 1)
         """The way to a part's lists: draws go first, as rows cannot be asked for before they are known."""
-        self.absent: dict[EdgeType, Absent] = {}
+        self.absent: dict[EdgeType, HeldOutRule] = {}
         """Edges that the task holds out, by relation: they are in the parts' files, and nobody draws them."""
         self.exchange = RowExchange(member)
         self._times: Array | None = None

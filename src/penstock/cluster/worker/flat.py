@@ -8,7 +8,7 @@ from torch import Tensor
 from penstock.train.session import Session
 
 
-class Flat:
+class FlatGradients:
     """The learned parameters of a session, one behind the other, and room for a few numbers more.
 
     `numbers` are on the host, where whoever sums them reads them, or `on_device`: where the parameters are. Between a

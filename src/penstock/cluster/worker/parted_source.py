@@ -19,7 +19,7 @@ from penstock.cluster.worker.clusters import clusters_for
 from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
-from penstock.sampling.links.edge_split import Absent
+from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.options import SamplerOptions
 from penstock.sampling.parts import PartedGraph, parted_graph, parted_lists
 from penstock.sampling.registry import ReadableLists
@@ -36,7 +36,7 @@ class PartedSource:
 
     def __init__(self, parts: Parts, job: Job, train: Array | None = None) -> None:
         self._parts, self._job, self._train = parts, job, train
-        self._absent: Mapping[EdgeType, Absent] = {}
+        self._absent: Mapping[EdgeType, HeldOutRule] = {}
         self._graph: PartedGraph | None = None
 
     @property
@@ -79,7 +79,7 @@ class PartedSource:
         clusters: Array = clusters_for(self._parts, self._job)[self.whole_lists(options.sampler).names]
         return clusters
 
-    def without(self, absent: Mapping[EdgeType, Absent]) -> Self:
+    def without(self, absent: Mapping[EdgeType, HeldOutRule]) -> Self:
         """The owners leave out the edges that are held out."""
         other = copy.copy(self)
         other._absent = absent

@@ -8,7 +8,7 @@ import torch
 from penstock.cluster.member import Member
 from penstock.cluster.server.pieces import State, cut_state, join_state, shape_of, shard_pieces
 from penstock.cluster.worker.clip import clip_factor
-from penstock.cluster.worker.flat import Flat
+from penstock.cluster.worker.flat import FlatGradients
 from penstock.cluster.worker.groups import CollectiveGroup
 from penstock.cluster.worker.wire_collective import WireCollective, WireGroup
 from penstock.coflow_context import GRADIENTS, within_kind
@@ -28,7 +28,7 @@ class ParameterServers:
     ) -> None:
         """`step`: how many are done; `again`: the servers must take this worker's weights whatever they have."""
         self._member, self._generation, self._step = member, generation, step
-        self._flat = Flat(session, _MORE)
+        self._flat = FlatGradients(session, _MORE)
         self.group: CollectiveGroup | None = (
             WireGroup(member, generation, collective) if member.setup.layout.world > 1 else None
         )

@@ -22,7 +22,7 @@ from penstock.graph.ids import Ids, StringIds, take_ids
 from penstock.graph.integrity import check_graph
 from penstock.graph.output_files import open_bytes, write_new
 from penstock.graph.schema import EdgeType, edge_key, file_name
-from penstock.graph.tables.exportcolumns import OutColumns
+from penstock.graph.tables.export_columns import OutColumns
 from penstock.progress import SILENT, Progress
 
 TableFormat = Literal["parquet", "csv"]

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.tables.csvfiles import csv_batches, csv_looks, csv_names
-from penstock.graph.tables.jsonlines import json_batches, json_looks, json_names
-from penstock.graph.tables.parquetfiles import parquet_batches
+from penstock.graph.tables.csv_files import csv_batches, csv_looks, csv_names
+from penstock.graph.tables.json_lines import json_batches, json_looks, json_names
+from penstock.graph.tables.parquet_files import parquet_batches
 from penstock.graph.tables.roles import ID_ROLES, Role, csv_types, json_types
 from penstock.graph.tables.sources import find_files, format_of
 from penstock.graph.tables.spec import EdgeSpec, NodeSpec

@@ -13,10 +13,10 @@ from penstock.graph.data import SPLITS
 from penstock.graph.schema import edge_key
 from penstock.graph.tables.columns import FieldWriters
 from penstock.graph.tables.fields import Field
-from penstock.graph.tables.folds import fold_codes
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.reader import TableChunk
 from penstock.graph.tables.spec import EdgeSpec
+from penstock.graph.tables.split_columns import fold_codes
 
 
 class Spool:

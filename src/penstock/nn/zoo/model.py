@@ -14,7 +14,7 @@ from penstock.nn.device.rows import TableRows, compute_dtype
 from penstock.nn.drop import drop
 from penstock.nn.layer_table import layer_entry
 from penstock.nn.options import ModelOptions
-from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
+from penstock.nn.zoo.layer_ends import Join, LayerEnd, layer_widths
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 

@@ -11,7 +11,7 @@ from penstock.nn.drop import drop, skip_drop
 from penstock.nn.layer_table import LAYERS, layer_entry
 from penstock.nn.layers import OneHotRGCNLayer, RGCNLayer
 from penstock.nn.options import ModelOptions
-from penstock.nn.zoo.ends import Join, LayerEnd, layer_widths
+from penstock.nn.zoo.layer_ends import Join, LayerEnd, layer_widths
 from penstock.nn.zoo.model import LayeredModel, check_depth
 from penstock.sampling.block import Block, TypedBlock
 

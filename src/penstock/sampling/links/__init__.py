@@ -13,7 +13,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.sampling.links.batch import EdgeBatch, Exclude
 from penstock.sampling.links.batcher import EdgeBatcher
 from penstock.sampling.links.edge_ranks import ScoreBlock, dot_product, ranks, ranks_of_scores
-from penstock.sampling.links.edge_split import Absent, split_and_tell, split_edges, split_positions
+from penstock.sampling.links.edge_split import HeldOutRule, split_and_tell, split_edges, split_positions
 from penstock.sampling.links.inbatch import InBatch
 from penstock.sampling.links.joint import Joint
 from penstock.sampling.links.known import KnownEdges, known_edges
@@ -27,11 +27,11 @@ NEGATIVES: dict[str, type[NegativePolicy]] = {"uniform": Uniform, "joint": Joint
 
 __all__ = [
     "NEGATIVES",
-    "Absent",
     "DrawnNegatives",
     "EdgeBatch",
     "EdgeBatcher",
     "Exclude",
+    "HeldOutRule",
     "InBatch",
     "Joint",
     "KnownEdges",

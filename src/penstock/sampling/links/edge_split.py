@@ -22,7 +22,7 @@ _OWN = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
-class Absent:
+class HeldOutRule:
     """Which edges of a relation are held out: those whose pair draws less than `end` by `key`.
 
     `unordered`: a pair and its reverse draw the same; `turned`: a pair draws what its reverse does. A part of a cut
@@ -60,15 +60,15 @@ def split_edges(
 
 def split_and_tell(
     graph: Graph, edge_type: EdgeType, ratios: tuple[float, float], seed: int
-) -> tuple[Graph, dict[EdgeType, Absent]]:
+) -> tuple[Graph, dict[EdgeType, HeldOutRule]]:
     """As `split_edges`, and what is held out of which relation, for those who hold parts of the graph."""
     reverse = checked_reverse(graph, edge_type, "auto")
     split, end = _split(graph, edge_type, ratios, seed, reverse)
     key = int(key_of(seed, "edge split"))
-    absent = {edge_type: Absent(key, end, reverse == "same", False)}
+    absent = {edge_type: HeldOutRule(key, end, reverse == "same", False)}
     # A reverse that was found has the same edges: what leaves it is known by the pair alone.
     if isinstance(reverse, tuple):
-        absent[reverse] = Absent(key, end, False, True)
+        absent[reverse] = HeldOutRule(key, end, False, True)
     return split, absent
 
 

@@ -12,11 +12,11 @@ from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.sampling.key import BatchKey
-from penstock.sampling.links.edge_split import Absent
+from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import check_typed_seeds
 from penstock.sampling.parts.batch_codec import batch_messages, batch_received
 from penstock.sampling.parts.holdout import HoldoutSampler
-from penstock.sampling.parts.requests import AbsentForm, BatchRequest, ItemsRequest, read_body
+from penstock.sampling.parts.requests import BatchRequest, HeldOutRuleForm, ItemsRequest, read_body
 from penstock.sampling.typed import Relation
 from penstock.wire.channel import Channel
 from penstock.wire.endpoint import Endpoint
@@ -105,7 +105,7 @@ class RemoteSampler:
         key: BatchKey,
         *,
         exclude: Array | Mapping[Relation, Array] | None = None,
-        absent: Mapping[EdgeType, Absent] | None = None,
+        absent: Mapping[EdgeType, HeldOutRule] | None = None,
         times: Array | None = None,
         places: Array | None = None,
     ) -> AnyBatch:
@@ -138,7 +138,7 @@ class RemoteSampler:
         typed: bool,
         key: BatchKey,
         exclude: Array | Mapping[Relation, Array] | None = None,
-        absent: Mapping[EdgeType, Absent] | None = None,
+        absent: Mapping[EdgeType, HeldOutRule] | None = None,
         times: Array | None = None,
         places: Array | None = None,
     ) -> AnyBatch:
@@ -148,7 +148,7 @@ class RemoteSampler:
             key=[int(number) for number in key],
             seeds={name: len(these) for name, these in given.items()},
             excluded=None if excluded is None else {name: pairs.shape[1] for name, pairs in excluded.items()},
-            absent={edge_key(kind): AbsentForm.of(rule) for kind, rule in absent.items()} if absent else None,
+            absent={edge_key(kind): HeldOutRuleForm.of(rule) for kind, rule in absent.items()} if absent else None,
             timed=times is not None,
         )
         arrays = [np.concatenate([*given.values(), np.empty(0, np.int32)])]

@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.partition.folder import Partition
 from penstock.sampling.labor import Labor
-from penstock.sampling.links.edge_split import Absent
+from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import Readable
 from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.parts.owner import OwnedPart
@@ -38,7 +38,7 @@ def parted_sampler(
     *,
     local: Mapping[int, OwnedPart] | None = None,
     channels: Channels | None = None,
-    absent: Mapping[EdgeType, Absent] | None = None,
+    absent: Mapping[EdgeType, HeldOutRule] | None = None,
     vertex_times: Array | None = None,
 ) -> NeighbourSampler | TypedNeighbourSampler:
     """A neighbour sampler, of one type or of several as the graph has; the rest is as for `parted_lists`.
@@ -74,7 +74,7 @@ def parted_lists(
     *,
     local: Mapping[int, OwnedPart],
     channels: Channels,
-    absent: Mapping[EdgeType, Absent] | None = None,
+    absent: Mapping[EdgeType, HeldOutRule] | None = None,
     vertex_times: Array | None = None,
 ) -> ReadableLists:
     """The lists of a cut graph, whose vertices go by their new numbers, and the clock that draws from them obey.
@@ -159,7 +159,7 @@ def readable_parts(
     channels: Channels,
     replace: bool = False,
     weight: str | None = None,
-    absent: Mapping[EdgeType, Absent] | None = None,
+    absent: Mapping[EdgeType, HeldOutRule] | None = None,
     shared: bool = False,
     time: str | None = None,
     whole: bool = False,

@@ -16,7 +16,7 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.labor import draw_shared
-from penstock.sampling.links.edge_split import Absent
+from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import DrawnNeighbours, Lists, Readers
 from penstock.sampling.temporal import OF_NODES, Clock, clock_of
 from penstock.sampling.typed import Relation, edge_type_named
@@ -45,7 +45,7 @@ class OwnedPart:
                 )
         check_graph(graph)
         self.graph, self._names, self._all_names, self._places = graph, names, all_names, places
-        self._lists: dict[tuple[EdgeType, str | None, str | None, Absent | None], Lists] = {}
+        self._lists: dict[tuple[EdgeType, str | None, str | None, HeldOutRule | None], Lists] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -74,7 +74,7 @@ class OwnedPart:
         relation: Relation,
         replace: bool = False,
         weight: str | None = None,
-        absent: Absent | None = None,
+        absent: HeldOutRule | None = None,
         time: str | None = None,
     ) -> "PartLists":
         """The lists of a relation, drawn uniformly or in proportion to a field; without edges that are `absent`.
@@ -94,7 +94,7 @@ class OwnedPart:
             lists = self._lists[named].replacing(replace)
         return PartLists(self.graph, kind, lists, None if self._all_names is None else self._all_names[kind[0]])
 
-    def _made(self, kind: EdgeType, weight: str | None, time: str | None, absent: Absent | None) -> Lists:
+    def _made(self, kind: EdgeType, weight: str | None, time: str | None, absent: HeldOutRule | None) -> Lists:
         edges, where = self.graph.edges[kind], f"{edge_key(kind)} of {self.graph.name!r}"
         if absent is not None:
             if self._all_names is None:
@@ -107,7 +107,7 @@ class OwnedPart:
             edges = absent.taken_from(bare, self._all_names[kind[0]], self._names[kind[2]])
         return Lists(edges, where, self._names[kind[2]], False, weight, self._clock(time, absent))
 
-    def _clock(self, time: str | None, absent: Absent | None) -> Clock | None:
+    def _clock(self, time: str | None, absent: HeldOutRule | None) -> Clock | None:
         if time is None:
             return None
         if time.startswith(OF_NODES) or absent is not None or not self.graph.is_homogeneous:

@@ -132,11 +132,11 @@ class RelationReader:
     def _ask(self, part: int, message: Message) -> Message:
         """What the owner of a part says of a relation, or what is here of it."""
         if part in self._local:
-            return answer_about(self._local[part], message)
+            return answer_relation_request(self._local[part], message)
         return self._channels(part).call(message)
 
 
-def answer_about(owned: OwnedPart, message: Message) -> Message:
+def answer_relation_request(owned: OwnedPart, message: Message) -> Message:
     """The answer to "degrees", "edges" and "held-out", of a part that is here."""
     forms: dict[str, type[DegreesRequest | EdgesRequest | HeldOutRequest]] = {
         "degrees": DegreesRequest,

@@ -11,13 +11,13 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.owners import Book
 from penstock.sampling.exclusion import Exclusion
-from penstock.sampling.links.edge_split import Absent
+from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import DrawnNeighbours, Readers
 from penstock.sampling.parts.answers import Group, PartAnswer, group_by_owner, stitch_draws, stitch_rows
 from penstock.sampling.parts.owner import PartLists, Seen
 from penstock.sampling.parts.requests import (
-    AbsentForm,
     DrawRequest,
+    HeldOutRuleForm,
     TotalsRequest,
     counts_received,
     floats_received,
@@ -43,7 +43,7 @@ class PartedLists:
         channels: Channels,
         replace: bool = False,
         weight: str | None = None,
-        absent: Absent | None = None,
+        absent: HeldOutRule | None = None,
         shared: bool = False,
         time: str | None = None,
         whole: bool = False,
@@ -55,7 +55,7 @@ class PartedLists:
         self.weighted, self.replace = weight is not None, replace
         self._relation, self._weight, self._local, self._channels = edge_key(kind), weight, local, channels
         self._shared, self._time, self._whole = shared, time, whole
-        self._absent = None if absent is None else AbsentForm.of(absent)
+        self._absent = None if absent is None else HeldOutRuleForm.of(absent)
         self._bounds = book.bounds(kind[2])
         self._num_sources = book.count(kind[0])
 

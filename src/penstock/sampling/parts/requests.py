@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument, first_problem
-from penstock.sampling.links.edge_split import Absent
+from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.wire.message import Message
 
 Name = Annotated[str, Field(max_length=256)]
@@ -25,8 +25,8 @@ class StrictRequest(StrictDocument):
 Bits = Annotated[int, Field(ge=0, lt=1 << 64)]
 
 
-class AbsentForm(StrictRequest):
-    """An `Absent`: edges that are held out of a relation."""
+class HeldOutRuleForm(StrictRequest):
+    """An `HeldOutRule`: edges that are held out of a relation."""
 
     key: Bits
     end: Bits
@@ -34,23 +34,23 @@ class AbsentForm(StrictRequest):
     turned: bool
 
     @classmethod
-    def of(cls, absent: Absent) -> Self:
+    def of(cls, absent: HeldOutRule) -> Self:
         """The form of held-out edges that is sent."""
         return cls(**asdict(absent))
 
-    def read(self) -> Absent:
+    def read(self) -> HeldOutRule:
         """The held-out edges that a message describes."""
-        return Absent(**self.model_dump())
+        return HeldOutRule(**self.model_dump())
 
 
-class AboutRequest(StrictRequest):
+class RelationRequest(StrictRequest):
     """A relation of a part."""
 
     part: Whole
     relation: Name
 
 
-class DegreesRequest(AboutRequest):
+class DegreesRequest(RelationRequest):
     """Lengths of the lists of rows [first, last), counted in the part."""
 
     first: Whole
@@ -63,18 +63,18 @@ class EdgesRequest(DegreesRequest):
     field: Name | None
 
 
-class HeldOutRequest(AboutRequest):
+class HeldOutRequest(RelationRequest):
     """Names of fields and of held-out pairs, and the words of one field; with `pairs`, these and their old places."""
 
     label: Name
     pairs: bool
 
 
-class TotalsRequest(AboutRequest):
+class TotalsRequest(RelationRequest):
     """Arrays: vertices of the part, and maybe excluded edges [2, m] that lead to them."""
 
     weight: Name | None
-    absent: AbsentForm | None = None
+    absent: HeldOutRuleForm | None = None
     time: Name | None = None
     """An edge field: then the arrays are vertices, the seeds' places whose trees they are in, and the seeds' times."""
 
@@ -98,7 +98,7 @@ class BatchRequest(StrictRequest):
     key: Annotated[list[int], Field(min_length=3, max_length=3)]
     seeds: dict[Name, Whole]
     excluded: dict[Name, Whole] | None
-    absent: dict[Name, AbsentForm] | None = None
+    absent: dict[Name, HeldOutRuleForm] | None = None
     timed: bool = False
     """Whether the last two arrays are the seeds' times and their places in a larger batch."""
 

@@ -12,9 +12,9 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.schema import edge_key
-from penstock.sampling.links.edge_split import Absent
+from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.parts.owner import OwnedPart, Seen
-from penstock.sampling.parts.relation import answer_about
+from penstock.sampling.parts.relation import answer_relation_request
 from penstock.sampling.parts.requests import DrawRequest, StrictRequest, TotalsRequest, counts_as_sent, read_body
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
@@ -77,7 +77,7 @@ class _Lists:
     def tell(self, message: Message, sender: str) -> Message:
         """Something about a relation, as it is in the graph folder."""
         part = message.body.get("part")
-        return answer_about(self._part(part if isinstance(part, int) else -1), message)
+        return answer_relation_request(self._part(part if isinstance(part, int) else -1), message)
 
     def _part(self, index: int) -> OwnedPart:
         if index not in self._parts:
@@ -100,7 +100,7 @@ class _Lists:
         return message.arrays[0], message.arrays[1] if len(message.arrays) == 2 else None, None
 
 
-def _absent(asked: TotalsRequest) -> Absent | None:
+def _absent(asked: TotalsRequest) -> HeldOutRule | None:
     return None if asked.absent is None else asked.absent.read()
 
 

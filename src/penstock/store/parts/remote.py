@@ -13,9 +13,9 @@ from penstock.graph.arrays import Array
 from penstock.partition.owners import Book, split_by_owner
 from penstock.store.embedding import MOMENTS, Optimiser
 from penstock.store.parts.owned import chunks
+from penstock.store.parts.row_encoding import Expected, arrived, encoding_for
 from penstock.store.parts.send_buffers import Channels, ask_rows, receive_rows
 from penstock.store.parts.store import Traffic
-from penstock.store.parts.transit import Expected, arrived, transit
 from penstock.store.rows import gather_rows, place_rows
 from penstock.wire.message import Message
 from penstock.wire.pending_call import PendingCall
@@ -58,7 +58,7 @@ class RemoteEmbedding:
         asked = ask_rows(
             self._channels, split, list(range(self._parts)), lambda part: self._message("embed-pull", part, step)
         )
-        way = transit("stored", out.dtype, (self.width,), None)
+        way = encoding_for("stored", out.dtype, (self.width,), None)
         for each in asked:
             self._count(len(each.places), receive_rows(each, way, out))
         place_rows(out, split.first, split.again, out)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument, first_problem
-from penstock.store.parts.transit import WireType
+from penstock.store.parts.row_encoding import WireType
 from penstock.wire.message import Message
 
 Count = Annotated[int, Field(ge=0)]

@@ -9,7 +9,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.partition.owners import Split
-from penstock.store.parts.transit import Transit
+from penstock.store.parts.row_encoding import RowEncoding
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
 from penstock.wire.pending_call import PendingCall
@@ -77,7 +77,7 @@ def ask_rows(channels: Channels, split: Split, parts: list[int], request: Callab
     return asked
 
 
-def receive_rows(asked: RowRequest, way: Transit, out: Array) -> int:
+def receive_rows(asked: RowRequest, way: RowEncoding, out: Array) -> int:
     """Put the rows in their places as they arrive; returns the bytes they came in."""
     step, start, size = rows_a_part(way.row_bytes), 0, 0
     for part in asked.answer.parts():

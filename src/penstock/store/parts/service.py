@@ -10,8 +10,8 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
 from penstock.store.parts.fields import IN_MEMORY, PartFields, type_of
 from penstock.store.parts.requests import FieldRequest, Make, PartRequest, Pull, checked, row_numbers
+from penstock.store.parts.row_encoding import RowEncoding, arrived, encoding_for
 from penstock.store.parts.send_buffers import SendBuffers, rows_a_part
-from penstock.store.parts.transit import Transit, arrived, transit
 from penstock.store.rows import check_rows, span_of, spread_rows
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
@@ -46,7 +46,7 @@ class StoreService:
                 f"Field {asked.field!r} has no columns {asked.columns}: its rows are {table.shape[1:]}.",
                 code="shape-mismatch",
             )
-        return pack_rows(transit(asked.wire_type, table.dtype, table.shape[1:], span), table, rows, self.buffers)
+        return pack_rows(encoding_for(asked.wire_type, table.dtype, table.shape[1:], span), table, rows, self.buffers)
 
     def _push(self, request: Message, sender: str) -> Message:
         asked = checked(request, FieldRequest)
@@ -87,7 +87,7 @@ class StoreService:
         return self.parts[asked.part]
 
 
-def pack_rows(way: Transit, table: Array, rows: Array, buffers: SendBuffers) -> Iterator[Message]:
+def pack_rows(way: RowEncoding, table: Array, rows: Array, buffers: SendBuffers) -> Iterator[Message]:
     """Rows in parts of about a megabyte, each gathered straight into the memory that is sent, when its turn comes."""
     step = rows_a_part(way.row_bytes)
     for start in range(0, len(rows), step):

@@ -13,8 +13,8 @@ from penstock.graph.arrays import Array
 from penstock.partition.owners import Book, split_by_owner
 from penstock.store.local import LocalStore
 from penstock.store.parts.fields import PartFields, type_of
+from penstock.store.parts.row_encoding import WireType, encoding_for
 from penstock.store.parts.send_buffers import Channels, ask_rows, receive_rows
-from penstock.store.parts.transit import WireType, transit
 from penstock.store.rows import Span, gather_rows, place_rows
 from penstock.store.source import RowSource
 from penstock.wire.message import Message
@@ -85,8 +85,8 @@ class PartedStore:
         asked = ask_rows(self._channels, split, far, lambda part: Message("pull", {**body, "part": part}))
         for part, store in here.items():
             place_rows(store.table(field), *split.of(part), out, span)
-        way = transit(wire_type, *kind, span)
-        stored = transit("stored", *kind, span).row_bytes
+        way = encoding_for(wire_type, *kind, span)
+        stored = encoding_for("stored", *kind, span).row_bytes
         for each in asked:
             self._count(field, len(each.places), receive_rows(each, way, out), stored)
         place_rows(out, split.first, split.again, out)

@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, nearest
 Widths = int | Mapping[str, int]
 
 
-def build_own(name: str, inputs: Widths, outputs: int) -> torch.nn.Module:
+def build_user_module(name: str, inputs: Widths, outputs: int) -> torch.nn.Module:
     """What the function or class at FILE.py:NAME or PACKAGE.MODULE:NAME makes of the widths in and out.
 
     `inputs` are widths by type where there are several.
@@ -45,7 +45,7 @@ def build_own(name: str, inputs: Widths, outputs: int) -> torch.nn.Module:
     return made
 
 
-def own_place(name: str) -> str:
+def user_module_location(name: str) -> str:
     """The same name, with a file's path that can be opened from any folder."""
     place, colon, attribute = name.rpartition(":")
     return f"{Path(place).resolve()}{colon}{attribute}" if place.endswith(".py") else name

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock.nn.own import build_own, own_place
+from penstock.nn.user_module import build_user_module, user_module_location
 from refusals import refused
 
 SOURCE = """
@@ -32,13 +32,13 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_class_of_a_file(file: Path) -> None:
-    made = build_own(f"{file}:Net", 3, 2)
+    made = build_user_module(f"{file}:Net", 3, 2)
     assert isinstance(made, torch.nn.Module) and made.inner.weight.shape == (2, 3)
 
 
 def test_something_of_a_package() -> None:
     with refused("user-code-failed inputs=3"):
-        build_own("torch.nn:Linear", 3, 2)
+        build_user_module("torch.nn:Linear", 3, 2)
 
 
 @pytest.mark.parametrize(
@@ -54,23 +54,23 @@ def test_something_of_a_package() -> None:
 )
 def test_what_is_none_is_one_sentence(file: Path, name: str, said: str) -> None:
     with refused(said):
-        build_own(name.format(file=file), 3, 2)
+        build_user_module(name.format(file=file), 3, 2)
 
 
 def test_a_file_that_fails_says_why(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("1 / 0")
     with refused("user-code-failed ZeroDivisionError"):
-        build_own(f"{tmp_path / 'bad.py'}:Net", 1, 1)
+        build_user_module(f"{tmp_path / 'bad.py'}:Net", 1, 1)
 
 
 def test_two_files_of_one_name(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "mine.py").write_text(SOURCE + f"\nNet.number = {number}\n")
-    assert [build_own(f"{tmp_path / str(n) / 'mine.py'}:Net", 1, 1).number for n in (1, 2)] == [1, 2]
+    assert [build_user_module(f"{tmp_path / str(n) / 'mine.py'}:Net", 1, 1).number for n in (1, 2)] == [1, 2]
 
 
 def test_found_from_any_folder(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     monkeypatch.chdir(file.parent)
-    assert own_place("mine.py:Net") == f"{file}:Net"
-    assert own_place("package.models:Net") == "package.models:Net"
+    assert user_module_location("mine.py:Net") == f"{file}:Net"
+    assert user_module_location("package.models:Net") == "package.models:Net"

@@ -1,4 +1,4 @@
-"""How rows travel: as they are stored, or narrowed. From table to send buffer, and from frame to place."""
+"""How rows are encoded on the wire: as they are stored, or narrowed. From table to send buffer, and back."""
 
 import math
 from typing import Any, Literal, Protocol, cast, get_args
@@ -15,8 +15,8 @@ Expected = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and type of an array."""
 
 
-class Transit(Protocol):
-    """One way for the rows of one field. Row numbers and places are checked by the caller."""
+class RowEncoding(Protocol):
+    """How rows of one field are sent. Row numbers and places are checked by the caller."""
 
     row_bytes: int
     """Bytes of a row on the wire."""
@@ -28,20 +28,22 @@ class Transit(Protocol):
         """Put the rows that arrived in their places."""
 
 
-def transit(wire_type: WireType, dtype: np.dtype[Any], row_shape: tuple[int, ...], span: Span | None) -> Transit:
-    """The way for a field's rows, or for some columns of them. What is no wide float always travels as stored."""
+def encoding_for(
+    wire_type: WireType, dtype: np.dtype[Any], row_shape: tuple[int, ...], span: Span | None
+) -> RowEncoding:
+    """The encoding of a field's rows, or of some columns of them. What is no wide float is always sent as stored."""
     if wire_type not in get_args(WireType):
         raise PenstockError(
             f"Rows cannot be sent as {wire_type!r}{nearest(wire_type, get_args(WireType))}", code="unknown-name"
         )
     if dtype.kind == "f" and wire_type == "float16" and dtype.itemsize > 2:
-        return AsHalf(row_shape, span)
+        return HalfEncoding(row_shape, span)
     if dtype.kind == "f" and wire_type == "int8" and dtype.itemsize > 2:
-        return AsScaled(row_shape, span)
-    return AsStored(dtype, row_shape, span)
+        return ScaledEncoding(row_shape, span)
+    return StoredEncoding(dtype, row_shape, span)
 
 
-class AsStored:
+class StoredEncoding:
     """Sends rows in the type in which they are stored."""
 
     def __init__(self, dtype: np.dtype[Any], row_shape: tuple[int, ...], span: Span | None) -> None:
@@ -60,7 +62,7 @@ class AsStored:
         spread_rows(frame, places, out)
 
 
-class AsHalf:
+class HalfEncoding:
     """float16: within 2**-11 of a number's size, or 2**-25."""
 
     def __init__(self, row_shape: tuple[int, ...], span: Span | None) -> None:
@@ -83,7 +85,7 @@ class AsHalf:
         narrow.place_half(frame.view(np.uint16), narrow.WIDE, places, _flat(out))
 
 
-class AsScaled:
+class ScaledEncoding:
     """int8 with a float32 a row that says what one is worth: within 1/254 of the row's largest number."""
 
     def __init__(self, row_shape: tuple[int, ...], span: Span | None) -> None:
