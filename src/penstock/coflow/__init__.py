@@ -1,8 +1,8 @@
 """Coflows: communication that belongs together, scheduled and sent.
 
-- `matching/`: an all-to-all of known sizes as phases without contention; a schedule a file. Knows no network.
-- `turns`: the phases as one rank sees them, cut at whole rows.
-- `exchange`: `all_to_all` over torch.distributed, phase by phase. Its torch is imported when it is asked for.
+`matching/` turns an all-to-all of known sizes into phases without contention, one file for each schedule; it knows no
+network. `rank_phases` are these phases as one rank sees them, cut at whole rows, and `shares` what every rank sends to
+every other. `exchange` is `all_to_all` over torch.distributed, phase by phase; torch is imported when it is asked for.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,8 @@
 """Cutting graphs: which vertex goes to which part, and the folder that says so.
 
-`methods` decide, `refine` improves, `metrics` judges, `writer` carries out; `owners` answers afterwards which part a
-vertex belongs to.
+`assignment` goes through all steps: `methods/` decide on a `problem`, `refine/` improves, `metrics` judges, `levels`
+divides parts among trainers, `writer` writes the parts. `folder` opens them, `owners` answers which part a vertex
+belongs to, and `stitch` puts the whole graph together again.
 """
 
 from penstock.partition.assignment import Assigned, Cut, assign, cut

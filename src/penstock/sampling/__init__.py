@@ -1,9 +1,11 @@
 """Neighbourhoods: from seeds to blocks. Every random choice is a hash of (seed, epoch, batch, hop, original vertex).
 
-`block` is what comes out and `key` what names a batch. `neighbours` and `typed` are the neighbour samplers, of graphs
-with one type and with several; both draw through `lists`: uniformly with `kernels`, and with `admissible` where edges
-have weights (`weighted`), times (`temporal`) or may not be drawn (`exclusion`); `relabel` numbers what is drawn.
-Kernels work on one batch a call and release the lock, so that several threads prepare several batches.
+`block` is what comes out and `key` what names a batch. `registry` has the samplers by name, each in a file of its own.
+`neighbours` and `typed` are the neighbour samplers, of graphs with one type and with several; both draw through
+`lists`: uniformly with `kernels`, and with `admissible` where edges have weights (`weighted`), times (`temporal`) or
+may not be drawn (`exclusion`); `relabel` numbers what is drawn. `homogeneous` is a graph as samplers of whole lists see
+it. `device/` samples on a GPU, `parts/` a graph that was cut, `links/` batches of edges. Kernels work on one batch at a
+time and release the lock, so that several threads prepare several batches.
 """
 
 from typing import TYPE_CHECKING

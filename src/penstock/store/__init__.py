@@ -1,8 +1,8 @@
 """Features and embeddings by vertex number, fields of edges by position: sources of rows, wherever they lie.
 
 `source` is the interface of every source, `composed` makes one of several; `local` has a graph's mapped fields,
-`embedding` keeps learnable rows with a sparse optimiser beside them, `rows` has the kernels all stand on. Nothing here
-knows batches or models.
+`embedding` keeps learnable rows with a sparse optimiser, `rows` has the kernels that all of them use. `parts/` are
+stores over a cut graph, `device/` tables that a GPU reads. Nothing here knows batches or models.
 """
 
 from penstock.store.composed import SplitSource, cached_source, replicated_source

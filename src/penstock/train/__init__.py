@@ -1,8 +1,10 @@
 """Training: the loop, evaluation, checkpoints, and what they measure.
 
-`job` is what a run is told, `session` a job made ready, `loop` the training itself, `running` a run from start to end
-and `use` what a trained model gives. `tasks` say what is learned; `data` and `labels` where it comes from; `inputs` and
-`samplers` what a batch is made of; `inference` is exact. `run_folder`, `events`, `checkpoints` and `state_file` write.
+`job` has the settings of a run, `session` is a job made ready, `loop` the training itself, `run` a run from start to
+end and `use` what a trained model gives. `tasks/` say what is learned; `data` and `labels` where it comes from;
+`inputs` and `batch_source` what a batch is made of. `execution_modes` chooses how steps are done, by `execution/` on
+the host or `device/` on a GPU; `layerwise/` is exact inference. `run_folder`, `events`, `checkpoints` and `state_file`
+write.
 """
 
 import sys

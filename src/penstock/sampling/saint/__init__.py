@@ -1,6 +1,7 @@
 """GraphSAINT (Zeng et al., ICLR 2020): a batch is the subgraph induced by what some independent draws visit.
 
-`sampler` makes batches; `vertices`, `edges` and `walks` say what a draw is; `inclusion` has the estimator's weights.
+`sampler` makes batches, also those of single vertices; `edges` and `walks` say what a draw is; `inclusion` has the
+estimator's weights.
 """
 
 from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings

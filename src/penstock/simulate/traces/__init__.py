@@ -5,9 +5,9 @@ engine's ranks cannot express, and at the public trace's size `fair` is five tim
 (docs/design.md has the figures).
 
 `trace` is the public benchmark's shuffles in memory, read or drawn, and `text` their file; `coflows` is what is
-simulated, `simulation` does it and says what came of it and what no policy can beat. `policies` is the table: `fair`
-and `coflowsim-fair`, and in an order `fifo`, `coflowsim-fifo`, `sebf` and `sincronia` (by `bssi`). `ordered` holds the
-events of these four; `progress`, `kernels` and `max_min` are what kernels share.
+simulated, `simulation` does it and says what came of it and what no policy can beat. `policies` is the table: the
+policies `fair` and `coflowsim-fair`, and in an order `fifo`, `coflowsim-fifo`, `sebf` and `sincronia` (by `bssi`).
+`ordered` holds the events of these four; `progress` and `max_min` are what kernels share.
 """
 
 from penstock.simulate.traces.coflows import PortRates, TraceCoflows, coflows_from, join_flows
