@@ -46,4 +46,16 @@ def kept_aggregate(block: Any, what: str, x: Any, make: Callable[[], Made]) -> M
     return made
 
 
+def kept_of_rows(x: Any, what: str, make: Callable[[], Made]) -> Made | None:
+    """What `make` gives for rows that never change, made once; None for other rows."""
+    constant = _constant.get()
+    if constant is None or not is_constant(x):
+        return None
+    found = constant.kept.get((id(x), what))
+    if found is None:
+        found = constant.kept[id(x), what] = x, make()
+    made: Made = found[1]
+    return made
+
+
 _constant: ContextVar[_Constant | None] = ContextVar("_constant", default=None)

@@ -3,14 +3,17 @@
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.nn.constant_input import is_constant
+from penstock.nn.aggregation import gather
+from penstock.nn.constant_input import is_constant, kept_of_rows
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
 from penstock.sampling.block import Block
-from penstock.sampling.device.block import DeviceBlock
+from penstock.sampling.device.block import DeviceBlock, on_device
 
 Order = Literal["auto", "aggregate", "transform"]
 
@@ -18,6 +21,8 @@ _FLOPS_PER_BYTE = 10
 """Flops that take as long as reading a byte of rows in no order: some 150 GFlop/s against 15 GB/s on two cores."""
 _FLOPS_PER_BYTE_ON_DEVICE = 16
 """The same of an H200: some 50 TFlop/s in float32 against 3 TB/s."""
+_DENSE = 20
+"""Rows are taken as sparse if one in so many of their numbers is not zero, or fewer."""
 _ITEM = 4
 """Bytes of a number."""
 
@@ -28,7 +33,32 @@ def transform_neighbours(
     """`combine` (linear in its rows) of x, times the transposed weight [out, in], in the cheaper order."""
     if aggregates_first(block, x, weight, order):
         return functional.linear(combine(x), weight)
-    return combine(functional.linear(x, weight))
+    return combine(transformed(x, weight))
+
+
+def transformed(x: Tensor, weight: Tensor) -> Tensor:
+    """x times the transposed weight [out, in]. Of inputs that never change and are mostly zeros, only what is not."""
+    sparse = _sparse(x)
+    if sparse is None:
+        return functional.linear(x, weight)
+    # Rows read the columns that they have as a destination reads its neighbours.
+    return gather(sparse, weight.t().contiguous())
+
+
+def _sparse(x: Tensor) -> Block | None:
+    """Constant rows as a block over their columns, where that is much smaller; None where it is not."""
+    found = kept_of_rows(x, "columns", lambda: (_column_block(x),))
+    return None if found is None else found[0]
+
+
+def _column_block(x: Tensor) -> Block | None:
+    if x.dim() != 2 or int(torch.count_nonzero(x)) > x.numel() // _DENSE:
+        return None
+    rows, columns = (each.cpu().numpy() for each in x.nonzero(as_tuple=True))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(x)))])
+    values = x[x != 0].detach().float().cpu().numpy()
+    block = Block(indptr, columns.astype(np.int32), x.shape[1], values)
+    return on_device(block, x.device) if x.device.type == "cuda" else block
 
 
 def aggregates_first(block: Block, x: Tensor | TableRows | Rectified, weight: Tensor, order: Order = "auto") -> bool:
@@ -36,7 +66,7 @@ def aggregates_first(block: Block, x: Tensor | TableRows | Rectified, weight: Te
     if order != "auto":
         return order == "aggregate"
     if is_constant(x):
-        return True
+        return not isinstance(x, Tensor) or _sparse(x) is None
     sizes = block.num_src, block.num_dst, block.num_edges
     price = _FLOPS_PER_BYTE_ON_DEVICE if isinstance(block, DeviceBlock) else _FLOPS_PER_BYTE
     return aggregate_first(*sizes, weight.shape[1], weight.shape[0], x.requires_grad, price)

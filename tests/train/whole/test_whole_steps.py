@@ -82,3 +82,15 @@ def test_several_steps_an_epoch(tmp_path):
     graph = community_graph()
     run = trained(graph, tmp_path / "run", **{**WHOLE, "steps_per_epoch": 3, "bins": 2})
     assert newest_checkpoint(run.path)["standing"]["step"] == 18
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_features_that_are_mostly_zeros(tmp_path, model):
+    """The first product leaves the zeros out, and comes to the same."""
+    rng = np.random.default_rng(0)
+    graph = community_graph()
+    (nodes,) = graph.nodes.values()
+    nodes.fields["x"] = ((rng.random((nodes.count, 400)) < 0.02) * rng.random((nodes.count, 400))).astype(np.float32)
+    expected = losses(reference(graph, tmp_path / "one", model=model).path)
+    found = losses(trained(graph, tmp_path / "whole", **{**WHOLE, "model": model}).path)
+    np.testing.assert_allclose(found, expected, rtol=ROUNDING)

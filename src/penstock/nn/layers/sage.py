@@ -5,9 +5,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from penstock.nn.aggregation import Reduce, aggregate, aggregate_beside, aggregate_joined
+from penstock.nn.constant_input import is_constant
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows, compute_dtype
-from penstock.nn.order import Order, aggregates_first
+from penstock.nn.order import Order, aggregates_first, transformed
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 
@@ -41,8 +42,10 @@ class SAGELayer(nn.Module):
             neighbours, own = aggregate_beside(block, x, self.reduce)
             result = functional.linear(neighbours, weight, bias)
         else:
-            result = aggregate(block, functional.linear(x, weight), self.reduce)
+            result = aggregate(block, transformed(x, weight), self.reduce)
             result = result if bias is None else result + bias
+            if is_constant(x):
+                return result + transformed(x, self.own.weight)[: block.num_dst]
             own = x[: block.num_dst]
         if result.dtype == own.dtype == weight.dtype:
             return result.addmm_(own, self.own.weight.t())

@@ -10,6 +10,7 @@ from penstock.pipeline.clock import Recorder
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.loaded import LoadedExecution
+from penstock.train.execution.support import demands_of, reasons_against
 from penstock.train.layerwise.reach import Reach
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Steps
@@ -17,7 +18,9 @@ from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes
 from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
 from penstock.train.whole.plan import make_plan, vertices_by_level
 from penstock.train.whole.prepared import PreparedStep
-from penstock.train.whole.steps import Passes, StepPasses, WholeSteps
+from penstock.train.whole.step_passes import StepPasses
+from penstock.train.whole.steps import Passes, WholeSteps
+from penstock.train.whole.support import WHOLE_CAPTURED
 
 _ITEM = {"float32": 4, "bfloat16": 2}
 
@@ -40,10 +43,23 @@ class WholeExecution(LoadedExecution):
         if not self._prepared and not self._kept:
             for planned in _first_epoch(schedule):
                 self._prepare(planned._replace(seeds=np.sort(planned.seeds)))
+        if self._is_captured():
+            # Triton is imported where there is a device for it.
+            from penstock.train.whole.captured import CapturedWholeSteps
+
+            return CapturedWholeSteps(self._session, self._prepared, schedule, start, recorder)
         return WholeSteps(self._session, passes, schedule, start, recorder)
 
+    def _is_captured(self) -> bool:
+        """Whether steps are captured: where all that they need stays on a GPU and is the same in every epoch."""
+        session = self._session
+        if session.inputs.device.type != "cuda" or not session.job.capture or not self._prepared:
+            return False
+        retained = all(step.decision.retain for step in self._prepared) and not session.task.redraws
+        return retained and not reasons_against(WHOLE_CAPTURED, demands_of(session))
+
     def _passes(self, planned: Planned) -> Passes:
-        return StepPasses(self._session, self._prepared[planned.key.batch], planned)
+        return StepPasses(self._session, self._prepared[planned.key.batch], planned.key)
 
     def _own_passes(self, planned: Planned) -> Passes:
         return OwnModulePasses(self._session, self._kept[planned.key.batch], planned)
@@ -59,6 +75,7 @@ class WholeExecution(LoadedExecution):
                 "bins": [len(layer) for layer in self._prepared[0].bins],
                 "keep": "recompute" if decision.recompute_levels else decision.keep,
                 "recomputed": not decision.retain,
+                "captured": self._is_captured(),
             }
         return facts
 

@@ -109,7 +109,8 @@ def _bin_bytes(size: LayerSize, bins: int, number: int) -> int:
     """One bin's inputs with their gradients, and its outputs. Inputs of a bin are all rows until bins are small."""
     read = min(size.inputs, (size.rows + size.edges) // bins + 1)
     inputs = 0 if bins == 1 and number > 0 else 4 * read * size.width_in
-    gradients = 4 * read * size.width_in if number else 0
+    # The first layer's inputs have no gradients, and what it aggregates of them is kept.
+    gradients = 4 * read * size.width_in if number else 8 * (size.rows // bins + 1) * size.width_in
     return inputs + gradients + _ROWS_OUT * 4 * (size.rows // bins + 1) * size.width_out
 
 

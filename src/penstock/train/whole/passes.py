@@ -41,7 +41,7 @@ class LayerPasses:
         """The bin's rows by node type."""
         session, model = self.session, self.session.model
         typed = not session.graph.is_homogeneous
-        with dropping(self.key, work.names) as stream, session.precision():
+        with dropping(self.key, work.row_names) as stream, session.precision():
             stream.calls = self.calls[number]
             rows: Any = x if typed else next(iter(x.values()))
             if number == 0:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,8 @@ class PreparedBin(Bin):
     """A bin whose block and places are where the model is computed."""
 
     places: dict[str, Tensor | None] = field(default_factory=dict)
+    row_names: dict[str, Tensor] = field(default_factory=dict)
+    """`names`, where dropout reads them."""
 
 
 class PreparedStep:
@@ -34,7 +37,7 @@ class PreparedStep:
         read = plan.counts[1:] if model.needs_all_outputs else plan.counts[-1:]
         self.examples = ExampleSource(session, planned, plan.order, read)
         unchanged = not model.options.input_dropout
-        self.constant: dict[Any, Any] | None = {} if unchanged else None
+        self.constant: dict[Any, Any] | None = {} if unchanged and decision.retain else None
         self.normalises = _normalised_layers(session, plan.layers)
         self.add: Sum | None = None
         self._kept_inputs: dict[PreparedBin, dict[str, Tensor]] = {}
@@ -52,10 +55,13 @@ class PreparedStep:
     def inputs(self, work: PreparedBin, leaf: bool) -> dict[str, Tensor]:
         """The rows that a bin of the first layer reads; learnable ones as they are now."""
         session = self._session
-        if work not in self._kept_inputs:
+        x = self._kept_inputs.get(work)
+        if x is None:
             stored = {name: ids for name, ids in work.names.items() if name not in session.inputs.tables}
-            self._kept_inputs[work] = {name: session.inputs.pull(name, ids) for name, ids in stored.items()}
-        x = dict(self._kept_inputs[work])
+            x = {name: session.inputs.pull(name, ids) for name, ids in stored.items()}
+            if self.decision.retain:
+                self._kept_inputs[work] = x
+        x = dict(x)
         for name, ids in work.names.items():
             if name in session.inputs.tables:
                 x[name] = session.inputs.pull(name, ids).requires_grad_(leaf)
@@ -65,7 +71,10 @@ class PreparedStep:
 def _prepared(work: Bin, device: torch.device) -> PreparedBin:
     places = {name: None if rows is None else torch.from_numpy(rows).to(device) for name, rows in work.inputs.items()}
     block = work.block if device.type == "cpu" else on_device(work.block, device)
-    return PreparedBin(work.rows, block, work.inputs, work.names, places)
+    row_names = {
+        name: torch.from_numpy(ids.astype(np.int64, copy=False)).to(device) for name, ids in work.names.items()
+    }
+    return PreparedBin(work.rows, block, work.inputs, work.names, places, row_names)
 
 
 def _normalised_layers(session: Session, layers: int) -> list[bool]:

@@ -1,0 +1,95 @@
+"""A step on the whole graph captured once and replayed: its shapes never change, and neither does its batch."""
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.pipeline.clock import Recorder
+from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.train.device.launches import Recorded, rest, warm_up
+from penstock.train.optimisers import prepare_skipping
+from penstock.train.session import Session
+from penstock.train.whole.prepared import PreparedStep
+from penstock.train.whole.step_passes import StepPasses
+from penstock.train.whole.steps import Passes, WholeSteps
+
+_WARM_UPS = 3
+"""Steps before the capture: kernels compile, libraries allocate what they keep."""
+
+
+class CapturedWholeSteps(WholeSteps):
+    """Does the steps of a schedule, each captured when it is first done."""
+
+    stages = ("compute",)
+
+    def __init__(
+        self, session: Session, prepared: list[PreparedStep], schedule: Schedule, start: Position, recorder: Recorder
+    ) -> None:
+        super().__init__(session, self._no_passes, schedule, start, recorder)
+        self._prepared, self._captured = prepared, dict[int, CapturedWholeStep]()
+
+    def __exit__(self, *_: object) -> None:
+        for step in self._captured.values():
+            step.close()
+        self._captured.clear()
+
+    def _no_passes(self, planned: Planned) -> Passes:
+        raise AssertionError("captured steps make their passes when they are captured")
+
+    def _step(self, planned: Planned) -> float:
+        number = planned.key.batch
+        if number not in self._captured:
+            pool = next((step.pool for step in self._captured.values()), None)
+            self._captured[number] = CapturedWholeStep(self._session, self._prepared[number], planned, pool)
+        began = time.perf_counter()
+        loss = self._captured[number].run(planned)
+        self._record("compute", began, planned)
+        return loss
+
+
+class CapturedWholeStep:
+    """Forward, backward and update of one step as one launch."""
+
+    def __init__(self, session: Session, step: PreparedStep, planned: Planned, pool: Any = None) -> None:
+        self._session, self._step, self._any = session, step, planned.key
+        device = session.inputs.device
+        self._key = torch.zeros(1, dtype=torch.int64, device=device)
+        self._loss = torch.zeros(1, device=device)
+        # Nothing is learned by the warm-up.
+        self._skip = torch.ones(1, device=device)
+        prepare_skipping(session.optimiser)
+        warm_up(self._learn, device, _WARM_UPS)
+        self._recorded = Recorded(self._learn, device, pool=pool)
+        self._skip.zero_()
+
+    @property
+    def pool(self) -> Any:
+        """The memory it computes in, which other steps may share."""
+        return self._recorded.pool
+
+    def run(self, planned: Planned) -> float:
+        """Do the step; its loss. Where that is not finite, nothing is learned."""
+        self._key.fill_(int(np.uint64(planned.key.purpose("dropout")).astype(np.int64)))
+        self._recorded.replay()
+        return float(self._loss)
+
+    def close(self) -> None:
+        """Gradients lie in the captured step's memory."""
+        rest(self._session.inputs.device)
+        self._session.optimiser.zero_grad(set_to_none=True)
+
+    def _learn(self) -> None:
+        session, optimiser = self._session, self._session.optimiser
+        optimiser.zero_grad(set_to_none=True)
+        passes = StepPasses(session, self._step, self._any, self._key)
+        loss = passes.forward()
+        passes.backward(loss)
+        if session.job.clip:
+            torch.nn.utils.clip_grad_norm_(session.learned.parameters(), session.job.clip, foreach=True)
+        self._loss.copy_(loss.detach().float().view(1))
+        fused: Any = optimiser
+        fused.found_inf = torch.maximum(self._skip, (~self._loss.isfinite()).float())[0]
+        optimiser.step()
+        fused.found_inf = None
