@@ -9,16 +9,21 @@ from penstock.plan.document import read_plan, write_plan
 from penstock.plan.placement import Budget
 from penstock.plan.planner import PlanChoices, make_plan
 from penstock.plan.replay import replay
-from penstock.plan.workloads import WORKLOADS, workload_entry
+from penstock.plan.workloads import WORKLOADS, PlannedRun, workload_entry
 from penstock.progress import Progress
+from penstock.train.job import make_job
 from refusals import refused
+from training_graphs import community_graph
+from whole_profiles import whole_profile
 
 
 @pytest.mark.parametrize("mode", WORKLOADS)
 def test_every_entry_is_complete(mode: str) -> None:
     entry = workload_entry(mode)
     cluster = ClusterDocument(machines=[Machine(name="a"), Machine(name="b")])
-    section = entry.set_up(cluster, PipelineOptions(), "cpu", 0.0)
+    graph = community_graph()
+    job = make_job({"graph": "g"}, "The test")
+    section = entry.set_up(PlannedRun(cluster, job, whole_profile(), open_graph=lambda: graph))
     assert entry.mode == mode
     assert entry.section.model_validate(section.model_dump(mode="json")) == section
     assert isinstance(entry.conditions(cluster), dict)
@@ -53,7 +58,7 @@ def test_another_mode_is_planned_for_and_replayed(monkeypatch, tmp_path) -> None
     cluster = ClusterDocument(machines=[Machine(name=name, nic_gbps=10, cores=4) for name in ("a", "b")])
     for device, seconds in (("cpu", 0.5), ("cuda", 0.1)):
         choices = PlanChoices("spread", "fair", Budget(10))
-        plan = make_plan(PipelineOptions(), cluster, profile, (device, 0.0), choices, Progress())
+        plan = make_plan(PlannedRun(cluster, PipelineOptions(), profile, device), choices, Progress())
         # A halo takes 0.1 s over 10 Gbit/s, and the next layer waits for it.
         assert plan.predicted.iteration_s == pytest.approx(seconds + 0.1)
         assert plan.execution == {"mode": "ring", "shards": ["shard-a", "shard-b"], "device": device}

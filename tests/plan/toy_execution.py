@@ -1,12 +1,9 @@
 """An execution mode of a few lines: each machine computes on its own shard and sends its halo to the next one."""
 
-from typing import Any
-
 from penstock.cost.profile import Profile
 from penstock.graph.documents import StrictDocument
-from penstock.hardware.cluster import ClusterDocument
 from penstock.plan.memory import HeldMemory
-from penstock.plan.workloads import ExecutionWorkload, WorkloadEntry
+from penstock.plan.workloads import ExecutionWorkload, PlannedRun, WorkloadEntry
 from penstock.simulate.workload_builder import WorkloadBuilder
 
 
@@ -17,9 +14,9 @@ class RingExecution(StrictDocument):
     device: str
 
 
-def set_up(cluster: ClusterDocument, job: Any, device: str, gpus: float) -> RingExecution:
+def set_up(run: PlannedRun) -> RingExecution:
     """One shard for each machine."""
-    return RingExecution(shards=[f"shard-{machine.name}" for machine in cluster.machines], device=device)
+    return RingExecution(shards=[f"shard-{machine.name}" for machine in run.cluster.machines], device=run.device)
 
 
 def build(profile: Profile, execution: RingExecution) -> ExecutionWorkload:

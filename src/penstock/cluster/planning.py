@@ -3,6 +3,7 @@
 A profile is fitted to a cluster of another size without training: the graph is cut and some batches are drawn.
 """
 
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import chosen_for_plan
-from penstock.partition import Cut, assign, open_partition
+from penstock.partition.part_numbers import cut_into, parts_of
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan.document import Plan
 from penstock.plan.placement import Budget
 from penstock.plan.planner import PlanChoices, make_plan
-from penstock.plan.workloads import workload_entry
-from penstock.progress import SILENT, Progress
+from penstock.plan.workloads import PlannedRun, workload_entry
+from penstock.progress import Progress
 from penstock.quantities import counted
 from penstock.sampling import MiniBatch
 from penstock.train.batch_source import make_batch_source
@@ -54,7 +55,8 @@ def plan_run(
     fixed = {"threads": job.threads or 1, "device": device[0], **found_anywhere(job)}
     job = job.model_copy(update=fixed)
     profile = _profile(job, cluster, profile_path, progress)
-    return make_plan(job, cluster, profile, device, choices, progress)
+    run = PlannedRun(cluster, job, profile, *device, open_graph=partial(open_data, job))
+    return make_plan(run, choices, progress)
 
 
 def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Progress) -> Profile:
@@ -92,18 +94,19 @@ _BATCHES = 10
 def fit_profile(profile: Profile, job: Job, cluster: ClusterDocument, progress: Progress) -> Profile:
     """The profile for a cluster's machines and workers: itself, or predicted from it, which is said."""
     parts, workers = len(cluster.machines), cluster.workers
-    if (profile.parts, profile.workers) == (parts, workers):
+    if workload_entry(profile.mode).any_size or (profile.parts, profile.workers) == (parts, workers):
         return profile
     with progress.step("counting what batches read"):
         graph = open_data(job)
         _check_scalable(job, graph)
-        part_of = _cut(graph, profile.parts, cluster.method)
+        part_of = cut_into(graph, profile.parts, cluster.method)
         measured = _work(job, graph, part_of, profile.parts, profile.workers)
         smaller = None
         if profile.smaller_batch is not None:
             small = job.model_copy(update={"batch_size": profile.smaller_batch})
             smaller = _work(small, graph, part_of, profile.parts, profile.workers)
-        wanted = _work(job, graph, _parts_of(graph, cluster), parts, workers)
+        there = parts_of(graph, cluster.partition, parts, cluster.method)
+        wanted = _work(job, graph, there, parts, workers)
     progress.note(
         f"The profile was measured with {counted(profile.parts, 'parts')} and {counted(profile.workers, 'workers')}:"
         f" it is scaled to {counted(parts, 'parts')} and {counted(workers, 'workers')}, by what batches of this graph"
@@ -140,27 +143,3 @@ def _work(job: Job, graph: Graph, part_of: Array, parts: int, workers: int) -> T
 
     batches = Schedule(source.items, source.batch_size, job.seed, epochs=_BATCHES).from_position()
     return count_work(draw, islice(batches, _BATCHES), part_of, parts, workers)
-
-
-def _parts_of(graph: Graph, cluster: ClusterDocument) -> Array:
-    """The part of every vertex: the cluster's own partition, or the graph cut as a run would cut it."""
-    parts = len(cluster.machines)
-    if cluster.partition is None:
-        return _cut(graph, parts, cluster.method)
-    partition = open_partition(cluster.partition)
-    if partition.parts != parts:
-        raise PenstockError(
-            f"{cluster.partition} has {partition.parts} parts and the cluster {parts} machines: a plan needs one part"
-            " for each machine; cut the graph into as many parts.",
-            code="mismatched-inputs",
-        )
-    original = np.asarray(partition.original())
-    part_of = np.empty(len(original), np.int64)
-    part_of[original] = partition.book.owner(np.arange(len(original)))
-    return part_of
-
-
-def _cut(graph: Graph, parts: int, method: str) -> Array:
-    if parts == 1:
-        return np.zeros(graph.num_nodes, np.int64)
-    return assign(graph, Cut(parts, method=method), progress=SILENT).assignment

@@ -58,7 +58,7 @@ class Comparison:
 
     def __init__(self, work: ExecutionWorkload, machines: Machines, seed: int = 0) -> None:
         self.work, self.load, self.machines, self._seed = work, work.load, machines, seed
-        self.iterations = draw_iterations(work.load, seed, work.spreads, work.ahead, work.owners)
+        self.iterations = draw_iterations(work.load, seed, work.spreads, work.ahead, work.owners, work.period)
         self.problem = self._problem(machines)
 
     @property

@@ -45,14 +45,20 @@ class Iterations:
 
 
 def draw_iterations(
-    load: Workload, seed: int, spreads: Mapping[str, Spread], ahead: int, owners: str | None = None
+    load: Workload,
+    seed: int,
+    spreads: Mapping[str, Spread],
+    ahead: int,
+    owners: str | None = None,
+    own_period: int | None = None,
 ) -> Iterations:
     """The iterations of a workload that works so many of them `ahead`.
 
     `owners` is the kind of tasks that hold what others read: on large clusters, reads from them are made in turns.
+    `own_period` replaces the number of iterations after which amounts repeat.
     """
-    large = load.flows > _MANY
-    period = _SHORT if large else _LONG
+    large = load.flows > _MANY or own_period is not None
+    period = own_period or (_SHORT if large else _LONG)
     turns = _turns_of(load, period, owners) if large and owners is not None else 1
     drawn = draw_amounts(load, period, seed, spreads)
     one = _balanced(_in_turns(drawn, load, turns, owners) if turns > 1 else drawn, load)

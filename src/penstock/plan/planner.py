@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from penstock.cost.profile import Profile
 from penstock.errors import PenstockError, nearest
 from penstock.graph.blocks import default_threads
-from penstock.graph.documents import StrictDocument, first_problem
+from penstock.graph.documents import first_problem
 from penstock.hardware.cluster import LOOPBACK, ClusterDocument
 from penstock.hardware.launcher_table import LAUNCHERS
 from penstock.hardware.machines import machines_of
@@ -19,7 +19,7 @@ from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedFlows, PlannedTask, Predicted
 from penstock.plan.memory import memory_over_time
 from penstock.plan.placement import PLACEMENTS, Budget
-from penstock.plan.workloads import workload_entry
+from penstock.plan.workloads import PlannedRun, workload_entry
 from penstock.progress import Progress
 from penstock.simulate.rates import policy_named
 
@@ -47,17 +47,11 @@ class PlanChoices:
             policy_named(self.flows)
 
 
-def make_plan(
-    job: StrictDocument,
-    cluster: ClusterDocument,
-    profile: Profile,
-    device: tuple[str, float],
-    choices: PlanChoices,
-    progress: Progress,
-) -> Plan:
-    """The best of what was looked at. `device` is the kind that workers compute on, and how many GPUs each needs."""
+def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> Plan:
+    """The best of what was looked at."""
     began = perf_counter()
-    execution = workload_entry(profile.mode).set_up(cluster, job, *device)
+    job, cluster, profile = planned.job, planned.cluster, planned.profile
+    execution = workload_entry(profile.mode).set_up(planned)
     section = {"mode": profile.mode, **execution.model_dump(mode="json")}
     run = comparison_of(cluster, profile, section, choices.seed)
     budget = choices.budget

@@ -1,19 +1,24 @@
 """Workload builders: how each execution mode turns what was measured into tasks and flows for the simulator.
 
-`entry` is what a builder brings, `mini_batch` is the builder of mini-batch training on a cluster, `mini_batch_template`
-the tasks and flows of it. A new execution mode is one file that defines a `WorkloadEntry` and one line in `WORKLOADS`
+`entry` is what a builder brings. `mini_batch` is the builder of mini-batch training on a cluster, `mini_batch_template`
+the tasks and flows of it. `whole` is the builder of training on the whole graph: `whole_section` says how a run is set
+up, `whole_template` has its tasks and flows, and `bin_cost` what a bin takes. `gradient_sums` are tasks and flows that
+both have. A new execution mode is one file that defines a `WorkloadEntry` and one line in `WORKLOADS`
 (docs/planning.md, "How to add a workload builder").
 """
 
 from importlib import import_module
 
 from penstock.errors import PenstockError, nearest
-from penstock.plan.workloads.entry import ExecutionWorkload, WorkloadEntry
+from penstock.plan.workloads.entry import ExecutionWorkload, PlannedRun, WorkloadEntry
 
-WORKLOADS = {"mini-batch": "penstock.plan.workloads.mini_batch:MINI_BATCH"}
+WORKLOADS = {
+    "mini-batch": "penstock.plan.workloads.mini_batch:MINI_BATCH",
+    "whole": "penstock.plan.workloads.whole:WHOLE",
+}
 """For each execution mode, the module and the name of its entry. Modules are imported when their mode is asked for."""
 
-__all__ = ["WORKLOADS", "ExecutionWorkload", "WorkloadEntry", "workload_entry"]
+__all__ = ["WORKLOADS", "ExecutionWorkload", "PlannedRun", "WorkloadEntry", "workload_entry", "workload_of"]
 
 
 def workload_entry(mode: str) -> WorkloadEntry:
@@ -23,3 +28,10 @@ def workload_entry(mode: str) -> WorkloadEntry:
     module, _, attribute = WORKLOADS[mode].partition(":")
     entry: WorkloadEntry = getattr(import_module(module), attribute)
     return entry
+
+
+def workload_of(sampler: str) -> WorkloadEntry:
+    """The entry of the mode that jobs with a sampler are executed in."""
+    entries = [workload_entry(mode) for mode in WORKLOADS]
+    own = [entry for entry in entries if entry.samplers is not None and sampler in entry.samplers]
+    return (own or [entry for entry in entries if entry.samplers is None])[0]

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.cost.profile import Profile
+from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument
+from penstock.graph.graph import Graph
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import Machines
 from penstock.plan.memory import HeldMemory
@@ -35,12 +37,33 @@ class ExecutionWorkload:
     """Iterations of the run in one of the workload."""
     ahead: int = 0
     """Iterations of the workload that tasks work ahead of the last one."""
+    period: int | None = None
+    """Iterations after which amounts repeat; None: as many as the number of flows allows."""
     floor_s: Callable[[Machines], float] = _nothing_more
     """Seconds that an iteration takes at least because of what the simulator does not know."""
     words: Mapping[str, str] = field(default_factory=dict)
     """For each kind of task, what it does in words: `worker-0 spends 90 % of the time on WORDS`."""
     notes: tuple[str, ...] = ()
     """What to know of a prediction from this workload."""
+
+
+def _no_graph() -> Graph:
+    raise PenstockError("This plan needs the job's graph: plan with `penstock plan JOB`.", code="missing-data")
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """What a run's setup is decided from."""
+
+    cluster: ClusterDocument
+    job: Any
+    profile: Profile
+    device: str = "cpu"
+    """The kind of device that workers compute on."""
+    gpus: float = 0.0
+    """GPUs that each worker needs."""
+    open_graph: Callable[[], Graph] = _no_graph
+    """Opens the job's graph, for modes whose amounts depend on how it is cut."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +73,13 @@ class WorkloadEntry:
     mode: str
     section: type[StrictDocument]
     """How a run in this mode is set up: the section `execution` of its plan, beside `mode`."""
-    set_up: Callable[[ClusterDocument, Any, str, float], Any]
-    """(cluster, job, kind of device, GPUs that each worker needs) -> the section."""
+    set_up: Callable[[PlannedRun], Any]
+    """From a run to the section."""
     build: Callable[[Profile, Any], ExecutionWorkload]
     """(profile, section) -> the workload."""
     conditions: Callable[[ClusterDocument], Mapping[str, Any]]
     """What of a cluster decides the amounts of a profile: it must be as it was where the profile was measured."""
+    samplers: frozenset[str] | None = None
+    """Samplers of jobs that are executed in this mode; None: all that no other mode names."""
+    any_size: bool = False
+    """Whether a profile serves clusters of every size, as its amounts are those of rows and edges."""

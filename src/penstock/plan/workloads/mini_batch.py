@@ -6,9 +6,8 @@ from typing import Any
 from penstock.cost.profile import Profile
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import Machines
-from penstock.pipeline.options import PipelineOptions
 from penstock.plan.memory import HeldMemory
-from penstock.plan.workloads.entry import ExecutionWorkload, WorkloadEntry
+from penstock.plan.workloads.entry import ExecutionWorkload, PlannedRun, WorkloadEntry
 from penstock.plan.workloads.mini_batch_template import MiniBatchExecution, mini_batch_template
 from penstock.simulate.amounts import Quantiles, Spread
 
@@ -25,7 +24,8 @@ _WORDS = {
 }
 
 
-def _set_up(cluster: ClusterDocument, job: PipelineOptions, device: str, gpus: float) -> MiniBatchExecution:
+def _set_up(run: PlannedRun) -> MiniBatchExecution:
+    cluster, job = run.cluster, run.job
     return MiniBatchExecution(
         stores=[f"store-{machine.name}" for machine in cluster.machines],
         samplers=cluster.samplers,
@@ -35,8 +35,8 @@ def _set_up(cluster: ClusterDocument, job: PipelineOptions, device: str, gpus: f
         transfer_depth=job.transfer_depth,
         sample_threads=job.sample_threads,
         gather_threads=job.gather_threads,
-        device=device,
-        gpus=gpus,
+        device=run.device,
+        gpus=run.gpus,
     )
 
 

@@ -10,13 +10,12 @@ from pydantic import Field
 from penstock.cost.profile import Profile
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument
+from penstock.plan.workloads.gradient_sums import Summed, sum_around_ring, sum_on_servers
 from penstock.simulate.workload import Workload
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
 OPERATORS = {"store": "serve", "sampler": "sample", "worker": "step", "server": "sum"}
 """For each kind of process, the operator that it is there for: it keeps as many cores busy."""
-_ROUNDS = 8
-"""Steps of a ring that are simulated at most."""
 
 
 class MiniBatchExecution(StrictDocument):
@@ -89,10 +88,11 @@ class _Template:
             lag = 1 if turn + 1 == self._turns else 0
             if learned is not None and any(map(any, learned.bytes)):
                 self._learn_rows(turn, learned.bytes, computed, following, lag)
+            weights = Summed(str(turn), self._gradients, computed, following, lag)
             if self._servers:
-                self._serve_weights(turn, computed, following, lag)
+                sum_on_servers(self._building, weights, self._servers, self._seconds("sum", "server"))
             elif len(computed) > 1:
-                self._ring(turn, computed, following, lag)
+                sum_around_ring(self._building, weights, self._workers)
         return self._building.build()
 
     def _process(self, name: str, kind: str) -> Item:
@@ -191,52 +191,3 @@ class _Template:
                     changed, following[rank], size, "rows",
                     name=f"rows {name} to {rank}.{turn}", arrival_lag=lag, follows_itself=False,
                 )  # fmt: skip
-
-    def _serve_weights(self, turn: int, computed: list[Item], following: list[Item], lag: int) -> None:
-        shard = self._gradients / len(self._servers)
-        for number, server in enumerate(self._servers):
-            summed = self._task(f"sum {number}.{turn}", "sum", self._seconds("sum", "server"), server)
-            for rank, (step, next_step) in enumerate(zip(computed, following, strict=True)):
-                self._building.flow(
-                    step, summed, shard, "gradients",
-                    name=f"gradients {rank}.{turn} to {number}", follows_itself=False,
-                )  # fmt: skip
-                self._building.flow(
-                    summed, next_step, shard, "weights",
-                    name=f"weights {number} to {rank}.{turn}", arrival_lag=lag, follows_itself=False,
-                )  # fmt: skip
-
-    def _ring(self, turn: int, computed: list[Item], following: list[Item], lag: int) -> None:
-        """2(n - 1) steps in which every worker sends an n-th to the next, one after the other.
-
-        A ring of many workers is drawn with fewer and larger steps, as many bytes in all. These do not bring word of a
-        late worker all the way around, so all wait for the last one first: with every step, each would wait for it too.
-        """
-        size, building = len(computed), self._building
-        rounds = min(2 * (size - 1), _ROUNDS)
-        sent = self._gradients * 2 * (size - 1) / size / rounds
-        hops = [
-            [self._task(f"hop {rank}.{turn}.{hop}", "hop", 0.0, self._workers[rank]) for hop in range(rounds)]
-            for rank in range(size)
-        ]
-        first = computed if rounds == 2 * (size - 1) else [self._all_computed(turn, computed)] * size
-        for rank in range(size):
-            building.wait(first[rank], hops[rank][0])
-            right = (rank + 1) % size
-            for hop in range(rounds):
-                ends = hop == rounds - 1
-                sending = building.flow(
-                    hops[rank][hop], following[right] if ends else hops[right][hop + 1], sent, "ring",
-                    name=f"ring {rank}.{turn}.{hop}", coflow=f"ring {turn}.{hop}",
-                    arrival_lag=lag if ends else 0, follows_itself=False,
-                )  # fmt: skip
-                if not ends:
-                    # A worker sends one step's share after the other.
-                    building.wait(sending, hops[rank][hop + 1])
-
-    def _all_computed(self, turn: int, computed: list[Item]) -> Item:
-        """A task that ends when every worker has computed."""
-        last = self._task(f"computed {turn}", "hop", 0.0, self._workers[0])
-        for each in computed:
-            self._building.wait(each, last)
-        return last

@@ -1,0 +1,255 @@
+"""Training on the whole graph, counted: rows and edges of every bin, and the rows that workers send each other.
+
+Level 0 are the inputs and level n + 1 what layer n gives. Every worker owns some vertices, computes their rows layer by
+layer, and divides each layer into bins of about the same load. Vertices that other workers read come first, and
+vertices in the order of a breadth-first search otherwise, so that a bin's inputs lie in few bins of the layer below.
+All lists are read once or twice for each layer.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.kernels import njit
+
+
+@dataclass(frozen=True, eq=False)
+class LayerBins:
+    """One layer of W workers with B bins each. A worker's bins are numbered in the order in which they are computed."""
+
+    rows: Array  # int64 [W, B]: rows that a bin computes
+    edges: Array  # int64 [W, B]: entries of their lists
+    remote_edges: Array  # int64 [W, B]: of these, entries that name vertices of other workers
+    halo: Array  # int64 [W]: rows of other workers that a worker reads in this layer
+    again: Array  # int64 [W, 2]: rows, and their edges, of other workers that a worker computes itself in this layer
+    sent: Array  # int64 [W, B, W]: rows of a bin that another worker's next layer reads
+    needed: Array  # int32 [W, B, W]: the last bin of another worker's layer below that a bin reads; -1: none
+    returned: Array  # int64 [W, B, W]: rows of another worker that no bin before this one reads: backward, where bins
+    # are computed in reverse, their gradients are complete after this one
+    awaited: Array  # int32 [W, B, W]: the first bin of another worker's next layer that reads a row of a bin; B: none
+
+
+@dataclass(frozen=True, eq=False)
+class BinCounts:
+    """All layers of a step."""
+
+    layers: list[LayerBins]
+    inputs: Array  # int64 [W, W]: inputs of a worker (row) that another one (column) reads in the first layer
+
+
+def levels_reached(indptr: Array, indices: Array, wanted: Array, layers: int) -> Array:
+    """int8: for each vertex the last level that has it, from the wanted vertices (numbers) down; -1: none has it."""
+    last = np.full(len(indptr) - 1, -1, np.int8)
+    last[wanted] = layers
+    for level in range(layers, 0, -1):
+        _reach(indptr, indices, last, level)
+    return last
+
+
+def share_parts(part_of: Array, workers: Array, loads: Array) -> Array:
+    """int32: the worker of every vertex, where the workers of a part (`workers[part]` of them) share it by loads.
+
+    A part's vertices are shared in the order of their numbers.
+    """
+    first = np.concatenate([[0], np.cumsum(workers)])
+    owner = np.zeros(len(part_of), np.int32)
+    for part, count in enumerate(workers.tolist()):
+        mine = np.flatnonzero(part_of == part)
+        owner[mine] = first[part] + _evenly(loads[mine], count)
+    return owner
+
+
+def count_bins(
+    indptr: Array,
+    indices: Array,
+    owner: Array,
+    workers: int,
+    last_level: Array,
+    bins: int,
+    eager: bool = True,
+    again_degree: int = -1,
+) -> BinCounts:
+    """The bins of all layers. `owner` is every vertex's worker and `last_level` the last level that has it.
+
+    With `eager`, bins of later layers are ordered by when their inputs arrive. Rows of the first layer with at most
+    `again_degree` neighbours are computed by whoever reads them, and not sent.
+    """
+    layers = int(last_level.max(initial=0))
+    position = _breadth_first(indptr, indices, owner)
+    degrees = np.diff(indptr)
+    below = np.zeros(len(owner), np.int32)
+    local = degrees <= again_degree
+    made: list[LayerBins] = []
+    inputs = np.zeros((workers, workers), np.int64)
+    for number in range(layers):
+        read_outside = np.zeros(len(owner), np.bool_)
+        if number + 1 < layers:
+            _mark_read_outside(indptr, indices, owner, last_level, number + 2, read_outside)
+        members = np.flatnonzero(last_level > number)
+        order = members[np.lexsort((position[members], ~read_outside[members], owner[members]))]
+        bin_of = _divide(order, owner, degrees, workers, bins)
+        computed = local if number == 1 else np.zeros(0, np.bool_)
+        read = _Read(workers, bins)
+        if number and eager:
+            read.count(indptr, indices, owner, order, bin_of, below, computed)
+            bin_of, order = _by_arrival(read.needed, bin_of, order, owner)
+            read = _Read(workers, bins)
+        read.count(indptr, indices, owner, order, bin_of, below, computed)
+        if number:
+            made[-1].sent[:], made[-1].awaited[:], made[-1].again[:] = read.sent, read.awaited, read.again
+        else:
+            inputs = read.sent.sum(axis=1)
+        made.append(
+            LayerBins(
+                rows=_sums(owner, bin_of, order, np.ones(len(owner), np.int64), workers, bins),
+                edges=_sums(owner, bin_of, order, degrees, workers, bins),
+                remote_edges=read.remote,
+                halo=read.sent.sum(axis=(0, 1)) + read.again[:, 0],
+                again=np.zeros((workers, 2), np.int64),
+                sent=np.zeros((workers, bins, workers), np.int64),
+                needed=read.needed,
+                returned=read.returned,
+                awaited=np.full((workers, bins, workers), bins, np.int32),
+            )
+        )
+        below = bin_of
+    return BinCounts(made, inputs)
+
+
+class _Read:
+    """What bins of one layer read of other workers."""
+
+    def __init__(self, workers: int, bins: int) -> None:
+        shape = (workers, bins, workers)
+        self.sent, self.returned = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        self.needed, self.awaited = np.full(shape, -1, np.int32), np.full(shape, bins, np.int32)
+        self.remote, self.again = np.zeros(shape[:2], np.int64), np.zeros((workers, 2), np.int64)
+
+    def count(
+        self, indptr: Array, indices: Array, owner: Array, order: Array, bin_of: Array, below: Array, computed: Array
+    ) -> None:
+        """Read the lists of a layer's vertices, which stand in `order` by worker and bin."""
+        _count_read(
+            indptr, indices, owner, order, bin_of, below, computed,
+            self.sent, self.returned, self.needed, self.awaited, self.remote, self.again,
+        )  # fmt: skip
+
+
+def _divide(order: Array, owner: Array, degrees: Array, workers: int, bins: int) -> Array:
+    """The bin of every vertex of a layer, whose vertices stand in `order` worker after worker; -1 elsewhere."""
+    bin_of = np.full(len(owner), -1, np.int32)
+    ends = np.searchsorted(owner[order], np.arange(workers + 1))
+    for worker in range(workers):
+        mine = order[ends[worker] : ends[worker + 1]]
+        bin_of[mine] = _evenly(degrees[mine] + 1, bins)
+    return bin_of
+
+
+def _evenly(loads: Array, shares: int) -> Array:
+    """The share of each of some items in a row, such that all shares have about the same load."""
+    ends = np.cumsum(loads)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.minimum((ends - loads) * shares // max(total, 1), shares - 1)
+
+
+def _by_arrival(needed: Array, bin_of: Array, order: Array, owner: Array) -> tuple[Array, Array]:
+    """Bins numbered again, such that those whose inputs arrive first come first; and the order of vertices by them."""
+    ready = needed.max(axis=2)
+    place = np.argsort(np.argsort(ready, axis=1, kind="stable"), axis=1).astype(np.int32)
+    moved = np.full_like(bin_of, -1)
+    moved[order] = place[owner[order], bin_of[order]]
+    return moved, order[np.lexsort((moved[order], owner[order]))]
+
+
+def _sums(owner: Array, bin_of: Array, order: Array, amounts: Array, workers: int, bins: int) -> Array:
+    """Amounts of vertices added up by worker and bin."""
+    place = owner[order].astype(np.int64) * bins + bin_of[order]
+    return np.bincount(place, weights=amounts[order], minlength=workers * bins).astype(np.int64).reshape(workers, bins)
+
+
+@njit(nogil=True, cache=True)
+def _reach(indptr: Array, indices: Array, last: Array, level: int) -> None:
+    for v in range(last.shape[0]):
+        if last[v] >= level:
+            for k in range(indptr[v], indptr[v + 1]):
+                u = indices[k]
+                if last[u] < level - 1:
+                    last[u] = level - 1
+
+
+@njit(nogil=True, cache=True)
+def _breadth_first(indptr: Array, indices: Array, owner: Array) -> Array:
+    """Every vertex's place in a search along the lists that stays within its worker's vertices."""
+    count = owner.shape[0]
+    place = np.full(count, -1, np.int64)
+    queue = np.empty(count, np.int64)
+    head, tail = 0, 0
+    for root in range(count):
+        if place[root] >= 0:
+            continue
+        place[root] = tail
+        queue[tail] = root
+        tail += 1
+        while head < tail:
+            v = queue[head]
+            head += 1
+            for k in range(indptr[v], indptr[v + 1]):
+                u = indices[k]
+                if place[u] < 0 and owner[u] == owner[v]:
+                    place[u] = tail
+                    queue[tail] = u
+                    tail += 1
+    return place
+
+
+@njit(nogil=True, cache=True)
+def _mark_read_outside(
+    indptr: Array, indices: Array, owner: Array, last_level: Array, level: int, marks: Array
+) -> None:
+    """Mark vertices that vertices of a level and of other workers read."""
+    for v in range(owner.shape[0]):
+        if last_level[v] >= level:
+            for k in range(indptr[v], indptr[v + 1]):
+                if owner[indices[k]] != owner[v]:
+                    marks[indices[k]] = True
+
+
+@njit(nogil=True, cache=True)
+def _count_read(
+    indptr: Array,
+    indices: Array,
+    owner: Array,
+    order: Array,
+    bin_of: Array,
+    below: Array,
+    computed: Array,
+    sent: Array,
+    returned: Array,
+    needed: Array,
+    awaited: Array,
+    remote: Array,
+    again: Array,
+) -> None:
+    # Readers come worker after worker and bin after bin, so a row's first reader in a worker is in the first bin.
+    reader = np.full(owner.shape[0], -1, np.int32)
+    for v in order:
+        worker, own = owner[v], bin_of[v]
+        for k in range(indptr[v], indptr[v + 1]):
+            u = indices[k]
+            sender = owner[u]
+            if sender == worker:
+                continue
+            remote[worker, own] += 1
+            is_new = reader[u] != worker
+            reader[u] = worker
+            if computed.shape[0] and computed[u]:
+                if is_new:
+                    again[worker, 0] += 1
+                    again[worker, 1] += indptr[u + 1] - indptr[u]
+                continue
+            needed[worker, own, sender] = max(needed[worker, own, sender], below[u])
+            if is_new:
+                sent[sender, below[u], worker] += 1
+                returned[worker, own, sender] += 1
+                awaited[sender, below[u], worker] = min(awaited[sender, below[u], worker], own)

@@ -1,0 +1,68 @@
+"""Training on the whole graph on a cluster: workers compute bins of their own vertices and exchange rows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.cost.profile import Profile
+from penstock.hardware.cluster import ClusterDocument
+from penstock.plan.memory import HeldMemory
+from penstock.plan.workloads.bin_cost import FORWARD, LayerCost, layer_costs, operator_name
+from penstock.plan.workloads.entry import ExecutionWorkload, WorkloadEntry
+from penstock.plan.workloads.whole_section import WholeGraphExecution, set_up
+from penstock.plan.workloads.whole_template import WholeTemplate, bin_name
+
+_EDGE_BYTES = 20
+"""Bytes that an edge of a bin takes: its index, and the transposed lists of the backward pass."""
+_INPUT_BYTES = 4
+_WORDS = {
+    "forward": "computing bins forward",
+    "backward": "computing bins backward",
+    "sum": "summing gradients",
+}
+
+
+def _build(profile: Profile, execution: WholeGraphExecution) -> ExecutionWorkload:
+    notes = []
+    if execution.device != "cpu" and not profile.measurements(operator_name(FORWARD, 0), execution.device):
+        notes.append("Bins were measured on processors: on GPUs they take less, and so may a step.")
+    load = WholeTemplate(profile, execution).build()
+    stores = {name: number for number, name in enumerate(execution.stores)}
+    workers = {f"worker-{rank}": home for rank, home in enumerate(execution.homes)}
+    return ExecutionWorkload(
+        load,
+        memory=_held_memory(execution, layer_costs(profile, execution.device)),
+        # Rows stay with their part, so workers do, too.
+        pinned=stores | workers,
+        period=1,
+        words=_WORDS,
+        notes=tuple(notes),
+    )
+
+
+def _held_memory(execution: WholeGraphExecution, costs: list[LayerCost]) -> tuple[HeldMemory, ...]:
+    """A layer's rows, own and read, from its forward to its backward pass; bins and inputs for the whole run."""
+    found: list[HeldMemory] = []
+    for rank in range(len(execution.homes)):
+        fixed = 0.0
+        for number, (layer, cost) in enumerate(zip(execution.layers, costs, strict=True)):
+            fixed += _EDGE_BYTES * sum(layer.edges[rank])
+            kept = float(sum(layer.rows[rank]) * cost.width_out)
+            if number:
+                kept += layer.halo[rank] * cost.width_in
+            else:
+                fixed += _INPUT_BYTES * cost.width_in * (sum(layer.rows[rank]) + layer.halo[rank])
+            first, last = (bin_name(way, number, 0, rank) for way in ("forward", "backward"))
+            gb = kept * execution.number_bytes / 1e9
+            found.append(HeldMemory(first, gb, execution.device, until=last))
+        found.append(HeldMemory(f"worker-{rank}", fixed / 1e9, execution.device))
+    return tuple(found)
+
+
+def conditions(cluster: ClusterDocument) -> Mapping[str, Any]:
+    """Nothing of a cluster decides what a bin takes."""
+    return {}
+
+
+WHOLE = WorkloadEntry(
+    "whole", WholeGraphExecution, set_up, _build, conditions, samplers=frozenset({"whole"}), any_size=True
+)

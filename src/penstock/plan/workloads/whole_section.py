@@ -1,0 +1,147 @@
+"""How a run on the whole graph is set up: bins of all workers, and the rows that they exchange."""
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.documents import StrictDocument
+from penstock.graph.graph import Graph
+from penstock.hardware.machines import machines_of
+from penstock.partition.bin_counts import BinCounts, LayerBins, count_bins, levels_reached, share_parts
+from penstock.partition.part_numbers import parts_of
+from penstock.partition.whole import whole_of
+from penstock.plan.workloads.bin_cost import LayerCost, layer_costs
+from penstock.plan.workloads.entry import PlannedRun
+
+_BINS = 8
+"""Bins of each layer and worker where the job leaves it open and workers exchange rows while they compute."""
+_NUMBER = 4
+"""Bytes of a number of a row that travels."""
+Table = list[list[int]]
+Cube = list[list[list[int]]]
+
+
+class PlannedLayer(StrictDocument):
+    """One layer of all workers; see `penstock.partition.bin_counts.LayerBins`."""
+
+    rows: Table = Field(description="rows that each worker's bins compute")
+    edges: Table
+    remote_edges: Table = Field(description="of these, edges from vertices of other workers")
+    halo: list[int] = Field(description="rows of others that each worker reads")
+    again: Table = Field(description="rows of others, and their edges, that each worker computes itself")
+    sent: Cube = Field(description="rows of each worker's bins that other workers read in the next layer")
+    needed: Cube = Field(description="the last bin of each other worker's layer below that a bin reads; -1: none")
+    returned: Cube = Field(description="rows of each other worker whose gradients are complete after a bin")
+    awaited: Cube = Field(description="the bin of each other worker that completes the gradients of a bin's rows")
+
+    @classmethod
+    def of(cls, bins: LayerBins) -> "PlannedLayer":
+        """A layer as it was counted."""
+        return cls.model_validate({name: getattr(bins, name).tolist() for name in cls.model_fields})
+
+    def counted(self) -> LayerBins:
+        """The layer as arrays."""
+        return LayerBins(**{name: np.array(getattr(self, name)) for name in type(self).model_fields})
+
+
+class WholeGraphExecution(StrictDocument):
+    """How a run is set up, beside what its bins cost."""
+
+    stores: list[str] = Field(description="a task's name for every part")
+    homes: list[int] = Field(description="for every worker, the number of the machine that holds its rows")
+    servers: int = Field(default=0, ge=0, description="parameter servers; 0: the workers reduce around a ring")
+    bins: int = Field(ge=1, description="of each layer and worker")
+    exchange: Literal["bins", "layer", "boundary", "replicate"] = "bins"
+    pipeline: Literal["none", "inter", "intra", "both"] = "both"
+    boundary_share: float = Field(default=1.0, gt=0, le=1)
+    number_bytes: int = Field(default=4, description="of numbers that wait for the backward pass")
+    send_inputs: bool = Field(
+        default=False, description="whether inputs of other workers are sent in every step; ours are kept"
+    )
+    inputs: Table = Field(description="inputs of each worker that every other one reads")
+    layers: list[PlannedLayer]
+    device: str = Field(default="cpu", description="kind of device that workers compute on")
+    gpus: float = Field(default=0.0, ge=0, description="GPUs that each worker needs")
+
+    @property
+    def sends_early(self) -> bool:
+        """Whether a bin's rows leave before its layer is done."""
+        return self.exchange != "layer" and self.pipeline in ("intra", "both")
+
+    @property
+    def starts_early(self) -> bool:
+        """Whether a bin starts before all rows of the layer below are there."""
+        return self.exchange != "layer" and self.pipeline in ("inter", "both")
+
+    @property
+    def share(self) -> float:
+        """Of the rows that a worker reads from others, what travels."""
+        return self.boundary_share if self.exchange == "boundary" else 1.0
+
+
+def set_up(run: PlannedRun) -> WholeGraphExecution:
+    """Cut the graph as a run would, and count bins and rows between workers."""
+    cluster, job = run.cluster, run.job
+    for machine in cluster.machines:
+        if not machine.workers:
+            raise PenstockError(
+                f"Machine {machine.name} holds a part and has no worker to compute it: give it `workers` in the"
+                " cluster file, or leave it out.",
+                code="option-missing",
+            )
+    homes = [number for number, machine in enumerate(cluster.machines) for _ in range(machine.workers)]
+    costs = layer_costs(run.profile, run.device)
+    starts_early = job.exchange != "layer" and job.pipeline in ("inter", "both")
+    # Without overlap, bins are only for memory.
+    bins = job.bins or (1 if job.exchange == "layer" or len(homes) == 1 else _BINS)
+    again = _again_degree(run, costs[0], homes) if job.exchange == "replicate" else -1
+    counts = _count(run, homes, len(costs), bins, starts_early, again)
+    return WholeGraphExecution(
+        stores=[f"store-{machine.name}" for machine in cluster.machines],
+        homes=homes,
+        servers=cluster.servers if cluster.reduce == "servers" else 0,
+        bins=bins,
+        exchange=job.exchange,
+        pipeline=job.pipeline,
+        boundary_share=job.boundary_share,
+        number_bytes=2 if job.keep_type == "bfloat16" else 4,
+        inputs=counts.inputs.tolist(),
+        layers=[PlannedLayer.of(layer) for layer in counts.layers],
+        device=run.device,
+        gpus=run.gpus,
+    )
+
+
+def _count(run: PlannedRun, homes: list[int], layers: int, bins: int, eager: bool, again: int) -> BinCounts:
+    cluster, job, graph = run.cluster, run.job, run.open_graph()
+    whole = whole_of(graph)
+    part_of = parts_of(graph, cluster.partition, len(cluster.machines), cluster.method)
+    owner = share_parts(part_of, np.bincount(homes, minlength=len(cluster.machines)), np.diff(whole.indptr) + 1)
+    if job.scope == "all":
+        last_level = np.full(whole.count, layers, np.int8)
+    else:
+        wanted = _trained(graph, whole.offsets)[:: job.steps_per_epoch]
+        last_level = levels_reached(whole.indptr, whole.indices, wanted, layers)
+    return count_bins(whole.indptr, whole.indices, owner, len(homes), last_level, bins, eager, again)
+
+
+def _trained(graph: Graph, offsets: dict[str, int]) -> Array:
+    """Numbers of the training vertices, type after type; all vertices where edges are trained on."""
+    split = {name: nodes.splits.get("train") for name, nodes in graph.nodes.items()}
+    found = [np.asarray(rows) + offsets[name] for name, rows in split.items() if rows is not None]
+    return np.concatenate(found) if found else np.arange(graph.num_nodes)
+
+
+def _again_degree(run: PlannedRun, first: LayerCost, homes: list[int]) -> int:
+    """The most neighbours with which a row of the first layer is computed sooner than sent and returned."""
+    rates = machines_of(run.cluster, run.profile.rate).rates
+    rate = min(rates[home] / homes.count(home) for home in set(homes))
+    fetched = 2 * _NUMBER * first.width_out / rate
+    left = fetched - first.forward.row - first.backward.row
+    edge = first.forward.edge + first.backward.edge
+    if left < 0:
+        return -1
+    return int(min(left / edge, 2**31)) if edge else 2**31
