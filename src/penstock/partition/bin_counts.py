@@ -150,7 +150,8 @@ def _evenly(loads: Array, shares: int) -> Array:
     """The share of each of some items in a row, such that all shares have about the same load."""
     ends = np.cumsum(loads)
     total = int(ends[-1]) if len(ends) else 0
-    return np.minimum((ends - loads) * shares // max(total, 1), shares - 1)
+    found: Array = np.minimum((ends - loads) * shares // max(total, 1), shares - 1)
+    return found
 
 
 def _by_arrival(needed: Array, bin_of: Array, order: Array, owner: Array) -> tuple[Array, Array]:

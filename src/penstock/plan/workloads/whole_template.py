@@ -146,7 +146,8 @@ class WholeTemplate:
                 flow = self._building.flow(
                     senders[source][place], self._workers[target], counts[place] * section.share * width * _NUMBER,
                     f"layer {what}", name=f"{what} of layer {level}, bin {place}, worker {source} to {target}",
-                    coflow=f"{what} of layer {level}", follows_itself=False, awaited_by_target=False, layer=place_in_step,
+                    coflow=f"{what} of layer {level}", follows_itself=False, awaited_by_target=False,
+                    layer=place_in_step,
                 )  # fmt: skip
                 if not section.sends_early:
                     self._building.wait(senders[source][order[-1]], flow)
