@@ -66,7 +66,7 @@ def line_chart(
 
 
 def column_chart(title: str, series: Series, x: Axis, y: Axis, x_name: str = "epoch") -> str:
-    """A column a point: for few enough points that columns can be told apart."""
+    """One column for each point: for few enough points that columns can be told apart."""
     width = min(_SIZE / max(x.high - x.low, 1.0) * 0.72, 90.0)
     drawn = [_grid(y)]
     for at, value in series.points:

@@ -1,4 +1,4 @@
-"""A few batches of the steady state: a lane a thread, so that what overlaps is seen to overlap."""
+"""A few batches of the steady state, with one lane for each thread, so that overlap can be seen."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -130,10 +130,9 @@ def test_a_cache_changes_nothing_but_its_counts(data, device):
     whole = [row for row in ids if row >= 0]
     hits += sum(row in cached for row in whole)
     assert table.hit_rate() == (hits / (len(read) + len(whole)) if whole or read else 0.0)
-    table.forget_hits()
-    assert table.hits_and_reads() == (0, 0)
+    reads = table.hits_and_reads()[1]
     table.gather(on_device[:1], out[:1])
-    assert table.hits_and_reads()[1] == len([row for row in ids[:1] if row >= 0])
+    assert table.hits_and_reads()[1] - reads == len([row for row in ids[:1] if row >= 0])
 
 
 def test_hits_are_exact_over_many_programs(device):
@@ -191,9 +190,9 @@ def test_a_captured_gather_reads_the_ids_of_its_replay(cuda_device):
             new = torch.arange(start, start + 64, dtype=torch.int32)
             ids.copy_(new)
             count.fill_(used)
-            if isinstance(table, CachedTable):
-                table.forget_hits()
+            before = table.hits_and_reads() if isinstance(table, CachedTable) else (0, 0)
             graph.replay()
             assert torch.equal(out.cpu(), _expected(values, new, used, torch.float32)), table.where
             if isinstance(table, CachedTable):
-                assert table.hits_and_reads() == (used // 2, used)
+                hits, reads = table.hits_and_reads()
+                assert (hits - before[0], reads - before[1]) == (used // 2, used)

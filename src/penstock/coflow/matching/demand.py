@@ -81,13 +81,6 @@ class Phase:
     weight: float
     """How long the phase takes, in bytes at the line rate; a whole number for matchings."""
 
-    @property
-    def is_matching(self) -> bool:
-        """Whether no port has more than one flow."""
-        busy = self.peers >= 0
-        peers, senders = self.peers[busy], self.senders[busy]
-        return len(np.unique(peers)) == len(peers) and len(np.unique(senders)) == len(senders)
-
 
 def matching(receivers: Array, sizes: Array, weight: int) -> Phase:
     """A matching's phase; senders without bytes have no peer."""

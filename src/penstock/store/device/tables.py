@@ -179,7 +179,7 @@ class CachedTable(PinnedTable):
         return sum(part.nbytes for part in self._cache or ())
 
     def hits_and_reads(self) -> tuple[int, int]:
-        """Rows found on the device, and rows asked for, since they were last forgotten. Waits for the device."""
+        """Rows found on the device, and rows asked for, so far. Waits for the device."""
         hits, reads = self._tally.tolist()
         return hits, reads
 
@@ -187,10 +187,6 @@ class CachedTable(PinnedTable):
         """The share of rows found on the device; 0 before the first. Waits for the device."""
         hits, reads = self.hits_and_reads()
         return hits / reads if reads else 0.0
-
-    def forget_hits(self) -> None:
-        """Set the hit counters to zero."""
-        self._tally.zero_()
 
 
 def _tensor(out: Any) -> Tensor:

@@ -150,5 +150,5 @@ def with_job_machines(fields: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def machines_of_job(place: Place) -> list[Machine]:
-    """A machine a node, with as many workers as the job has processes there. Each finds its own address."""
+    """One machine for each node, with as many workers as the job has processes there. Each finds its own address."""
     return [Machine(name=f"node{number}", workers=workers) for number, workers in enumerate(place.workers)]

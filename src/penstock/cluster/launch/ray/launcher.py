@@ -39,7 +39,10 @@ def with_ray_machines(fields: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def machines_of_nodes(nodes: Sequence[Node]) -> list[Machine]:
-    """A machine a node, with a worker a GPU, or one where there is none. Nodes without cores only keep Ray going."""
+    """One machine for each node, with one worker for each GPU, or one worker if it has none.
+
+    Nodes without cores are left out: they only keep Ray running.
+    """
     nodes = [node for node in nodes if node.cores >= 1]
     if not nodes:
         raise PenstockError(
