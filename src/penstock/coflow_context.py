@@ -1,7 +1,8 @@
 """The batch and coflow that a thread works for; its requests carry them, so that shared links can order them.
 
 A coflow is what belongs together and is done when its last message is there: all that one worker pulls for one batch,
-one sum of gradients at all parameter servers, one push of embeddings to all their owners, the sums of a step's norms.
+one sum of gradients at all parameter servers, one push of embeddings to all their owners, the sums of a step's norms,
+the rows between layers that workers send each other in a step.
 """
 
 import threading
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
-BATCH, GRADIENTS, EMBEDDINGS, NORMS = "batch", "gradients", "embeddings", "norms"
+BATCH, GRADIENTS, EMBEDDINGS, NORMS, ROWS = "batch", "gradients", "embeddings", "norms", "rows"
 """Kinds of coflows."""
 _THREAD = threading.local()
 _BATCHES = 32

@@ -37,6 +37,12 @@ def layers_of(job: Job) -> int:
     return layer_count(job, job.layers)
 
 
+def batch_size_of(job: Job, items: int) -> int:
+    """Training vertices or edges of a batch, of an epoch that has so many."""
+    batches = sampler_entry(job.sampler).batches_per_epoch
+    return job.batch_size if batches is None else max(1, -(-items // batches(job)))
+
+
 def settings_of(job: Job) -> SamplerSettings:
     """What the job's sampler is built for."""
     return SamplerSettings(job, layers_of(job), job.seed, job.needs_totals)
@@ -74,10 +80,8 @@ def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = Fa
         batch: Batch = sampler.sample(only, planned.key, **more)
         return batch
 
-    if entry.batches_per_epoch is not None:
-        return BatchSource(sample, train, max(1, -(-len(train) // entry.batches_per_epoch(job))), graph)
     if entry.items_per_batch is None:
-        return BatchSource(sample, train, job.batch_size, graph)
+        return BatchSource(sample, train, batch_size_of(job, len(train)), graph)
     return BatchSource(sample, sampler.items, entry.items_per_batch(job), graph)
 
 

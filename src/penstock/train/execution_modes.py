@@ -16,7 +16,8 @@ from penstock.train.execution.worker_group import WorkerGroup
 from penstock.train.session import Session
 from penstock.train.steps import Execution
 from penstock.train.whole.execution import WholeExecution
-from penstock.train.whole.support import WHOLE
+from penstock.train.whole.shared.execution import SharedWholeExecution
+from penstock.train.whole.support import WHOLE, WHOLE_SHARED
 
 if TYPE_CHECKING:
     from penstock.train.device.placed import Placed
@@ -108,6 +109,11 @@ def _whole(session: Session, placed: "Placed | None", group: WorkerGroup | None)
     return WholeExecution(session)
 
 
+def _whole_shared(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
+    assert group is not None
+    return SharedWholeExecution(session, group)
+
+
 EXECUTION_MODES: dict[str, ExecutionMode] = {
     mode.name: mode
     for mode in (
@@ -118,5 +124,13 @@ EXECUTION_MODES: dict[str, ExecutionMode] = {
         ExecutionMode("device-shared", _shared, on_device=True, among_workers=True),
         ExecutionMode("captured-shared", _captured_shared, CAPTURED, on_device=True, captured=True, among_workers=True),
         ExecutionMode("whole", _whole, WHOLE, samplers=frozenset({"whole"}), places_itself=True),
+        ExecutionMode(
+            "whole-shared",
+            _whole_shared,
+            WHOLE_SHARED,
+            among_workers=True,
+            samplers=frozenset({"whole"}),
+            places_itself=True,
+        ),
     )
 }

@@ -168,8 +168,10 @@ class Worker:
 
     def _counts(self) -> dict[str, int]:
         features, embeddings = self._parts.store.traffic().values(), self._inputs.traffic()
-        received = embeddings[0] + sum(each.bytes for each in features)
-        return {"received": received, "minimum": embeddings[1] + sum(each.minimum for each in features)}
+        rows = self._group.rows
+        received = embeddings[0] + rows.received + sum(each.bytes for each in features)
+        minimum = embeddings[1] + rows.minimum + sum(each.minimum for each in features)
+        return {"received": received, "minimum": minimum}
 
     @property
     def _inputs(self) -> PartedInputs:

@@ -15,7 +15,7 @@ from penstock.pipeline.schedule import Planned
 from penstock.sampling.links import Exclude
 from penstock.sampling.parts import HoldoutSampler, RemoteSampler, SharedSampler
 from penstock.sampling.registry import sampler_entry
-from penstock.train.batch_source import BatchSource, settings_of
+from penstock.train.batch_source import BatchSource, batch_size_of, settings_of
 from penstock.train.job import Job
 
 SAMPLER = "train"
@@ -44,7 +44,7 @@ def make_parted_batches(parts: Parts, job: Job, node_type: str, typed: bool, tra
         batch.seeds = {node_type: given}
         return batch
 
-    return BatchSource(sample, train, job.batch_size)
+    return BatchSource(sample, train, batch_size_of(job, len(train)))
 
 
 def make_timed_batches(parts: Parts, job: Job, times: Array, train: Array, split: SeedSplit) -> BatchSource:

@@ -13,6 +13,7 @@ import torch
 
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.cluster.worker.inputs import PartedInputs
+from penstock.cluster.worker.vertex_ranges import worker_ranges
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
@@ -184,15 +185,10 @@ class PartedPlan:
         return sample
 
     def _ranges(self, name: str) -> Iterator[tuple[int, int]]:
-        """New numbers of this worker's vertices: its share of its machine's parts, or of parts that no worker is at."""
-        layout, book = self._parts.member.setup.layout, self._parts.partition.book
-        workers = layout.of_kind("worker")
-        for part in range(book.parts):
-            near = [task.rank for task in workers if part in task.parts] or [task.rank for task in workers]
-            if self._workers.rank in near:
-                first, last = book.range(part, name)
-                place, count = near.index(self._workers.rank), last - first
-                yield first + count * place // len(near), first + count * (place + 1) // len(near)
+        """New numbers of this worker's vertices."""
+        for first, last, rank in worker_ranges(self._parts.member.setup.layout, self._parts.partition.book, name):
+            if rank == self._workers.rank:
+                yield first, last
 
 
 class PartedLevel:

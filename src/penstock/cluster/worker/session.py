@@ -19,7 +19,7 @@ from penstock.train.batch_source import check_sampler_supports, clock_for
 from penstock.train.build import assembled, try_out
 from penstock.train.checks import check_job
 from penstock.train.data import choose_task
-from penstock.train.execution_modes import choose_execution
+from penstock.train.execution_modes import choose_execution, needs_placement
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices
 from penstock.train.run import has_validation
@@ -44,7 +44,7 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
     group = ClusterWorkerGroup(parts.member, parts, split)
     fresh = not any((Path(setup.run) / "checkpoints").glob("step-*.ckpt"))
     placed = None
-    if device.type == "cuda":
+    if device.type == "cuda" and needs_placement(job.sampler):
         # Triton is imported where there is a device for it.
         from penstock.cluster.worker.device_placement import check_for_gpus, place_on_worker
 

@@ -14,6 +14,8 @@ from penstock.cluster.worker.groups import CollectiveGroup
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.layerwise import PartedPlan
 from penstock.cluster.worker.split import SeedSplit
+from penstock.cluster.worker.whole.row_mail import RowInbox
+from penstock.cluster.worker.whole.workers import ClusterWholeWorkers
 from penstock.cluster.worker.wire_collective import WireCollective
 from penstock.errors import PenstockError
 from penstock.nn.norm import SharedBatch, normalising
@@ -53,6 +55,7 @@ class ClusterWorkerGroup:
         self.generation = 0
         self.reduction: ReductionMethod | None = None
         self.collective = WireCollective(member)
+        self.rows = RowInbox(member)
         self._stopping = False
         self._evaluated = 0
 
@@ -85,6 +88,15 @@ class ClusterWorkerGroup:
         plan = PartedPlan(session, self._parts, self, f"{self.generation}-{self._evaluated}")
         target = getattr(session.task, "node_type", None)
         return Inference(session.model, session.inputs, session.graph, plan, target, session.precision)
+
+    def whole(self, session: Session) -> ClusterWholeWorkers:
+        """The workers as training on the whole graph sees them."""
+
+        def collective() -> CollectiveGroup | None:
+            return None if self.reduction is None or self.world == 1 else self.reduction.group
+
+        way = self._parts, self.rows, lambda: self.generation, collective, self.reduce_and_step
+        return ClusterWholeWorkers(session, *way)
 
     def gather_optimiser(self, session: Session) -> None:
         """Before its state is written."""

@@ -40,5 +40,8 @@ class WorkerGroup(Protocol):
     def inference(self, session: Session) -> Any:
         """Exact outputs, computed by all workers together."""
 
+    def whole(self, session: Session) -> Any:
+        """The workers as training on the whole graph sees them (`train.whole.shared.interfaces.WholeWorkers`)."""
+
     def gather_optimiser(self, session: Session) -> None:
         """Before the optimiser's state is written: bring it here if it is kept elsewhere."""

@@ -41,7 +41,7 @@ class WholeExecution(LoadedExecution):
         """One at a time; a module of the user's own computes its whole neighbourhoods at once."""
         passes = self._passes if getattr(self._session.model, "layerwise", False) else self._own_passes
         if not self._prepared and not self._kept:
-            for planned in _first_epoch(schedule):
+            for planned in first_epoch(schedule):
                 self._prepare(planned._replace(seeds=np.sort(planned.seeds)))
         if self._is_captured():
             # Triton is imported where there is a device for it.
@@ -121,7 +121,7 @@ def layer_sizes(
     return sizes
 
 
-def _first_epoch(schedule: Schedule) -> list[Planned]:
+def first_epoch(schedule: Schedule) -> list[Planned]:
     """The steps of the first epoch, whose training vertices every epoch's steps have."""
     found = []
     for planned in schedule.from_position():

@@ -4,7 +4,7 @@ Statistics are known when every bin has been computed once; the bins are then co
 the backward pass the sums that go back through the statistics are found in the same way.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -36,9 +36,10 @@ class _Statistics:
 class LayerNorms:
     """The normalisations of one layer in one step."""
 
-    def __init__(self, add: Sum | None = None) -> None:
-        """`add` sums over workers; None: there is one."""
-        self._add, self._known = add, dict[BatchNorm, _Statistics]()
+    def __init__(self, add: Sum | None = None, norms: Sequence[BatchNorm] = ()) -> None:
+        """`add` sums over workers, of which one may have no rows of some norm: `norms` are all that any may have, in
+        the same order on every worker. None: there is one worker."""
+        self._add, self._norms, self._known = add, norms, dict[BatchNorm, _Statistics]()
         self._phase: Literal["measure", "apply", "sum"] = "measure"
 
     @contextmanager
@@ -46,9 +47,10 @@ class LayerNorms:
         """Around a pass over all bins, whose rows are counted and not normalised; ends with running figures moved."""
         with self._during("measure"):
             yield
+        if self._add is not None:
+            self._known = {norm: self._known.get(norm) or _no_rows(norm) for norm in self._norms}
+            _add_all(self._add, [known.sums for known in self._known.values()])
         for norm, known in self._known.items():
-            if self._add is not None:
-                self._add(known.sums)
             known.count = round(float(known.sums[0, 0]))
             if known.count < 2:
                 continue
@@ -67,8 +69,7 @@ class LayerNorms:
         with self._during("sum"):
             yield
         if self._add is not None:
-            for known in self._known.values():
-                self._add(known.gradients)
+            _add_all(self._add, [known.gradients for known in self._known.values()])
 
     def normalise(self, norm: BatchNorm, rows: Tensor) -> Tensor:
         """What a norm does with the rows of one bin."""
@@ -91,14 +92,27 @@ class LayerNorms:
     def _measure(self, norm: BatchNorm, rows: Tensor) -> None:
         rows = rows.double()
         if norm not in self._known:
-            # Every worker must take the same number, so that sums can be added: the running mean.
-            assert norm.running_mean is not None
-            near, width = norm.running_mean.double(), norm.num_features
-            sums = torch.zeros(3, width, dtype=torch.float64, device=rows.device)
-            self._known[norm] = _Statistics(near, sums, torch.zeros_like(sums[:2]), near, near)
+            self._known[norm] = _no_rows(norm)
         known = self._known[norm]
         rows = rows - known.near
         known.sums += torch.stack([torch.full_like(known.near, len(rows)), rows.sum(0), rows.square().sum(0)])
+
+
+def _no_rows(norm: BatchNorm) -> _Statistics:
+    # Every worker must take the same number, so that sums can be added: the running mean.
+    assert norm.running_mean is not None
+    near = norm.running_mean.double()
+    sums = torch.zeros(3, norm.num_features, dtype=torch.float64, device=near.device)
+    return _Statistics(near, sums, torch.zeros_like(sums[:2]), near, near)
+
+
+def _add_all(add: Sum, parts: Sequence[Tensor]) -> None:
+    """Sum all parts over workers in one exchange."""
+    if parts:
+        joined = torch.cat([part.reshape(-1) for part in parts])
+        add(joined)
+        for part, total in zip(parts, torch.split(joined, [part.numel() for part in parts]), strict=True):
+            part.copy_(total.view_as(part))
 
 
 class _BinNormalise(torch.autograd.Function):

@@ -32,13 +32,13 @@ class PreparedStep:
     def __init__(self, session: Session, plan: WholePlan, decision: Decision, planned: Planned) -> None:
         self._session, self.plan, self.decision = session, plan, decision
         device = session.inputs.device
-        self.bins = [[_prepared(work, device) for work in layer] for layer in plan.bins]
+        self.bins = [[prepared_bin(work, device) for work in layer] for layer in plan.bins]
         model: Any = session.model
         read = plan.counts[1:] if model.needs_all_outputs else plan.counts[-1:]
         self.examples = ExampleSource(session, planned, plan.order, read)
         unchanged = not model.options.input_dropout
         self.constant: dict[Any, Any] | None = {} if unchanged and decision.retain else None
-        self.normalises = _normalised_layers(session, plan.layers)
+        self.normalises = normalised_layers(session, plan.layers)
         self.add: Sum | None = None
         self._kept_inputs: dict[PreparedBin, dict[str, Tensor]] = {}
         self._computed = next(session.learned.parameters()).dtype
@@ -68,7 +68,8 @@ class PreparedStep:
         return x
 
 
-def _prepared(work: Bin, device: torch.device) -> PreparedBin:
+def prepared_bin(work: Bin, device: torch.device) -> PreparedBin:
+    """A bin brought to where it is computed."""
     places = {name: None if rows is None else torch.from_numpy(rows).to(device) for name, rows in work.inputs.items()}
     block = work.block if device.type == "cpu" else on_device(work.block, device)
     row_names = {
@@ -77,7 +78,7 @@ def _prepared(work: Bin, device: torch.device) -> PreparedBin:
     return PreparedBin(work.rows, block, work.inputs, work.names, places, row_names)
 
 
-def _normalised_layers(session: Session, layers: int) -> list[bool]:
+def normalised_layers(session: Session, layers: int) -> list[bool]:
     """Which layers have a batch normalisation behind them: all but the last, unless the layers are joined."""
     model: Any = session.model
     if session.job.norm != "batch":

@@ -1,0 +1,118 @@
+"""The backward pass on one worker: bins as soon as the gradients of their rows are here, in fixed sums."""
+
+from contextlib import nullcontext
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from penstock.graph.arrays import Array
+from penstock.train.whole.levels import LevelGradients
+from penstock.train.whole.shared.gradient_order import Contribution, OrderedLayer
+from penstock.train.whole.shared.state import StepState
+from penstock.train.whole.shared.tasks import BinTask
+
+
+class BackwardPass:
+    """Gradients of a row are added in this order: the loss's, those of this worker's bins, and the readers' by rank."""
+
+    def __init__(self, state: StepState, gradients: list[LevelGradients], sums: dict[Parameter, Tensor]) -> None:
+        self._state, self._plan, self._tasks, self._gradients = state, state.plan, state.step.tasks, gradients
+        layers = range(self._plan.layers)
+        self._parameters = [each for each in state.session.learned.parameters() if each.requires_grad]
+        self._applied = [OrderedLayer(len(self._tasks[number]), gradients[number], sums) for number in layers]
+        # Bins that read a halo first: others wait for their gradients.
+        self._left = [
+            dict.fromkeys(sorted(layer, key=lambda task: (not task.halo, -task.place))) for layer in self._tasks
+        ]
+        self._missing = [set(range(len(level.sent))) for level in self._plan.levels]
+        self._unsent = [set(range(len(level.received))) for level in self._plan.levels]
+        self._found: dict[tuple[int, int], list[Array]] = {}
+        self._added: set[tuple[BinTask, int]] = set()
+        self._unsummed = [number for number in reversed(layers) if state.norms[number] is not None]
+
+    def run(self) -> None:
+        """Until the gradients of all parameters and inputs are known, and all that others need is sent."""
+        while any(self._left) or self._unsummed or any(self._missing):
+            self._receive()
+            if self._unsummed and self._has_all(self._unsummed[0]):
+                self._sum(self._unsummed.pop(0))
+                continue
+            task = self._next()
+            if task is not None:
+                self._compute(task)
+                self._send(task.layer)
+            elif any(self._left) or self._unsummed or any(self._missing):
+                self._state.wait()
+
+    def _receive(self) -> None:
+        for level, missing in enumerate(self._missing):
+            for place in sorted(missing):
+                found = self._state.receive_gradients(level, place)
+                if found is not None:
+                    self._found[level, place] = found
+                    missing.discard(place)
+
+    def _next(self) -> BinTask | None:
+        return next((task for layer in reversed(self._left) for task in layer if self._is_ready(task)), None)
+
+    def _is_ready(self, task: BinTask) -> bool:
+        number = task.layer
+        if number in self._unsummed:
+            return False
+        if not self._state.inter or self._state.norms[number] is not None:
+            return self._has_all(number)
+        if number + 1 < self._plan.layers and not all(self._applied[number + 1].has(place) for place in task.above):
+            return False
+        return self._missing[number + 1].isdisjoint(task.readers)
+
+    def _has_all(self, number: int) -> bool:
+        """Whether all gradients of the rows that a layer gives are here."""
+        above = number + 1 == self._plan.layers or not self._left[number + 1]
+        return above and not self._missing[number + 1]
+
+    def _sum(self, number: int) -> None:
+        """What goes back through the statistics of a normalised layer, of all workers' rows."""
+        state, norms = self._state, self._state.norms[number]
+        assert norms is not None
+        for task in self._tasks[number]:
+            self._add_received(task)
+        with norms.summing():
+            for task in self._tasks[number]:
+                state.passes.backward(
+                    number,
+                    task,
+                    None,
+                    lambda n, w: state.fetch(n, w, leaf=False),
+                    self._gradients[number + 1],
+                    Contribution(),
+                )
+        # Parameters behind the normalisation have had gradients, which come again.
+        Contribution().take_from(self._parameters)
+
+    def _compute(self, task: BinTask) -> None:
+        state, number = self._state, task.layer
+        norms, contribution = state.norms[number], Contribution()
+        self._add_received(task)
+        with nullcontext() if norms is None else norms.applying():
+            known = state.kept.pop(task, None)
+            state.passes.backward(number, task, known, state.fetch, self._gradients[number + 1], contribution)
+        contribution.take_from(self._parameters)
+        self._applied[number].give(task.place, contribution)
+        del self._left[number][task]
+
+    def _add_received(self, task: BinTask) -> None:
+        level = task.layer + 1
+        for place in task.readers:
+            found = self._found.get((level, place))
+            if found is not None and (task, place) not in self._added:
+                self._added.add((task, place))
+                self._state.add_gradients(task, place, found, self._gradients[level])
+
+    def _send(self, number: int) -> None:
+        """Gradients of halo rows that all bins which read them have given."""
+        if self._left[number] and not self._state.intra:
+            return
+        for place in sorted(self._unsent[number]):
+            if all(self._applied[number].has(reader) for reader in self._state.step.group_readers[number][place]):
+                self._state.send_gradients(number, place, self._gradients[number])
+                self._unsent[number].discard(place)

@@ -1,0 +1,203 @@
+"""Every layer of one worker in bins, and the groups of rows that workers send each other; made before training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.train.whole.plan import Bin, bin_bounds
+from penstock.train.whole.shared.interfaces import CutLists, Lists, Rows
+from penstock.train.whole.shared.levels import LevelRows
+
+
+@dataclass(eq=False)
+class CutBin(Bin):
+    """A bin whose `names` are original numbers."""
+
+    vertices: Rows = field(default_factory=dict)
+    """Of `inputs`, the numbers in the cut graph."""
+
+
+class HaloGroup(NamedTuple):
+    """Rows that another worker sends together."""
+
+    rank: int
+    number: int
+    rows: dict[str, slice]
+    """Where they stand in the level, by node type."""
+
+
+class SentGroup(NamedTuple):
+    """Rows that another worker reads and is sent together."""
+
+    rank: int
+    number: int
+    rows: Rows
+    """Rows of the level, ascending, by node type."""
+    bins: dict[int, dict[str, slice]]
+    """The bins that compute them, and which of `rows` are a bin's."""
+
+
+@dataclass(eq=False)
+class CutLevel:
+    """One level's rows on one worker: first those that it computes, then the halo, by rank and group."""
+
+    vertices: Rows
+    computed: dict[str, int]
+    """How many of them this worker computes."""
+    received: list[HaloGroup] = field(default_factory=list)
+    sent: list[SentGroup] = field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """All rows by node type."""
+        return {kind: len(ids) for kind, ids in self.vertices.items()}
+
+
+@dataclass(eq=False)
+class CutPlan:
+    """All levels and bins of one step on one worker."""
+
+    levels: list[CutLevel]
+    bins: list[list[CutBin]]
+    """For every layer."""
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model."""
+        return len(self.bins)
+
+    @property
+    def halo_rows(self) -> int:
+        """Rows that a step receives at least once, and whose gradients it sends back."""
+        return sum(
+            sum(rows.stop - rows.start for rows in group.rows.values())
+            for level in self.levels
+            for group in level.received
+        )
+
+
+def make_cut_plan(
+    cut: CutLists, lists: Lists, name: str, rows: Sequence[LevelRows], bins: Sequence[int], by_bin: bool
+) -> CutPlan:
+    """`bins` for every layer. `by_bin`: rows are sent bin by bin, else a level's at once."""
+    layers = len(rows) - 1
+    bounds = [_bounds(cut, rows[number + 1], bins[number]) for number in range(layers)]
+    levels = [
+        _level(cut, lists, f"{name}/{number}", level, bounds[number - 1] if number else None, by_bin, number == layers)
+        for number, level in enumerate(rows)
+    ]
+    made = []
+    for number in range(layers):
+        places = {kind: _Places(ids) for kind, ids in levels[number].vertices.items()}
+        made.append(
+            [
+                _bin(
+                    cut, number, levels[number + 1], {kind: _slice(b, i) for kind, b in bounds[number].items()}, places
+                )
+                for i in range(_number_of_bins(bounds[number]))
+            ]
+        )
+    return CutPlan(levels, made)
+
+
+def _bounds(cut: CutLists, level: LevelRows, bins: int) -> Rows:
+    """For every node type where bins start and end; bins without any row are left out."""
+    found = {kind: bin_bounds(level.loads[kind], bins) for kind in cut.types}
+    sizes = sum(np.diff(each) for each in found.values())
+    kept = np.flatnonzero(sizes)
+    return {kind: np.concatenate([each[:1], each[1:][kept]]) for kind, each in found.items()}
+
+
+def _number_of_bins(bounds: Rows) -> int:
+    return len(next(iter(bounds.values()))) - 1
+
+
+def _slice(bounds: Array, place: int) -> slice:
+    return slice(int(bounds[place]), int(bounds[place + 1]))
+
+
+def _level(
+    cut: CutLists, lists: Lists, name: str, level: LevelRows, bounds: Rows | None, by_bin: bool, last: bool
+) -> CutLevel:
+    computed = {kind: len(ids) for kind, ids in level.computed.items()}
+    if bounds is None or last:
+        return CutLevel(dict(level.computed), computed)
+    sent = [_sent_to(cut, level, bounds, rank, by_bin) for rank in range(lists.world)]
+    # For every reader: how many rows of each type a group has, and for each type in which order its rows come.
+    offered = [
+        [
+            np.array([[len(group.rows[kind]) for kind in cut.types] for group in groups], np.int64).reshape(-1),
+            *(_joined([level.computed[kind][group.rows[kind]] for group in groups]) for kind in cut.types),
+        ]
+        for groups in sent
+    ]
+    received, halo = _received(cut, lists.exchange(f"{name}/order", offered), computed)
+    vertices = {kind: np.concatenate([level.computed[kind], *halo[kind]]) for kind in cut.types}
+    return CutLevel(vertices, computed, received, [group for groups in sent for group in groups])
+
+
+def _sent_to(cut: CutLists, level: LevelRows, bounds: Rows, rank: int, by_bin: bool) -> list[SentGroup]:
+    """What a worker is sent, in groups."""
+    rows = {kind: np.sort(_Places(level.computed[kind])[level.asked[rank][kind]]) for kind in cut.types}
+    ends = {kind: np.searchsorted(rows[kind], bounds[kind], "left") for kind in cut.types}
+    parts = [{kind: _slice(ends[kind], place) for kind in cut.types} for place in range(_number_of_bins(bounds))]
+    filled = [place for place, part in enumerate(parts) if any(some.stop > some.start for some in part.values())]
+    if not filled:
+        return []
+    if not by_bin:
+        return [SentGroup(rank, 0, rows, {place: parts[place] for place in filled})]
+    return [
+        SentGroup(
+            rank,
+            number,
+            {kind: rows[kind][parts[place][kind]] for kind in cut.types},
+            {place: {kind: slice(0, some.stop - some.start) for kind, some in parts[place].items()}},
+        )
+        for number, place in enumerate(filled)
+    ]
+
+
+def _received(
+    cut: CutLists, told: list[list[Array]], computed: dict[str, int]
+) -> tuple[list[HaloGroup], dict[str, list[Array]]]:
+    """The groups that every other worker sends, and their vertices by type."""
+    groups, halo, ends = [], {kind: list[Array]() for kind in cut.types}, dict(computed)
+    for rank, (sizes, *vertices) in enumerate(told):
+        for number, counts in enumerate(sizes.reshape(-1, len(cut.types)).tolist()):
+            rows = {}
+            for kind, count in zip(cut.types, counts, strict=True):
+                rows[kind] = slice(ends[kind], ends[kind] + count)
+                ends[kind] += count
+            groups.append(
+                HaloGroup(rank, number, {kind: some for kind, some in rows.items() if some.stop > some.start})
+            )
+        for kind, ids in zip(cut.types, vertices, strict=True):
+            halo[kind].append(ids)
+    return groups, halo
+
+
+def _bin(cut: CutLists, number: int, above: CutLevel, rows: dict[str, slice], places: "dict[str, _Places]") -> CutBin:
+    rows = {kind: some for kind, some in rows.items() if some.stop > some.start}
+    batch: Any = cut.sample(number, {kind: above.vertices[kind][some] for kind, some in rows.items()})
+    read = {kind: np.asarray(ids, np.int64) for kind, ids in batch.vertices.items() if len(ids)}
+    inputs = {kind: places[kind][ids] for kind, ids in read.items()}
+    names = {kind: cut.names(kind, ids) for kind, ids in read.items()}
+    return CutBin(rows, batch.blocks[0], dict(inputs), names, read)
+
+
+class _Places:
+    """Where vertices stand in a list that is in no order."""
+
+    def __init__(self, vertices: Array) -> None:
+        self._order = np.argsort(vertices, kind="stable")
+        self._sorted = vertices[self._order]
+
+    def __getitem__(self, vertices: Array) -> Array:
+        return self._order[np.searchsorted(self._sorted, vertices)]
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)

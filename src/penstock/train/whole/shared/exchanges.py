@@ -1,0 +1,44 @@
+"""The ways in which workers exchange rows, by the name that a job gives them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.sampling.key import BatchKey
+from penstock.train.job import Job
+from penstock.train.whole.shared.boundary import BoundaryDraw
+
+
+def _as_asked(job: Job) -> str:
+    return job.pipeline
+
+
+def _nothing_drawn(key: BatchKey, job: Job) -> BoundaryDraw | None:
+    return None
+
+
+def _draw(key: BatchKey, job: Job) -> BoundaryDraw | None:
+    return BoundaryDraw(key.purpose("boundary"), job.boundary_share)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One way to exchange rows."""
+
+    pipeline: Callable[[Job], str] = _as_asked
+    """Which of the two levels of overlap it has: none, inter, intra or both."""
+    draw: Callable[[BatchKey, Job], BoundaryDraw | None] = _nothing_drawn
+    """The rows that take part in a step; None: all."""
+    replicates: bool = False
+    """Whether rows of others may be computed here instead."""
+    linear_only: bool = False
+    """Whether it is for layers that are linear in their neighbours' rows."""
+    rows_once: bool = False
+    """Whether no row may be computed twice, as in batch normalisation."""
+
+
+EXCHANGES = {
+    "bins": Exchange(),
+    "layer": Exchange(pipeline=lambda job: "none"),
+    "boundary": Exchange(draw=_draw, linear_only=True),
+    "replicate": Exchange(replicates=True),
+}

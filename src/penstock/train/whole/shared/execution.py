@@ -1,0 +1,117 @@
+"""The execution mode of sampler `whole` among workers."""
+
+import os
+from typing import Any
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.pipeline.clock import Recorder
+from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.sampling.block import MiniBatch
+from penstock.train.batch_source import layers_of
+from penstock.train.execution.loaded import LoadedExecution
+from penstock.train.execution.shared import SharedExecution
+from penstock.train.execution.worker_group import WorkerGroup
+from penstock.train.session import Session
+from penstock.train.steps import Pause, Steps
+from penstock.train.whole.execution import first_epoch
+from penstock.train.whole.memory import Decision, LayerSize, decide
+from penstock.train.whole.shared.cut_plan import make_cut_plan
+from penstock.train.whole.shared.exchanges import EXCHANGES
+from penstock.train.whole.shared.interfaces import WholeWorkers
+from penstock.train.whole.shared.levels import LevelRows, find_levels
+from penstock.train.whole.shared.shared_step import SharedStep
+from penstock.train.whole.shared.steps import Exposure, SharedWholeSteps
+
+_SHARE = 0.6
+"""Of a machine's memory, what its workers plan with: what is free changes from start to start, and bins must not."""
+_ITEM = {"float32": 4, "bfloat16": 2}
+
+
+class SharedWholeExecution(SharedExecution):
+    """Each worker computes the rows of its own vertices."""
+
+    name = "whole-shared"
+
+    def __init__(self, session: Session, group: WorkerGroup) -> None:
+        super().__init__(session, LoadedExecution(session), group)
+        self._workers: WholeWorkers = group.whole(session)
+        self._prepared: list[SharedStep] | None = None
+        self._exposure = Exposure()
+
+    def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
+        """One at a time. The plan is made with the other workers in the first round, and kept."""
+        self._workers.begin_round()
+        if self._prepared is None:
+            self._prepared = [self._prepare(place, each) for place, each in enumerate(first_epoch(schedule))]
+        way = self._session, self._workers, self._prepared, schedule, start, recorder, self._exposure
+        return SharedWholeSteps(*way)
+
+    def facts(self) -> dict[str, Any]:
+        """How the step was divided, and how long this worker has waited for others' rows."""
+        facts, job = super().facts(), self._session.job
+        if self._prepared:
+            first = self._prepared[0]
+            facts |= {
+                "bins": [len(layer) for layer in first.tasks],
+                "keep": first.decision.keep,
+                "recomputed": not first.decision.retain,
+                "exchange": job.exchange,
+                "pipeline": EXCHANGES[job.exchange].pipeline(job),
+                "halo_rows": sum(step.plan.halo_rows for step in self._prepared),
+                "exposed_communication_s": round(self._exposure.seconds, 3),
+            }
+        return facts
+
+    def _prepare(self, place: int, planned: Planned) -> SharedStep:
+        session, job, workers = self._session, self._session.job, self._workers
+        task: Any = session.task
+        cut, kind, layers = workers.cut, task.node_type, layers_of(job)
+        numbers = cut.numbers(kind, planned.seeds)
+        mine = cut.ranks(kind, numbers) == workers.rank
+        seeds = np.sort(planned.seeds[mine])
+        rows = cut.numbers(kind, seeds)
+        wanted = {kind: cut.own(kind) if job.scope == "all" else np.sort(rows)}
+        how = EXCHANGES[job.exchange]
+        levels = find_levels(cut, workers.lists, f"step-{place}", layers, wanted, job.scope == "all", None)
+        decision = self._decide(levels)
+        by_bin = how.pipeline(job) in ("intra", "both")
+        plan = make_cut_plan(cut, workers.lists, f"step-{place}", levels, decision.bins, by_bin)
+        return SharedStep(session, cut, plan, decision, _labelled(task, kind, seeds), {kind: rows}, len(planned.seeds))
+
+    def _decide(self, levels: list[LevelRows]) -> Decision:
+        """From what never changes: a worker that is started again must divide its rows as before."""
+        session, job = self._session, self._session.job
+        device = session.inputs.device
+        room = int(_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / self._workers.beside)
+        free = room
+        if device.type == "cuda":
+            import torch
+
+            free = int(job.device_share * torch.cuda.get_device_properties(device).total_memory)
+        item = _ITEM[job.keep_type]
+        return decide(_sizes(session, levels), job.bins, job.keep, item, free, room, device.type == "cuda")
+
+
+def _labelled(task: Any, kind: str, seeds: Array) -> MiniBatch[Any]:
+    rows = {kind: seeds}
+    batch: MiniBatch[Any] = MiniBatch(rows, rows, [])
+    task.label(batch)
+    return batch
+
+
+def _sizes(session: Session, levels: list[LevelRows]) -> list[LayerSize]:
+    layers, widest, hidden = len(levels) - 1, max(session.inputs.widths.values()), session.job.hidden
+    sizes = []
+    for number in range(layers):
+        below, above = levels[number], levels[number + 1]
+        given, read = _count(above.computed), _count(below.computed) + _count(below.halo)
+        edges = sum(int(loads.sum()) for loads in above.loads.values()) - given
+        out = session.task.out if number == layers - 1 and session.job.jump == "none" else hidden
+        sizes.append(LayerSize(given, read, edges, hidden if number else widest, out))
+    return sizes
+
+
+def _count(rows: dict[str, Array]) -> int:
+    return sum(map(len, rows.values()))

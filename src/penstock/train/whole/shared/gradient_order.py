@@ -1,0 +1,54 @@
+"""Gradients added in a fixed order, whenever they become known: sums then have the same bits in every run."""
+
+from collections.abc import Iterable
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from penstock.train.whole.levels import LevelGradients
+
+
+class Contribution(LevelGradients):
+    """What one bin adds to the gradients of the level below and to those of the parameters."""
+
+    def __init__(self) -> None:
+        self._added: list[tuple[str, Tensor | None, Tensor]] = []
+        self._parameters: list[tuple[Parameter, Tensor]] = []
+
+    def add(self, node_type: str, rows: Tensor | None, gradients: Tensor) -> None:
+        """Keep gradients of some rows."""
+        self._added.append((node_type, rows, gradients))
+
+    def take_from(self, parameters: Iterable[Parameter]) -> None:
+        """Take the gradients that parameters have, which have none afterwards."""
+        for parameter in parameters:
+            if parameter.grad is not None:
+                self._parameters.append((parameter, parameter.grad))
+                parameter.grad = None
+
+    def apply(self, below: LevelGradients, sums: dict[Parameter, Tensor]) -> None:
+        """Add all that was kept."""
+        for node_type, rows, gradients in self._added:
+            below.add(node_type, rows, gradients)
+        for parameter, gradient in self._parameters:
+            known = sums.get(parameter)
+            sums[parameter] = gradient if known is None else known.add_(gradient)
+
+
+class OrderedLayer:
+    """The contributions of one layer's bins, applied from the last bin to the first."""
+
+    def __init__(self, bins: int, below: LevelGradients, sums: dict[Parameter, Tensor]) -> None:
+        self._next, self._below, self._sums = bins - 1, below, sums
+        self._waiting: dict[int, Contribution] = {}
+
+    def give(self, place: int, contribution: Contribution) -> None:
+        """A bin's contribution, added as soon as those of all later bins are."""
+        self._waiting[place] = contribution
+        while self._next in self._waiting:
+            self._waiting.pop(self._next).apply(self._below, self._sums)
+            self._next -= 1
+
+    def has(self, place: int) -> bool:
+        """Whether a bin's contribution is added."""
+        return place > self._next

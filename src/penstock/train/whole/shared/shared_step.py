@@ -1,0 +1,93 @@
+"""A worker's part of a step made ready: its bins, its seeds' places and labels, and inputs that are kept."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.graph.arrays import Array
+from penstock.nn.norm import BatchNorm
+from penstock.pipeline.host_carrier import as_tensors
+from penstock.sampling.block import MiniBatch
+from penstock.train.session import Session
+from penstock.train.whole.levels import KeptLevel
+from penstock.train.whole.memory import Decision
+from penstock.train.whole.prepared import normalised_layers
+from penstock.train.whole.shared.cut_plan import CutPlan
+from penstock.train.whole.shared.interfaces import CutLists, Rows
+from penstock.train.whole.shared.tasks import BinTask, group_readers, make_tasks
+
+
+class SharedStep:
+    """What every epoch needs for one step on one worker."""
+
+    def __init__(
+        self,
+        session: Session,
+        cut: CutLists,
+        plan: CutPlan,
+        decision: Decision,
+        batch: MiniBatch[Any],
+        rows: Rows,
+        whole: int,
+    ) -> None:
+        """`rows` are the numbers of the batch's seeds in the cut graph, and `whole` is how many all workers have."""
+        self._session, self.plan, self.decision, self.batch, self.whole = session, plan, decision, batch, whole
+        self.device, self._cut = session.inputs.device, cut
+        self.tasks = make_tasks(plan, self.device)
+        self.group_readers = [group_readers(plan, self.tasks, level) for level in range(plan.layers)]
+        self.sent_rows = [
+            [
+                {kind: torch.from_numpy(rows).to(self.device) for kind, rows in group.rows.items()}
+                for group in level.sent
+            ]
+            for level in plan.levels
+        ]
+        self.seeds = [_places(level.vertices, rows, self.device) for level in plan.levels[1:]]
+        self.num_seeds = sum(map(len, rows.values()))
+        labels = as_tensors(batch.labels)
+        batch.labels = labels.to(self.device)
+        model: Any = session.model
+        self.constant: dict[Any, Any] | None = None if model.options.input_dropout or not decision.retain else {}
+        self.normalises = normalised_layers(session, plan.layers)
+        self.norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
+        self._group_names: dict[tuple[int, bool, int, str], Array] = {}
+        self._kept_inputs: dict[BinTask, dict[str, Tensor]] = {}
+        self._computed = next(session.learned.parameters()).dtype
+        self._dtype = torch.bfloat16 if session.job.keep_type == "bfloat16" else self._computed
+
+    def level(self, number: int) -> KeptLevel:
+        """Room for a level's rows. The last one is read at once, by the loss."""
+        last = number == self.plan.layers
+        where = "device" if last else self.decision.keep
+        dtype = self._computed if last else self._dtype
+        counts, folder = self.plan.levels[number].counts, self._session.temporary_folder
+        return KeptLevel(counts, where, dtype, self.device, folder, self._computed)
+
+    def stored_inputs(self, task: BinTask) -> dict[str, Tensor]:
+        """The features that a bin of the first layer reads: fetched once and kept."""
+        inputs = self._session.inputs
+        if task not in self._kept_inputs:
+            self._kept_inputs[task] = {
+                kind: inputs.pull(kind, ids) for kind, ids in task.vertices.items() if kind not in inputs.tables
+            }
+        return dict(self._kept_inputs[task])
+
+    def group_names(self, level: int, sent: bool, place: int, kind: str) -> Array:
+        """Original numbers of the vertices of one type in a group that is sent or received."""
+        key = level, sent, place, kind
+        if key not in self._group_names:
+            known, rows = self.plan.levels[level], slice(0)
+            found: Any = known.sent[place].rows[kind] if sent else known.received[place].rows.get(kind, rows)
+            self._group_names[key] = self._cut.names(kind, known.vertices[kind][found])
+        return self._group_names[key]
+
+
+def _places(vertices: Rows, rows: Rows, device: torch.device) -> dict[str, Tensor]:
+    """Where the seeds stand in a level."""
+    found = {}
+    for kind, ids in rows.items():
+        order = np.argsort(vertices[kind], kind="stable")
+        found[kind] = torch.from_numpy(order[np.searchsorted(vertices[kind][order], ids)]).to(device)
+    return found

@@ -1,0 +1,145 @@
+"""What one step on one worker has computed, received and sent so far."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.graph.arrays import Array
+from penstock.train.session import Session
+from penstock.train.whole.levels import KeptLevel, LevelGradients
+from penstock.train.whole.norms import LayerNorms
+from penstock.train.whole.passes import BinPass, LayerPasses
+from penstock.train.whole.shared.boundary import BoundaryDraw
+from penstock.train.whole.shared.interfaces import Tag, WholeWorkers
+from penstock.train.whole.shared.shared_step import SharedStep
+from penstock.train.whole.shared.tasks import BinTask
+
+Waited = Callable[[float], None]
+"""Told when a wait for other workers' rows began that ends now; seconds of `time.perf_counter`."""
+
+
+class StepState:
+    """Rows of all levels, and the messages that bring and fetch them."""
+
+    def __init__(
+        self,
+        session: Session,
+        step: SharedStep,
+        workers: WholeWorkers,
+        key: Any,
+        pipeline: str,
+        draw: BoundaryDraw | None,
+        waited: Waited,
+    ) -> None:
+        self.session, self.step, self.plan, self.workers = session, step, step.plan, workers
+        self.passes = LayerPasses(session, key, step.constant)
+        self.inter, self.intra = pipeline in ("inter", "both"), pipeline in ("intra", "both")
+        self.levels: list[KeptLevel | None] = [
+            None if number == 0 else step.level(number) for number in range(step.plan.layers + 1)
+        ]
+        self.kept: dict[BinTask, BinPass | None] = {}
+        self.norms: list[LayerNorms | None] = [None] * step.plan.layers
+        self._draw, self._waited = draw, waited
+        self._learned: dict[BinTask, dict[str, Tensor]] = {}
+
+    def wait(self) -> None:
+        """Until something may have come."""
+        began = time.perf_counter()
+        self.workers.mail.wait()
+        self._waited(began)
+
+    def fetch(self, number: int, task: Any, leaf: bool = True) -> dict[str, Tensor]:
+        """The rows that a bin reads."""
+        if number == 0:
+            return self._inputs(task, leaf)
+        level = self.levels[number]
+        assert level is not None
+        x = {kind: level.read(kind, places).detach() for kind, places in task.places.items()}
+        return {kind: rows.requires_grad_(leaf) for kind, rows in x.items()}
+
+    def send_rows(self, level: int, place: int) -> None:
+        """Send a group to its reader."""
+        group, kept = self.plan.levels[level].sent[place], self.levels[level]
+        assert kept is not None
+        sent = []
+        for kind, rows in self.step.sent_rows[level][place].items():
+            drawn = self._drawn(level, True, place, kind)
+            if drawn is not None:
+                rows = rows[drawn.to(rows.device)]
+            if len(group.rows[kind]):
+                sent.append(_as_array(kept.read(kind, rows)))
+        self.workers.mail.post(group.rank, Tag(False, level, group.number), sent)
+
+    def receive_rows(self, level: int, place: int) -> bool:
+        """Take a group's rows into the level, if they are here."""
+        group, kept = self.plan.levels[level].received[place], self.levels[level]
+        found = self.workers.mail.take(group.rank, Tag(False, level, group.number))
+        if found is None:
+            return False
+        assert kept is not None
+        for (kind, rows), values in zip(group.rows.items(), found, strict=True):
+            given, drawn = torch.from_numpy(values), self._drawn(level, False, place, kind)
+            if drawn is not None and self._draw is not None:
+                all_rows = given.new_zeros(rows.stop - rows.start, given.shape[1])
+                all_rows[drawn] = given / self._draw.share
+                given = all_rows
+            kept.write(kind, rows, given.to(self.step.device))
+        return True
+
+    def send_gradients(self, level: int, place: int, gradients: LevelGradients) -> None:
+        """Send the gradients of a group's rows back to their owner; none where no loss depends on them."""
+        group, sent = self.plan.levels[level].received[place], []
+        for kind, rows in group.rows.items():
+            found, drawn = gradients.of(kind, rows), self._drawn(level, False, place, kind)
+            if found is not None and drawn is not None and self._draw is not None:
+                found = found[drawn.to(found.device)] / self._draw.share
+            sent.append(np.empty((0, 0), np.float32) if found is None else _as_array(found))
+        self.workers.mail.post(group.rank, Tag(True, level, group.number), sent)
+
+    def receive_gradients(self, level: int, place: int) -> list[Array] | None:
+        """The gradients of a group that was sent, by node type; None: they are not here yet."""
+        group = self.plan.levels[level].sent[place]
+        return self.workers.mail.take(group.rank, Tag(True, level, group.number))
+
+    def add_gradients(self, task: BinTask, place: int, found: list[Array], gradients: LevelGradients) -> None:
+        """Add what a reader's gradients hold for a bin's rows."""
+        level = task.layer + 1
+        group = self.plan.levels[level].sent[place]
+        kinds = [kind for kind, rows in group.rows.items() if len(rows)]
+        for kind, values in zip(kinds, found, strict=True):
+            some, rows = group.bins[task.place][kind], self.step.sent_rows[level][place][kind]
+            if not values.size or some.stop == some.start:
+                continue
+            given, drawn = torch.from_numpy(values), self._drawn(level, True, place, kind)
+            if drawn is not None:
+                first, last = int(drawn[: some.start].sum()), int(drawn[: some.stop].sum())
+                rows, given = rows[some][drawn[some].to(rows.device)], given[first:last]
+            else:
+                rows, given = rows[some], given[some]
+            gradients.add(kind, rows, given.to(self.step.device))
+
+    def _inputs(self, task: BinTask, leaf: bool) -> dict[str, Tensor]:
+        """Features, and learnable rows as they are in this step."""
+        inputs = self.session.inputs
+        if task not in self._learned:
+            self._learned[task] = {
+                kind: inputs.pull(kind, ids) for kind, ids in task.vertices.items() if kind in inputs.tables
+            }
+        learned = {kind: rows.detach().requires_grad_(leaf) for kind, rows in self._learned[task].items()}
+        return {**self.step.stored_inputs(task), **learned}
+
+    def _drawn(self, level: int, sent: bool, place: int, kind: str) -> Tensor | None:
+        """Which rows of a group take part in this step; None: all."""
+        if self._draw is None:
+            return None
+        known = self.step.group_names(level, sent, place, kind)
+        return torch.from_numpy(self._draw.drawn(known))
+
+
+def _as_array(rows: Tensor) -> Array:
+    rows = rows.detach() if rows.dtype == torch.float64 else rows.detach().float()
+    return rows.cpu().contiguous().numpy()

@@ -1,0 +1,167 @@
+"""Steps on the whole graph among workers."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from penstock.coflow_context import batch_order, within_batch
+from penstock.pipeline.clock import Recorder, StageClock, StageTime
+from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.train.execution.shared import running_figures_kept
+from penstock.train.session import Session
+from penstock.train.steps import Step
+from penstock.train.whole.levels import LevelGradients
+from penstock.train.whole.shared.backward import BackwardPass
+from penstock.train.whole.shared.exchanges import EXCHANGES
+from penstock.train.whole.shared.forward import ForwardPass
+from penstock.train.whole.shared.interfaces import WholeWorkers
+from penstock.train.whole.shared.shared_step import SharedStep
+from penstock.train.whole.shared.state import StepState
+
+_STAGES = ("forward", "exchange", "backward", "update")
+
+
+class Exposure:
+    """Seconds that a run has waited for other workers' rows."""
+
+    seconds = 0.0
+
+
+class SharedWholeSteps:
+    """Does this worker's part of the steps of a schedule."""
+
+    def __init__(
+        self,
+        session: Session,
+        workers: WholeWorkers,
+        prepared: Sequence[SharedStep],
+        schedule: Schedule,
+        start: Position,
+        recorder: Recorder,
+        exposure: Exposure,
+    ) -> None:
+        self._session, self._workers, self._prepared, self._exposure = session, workers, prepared, exposure
+        self._planned = schedule.from_position(start)
+        self._clocks = {name: StageClock(name, 1, 1, recorder) for name in _STAGES}
+
+    def __iter__(self) -> Iterator[list[Step]]:
+        for planned in self._planned:
+            with within_batch(batch_order(*planned.position)), running_figures_kept(self._session):
+                loss = self._step(planned, self._prepared[planned.key.batch])
+            yield [Step(planned.position, len(planned.seeds), loss, planned.last)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left running."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Around what is no part of a step."""
+        return nullcontext()
+
+    def times(self) -> dict[str, StageTime]:
+        """Of the passes, the waits in them, and the update."""
+        return {name: clock.reading() for name, clock in self._clocks.items()}
+
+    def _step(self, planned: Planned, step: SharedStep) -> float:
+        session, workers = self._session, self._workers
+        session.optimiser.zero_grad(set_to_none=True)
+        key = planned.key.purpose("dropout")
+        how = EXCHANGES[session.job.exchange]
+        stage = ["forward"]
+
+        def waited(began: float) -> None:
+            taken = time.perf_counter() - began
+            self._exposure.seconds += taken
+            self._clocks["exchange"].worked(0, began, planned)
+            self._clocks[stage[0]].rest(taken)
+
+        began = time.perf_counter()
+        workers.mail.begin(planned.position)
+        draw = how.draw(planned.key, session.job)
+        state = StepState(session, step, workers, key, how.pipeline(session.job), draw, waited)
+        with session.drawing(key):
+            ForwardPass(state).run()
+            answers, loss = _loss(state)
+        began = self._record(stage[0], began, planned)
+        stage[0] = "backward"
+        inputs = _backward(state, answers, loss)
+        began = self._record(stage[0], began, planned)
+        # Gradients of learnable rows first: once the workers agree, all of them have been handed in.
+        _learn(session, step, inputs)
+        workers.mail.end()
+        total = workers.reduce_and_step(session, 0.0 if loss is None else float(loss.detach()))
+        self._record("update", began, planned)
+        return total
+
+    def _record(self, stage: str, began: float, planned: Planned) -> float:
+        self._clocks[stage].worked(0, began, planned)
+        return time.perf_counter()
+
+
+Answers = list[dict[str, Tensor]]
+"""By level, the rows of this worker's seeds that the loss reads."""
+
+
+def _loss(state: StepState) -> tuple[Answers, Tensor | None]:
+    """This worker's part of the mean over all seeds; None: it has no seed."""
+    session, step, layers = state.session, state.step, state.plan.layers
+    model: Any = session.model
+    answers: Answers = [{} for _ in range(layers + 1)]
+    if not step.num_seeds:
+        return answers, None
+    read = range(1, layers + 1) if model.needs_all_outputs else [layers]
+    for number in read:
+        level = state.levels[number]
+        assert level is not None
+        for kind, places in step.seeds[number - 1].items():
+            answers[number][kind] = level.read(kind, places).detach().requires_grad_()
+    outputs: list[Any] = [answers[number] for number in read]
+    if session.graph.is_homogeneous:
+        outputs = [next(iter(each.values())) for each in outputs]
+    with session.precision():
+        return answers, session.task.loss(model.join(outputs), step.batch) * (step.num_seeds / step.whole)
+
+
+def _backward(state: StepState, answers: Answers, loss: Tensor | None) -> LevelGradients:
+    """Gradients into the parameters; returns those of the input rows."""
+    gradients = [LevelGradients(level.counts, state.step.device) for level in state.plan.levels]
+    sums: dict[Parameter, Tensor] = {}
+    if loss is not None:
+        loss.backward()  # type: ignore[no-untyped-call]
+        for number, level in enumerate(answers):
+            for kind, rows in level.items():
+                if rows.grad is not None:
+                    gradients[number].add(kind, state.step.seeds[number - 1][kind], rows.grad)
+    for parameter in state.session.learned.parameters():
+        if parameter.grad is not None:
+            sums[parameter], parameter.grad = parameter.grad, None
+    BackwardPass(state, gradients, sums).run()
+    for parameter, total in sums.items():
+        parameter.grad = total
+    return gradients[0]
+
+
+def _learn(session: Session, step: SharedStep, gradients: LevelGradients) -> None:
+    """Hand in the gradients of learnable rows."""
+    vertices = {kind: step.plan.levels[0].vertices[kind] for kind in session.inputs.tables}
+    rows = {}
+    for kind in vertices:
+        found = gradients.of(kind, slice(None))
+        if found is not None:
+            rows[kind] = torch.empty_like(found)
+            rows[kind].grad = found
+    session.inputs.learn(_Vertices(vertices), rows)  # type: ignore[arg-type]
+
+
+class _Vertices:
+    """As much of a batch as learning from it reads."""
+
+    def __init__(self, vertices: dict[str, Any]) -> None:
+        self.vertices = vertices

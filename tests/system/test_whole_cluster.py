@@ -1,0 +1,60 @@
+"""Training on the whole graph on clusters: the losses of one machine, and equal bits when workers are killed."""
+
+import pytest
+
+from cluster_runs import assert_same_losses, cluster_file, disturbed_run, in_parts, machines, result_of, run_on
+from penstock.cluster.run import resume_cluster_run
+from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
+
+ROUNDING = 1e-4
+WHOLE = {"sampler": "whole", "layers": 3, "bins": 3, "epochs": 8, "evaluate_every": 4, "hidden": 16, "dropout": 0.3}
+PLAIN = {**WHOLE, "model": "gcn", "norm": "batch"}
+TYPED = {**WHOLE, "layers": 2, "model": "rgcn", "embedding": 8, "clip": 0.5}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A graph in two parts, and a run on two machines that nothing happened to."""
+    folder = tmp_path_factory.mktemp("whole")
+    graph = community_graph().save(folder / "graph")
+    cluster = cluster_file(folder, machines=machines(1, 1), partition=in_parts(graph, 2, folder))
+    run_on(cluster, graph.path, folder / "run", **PLAIN)
+    return folder, graph, cluster
+
+
+def test_two_workers_lose_as_one(plain):
+    folder, graph, _ = plain
+    one = trained(graph, folder / "one", **PLAIN)
+    assert_same_losses(folder / "run", one.path, ROUNDING)
+    result = result_of(folder / "run")
+    assert result["bins"] == [3, 3, 3] and result["exchange"] == "bins"
+    assert result["bytes_received"] >= result["bytes_minimum"] > 0
+    assert result["exposed_communication_s"] >= 0
+
+
+@pytest.mark.parametrize("task", ["worker-1", pytest.param("worker-0", marks=pytest.mark.long)])
+def test_killed_worker_ends_with_equal_bits(plain, tmp_path, task):
+    folder, graph, cluster = plain
+    run = disturbed_run(task, 3, cluster, graph.path, tmp_path / "run", **PLAIN)
+    (recovery,) = result_of(run.path)["recoveries"]
+    assert recovery["task"] == task
+    assert_same_losses(run.path, folder / "run", 0)
+    assert_same_state(newest_checkpoint(run.path)["learned"], newest_checkpoint(folder / "run")["learned"])
+
+
+@pytest.mark.long
+def test_resumed_run_ends_with_equal_bits(plain, tmp_path):
+    folder, graph, cluster = plain
+    run = run_on(cluster, graph.path, tmp_path / "run", **{**PLAIN, "epochs": 5}).path
+    resume_cluster_run(run, epochs=8)
+    assert_same_state(newest_checkpoint(run)["learned"], newest_checkpoint(folder / "run")["learned"])
+
+
+@pytest.mark.parametrize("workers", [(2, 1), pytest.param((1, 0), marks=pytest.mark.long)])
+def test_several_types_and_learned_rows(tmp_path, workers):
+    """On machines with several workers, and with parts on a machine without any."""
+    graph = typed_graph().save(tmp_path / "graph")
+    one = trained(graph, tmp_path / "one", **TYPED)
+    cluster = cluster_file(tmp_path, machines=machines(*workers), partition=in_parts(graph, 2, tmp_path))
+    run = run_on(cluster, graph.path, tmp_path / "run", **TYPED)
+    assert_same_losses(run.path, one.path, ROUNDING)

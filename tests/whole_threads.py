@@ -1,0 +1,159 @@
+"""Workers that train on one whole graph as threads of a test: what a cluster gives them, in memory."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from penstock.pipeline.schedule import START, Schedule
+from penstock.train.build import make_session
+from penstock.train.execution_modes import choose_execution
+from penstock.train.job import make_job
+from penstock.train.layerwise.reach import Reach
+
+
+class Hub:
+    """What the workers of one test share. Waiting for longer than `patience` seconds fails."""
+
+    def __init__(self, world, patience=60.0):
+        self.world, self.patience = world, patience
+        self.changed = threading.Condition()
+        self.lists, self.rows, self.sums, self.log = {}, {}, {}, []
+
+    def until(self, is_there):
+        """Wait with the lock held."""
+        assert self.changed.wait_for(is_there, self.patience), "a worker did not come"
+
+    def add(self, rank, number, values):
+        """The sum of all workers' arrays of the n-th sum, in the order of ranks."""
+        with self.changed:
+            self.sums.setdefault(number, {})[rank] = values
+            self.changed.notify_all()
+            self.until(lambda: len(self.sums[number]) == self.world)
+            parts = self.sums[number]
+        total = parts[0].clone()
+        for each in range(1, self.world):
+            total += parts[each]
+        return total
+
+
+class ThreadWorkers:
+    """One worker of a hub over a graph whose vertices are cut into equal ranges, but for a worker that has none."""
+
+    beside = 1
+
+    def __init__(self, session, hub, rank, idle=()):
+        self._hub, self.rank, self.world = hub, rank, hub.world
+        self.cut = ThreadCut(session, rank, [each for each in range(hub.world) if each not in idle])
+        self.lists, self.mail, self._number = self, self, 0
+        self._position, self.received = None, 0
+
+    @property
+    def add(self):
+        return None if self.world == 1 else self._add
+
+    def begin_round(self):
+        """There is only one."""
+
+    def exchange(self, name, lists):
+        hub = self._hub
+        with hub.changed:
+            hub.lists[name, self.rank] = [[np.array(each) for each in given] for given in lists]
+            hub.changed.notify_all()
+            hub.until(lambda: all((name, rank) in hub.lists for rank in range(hub.world)))
+            return [hub.lists[name, rank][self.rank] for rank in range(hub.world)]
+
+    def begin(self, position):
+        self._position = position
+
+    def post(self, rank, tag, rows):
+        with self._hub.changed:
+            self._hub.rows[self._position, self.rank, rank, tag] = [np.array(each) for each in rows]
+            self._hub.log.append((self.rank, tag))
+            self._hub.changed.notify_all()
+
+    def take(self, rank, tag):
+        with self._hub.changed:
+            found = self._hub.rows.pop((self._position, rank, self.rank, tag), None)
+        self.received += sum(each.nbytes for each in found or ())
+        return found
+
+    def wait(self):
+        with self._hub.changed:
+            self._hub.changed.wait(0.01)
+
+    def end(self):
+        """Everything is there when it is posted."""
+
+    def reduce_and_step(self, session, loss):
+        parameters = [each for each in session.learned.parameters() if each.requires_grad]
+        given = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+        total = self._next(torch.cat([*(each.reshape(-1) for each in given), torch.tensor([loss])]))
+        for each, part in zip(parameters, torch.split(total[:-1], [p.numel() for p in parameters]), strict=True):
+            each.grad = part.view_as(each).clone()
+        session.optimiser.step()
+        return float(total[-1])
+
+    def _add(self, numbers):
+        numbers.copy_(self._next(numbers.clone()))
+
+    def _next(self, values):
+        self._number += 1
+        return self._hub.add(self.rank, self._number, values)
+
+
+class ThreadCut:
+    """Vertices keep their numbers; the workers of `ranks` own equal ranges of them."""
+
+    def __init__(self, session, rank, ranks):
+        self._graph, self._rank, self._ranks = session.graph, rank, ranks
+        self.types = list(session.graph.nodes)
+        self.sample_of = Reach(session.graph, [list(session.graph.edges)], session.job.weight).batches(
+            [list(session.graph.edges)]
+        )
+
+    def own(self, node_type):
+        every = np.arange(self._graph.nodes[node_type].count)
+        return every[self.ranks(node_type, every) == self._rank]
+
+    def ranks(self, node_type, vertices):
+        count = self._graph.nodes[node_type].count
+        return np.array(self._ranks)[np.asarray(vertices) * len(self._ranks) // max(1, count)]
+
+    def numbers(self, node_type, original):
+        return np.asarray(original)
+
+    def names(self, node_type, vertices):
+        return np.asarray(vertices)
+
+    def sample(self, number, rows):
+        return self.sample_of(rows)
+
+
+class ThreadGroup:
+    """A worker group that can only train on the whole graph."""
+
+    def __init__(self, hub, rank, idle):
+        self._hub, self.rank, self.world, self._idle = hub, rank, hub.world, idle
+
+    def whole(self, session):
+        self.workers = ThreadWorkers(session, self._hub, self.rank, self._idle)
+        return self.workers
+
+
+def train_in_threads(graph, world, epochs=4, idle=(), **fields):
+    """Every worker's losses by step and weights at the end, the facts of the first, and the hub."""
+    hub = Hub(world)
+
+    def work(rank):
+        session = make_session(make_job({"graph": "g", "run": "r", "epochs": epochs, **fields}), graph)
+        group = ThreadGroup(hub, rank, idle)
+        session.execution = choose_execution(session, None, group)
+        schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, epochs)
+        with session.execution.steps(schedule, START, lambda _: 1, lambda *_: None) as steps:
+            losses = [step.loss for each in steps for step in each]
+        return losses, session.learned.state_dict(), session.execution.facts(), group.workers.received
+
+    with ThreadPoolExecutor(world) as pool:
+        return list(pool.map(work, range(world))), hub
