@@ -16,6 +16,7 @@ from penstock.report.markup import card, key, page_text, stage_look
 from penstock.report.run_folder import STAGES, RunRecord, StageRecord, read_run
 from penstock.report.timeline import numbering, steady_window, timeline_chart
 from penstock.report.validation import validation_card
+from penstock.report.whole_graph import whole_graph_card
 from penstock.report.words import advice, seconds
 
 
@@ -39,6 +40,7 @@ def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
         notes_card(run),
         settings_card(run, defaults),
         graph_card(run),
+        whole_graph_card(run),
         device_card(run),
         *cluster_cards(run),
         machine_card(run),
@@ -47,7 +49,7 @@ def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
 
 
 def stages_card(run: RunRecord) -> str:
-    """A bar a stage: solid while it worked, pale while it waited."""
+    """A bar for each stage: solid while it worked, pale while it waited."""
     stages, limiting = run.stages, run.limiting
     if not stages or limiting is None:
         return ""

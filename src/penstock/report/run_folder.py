@@ -18,7 +18,9 @@ from penstock.train.data import IN_MEMORY
 from penstock.train.run_folder import FORMAT, VERSION
 
 # In the order a batch meets them.
-STAGES = ("seeds", "sample", "gather", "transfer", "compute")
+PASSES = ("forward", "exchange", "backward", "update")
+"""The stages of a step on the whole graph, which come one after the other."""
+STAGES = ("seeds", "sample", "gather", "transfer", "compute", *PASSES)
 
 
 _LIBRARIES = {

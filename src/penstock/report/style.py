@@ -7,6 +7,7 @@ _DARK = """
   --good: #56c8a0; --warn: #e4b355; --bad: #f0837a; --going: #6fb1f0;
   --c1: #4cc0b0; --c2: #8b9cf5; --c3: #e0a458; --c4: #d783c0; --c5: #8fb98a;
   --seeds: #8a9ba1; --sample: #35b0a0; --gather: #dd9a3c; --transfer: #b884cf; --compute: #5f90e8; --other: #6d7d83;
+  --forward: #5f90e8; --exchange: #dd9a3c; --backward: #35b0a0; --update: #b884cf;
 """
 
 STYLE = (
@@ -18,6 +19,7 @@ STYLE = (
   --good: #12805c; --warn: #94630a; --bad: #b5382e; --going: #2368ae;
   --c1: #0f7c72; --c2: #4557b8; --c3: #b0701a; --c4: #a4458a; --c5: #4d7d48;
   --seeds: #8d9ca1; --sample: #14968a; --gather: #d08a22; --transfer: #9a62b4; --compute: #3a6bcb; --other: #6d7d83;
+  --forward: #3a6bcb; --exchange: #d08a22; --backward: #14968a; --update: #9a62b4;
 }}
 @media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{{_DARK}}} }}
 @media screen {{ :root[data-theme="dark"] {{{_DARK}}} }}
@@ -120,6 +122,10 @@ h3 .about { margin: 0 16px 0 8px; }
 .seeds { --stage: var(--seeds); --look: var(--seeds); } .sample { --stage: var(--sample); --look: var(--sample); }
 .gather { --stage: var(--gather); --look: var(--gather); } .compute { --stage: var(--compute); --look: var(--compute); }
 .transfer { --stage: var(--transfer); --look: var(--transfer); } .other { --stage: var(--other); --look: var(--other); }
+.forward { --stage: var(--forward); --look: var(--forward); }
+.exchange { --stage: var(--exchange); --look: var(--exchange); }
+.backward { --stage: var(--backward); --look: var(--backward); }
+.update { --stage: var(--update); --look: var(--update); }
 .key::before { content: ""; display: inline-block; width: 10px; height: 10px; margin-right: 7px; border-radius: 3px;
   background: var(--look); }
 .plot ~ h3 ~ .plot { flex-basis: 130px; }

@@ -38,7 +38,7 @@ class Window:
 
 def steady_window(trace: EventTrace) -> Window | None:
     """A stretch of some successive batches, inside one epoch where there is one long enough."""
-    pace = [bar for bar in trace.bars if bar.stage == "compute"] or trace.bars
+    pace = [bar for bar in trace.bars if bar.stage in ("compute", "forward")] or trace.bars
     if not pace:
         return None
     pace = sorted(pace, key=lambda bar: bar.start)

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from penstock.quantities import percent
-from penstock.report.run_folder import StageRecord
+from penstock.report.run_folder import PASSES, StageRecord
 
 _DOING = {
     "seeds": "Choosing seeds",
@@ -11,6 +11,10 @@ _DOING = {
     "gather": "Gathering features",
     "transfer": "Moving batches to the device",
     "compute": "Compute",
+    "forward": "The forward pass",
+    "exchange": "The exchange of rows",
+    "backward": "The backward pass",
+    "update": "The update of the weights",
 }
 _ADVICE = {
     "seeds": "Larger batches mean fewer to choose.",
@@ -18,6 +22,9 @@ _ADVICE = {
     "gather": "More gathering threads, narrower features, or a graph that fits in memory would make it faster.",
     "transfer": "Narrower features, or a sampler that fetches fewer vertices, would make it faster.",
     "compute": "Batches are ready before they are needed: only a smaller model or a faster processor would help.",
+    "forward": "Only a smaller model or a faster processor would help.",
+    "exchange": "A better cut of the graph, or faster links between the machines, would make it faster.",
+    "backward": "Bins that are computed again take their time here: more memory, or `keep`, would make it faster.",
 }
 # Below this the busiest stage does not explain the run's time.
 _FULL = 0.6
@@ -84,6 +91,9 @@ def moment(written: str) -> str:
 
 def limit_sentence(limiting: StageRecord, stages: list[StageRecord]) -> str:
     """Which stage the run's time goes to, and who waited for it."""
+    if limiting.name in PASSES:
+        parts = [f"{each.name} {percent(each.share)}" for each in stages if each.busy_s > 0]
+        return f"Steps were computed one pass after the other: {_joined(parts)} of the time."
     doing = _DOING.get(limiting.name, limiting.name)
     if limiting.share < _FULL:
         return f"No stage was busy throughout: {doing.lower()} was busiest, {percent(limiting.share)} of the time."

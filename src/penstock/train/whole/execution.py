@@ -72,6 +72,7 @@ class WholeExecution(LoadedExecution):
         if self._prepared:
             decision = self._prepared[0].decision
             facts |= {
+                "scope": self._session.job.scope,
                 "bins": [len(layer) for layer in self._prepared[0].bins],
                 "keep": "recompute" if decision.recompute_levels else decision.keep,
                 "recomputed": not decision.retain,

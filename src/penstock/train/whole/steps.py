@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Protocol, Self, cast
 
 import torch
@@ -48,8 +49,10 @@ class WholeSteps:
         return nullcontext()
 
     def times(self) -> dict[str, StageTime]:
-        """Of the passes and the update."""
-        return {name: clock.reading() for name, clock in self._clocks.items()}
+        """Of the passes and the update. They come one after the other: while one works, the others wait."""
+        found = {name: clock.reading() for name, clock in self._clocks.items()}
+        total = sum(each.busy for each in found.values())
+        return {name: replace(each, wait=total - each.busy) for name, each in found.items()}
 
     def _step(self, planned: Planned) -> float:
         session = self._session

@@ -1,0 +1,101 @@
+"""Runs on the whole graph that were interrupted or killed end with the weights of runs that were not."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+from penstock.api import train
+from penstock.progress import Progress
+from training_graphs import (
+    PENSTOCK,
+    assert_same_state,
+    best_checkpoint,
+    community_graph,
+    facts_of,
+    lines_of,
+    newest_checkpoint,
+    trained,
+    typed_graph,
+)
+
+WHOLE = {"sampler": "whole", "layers": 2, "epochs": 8, "bins": 3}
+CASES = {
+    "batch norm and dropout": (community_graph, {"norm": "batch", "input_dropout": 0.1, "dropout": 0.4}),
+    "several steps, a schedule": (
+        community_graph,
+        {"steps_per_epoch": 3, "epochs": 3, "schedule": "StepLR", "schedule_options": {"step_size": 1}},
+    ),
+    "learned rows of several types": (typed_graph, {"model": "rgcn", "embedding": 8}),
+    "links": (community_graph, {"task": "link-prediction", "rank_against": 20, "scorer": "mlp"}),
+    "computed again": (community_graph, {"keep": "recompute", "layers": 3, "model": "gcn"}),
+}
+
+
+class Interrupting(Progress):
+    """Ctrl-C after some steps."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def advance(self, amount):
+        self.left -= amount
+        if self.left == 0:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_interrupted_run_goes_on_to_the_same_weights(tmp_path, name):
+    make, fields = CASES[name]
+    fields = {**WHOLE, **fields}
+    whole = trained(make(), tmp_path / "whole", **fields)
+    run = trained(make(), tmp_path / "run", **fields, progress=Interrupting(4))
+    assert run.state == "interrupted"
+    run = train(make(), resume=run.path)
+    assert run.state == "finished"
+    assert_same_runs(whole, run)
+
+
+def test_a_checkpoint_holds_the_step(tmp_path):
+    fields = {**WHOLE, "steps_per_epoch": 2, "checkpoint_steps": 3, "keep_checkpoints": 100}
+    run = trained(community_graph(), tmp_path / "run", **fields)
+    steps = sorted(int(file.stem.split("-")[1]) for file in (run.path / "checkpoints").glob("step-*.ckpt"))
+    assert steps == [0, 3, 6, 9, 12, 15, 16]
+    state = newest_checkpoint(run.path)
+    assert state["standing"]["step"] == 16 and state["room"] is None
+
+
+def test_kill_9(tmp_path):
+    graph = community_graph(120, features=False).save(tmp_path / "graph")
+    fields = {**WHOLE, "epochs": 60, "embedding": 8, "hidden": 16, "threads": 1, "checkpoint_steps": 5}
+    fields = {**fields, "checkpoint_minutes": 0, "evaluate_every": 20, "keep_checkpoints": 100}
+    whole = train(graph, run=str(tmp_path / "whole"), **fields)
+    run = tmp_path / "run"
+    flags = [part for name, value in fields.items() for part in ("--" + name.replace("_", "-"), str(value))]
+    command = [*PENSTOCK, "train", "--graph", str(tmp_path / "graph"), "--run", str(run), *flags, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (run / "checkpoints" / "step-000000000010.ckpt").exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    assert facts_of(run)["state"] == "running"
+    done = subprocess.run([*PENSTOCK, "train", "--resume", str(run), "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["bins"] == [3, 3] and result["keep"] == "host" and result["scope"] == "reached"
+    assert_same_runs(whole, train(resume=run))
+
+
+def assert_same_runs(whole, run):
+    assert_same_state(newest_checkpoint(whole.path), newest_checkpoint(run.path))
+    assert_same_state(best_checkpoint(whole.path), best_checkpoint(run.path))
+    assert whole.test == run.test
+    measured = [
+        [(line["step"], line["loss"], line.get("val")) for line in lines_of(each.path) if line["kind"] == "epoch"]
+        for each in (whole, run)
+    ]
+    assert measured[0] == measured[1]
