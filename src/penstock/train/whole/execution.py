@@ -1,5 +1,6 @@
 """The execution mode of sampler `whole`, on one machine: exact steps over the whole graph, in bins."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,11 @@ from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.execution.support import demands_of, reasons_against
+from penstock.train.layerwise.host import HostPlan
+from penstock.train.layerwise.inference import Inference
+from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.layerwise.reach import Reach
+from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Steps
 from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes
@@ -22,6 +27,7 @@ from penstock.train.whole.step_passes import StepPasses
 from penstock.train.whole.steps import Passes, WholeSteps
 from penstock.train.whole.support import WHOLE_CAPTURED
 
+_MB = 1 << 20
 _ITEM = {"float32": 4, "bfloat16": 2}
 
 
@@ -32,8 +38,17 @@ class WholeExecution(LoadedExecution):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
+        device, inputs = session.inputs.device, session.inputs
+        if device.type == "cuda":
+            # Triton is imported where there is a device for it.
+            from penstock.pipeline.device import DeviceCarrier
+
+            inputs.carrier = DeviceCarrier(device, inputs.sources, scale=inputs.scale)
+            session.device_peak = device_peak(device)
         self._prepared: list[PreparedStep] = []
         """The steps of an epoch, of a model that is computed layer by layer."""
+        self._whole: Callable[[HostPlan], LayerPlan | None] | None = None
+        """The graph on a device, for exact inference."""
         self._kept: list[KeptNeighbourhood] = []
         """The steps of an epoch, of a module of the user's own."""
 
@@ -49,6 +64,19 @@ class WholeExecution(LoadedExecution):
 
             return CapturedWholeSteps(self._session, self._prepared, schedule, start, recorder)
         return WholeSteps(self._session, passes, schedule, start, recorder)
+
+    def inference(self) -> Inference:
+        """On the device as a whole where there is room, else layer by layer."""
+        return self._session.whole_graph_inference(self._on_device)
+
+    def _on_device(self, host: HostPlan) -> LayerPlan | None:
+        if self._session.inputs.device.type != "cuda":
+            return None
+        if self._whole is None:
+            from penstock.train.whole.device_inference import whole_on_device
+
+            self._whole = whole_on_device(self._session)
+        return self._whole(host)
 
     def _is_captured(self) -> bool:
         """Whether steps are captured: where all that they need stays on a GPU and is the same in every epoch."""
@@ -77,7 +105,14 @@ class WholeExecution(LoadedExecution):
                 "keep": "recompute" if decision.recompute_levels else decision.keep,
                 "recomputed": not decision.retain,
                 "captured": self._is_captured(),
+                "predicted_mb": round(decision.predicted_bytes / _MB, 1),
             }
+            if self._session.device_peak is not None:
+                facts |= {
+                    "placement": {"topology": "device", "features": "device", "cache_rows": 0},
+                    "device_peak_mb": round(self._session.device_peak.read() / _MB, 1),
+                    "device_predicted_mb": facts["predicted_mb"],
+                }
         return facts
 
     def _prepare(self, planned: Planned) -> None:
