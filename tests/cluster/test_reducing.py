@@ -62,7 +62,7 @@ def test_gradients_as_one_row_and_back():
         assert (parameter.grad is None) == (gradient is None)
         assert gradient is None or torch.equal(parameter.grad, gradient)
     assert flat.are_finite()
-    flat.numbers[0] = float("inf")
+    flat.parameters[0].grad[0] = float("inf")
     assert not flat.are_finite()
 
 
@@ -152,6 +152,9 @@ class FakeWork:
     def is_completed(self):
         return self.done.is_set()
 
+    def synchronize(self):
+        """The stream waits, and the host does not."""
+
     def wait(self):
         self.done.wait()
         if self._error:
@@ -224,6 +227,51 @@ def test_a_sum_that_fails_means_meeting_again(two, nccl):
         group.sum(torch.ones(3))
     group.close()
     assert nccl.made[0].aborted
+
+
+def test_sums_are_launched_and_waited_for_together(two, nccl):
+    group = groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
+    for _ in range(3):
+        group.launch_sum(torch.ones(3))
+    asked = []
+    nccl.made[0].later.set()
+    group.finish_sums(lambda: asked.append(None) or len(asked) > 1)
+    assert len(asked) == 2
+    nccl.made[0].later.clear()
+    group.launch_sum(torch.ones(3))
+    two.meeting.lose(1)
+    with pytest.raises(RegroupError):
+        group.finish_sums(lambda: True)
+    assert nccl.made[0].aborted
+
+
+def test_a_launched_sum_that_fails_means_meeting_again(two, nccl):
+    group = groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
+    nccl.made[0].error = "remote process exited"
+    nccl.made[0].later.set()
+    group.launch_sum(torch.ones(3))
+    with pytest.raises(RegroupError, match="remote process"):
+        group.finish_sums(lambda: True)
+
+
+@pytest.mark.parametrize("reduction", ["torch", "wire"])
+def test_hosts_sum_what_captured_steps_launch_and_agree(two, reduction):
+    for member in two.members:
+        member.setup.cluster.reduction = reduction
+    teams = [team_of(member) for member in two.members]
+
+    def ask(rank):
+        reduction = all_reduce.AllReduce(two.members[rank], session_of(), two.generation, teams[rank].collective)
+        teams[rank].reduction = reduction
+        try:
+            numbers = torch.full((20,), float(rank + 1))
+            teams[rank].device_sums().launch(numbers)
+            teams[rank].device_sums().finish(lambda: True)
+            return numbers.unique().tolist(), teams[rank].all_agree(True), teams[rank].all_agree(rank == 0)
+        finally:
+            reduction.close()
+
+    assert at_once(lambda: ask(0), lambda: ask(1)) == [([3.0], True, False)] * 2
 
 
 def test_joining_that_hangs_is_left_behind(two, nccl, monkeypatch):

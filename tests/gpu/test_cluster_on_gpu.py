@@ -1,5 +1,6 @@
 """Clusters whose workers compute on a GPU: by NCCL, alone and in pairs, or sharing one; and those that are killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -132,10 +134,85 @@ def test_gpus_of_their_own_are_taken_by_themselves(place, whole, tmp_path, monke
     """The same bits twice; summed by NCCL, as the log says."""
     _, graph, clusters = place
     monkeypatch.setenv("NCCL_DEBUG", "VERSION")
-    run = run_on(clusters["own"], graph.path, tmp_path / "run", **{**LONG, "device": "auto"})
+    with one_gpu_for_all():
+        run = run_on(clusters["pair"], graph.path, tmp_path / "run", **{**LONG, "device": "auto"})
     assert result_of(run.path)["device"] == "cuda"
     assert "NCCL version" in (run.path / "logs" / "worker-0.log").read_text()
-    assert_same_state(newest_checkpoint(run.path), newest_checkpoint(whole("own")))
+    assert_same_state(newest_checkpoint(run.path), newest_checkpoint(whole("pair")))
+
+
+MANY = {**LONG, "batch_size": 3, "epochs": 4, "placement": {"topology": "device", "features": "device"}}
+"""Forty batches in an epoch: captured steps come in bursts of four."""
+
+
+@pytest.mark.parametrize("fields", [{}, {"clip": 0.5, "optimiser": "SGD", "lr": 0.05}])
+def test_the_only_worker_is_as_a_gpu_alone(place, tmp_path, fields):
+    """The same bits, also after it was lost; what the last evaluation finds is the same number."""
+    _, graph, _ = place
+    one = trained(graph, tmp_path / "one", **{**JOB, **MANY, **fields})
+    cluster = cluster_file(tmp_path, machines=machines(1, gpus=1))
+    calm = run_on(cluster, graph.path, tmp_path / "calm", **{**MANY, **fields})
+    hit = disturbed_run("worker-0", 2, cluster, graph.path, tmp_path / "hit", **{**MANY, **fields})
+    for each in (calm, hit):
+        ours, theirs = newest_checkpoint(each.path), newest_checkpoint(one.path)
+        assert_same_state([ours["learned"], ours["optimiser"]], [theirs["learned"], theirs["optimiser"]])
+        assert losses_of(each.path) == losses_of(one.path)
+        assert (result_of(each.path)["val"], result_of(each.path)["test"]) == (one.val, one.test)
+    assert len(result_of(hit.path)["recoveries"]) == 1
+
+
+@pytest.mark.parametrize(
+    "cluster, how", [("pair", signal.SIGKILL), ("pair", signal.SIGSTOP), ("shared", signal.SIGKILL)]
+)
+def test_bursts_of_steps_survive_a_lost_worker(place, tmp_path, cluster, how):
+    """Sums of several steps may be on their way when it is lost."""
+    _, graph, clusters = place
+    one = trained(graph, tmp_path / "one", **{**JOB, **MANY})
+    with one_gpu_for_all():
+        calm = run_on(clusters[cluster], graph.path, tmp_path / "calm", **MANY)
+        hit = disturbed_run("worker-1", 2, clusters[cluster], graph.path, tmp_path / "hit", how, **MANY)
+    assert_same_losses(calm.path, one.path, ROUNDING)
+    assert any("captured" in sentence for sentence in result_of(calm.path)["placement"]["why"])
+    assert_same_state(newest_checkpoint(hit.path), newest_checkpoint(calm.path))
+    assert result_of(hit.path)["test"] == result_of(calm.path)["test"]
+    assert len(result_of(hit.path)["recoveries"]) == 1
+
+
+def test_lists_that_exceed_the_gpu_are_not_read():
+    """The size of the lists is held against the GPU's free memory before any is asked for."""
+    from penstock.cluster.worker.cut_graph import CutGraph, RemoteEdges
+    from penstock.cluster.worker.device_placement import against_whole_graph
+    from penstock.train.build import make_session
+    from penstock.train.job import make_job
+
+    graph = community_graph()
+    session = make_session(make_job({**JOB, "device": "cuda"}), graph)
+    parts = SimpleNamespace(owned={0: None}, partition=SimpleNamespace(parts=1))
+    (kind,), none = graph.edges, np.empty(0, np.int64)
+    for edges, exceeds in ((graph.num_edges, False), (torch.cuda.mem_get_info()[1] // 4 + 1, True)):
+        remote = {kind: RemoteEdges(none, none, total=edges)}
+        session.graph = CutGraph(graph.nodes, remote, {}, "cut", 0)
+        reasons = against_whole_graph(session, parts)
+        assert len(reasons) == exceeds and all("neighbour lists alone exceed" in reason for reason in reasons)
+
+
+def test_profile_and_plan_of_steps_on_a_gpu(place, tmp_path):
+    _, graph, _ = place
+    job, profile, plan = (tmp_path / name for name in ("job.yaml", "profile.json", "plan.json"))
+    job.write_text(json.dumps({**JOB, "graph": str(graph.path), "device": "cuda"}))
+
+    def call(*words):
+        command = [sys.executable, "-c", "from penstock.cli import main; raise SystemExit(main())"]
+        done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+
+    call("profile", job, "--cluster", "1x1", "--iterations", 6, "-o", profile)
+    found = json.loads(profile.read_text())
+    assert {each["device"] for each in found["operators"] if each["name"] == "step"} == {"cuda"}
+    assert any(each["device"] == "cuda" and each["gb"] > 0 for each in found["memory"])
+    cluster = cluster_file(tmp_path, machines=machines(2, gpus=2, nic_gbps=10))
+    call("plan", job, "--cluster", cluster, "--profile", profile, "-o", plan)
+    assert json.loads(plan.read_text())["job"]["device"] == "cuda"
 
 
 @pytest.mark.parametrize(

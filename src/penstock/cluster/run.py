@@ -113,7 +113,7 @@ def _start(
     folder = RunFolder.create(job, name, force, {"model": job.model_name}, documents)
     try:
         if graph is not None:
-            _cut_and_note(graph, cluster, folder, progress)
+            _cut_and_note(graph, job, cluster, folder, progress)
     except BaseException:
         folder.discard()
         raise
@@ -123,11 +123,11 @@ def _start(
         folder.close()
 
 
-def _cut_and_note(graph: Graph, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
+def _cut_and_note(graph: Graph, job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
     """Cut a graph into the run folder, and write down in cluster.json that it is."""
     if graph.path is None:
         progress.note(f"{graph.name} is only in memory: its parts are written to {folder.path / PARTS}.")
-    _cut(graph, cluster, folder, progress)
+    _cut(graph, job, cluster, folder, progress)
     write_whole(folder.path / CLUSTER, cluster_text(cluster))
 
 
@@ -154,15 +154,21 @@ def _take_part(cluster: ClusterDocument) -> None:
 def cut_for(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> str:
     """The cluster's partition: its own, or the job's graph cut for it in the run folder."""
     if cluster.partition is None:
-        _cut(open_data(job), cluster, folder, progress)
+        _cut(open_data(job), job, cluster, folder, progress)
     assert cluster.partition is not None
     return cluster.partition
 
 
-def _cut(graph: Graph, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
-    """A part a machine, and in it a range of numbers a worker."""
+def _cut(graph: Graph, job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
+    """One part for each machine, and in it a range of numbers for each worker.
+
+    Workers of a single machine with GPUs have the whole graph there if it fits: ranges of least cut, which take METIS
+    minutes to find in a large graph, would save them nothing.
+    """
     parts = len(cluster.machines)
-    trainers = max(machine.workers for machine in cluster.machines)
+    first = cluster.machines[0]
+    on_gpus = first.gpus > 0 and (job.device == "cuda" or (job.device == "auto" and first.workers <= first.gpus))
+    trainers = 1 if parts == 1 and on_gpus else max(machine.workers for machine in cluster.machines)
     how = Cut(parts, trainers, cluster.method if parts > 1 else "chunk")
     cut(graph, how, folder.path / PARTS, progress=progress)
     cluster.partition = str((folder.path / PARTS).resolve())
@@ -206,7 +212,7 @@ def _finish_cutting(job: Job, cluster: ClusterDocument, folder: RunFolder, progr
         write_whole(folder.path / CLUSTER, cluster_text(cluster))
         return
     progress.note("The run was stopped while its graph was being cut: it is cut again.")
-    _cut_and_note(open_data(job), cluster, folder, progress)
+    _cut_and_note(open_data(job), job, cluster, folder, progress)
 
 
 def _train_longer(folder: RunFolder, epochs: int, progress: Progress) -> None:

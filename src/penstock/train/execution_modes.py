@@ -93,8 +93,15 @@ def _captured(session: Session, placed: "Placed | None", group: WorkerGroup | No
 
 def _shared(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
     assert group is not None
-    alone = _loaded(session, None, None) if placed is None else _device(session, placed, None)
-    return SharedExecution(session, alone, group)
+    return SharedExecution(session, LoadedExecution(session), group)
+
+
+def _device_shared(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
+    from penstock.train.device.execution import DeviceExecution
+    from penstock.train.device.shared import DeviceSharedExecution
+
+    assert placed is not None and group is not None
+    return DeviceSharedExecution(session, DeviceExecution(session, placed), group)
 
 
 def _captured_shared(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
@@ -121,7 +128,7 @@ EXECUTION_MODES: dict[str, ExecutionMode] = {
         ExecutionMode("device", _device, on_device=True),
         ExecutionMode("captured", _captured, CAPTURED, on_device=True, captured=True),
         ExecutionMode("shared", _shared, among_workers=True),
-        ExecutionMode("device-shared", _shared, on_device=True, among_workers=True),
+        ExecutionMode("device-shared", _device_shared, on_device=True, among_workers=True),
         ExecutionMode("captured-shared", _captured_shared, CAPTURED, on_device=True, captured=True, among_workers=True),
         ExecutionMode("whole", _whole, WHOLE, samplers=frozenset({"whole"}), places_itself=True),
         ExecutionMode(

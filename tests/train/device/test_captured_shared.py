@@ -1,5 +1,6 @@
 """Captured steps that workers share, replayed by an interpreter: what one worker learns alone, whatever its share."""
 
+import copy
 import importlib.util
 import threading
 
@@ -9,8 +10,9 @@ from test_captured_steps import learned, schedule_of, session_of, weights
 
 from penstock.cluster.worker.split import SeedSplit
 from penstock.pipeline.schedule import Position
+from penstock.train.execution.worker_group import RegroupError
 from penstock.train.execution_modes import choose_execution
-from training_graphs import community_graph
+from training_graphs import assert_same_state, community_graph
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,12 +42,13 @@ def _one_at_a_time(monkeypatch):
 
 
 class Group:
-    """Workers that are threads of one process."""
+    """Workers that are threads of one process; `sums`: they make the steps themselves, `agreed`: all have the graph."""
 
-    def __init__(self, shares, rank, meeting, handed):
+    def __init__(self, shares, rank, meeting, handed, sums=True, agreed=True, fails_at=None):
         self._shares, self.rank, self.world = shares, rank, len(shares)
-        self._meeting, self._handed = meeting, handed
-        self._split = None
+        self._meeting, self._handed, self._sums, self._agreed = meeting, handed, sums, agreed
+        self._split, self.asked_at, self.steps, self.stopping = None, None, 0, False
+        self._launched, self._fails_at = 0, fails_at
 
     def of(self, session):
         """For the items of a session."""
@@ -57,34 +60,75 @@ class Group:
         """Of a batch."""
         return self._split.share(planned)
 
+    def _summed(self, own):
+        """Of all workers' numbers, in the order of ranks."""
+        self._handed[self.rank] = own
+        self._meeting.wait()
+        sums = [sum(parts) for parts in zip(*(self._handed[rank] for rank in range(self.world)), strict=True)]
+        self._meeting.wait()
+        return sums
+
     def reduce_and_step(self, session, loss):
-        """The sum of all workers' gradients, in the order of ranks."""
+        """The sum of all workers' gradients."""
         parameters = list(session.learned.parameters())
-        self._handed[self.rank] = [loss, *(parameter.grad.clone() for parameter in parameters)]
-        self._meeting.wait()
-        total, *sums = (sum(parts) for parts in zip(*(self._handed[rank] for rank in range(self.world)), strict=True))
-        self._meeting.wait()
+        total, *sums = self._summed([loss, *(parameter.grad.clone() for parameter in parameters)])
         for parameter, gradient in zip(parameters, sums, strict=True):
             parameter.grad.copy_(gradient)
         session.optimiser.step()
         return float(total)
 
+    def device_sums(self):
+        """Itself, where workers make the steps."""
+        return self if self._sums else None
 
-def shared(graph, shares, rooms=(None, None), **fields):
-    """All workers train; the steps and weights of each."""
+    def launch(self, numbers):
+        """At once; or the round is over."""
+        self._launched += 1
+        if self._launched == self._fails_at:
+            raise RegroupError("a worker was lost")
+        (total,) = self._summed([numbers.clone()])
+        numbers.copy_(total)
+
+    def finish(self, is_done):
+        """It is."""
+        assert is_done()
+
+    def all_agree(self, own):
+        """As the test has it."""
+        return own and self._agreed
+
+    def was_asked_to_stop(self):
+        """From a step on."""
+        return self.asked_at is not None and self.steps >= self.asked_at
+
+    def count_steps(self, session, steps, stopping):
+        """Remember."""
+        self.steps, self.stopping = self.steps + steps, stopping
+
+
+def shared(graph, shares, rooms=(None, None), pause=3, asked=None, **fields):
+    """All workers train; the steps and weights of each. `asked` is (rank, step): that worker is asked to stop then."""
+    how = {name: fields.pop(name) for name in ("sums", "agreed") if name in fields}
     meeting, handed, found = threading.Barrier(len(shares), timeout=300), {}, {}
 
     def work(rank):
         try:
             session = session_of(graph, rooms[rank], **fields)
-            placed, group = session.execution.placed, Group(shares, rank, meeting, handed).of(session)
+            placed, group = session.execution.placed, Group(shares, rank, meeting, handed, **how).of(session)
+            group.asked_at = asked[1] if asked and asked[0] == rank else None
             placed.room = rooms[rank] or placed.room
             session.execution = choose_execution(session, placed, group)
             assert session.execution.name == "captured-shared"
-            done = []
-            with session.execution.steps(schedule_of(session), Position(0, 0), lambda _: 1, lambda *_: None) as steps:
+            done, schedule = [], schedule_of(session)
+
+            def often(position):
+                return min(pause, schedule.batches - position.batch)
+
+            with session.execution.steps(schedule, Position(0, 0), often, lambda *_: None) as steps:
                 for some in steps:
                     done += some
+                    if group.stopping:
+                        break
             found[rank] = done, weights(session), session.execution.state()
         except BaseException:
             meeting.abort()
@@ -105,10 +149,22 @@ def sized(graph, seeds):
     return largest_room(seeds, [3, 2], graph.num_nodes)
 
 
-@pytest.mark.parametrize("shares", [(1.0,), (0.5, 0.5), (0.3, 0.7)])
-def test_workers_learn_what_one_learns_alone(graph, shares):
-    done, alone = learned(session_of(graph, dropout=0.3))
-    workers = shared(graph, shares, [sized(graph, round(16 * share)) for share in shares], dropout=0.3)
+@pytest.mark.parametrize(
+    "shares, how",
+    [
+        ((1.0,), {}),
+        ((0.5, 0.5), {}),
+        ((0.3, 0.7), {}),
+        ((0.5, 0.5), {"optimiser": "SGD", "clip": 0.5}),
+        # Parameter servers make the step; or some worker's GPU has no room for the graph.
+        ((0.3, 0.7), {"sums": False}),
+        ((0.3, 0.7), {"agreed": False}),
+    ],
+)
+def test_workers_learn_what_one_learns_alone(graph, shares, how):
+    model = {name: value for name, value in how.items() if name not in ("sums", "agreed")}
+    done, alone = learned(session_of(graph, dropout=0.3, **model))
+    workers = shared(graph, shares, [sized(graph, round(16 * share)) for share in shares], dropout=0.3, **how)
     for steps, values, _ in workers:
         assert [step.position for step in steps] == [step.position for step in done]
         assert [step.examples for step in steps] == [step.examples for step in done]
@@ -118,13 +174,67 @@ def test_workers_learn_what_one_learns_alone(graph, shares):
         assert all(torch.equal(value, workers[0][1][name]) for name, value in values.items())
 
 
-def test_a_share_that_lacks_room_is_drawn_again(graph):
+def test_the_only_worker_learns_bit_for_bit_what_one_device_learns(graph):
+    done, alone = learned(session_of(graph, dropout=0.3, clip=0.5))
+    ((steps, values, _),) = shared(graph, (1.0,), (None,), dropout=0.3, clip=0.5)
+    assert steps == done
+    assert all(torch.equal(value, alone[name]) for name, value in values.items())
+
+
+@pytest.mark.parametrize("pause", [1, 100])
+def test_bursts_of_sums_change_nothing(graph, pause):
+    rooms = [sized(graph, 8)] * 2
+    few, many = (shared(graph, (0.5, 0.5), rooms, pause=each) for each in (3, pause))
+    for (steps, values, _), (others, other_values, _) in zip(few, many, strict=True):
+        assert steps == others and all(torch.equal(value, other_values[name]) for name, value in values.items())
+
+
+@pytest.mark.parametrize("sums", [True, False])
+@pytest.mark.parametrize("tight", [0, 1])
+def test_a_share_that_lacks_room_is_drawn_again(graph, sums, tight):
+    """By its own worker; the other one goes back with it."""
     from penstock.sampling.device.room import Room
 
-    roomy = shared(graph, (0.5, 0.5), [sized(graph, 8)] * 2)
-    tight = shared(graph, (0.5, 0.5), [sized(graph, 8), Room((8, 12, 20), (10, 16))])
-    for (steps, values, _), (other_steps, other_values, _) in zip(roomy, tight, strict=True):
+    rooms = [sized(graph, 8)] * 2
+    roomy = shared(graph, (0.5, 0.5), rooms, pause=100, sums=sums)
+    rooms[tight] = Room((8, 12, 20), (10, 16))
+    found = shared(graph, (0.5, 0.5), rooms, pause=100, sums=sums)
+    for (steps, values, _), (other_steps, other_values, _) in zip(roomy, found, strict=True):
+        assert [step.position for step in steps] == [step.position for step in other_steps]
         assert [step.loss for step in steps] == pytest.approx([step.loss for step in other_steps], rel=1e-5)
         for name, value in values.items():
             torch.testing.assert_close(value, other_values[name], rtol=1e-4, atol=1e-5)
-    assert tight[1][2]["room"][0][1] > 12
+    assert found[tight][2]["room"][0][1] > 12
+
+
+def test_all_workers_stop_at_the_same_step(graph):
+    """Whoever was asked: it is said with the next burst."""
+    workers = shared(graph, (0.5, 0.5), [sized(graph, 8)] * 2, pause=2, asked=(1, 2))
+    assert [len(steps) for steps, *_ in workers] == [4, 4]
+
+
+@pytest.mark.parametrize("optimiser", ["Adam", "SGD"])
+def test_a_burst_that_fails_changes_nothing(graph, optimiser):
+    """However many of its steps were made: another worker may not have come so far."""
+    session = session_of(graph, sized(graph, 16), optimiser=optimiser)
+    # A partner that hands in nothing but its word that it is ready.
+    meeting, handed = threading.Barrier(1), {1: [0.0]}
+
+    class WithPartner(Group):
+        def _summed(self, own):
+            (numbers,) = own
+            numbers[-2] += 1
+            return [numbers]
+
+    group = WithPartner((1.0, 0.0), 0, meeting, handed, fails_at=6).of(session)
+    session.execution = choose_execution(session, session.execution.placed, group)
+    done, known = [], {}
+    with (
+        session.execution.steps(schedule_of(session), Position(0, 0), lambda _: 4, lambda *_: None) as steps,
+        pytest.raises(RegroupError),
+    ):
+        for some in steps:
+            done += some
+            known = copy.deepcopy([weights(session), session.optimiser.state_dict()])
+    assert len(done) == 4 == group.steps
+    assert_same_state([weights(session), session.optimiser.state_dict()], known)

@@ -220,8 +220,8 @@ class Worker:
             step = self._train_state.step
             way = self._member, self._session, formed.generation, step, again, self._group.collective
             self._group.reduction = ParameterServers(*way)
-            # Gradients come when the servers have weights.
-            self._group.barrier("begun")
+        # Gradients come when the servers have weights; and a warm-up moves what others may still be reading.
+        self._group.barrier("begun")
         self._from_file = False
         return False
 

@@ -16,7 +16,7 @@ from penstock.train.device.decision import Decision, decide, row_type
 from penstock.train.device.memory import loaded_working
 from penstock.train.device.placed import Placed
 from penstock.train.device.placement import bring_batches, place_as_decided
-from penstock.train.device.shared import Share, ShareOfSchedule
+from penstock.train.device.share_supply import Share, ShareOfSchedule
 from penstock.train.device.trial import NOTHING, Load, StepMemory, tried_steps
 from penstock.train.execution.support import SHARED_DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
@@ -126,7 +126,7 @@ def _with_whole_graph(session: Session, parts: Parts, share: Share, step: StepMe
         return sampler.sample(planned.seeds, planned.key)
 
     placed.sample = sample
-    # Inference goes by the numbers of the cut graph, which the tables on the device do not: it keeps its own sources.
+    # Inference among workers goes by the numbers of the cut graph, which these tables do not: it keeps its own sources.
     return bring_batches(session, placed)
 
 

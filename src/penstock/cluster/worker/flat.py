@@ -36,8 +36,9 @@ class FlatGradients:
         self.more.copy_(torch.tensor(values, dtype=torch.float32))
 
     def are_finite(self) -> bool:
-        """Whether no gradient is infinite or NaN."""
-        return bool(self.numbers[: self.count].isfinite().all())
+        """Whether no gradient that the parameters have is infinite or NaN."""
+        found = [p.grad.isfinite().all() for p in self.parameters if p.grad is not None]
+        return not found or bool(torch.stack(found).all())
 
     def take_gradients(self) -> None:
         """From the parameters; zeros where one has none."""

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
 from torch.nn import functional
 
 from penstock.cluster.member import Member
+from penstock.cluster.worker.collective_group import StagedSums
 from penstock.cluster.worker.rendezvous_store import RendezvousStore
 from penstock.errors import PenstockError
 from penstock.train.execution.worker_group import RegroupError
@@ -33,23 +34,7 @@ _ASK = 0.25
 """and between two questions whether the round still holds."""
 
 
-class CollectiveGroup(Protocol):
-    """Sums are made in an order that depends on the number of workers alone."""
-
-    device: torch.device
-    """Where the numbers must be."""
-
-    def sum(self, numbers: Tensor) -> None:
-        """In place, of all workers'. Raises RegroupError when the round is over."""
-
-    def gather(self, numbers: Tensor) -> list[Tensor]:
-        """All workers' rows of numbers, however long each, by rank."""
-
-    def close(self) -> None:
-        """Let go of the other workers: those that still wait for this one hear of it."""
-
-
-class HostCollectiveGroup:
+class HostCollectiveGroup(StagedSums):
     """By torch's group for hosts (gloo), which notices by itself when another worker is gone."""
 
     def __init__(self, member: Member, generation: int) -> None:
@@ -94,12 +79,33 @@ class DeviceCollectiveGroup:
         self._store = RendezvousStore(member, generation, self._patience)
         self._group: Any = None
         self._asked, self._closed, self._lock = time.monotonic(), False, threading.Lock()
+        self._launched: list[Any] = []
         os.environ.update(_SETTINGS)
         self._join(torch.ones(1, device=device))
 
     def sum(self, numbers: Tensor) -> None:
         """All-reduce arrays in GPU memory, in place."""
         self._finish(lambda group: group.allreduce([numbers]))
+
+    def launch_sum(self, numbers: Tensor) -> None:
+        """The host does not wait: several sums may be on their way."""
+        try:
+            work = self._group.allreduce([numbers])
+            # The stream that computes waits for the sum. (`wait` would let the host wait too, as it is set here.)
+            work.synchronize()
+            self._launched.append(work)
+        except RuntimeError as error:
+            raise RegroupError(str(error)) from error
+
+    def finish_sums(self, is_done: Callable[[], bool]) -> None:
+        """Watch the round while the sums are on their way; what went wrong with one is said then."""
+        launched, self._launched = self._launched, []
+        try:
+            self._watch(lambda: all(work.is_completed() for work in launched) and is_done(), _LOOK)
+            for work in launched:
+                work.wait()
+        except RuntimeError as error:
+            raise RegroupError(str(error)) from error
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
         """All-gather arrays in GPU memory."""

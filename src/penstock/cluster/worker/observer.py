@@ -10,6 +10,7 @@ import torch
 from penstock.cluster.worker.worker_group import ReductionMethod
 from penstock.pipeline.loader import Loaded
 from penstock.sampling.parts.batch_codec import batch_messages
+from penstock.train.execution.worker_group import DeviceSums
 from penstock.train.records import Events, NoRecords
 from penstock.train.session import Session
 from penstock.wire import own_meter
@@ -111,6 +112,10 @@ class _TimedReduction:
         found = self._inner.step(session, loss, asked)
         self._observer.reduced(time.perf_counter() - began)
         return found
+
+    def device_sums(self) -> DeviceSums | None:
+        """As the reduction does."""
+        return self._inner.device_sums()
 
     def gather_optimiser(self, session: Session) -> None:
         """As the reduction does."""

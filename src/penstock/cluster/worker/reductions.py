@@ -7,7 +7,8 @@ import torch
 
 from penstock.cluster.gpus import own_gpus
 from penstock.cluster.member import Member
-from penstock.cluster.worker.groups import CollectiveGroup, DeviceCollectiveGroup, HostCollectiveGroup
+from penstock.cluster.worker.collective_group import CollectiveGroup
+from penstock.cluster.worker.groups import DeviceCollectiveGroup, HostCollectiveGroup
 from penstock.cluster.worker.wire_collective import WireCollective, WireGroup
 
 MakeGroup = Callable[[Member, int, WireCollective, torch.device], CollectiveGroup | None]
@@ -19,9 +20,11 @@ def _torch_group(
 ) -> CollectiveGroup | None:
     """GPUs sum where each worker has its own (NCCL); workers that share one leave it to their hosts (gloo)."""
     setup = member.setup
+    if setup.layout.world == 1:
+        return None
     if device.type == "cuda" and own_gpus(setup.cluster, setup.layout):
         return DeviceCollectiveGroup(member, generation, device)
-    return HostCollectiveGroup(member, generation) if setup.layout.world > 1 else None
+    return HostCollectiveGroup(member, generation)
 
 
 def _wire_group(

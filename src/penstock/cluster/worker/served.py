@@ -8,8 +8,8 @@ import torch
 from penstock.cluster.member import Member
 from penstock.cluster.server.pieces import State, cut_state, join_state, shape_of, shard_pieces
 from penstock.cluster.worker.clip import clip_factor
+from penstock.cluster.worker.collective_group import CollectiveGroup
 from penstock.cluster.worker.flat import FlatGradients
-from penstock.cluster.worker.groups import CollectiveGroup
 from penstock.cluster.worker.wire_collective import WireCollective, WireGroup
 from penstock.coflow_context import GRADIENTS, within_kind
 from penstock.train.execution.worker_group import RegroupError
@@ -71,6 +71,9 @@ class ParameterServers:
         flat.give_weights()
         self._step += 1
         return total, stop
+
+    def device_sums(self) -> None:
+        """None: the servers make the step."""
 
     def gather_optimiser(self, session: Session) -> None:
         """The servers' states, as those of the model's parameters."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from penstock.cluster.member import Member
+from penstock.cluster.worker.collective_group import StagedSums
 from penstock.coflow_context import GRADIENTS, NORMS, current_coflow, within_kind
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -82,8 +83,8 @@ class WireCollective:
         return generation == self._generation and len(self._arrays.get(number, ())) == self._world - 1
 
 
-class WireGroup:
-    """A collective group (see `groups.Group`) for arrays in host memory, over the run's own connections."""
+class WireGroup(StagedSums):
+    """A collective group (see `collective_group`) for arrays in host memory, over the run's own connections."""
 
     def __init__(self, member: Member, generation: int, collective: WireCollective) -> None:
         self._member, self._generation, self._collective = member, generation, collective

@@ -9,8 +9,8 @@ import torch
 from penstock.cluster.member import Member
 from penstock.cluster.rendezvous import Round
 from penstock.cluster.worker.batch_norm import shared_batch, summing
+from penstock.cluster.worker.collective_group import CollectiveGroup
 from penstock.cluster.worker.cut_graph import Parts
-from penstock.cluster.worker.groups import CollectiveGroup
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.layerwise import PartedPlan
 from penstock.cluster.worker.split import SeedSplit
@@ -21,8 +21,9 @@ from penstock.errors import PenstockError
 from penstock.nn.norm import SharedBatch, normalising
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
-from penstock.train.execution.worker_group import RegroupError
+from penstock.train.execution.worker_group import DeviceSums, PlaceWhole, RegroupError
 from penstock.train.layerwise.inference import Inference
+from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.session import Session
 from penstock.train.train_state import TrainState
 
@@ -38,6 +39,9 @@ class ReductionMethod(Protocol):
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
         """A step with all workers' gradients: the batch's loss, and whether any worker was asked to stop."""
+
+    def device_sums(self) -> DeviceSums | None:
+        """How captured steps sum their gradients; None where others than the workers make the step."""
 
     def gather_optimiser(self, session: Session) -> None:
         """Bring the optimiser's state here if it is kept elsewhere."""
@@ -67,10 +71,34 @@ class ClusterWorkerGroup:
         """A step of all workers."""
         assert self.reduction is not None
         self._share_figures(session)
-        total, self._stopping = self.reduction.step(session, loss, self._member.asked.is_set())
-        assert isinstance(session.inputs, PartedInputs)
-        session.inputs.step += 1
+        total, stopping = self.reduction.step(session, loss, self.was_asked_to_stop())
+        self.count_steps(session, 1, stopping)
         return total
+
+    def device_sums(self) -> DeviceSums | None:
+        """By the round's reduction."""
+        assert self.reduction is not None
+        return self.reduction.device_sums()
+
+    def count_steps(self, session: Session, steps: int, stopping: bool) -> None:
+        """Owners of embeddings hear with the next pull how many steps were done."""
+        assert isinstance(session.inputs, PartedInputs)
+        session.inputs.step += steps
+        self._stopping = stopping
+
+    def was_asked_to_stop(self) -> bool:
+        """As the controller says."""
+        return self._member.asked.is_set()
+
+    def all_agree(self, own: bool) -> bool:
+        """By a sum; a worker that is alone has nobody to ask."""
+        assert self.reduction is not None
+        group = self.reduction.group
+        if group is None:
+            return own
+        saying = torch.tensor([float(own)], device=group.device)
+        group.sum(saying)
+        return round(float(saying)) == self.world
 
     def normalising(self, session: Session, batch: Batch) -> AbstractContextManager[SharedBatch | None]:
         """Around a batch's forward pass: it is normalised with all workers' rows."""
@@ -82,10 +110,18 @@ class ClusterWorkerGroup:
         """Whether any worker had been asked to stop when the last step was agreed on."""
         return self._stopping
 
-    def inference(self, session: Session) -> Inference:
-        """Exact outputs, each worker computing some vertices."""
+    def inference(self, session: Session, place: PlaceWhole | None = None) -> Inference:
+        """Exact outputs, each worker computing some vertices; or, where each has the graph on its GPU, all of them.
+
+        To compute a layer's rows again takes a GPU less time than to hand them around would.
+        """
         self._evaluated += 1
-        plan = PartedPlan(session, self._parts, self, f"{self.generation}-{self._evaluated}")
+        plan: LayerPlan = PartedPlan(session, self._parts, self, f"{self.generation}-{self._evaluated}")
+        if place is not None:
+            by_layers = getattr(session.model, "layerwise", False) and plan.by_layers
+            whole = place(plan) if by_layers else None
+            if self.all_agree(whole is not None) and whole is not None:
+                plan = whole
         target = getattr(session.task, "node_type", None)
         return Inference(session.model, session.inputs, session.graph, plan, target, session.precision)
 

@@ -31,7 +31,7 @@ from penstock.train.session import Session
 from penstock.train.steps import Pause, Step
 
 _FIRST_BURST = 16
-_BURST_SECONDS = 1.0
+BURST_SECONDS = 1.0
 """Steps done at first before the loop hears of them, and later as many as take about a second."""
 _WARM_UPS = 3
 """Steps before the capture: kernels compile, libraries allocate what they keep."""
@@ -84,7 +84,7 @@ class CapturedSteps:
             began, many = time.perf_counter(), min(self._pause(self._position), self._most)
             yield self._burst(many)
             # Whoever asks to stop is heard between two bursts.
-            self._most = max(1, int(_BURST_SECONDS * many / (time.perf_counter() - began)))
+            self._most = max(1, int(BURST_SECONDS * many / (time.perf_counter() - began)))
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -103,12 +103,12 @@ class CapturedSteps:
             self._clock.start(self._computing)
             for number in range(batch, first + many):
                 self._learn(epoch, number)
-            losses, failed = self._supply.look(batch, first + many)
+            losses, failed = self._look(batch, first + many)
             self._clock.read()
             done += [self._step(epoch, batch + place, loss) for place, loss in enumerate(losses)]
             batch += len(losses)
             if failed is not None:
-                self._enlarge(failed)
+                self._go_back_to(failed)
         ended = batch == self._schedule.batches
         self._position = Position(epoch + 1, 0) if ended else Position(epoch, batch)
         if ended:
@@ -131,6 +131,14 @@ class CapturedSteps:
         slot.free.mark(self._computing)
         if number + 1 < self._schedule.batches:
             self._draw_up_to(epoch, number + 1)
+
+    def _look(self, first: int, last: int) -> tuple[list[float], int | None]:
+        """Losses of the batches [first, last) that were learned from, and the first that lacked room."""
+        return self._supply.look(first, last)
+
+    def _go_back_to(self, failed: int) -> None:
+        """Do the steps from a batch that lacked room on again."""
+        self._enlarge(failed)
 
     def _draw_up_to(self, epoch: int, number: int) -> None:
         while self._drawn <= number:
@@ -228,17 +236,12 @@ class CapturedSlot:
             supply.placed.table.gather(slot.vertices, self._rows, slot.known[-1:])
 
     def _learn(self) -> None:
-        session, optimiser = self._session, self._session.optimiser
-        skip = self._gradients()
-        if session.job.clip:
-            torch.nn.utils.clip_grad_norm_(session.learned.parameters(), session.job.clip, foreach=True)
-        fused: Any = optimiser
-        fused.found_inf = None if skip is None else skip[0]
-        optimiser.step()
-        fused.found_inf = None
+        _, skip = self._gradients()
+        make_step(self._session, skip)
 
-    def _gradients(self) -> Tensor | None:
-        """Forward and back; the loss goes to its place among the epoch's. Returns whether to leave the step out."""
+    def _gradients(self) -> tuple[Tensor, Tensor | None]:
+        """Forward and back; the loss goes to its place among the epoch's. Returns it, and whether to leave the step
+        out."""
         session, slot, supply = self._session, self.slot, self._supply
         for block in self._blocks:
             # What layers derive is derived anew in every step; only the draw's part was just made.
@@ -250,8 +253,19 @@ class CapturedSlot:
         with dropping(slot.keys[-1:], self._batch.row_names), session.precision():
             loss = session.task.loss(session.model(self._batch.blocks, x), self._batch)
         skip = session.backward(loss, slot.skip)
-        supply.losses.scatter_(0, slot.number.long(), loss.detach().float().view(1))
-        return skip
+        value = loss.detach().float().view(1)
+        supply.losses.scatter_(0, slot.number.long(), value)
+        return value, skip
+
+
+def make_step(session: Session, skip: Tensor | None) -> None:
+    """The optimiser's step with the gradients that the parameters have; left out where `skip` is 1 on the device."""
+    if session.job.clip:
+        torch.nn.utils.clip_grad_norm_(session.learned.parameters(), session.job.clip, foreach=True)
+    fused: Any = session.optimiser
+    fused.found_inf = None if skip is None else skip[0]
+    session.optimiser.step()
+    fused.found_inf = None
 
 
 def kept(derived: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTabl
 from penstock.train.device.decision import Decision
 from penstock.train.device.whole import DeviceWholeGraph
 from penstock.train.job import Job
-from penstock.train.layerwise.host import HostPlan
+from penstock.train.layerwise.plan import LayerPlan
 
 
 @dataclass(eq=False)
@@ -92,7 +92,7 @@ class Placed:
             (len(slot.vertices), *table.shape[1:]), dtype=self.decision.working.row_type, device=self.device
         )
 
-    def whole_graph(self, host: HostPlan, graph: Graph, job: Job, scale: Scale | None) -> DeviceWholeGraph | None:
+    def whole_graph(self, host: LayerPlan, graph: Graph, job: Job, scale: Scale | None) -> DeviceWholeGraph | None:
         """The graph as one block for exact inference, where the device has room for every vertex's outputs.
 
         `host` is how it goes without the device.

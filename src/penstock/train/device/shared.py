@@ -1,49 +1,74 @@
-"""Captured steps among workers: each replays its share of a batch, forward and back, and then all make the same step.
+"""Execution among workers that compute on devices: with the graph there, each captures its share of every batch.
 
-The draw of the next share runs beside the step, as for one device alone. Between the gradients of a batch and the step
-of the optimiser the workers sum. A share that lacks room is drawn again by its own worker before it sums, so that the
-others do not notice.
+How steps are done depends on the group. A worker that is alone does what a lone device does. Workers that sum launch
+bursts of steps (`summed`). Where parameter servers make the step, or some worker has no room for the graph, each step
+ends with the gradients and the group does the rest.
 """
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator
+from typing import Any, Self
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from penstock.coflow_context import batch_order, within_batch
-from penstock.graph.arrays import Array
 from penstock.pipeline.clock import Recorder
-from penstock.pipeline.schedule import START, Planned, Position, Schedule
-from penstock.sampling.device.hops import DeviceEpoch
-from penstock.sampling.device.order import batch_keys
+from penstock.pipeline.schedule import Position, Schedule
 from penstock.train.device.captured import CapturedSlot, CapturedSteps
-from penstock.train.device.execution import CapturedExecution
+from penstock.train.device.execution import CapturedExecution, DeviceExecution
 from penstock.train.device.placed import Placed
+from penstock.train.device.share_supply import SharedSupply
+from penstock.train.device.summed import SummedSteps
 from penstock.train.device.supply import Supply
 from penstock.train.execution.shared import SharedExecution
 from penstock.train.execution.worker_group import WorkerGroup
+from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Step, Steps
-from penstock.train.tasks import Task
-
-Share = Callable[[Planned], Planned]
 
 
-class CapturedSharedExecution(SharedExecution):
+class DeviceSharedExecution(SharedExecution):
+    """Among workers that compute on devices. Steps are launched one by one."""
+
+    name = "device-shared"
+
+    def __init__(self, session: Session, alone: DeviceExecution, group: WorkerGroup) -> None:
+        super().__init__(session, alone, group)
+        self._placed = alone.placed
+
+    def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
+        """One at a time; workers that have captured theirs hear that not all have."""
+        if self.group.device_sums() is not None:
+            self.group.all_agree(False)
+        return super().steps(schedule, start, pause, recorder)
+
+    def inference(self) -> Inference:
+        """By each worker for itself where all have the graph and room on their devices, else by all together."""
+        session = self._session
+        found: Inference = self.group.inference(
+            session, lambda plan: self._placed.whole_graph(plan, session.graph, session.job, session.inputs.scale)
+        )
+        return found
+
+
+class CapturedSharedExecution(DeviceSharedExecution):
     """Among workers, each of which has the graph on its device."""
 
     name = "captured-shared"
 
     def __init__(self, session: Session, alone: CapturedExecution, group: WorkerGroup) -> None:
         super().__init__(session, alone, group)
-        self._placed = alone.placed
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
-        """One at a time: between two the workers sum their gradients."""
-        return CapturedSharedSteps(self._session, self._placed, schedule, start, pause, recorder, self.group)
+        """In bursts where the workers make the steps themselves; the loop sees the weights when it has to."""
+        given = self._session, self._placed, schedule, start, pause, recorder, self.group
+        sums = self.group.device_sums()
+        if sums is None:
+            return CapturedSharedSteps(*given)
+        if self.group.world == 1:
+            return GroupOfOneSteps(*given)
+        if not self.group.all_agree(True):
+            return CapturedSharedSteps(*given)
+        return SummedSteps(*given, sums)
 
     def state(self) -> Any:
         """The room of this worker's shares."""
@@ -55,77 +80,26 @@ class CapturedSharedExecution(SharedExecution):
             self.alone.restore(state.get("room"))
 
 
-class ShareOfSchedule:
-    """One worker's shares of the batches of a schedule."""
+class GroupOfOneSteps(CapturedSteps):
+    """Does the steps of the only worker, as a device alone does; the group hears of them after each burst."""
 
-    def __init__(self, schedule: Schedule, share: Share) -> None:
-        self._schedule, self._share = schedule, share
-        sizes = {len(schedule.items) % schedule.batch_size, min(len(schedule.items), schedule.batch_size)} - {0}
-        first = next(schedule.from_position())
-        shares = [len(share(first._replace(seeds=first.seeds[:size])).seeds) for size in sizes]
-        self.batch_size = max(1, *shares)
+    def __init__(
+        self,
+        session: Session,
+        placed: Placed,
+        schedule: Schedule,
+        start: Position,
+        pause: Pause,
+        recorder: Recorder,
+        group: WorkerGroup,
+    ) -> None:
+        self._group = group
+        super().__init__(session, placed, schedule, start, pause, recorder)
 
-    def from_position(self, start: Position = START) -> Iterator[Planned]:
-        """Every share from `start` on."""
-        return map(self._share, self._schedule.from_position(start))
-
-
-class _EpochShares(NamedTuple):
-    """A worker's shares of an epoch: for each batch as many places in the schedule's items as the largest share has."""
-
-    places: Array
-    counts: Array
-    wholes: Array
-
-
-class SharedSupply(Supply):
-    """One worker's shares of the epoch under way, on its device."""
-
-    def __init__(self, task: Task, schedule: Schedule, placed: Placed, share: Share) -> None:
-        super().__init__(task, schedule, placed)
-        self._share, device = share, placed.device
-        self._width = ShareOfSchedule(schedule, share).batch_size
-        size = schedule.batches * self._width
-        self.epoch = DeviceEpoch(size, self._width, len(self.purposes), device)
-        self.labels = torch.zeros((size, *self._of_items.shape[1:]), dtype=self._of_items.dtype, device=device)
-        self._ahead = ThreadPoolExecutor(1, "epoch-shares")
-        self._next: tuple[int, Future[_EpochShares]] | None = None
-
-    def fill(self, position: Position) -> None:
-        """Make an epoch ready from one of its batches on; the next one's shares are computed meanwhile."""
-        schedule = self._schedule
-        if schedule.epochs is not None and position.epoch >= schedule.epochs:
-            return
-        shares = self._shares(position.epoch)
-        places = torch.from_numpy(shares.places).to(self.placed.device)
-        torch.index_select(self._items, 0, places, out=self.epoch.order)
-        torch.index_select(self._of_items, 0, places, out=self.labels)
-        self.epoch.counts.copy_(torch.from_numpy(shares.counts))
-        self.weights.copy_(1.0 / torch.from_numpy(shares.wholes).to(self.placed.device))
-        keys = batch_keys(schedule.seed, position.epoch, schedule.batches, self.purposes)
-        self.epoch.keys.copy_(torch.from_numpy(keys))
-        self.restart(position.batch)
-
-    def close(self) -> None:
-        """End the thread that computes shares ahead."""
-        self._ahead.shutdown(cancel_futures=True)
-
-    def _shares(self, epoch: int) -> _EpochShares:
-        known = self._next if self._next is not None and self._next[0] == epoch else None
-        shares = self._computed(epoch) if known is None else known[1].result()
-        self._next = epoch + 1, self._ahead.submit(self._computed, epoch + 1)
-        return shares
-
-    def _computed(self, epoch: int) -> _EpochShares:
-        schedule, width = self._schedule, self._width
-        places = np.zeros((schedule.batches, width), np.int64)
-        counts, wholes = np.zeros(schedule.batches, np.int32), np.ones(schedule.batches, np.float32)
-        batches = Schedule(schedule.items, schedule.batch_size, schedule.seed).from_position(Position(epoch, 0))
-        for number, planned in zip(range(schedule.batches), batches, strict=False):
-            seeds = self._share(planned).seeds
-            places[number, : len(seeds)] = np.searchsorted(schedule.items, seeds)
-            counts[number], wholes[number] = len(seeds), len(planned.seeds)
-        return _EpochShares(places.reshape(-1), counts, wholes)
+    def _burst(self, many: int) -> list[Step]:
+        done = super()._burst(many)
+        self._group.count_steps(self._session, len(done), self._group.was_asked_to_stop())
+        return done
 
 
 class _GradientSlot(CapturedSlot):

@@ -14,8 +14,9 @@ from penstock.sampling.device.block import DeviceBlock
 from penstock.sampling.device.hops import Topology
 from penstock.store.device.tables import DeviceSource, ResidentTable
 from penstock.train.layerwise.chunks import Chunk, Sampled
-from penstock.train.layerwise.host import AlonePlan, HostPlan
+from penstock.train.layerwise.host import AlonePlan
 from penstock.train.layerwise.levels import Level
+from penstock.train.layerwise.plan import LayerPlan
 
 
 class DeviceWholeGraph(AlonePlan):
@@ -23,7 +24,7 @@ class DeviceWholeGraph(AlonePlan):
 
     def __init__(
         self,
-        host: HostPlan,
+        host: LayerPlan,
         node_type: str,
         topology: Topology,
         table: DeviceSource,
