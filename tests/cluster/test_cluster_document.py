@@ -1,6 +1,7 @@
 """Cluster files: good ones, and one sentence for every bad one."""
 
 import pytest
+import torch
 import yaml
 
 from penstock.cluster.cluster_file import read_cluster
@@ -19,6 +20,12 @@ def written(folder, fields):
 def test_short_form():
     cluster = read_cluster("3x2")
     assert [machine.name for machine in cluster.machines] == ["m0", "m1", "m2"] and cluster.workers == 6
+
+
+@pytest.mark.parametrize("gpus, each", [(0, [0, 0]), (3, [2, 1]), (8, [2, 2])])
+def test_short_form_has_the_gpus_of_this_host(monkeypatch, gpus, each):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert [machine.gpus for machine in read_cluster("2x2").machines] == each
 
 
 def test_partition_is_relative_to_the_file(tmp_path):

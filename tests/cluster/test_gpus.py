@@ -1,12 +1,13 @@
 """Which processor a cluster computes on, what is refused, and how a worker finds its own GPU."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 from wired import template_for
 
-from penstock.cluster import gpus
+from penstock.cluster import gpus, run
 from penstock.cluster.layout import lay_out
 from penstock.cluster.worker.device_placement import check_for_gpus
 from penstock.hardware.cluster import ClusterDocument, Machine
@@ -80,6 +81,25 @@ def test_every_worker_knows_its_gpu(launcher, expected):
     layout = lay_out(cluster_of((3, 2), (1, 0), (1, 1), launcher=launcher), 2)
     assert [task.gpu for task in layout.of_kind("worker")] == expected
     assert all(task.gpu is None for task in layout.tasks if task.kind != "worker")
+
+
+@pytest.mark.parametrize(
+    "counts, device, shares",
+    [
+        ([(4, 4)], "auto", 1),
+        ([(4, 1)], "cuda", 1),
+        ([(4, 1)], "auto", 4),
+        ([(4, 4)], "cpu", 4),
+        ([(4, 0)], "auto", 4),
+        ([(4, 4), (2, 2)], "cuda", 4),
+    ],
+)
+def test_a_graph_that_workers_have_on_their_gpus_is_not_cut_for_each(monkeypatch, tmp_path, counts, device, shares):
+    seen = []
+    monkeypatch.setattr(run, "cut", lambda graph, how, path, progress: seen.append((how.parts, how.trainers)))
+    job = make_job({"graph": "g", "device": device})
+    run._cut(None, job, cluster_of(*counts), SimpleNamespace(path=tmp_path), None)
+    assert seen == [(len(counts), shares)]
 
 
 def setup_with(gpu, launcher="local"):

@@ -19,8 +19,7 @@ def read_cluster(text: str) -> ClusterDocument:
     """The cluster in a file; `MxW`: M machines with W workers each, all of them this host; `ray` or `environment`."""
     short = _SHORT.fullmatch(text)
     if short and not Path(text).exists():
-        machines, workers = map(int, short.groups())
-        return ClusterDocument(machines=[Machine(name=f"m{i}", workers=workers) for i in range(machines)])
+        return _of_this_host(*map(int, short.groups()))
     if text in _discovering() and not Path(text).is_file():
         fields: dict[Any, Any] = {"machines": text}
     else:
@@ -34,6 +33,17 @@ def read_cluster(text: str) -> ClusterDocument:
     if cluster.partition is not None and not Path(cluster.partition).is_absolute():
         cluster.partition = str((Path(text).parent / cluster.partition).resolve())
     return cluster
+
+
+def _of_this_host(machines: int, workers: int) -> ClusterDocument:
+    """Machines that are all this host, and have its GPUs one after the other, one for each worker while they last."""
+    import torch
+
+    left, found = torch.cuda.device_count(), list[Machine]()
+    for number in range(machines):
+        found.append(Machine(name=f"m{number}", workers=workers, gpus=min(workers, left)))
+        left -= found[-1].gpus
+    return ClusterDocument(machines=found)
 
 
 def _discovering() -> list[str]:

@@ -24,6 +24,8 @@ from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 
 _ON_DEVICE = ("auto", "device")
+_SUMMED_BYTES = 16
+"""For each parameter: its place in the row that workers sum, and copies of it and of two moments."""
 _ONE_BY_ONE = "Steps are launched one by one: between two the workers sum their gradients."
 
 
@@ -57,7 +59,7 @@ def place_on_worker(session: Session, parts: Parts, share: Share, part: float, f
     learnable rows are past the step that a trial would read.
     """
     session.device_peak = device_peak(session.inputs.device)
-    step = _part(_tried(session, fresh), part)
+    step = _part(_tried(session, fresh), part, sum(each.numel() for each in session.learned.parameters()))
     reasons = against_whole_graph(session, parts)
     if not reasons:
         placed = _with_whole_graph(session, parts, share, step)
@@ -140,8 +142,10 @@ def _tried(session: Session, fresh: bool) -> StepMemory:
     return NOTHING
 
 
-def _part(step: StepMemory, share: float) -> StepMemory:
-    return step._replace(whole=Load(*(round(share * amount) for amount in step.whole)))
+def _part(step: StepMemory, share: float, parameters: int) -> StepMemory:
+    """A worker's share of a step, with the row that is summed and the copies that a failed burst goes back to."""
+    fixed = step.fixed + (_SUMMED_BYTES * parameters if share < 1 else 0)
+    return step._replace(fixed=fixed, whole=Load(*(round(share * amount) for amount in step.whole)))
 
 
 def _nothing_of(session: Session, step: StepMemory, why: list[str]) -> Decision:

@@ -79,7 +79,6 @@ class DeviceCollectiveGroup:
         self._store = RendezvousStore(member, generation, self._patience)
         self._group: Any = None
         self._asked, self._closed, self._lock = time.monotonic(), False, threading.Lock()
-        self._launched: list[Any] = []
         os.environ.update(_SETTINGS)
         self._join(torch.ones(1, device=device))
 
@@ -88,24 +87,21 @@ class DeviceCollectiveGroup:
         self._finish(lambda group: group.allreduce([numbers]))
 
     def launch_sum(self, numbers: Tensor) -> None:
-        """The host does not wait: several sums may be on their way."""
+        """On the stream that computes: the host does not wait, and several sums may be on their way."""
+        options: Any = distributed.AllreduceOptions()
+        if hasattr(options, "asyncOp"):
+            options.asyncOp = False
         try:
-            work = self._group.allreduce([numbers])
-            # The stream that computes waits for the sum. (`wait` would let the host wait too, as it is set here.)
-            work.synchronize()
-            self._launched.append(work)
+            work = self._group.allreduce([numbers], options)
         except RuntimeError as error:
             raise RegroupError(str(error)) from error
+        if work is not None:
+            # Before torch 2.7 the sum is on a stream of NCCL's own, and has to be waited for.
+            self._finish(lambda _: work)
 
     def finish_sums(self, is_done: Callable[[], bool]) -> None:
-        """Watch the round while the sums are on their way; what went wrong with one is said then."""
-        launched, self._launched = self._launched, []
-        try:
-            self._watch(lambda: all(work.is_completed() for work in launched) and is_done(), _LOOK)
-            for work in launched:
-                work.wait()
-        except RuntimeError as error:
-            raise RegroupError(str(error)) from error
+        """A sum that a lost worker does not come to is called off, and so are those behind it."""
+        self._watch(is_done, _LOOK)
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
         """All-gather arrays in GPU memory."""
