@@ -12,16 +12,20 @@ from wired import team_of, template_for, wired
 from penstock.cluster.rendezvous import Rendezvous
 from penstock.cluster.worker.exchange import RowExchange
 from penstock.cluster.worker.forwarded_progress import ForwardedProgress
+from penstock.cluster.worker.groups import HostCollectiveGroup
 from penstock.cluster.worker.inputs import PartedInputs
+from penstock.cluster.worker.layerwise import PartedPlan
 from penstock.cluster.worker.rendezvous_store import RendezvousStore
 from penstock.cluster.worker.states import serve_state, state_of
 from penstock.cluster.worker.worker_group import progress_of
 from penstock.errors import PenstockError
+from penstock.train.build import make_session
 from penstock.train.execution.worker_group import RegroupError
+from penstock.train.job import make_job
 from penstock.train.train_state import TrainState
 from penstock.wire import Message
 from refusals import refused
-from training_graphs import assert_same_state
+from training_graphs import assert_same_state, community_graph
 
 
 @pytest.fixture
@@ -115,6 +119,31 @@ def test_a_step_agrees_on_loss_and_stop(two):
     two.members[0].asked.set()
     team.reduce_and_step(session, 1.0)
     assert fake.given == (1.0, True) and inputs.step == 6
+
+
+@pytest.mark.parametrize("have, together", [((True, True), False), ((True, False), True)])
+def test_each_worker_infers_for_itself_if_all_have_the_graph_on_their_devices(two, have, together):
+    """All decide alike, whatever room each has."""
+    teams = teams_of(two)
+    at_once(*(lambda team=team: team.meet(0) for team in teams))
+    session, whole = make_session(make_job({"graph": "g", "device": "cpu"}), community_graph()), object()
+
+    def plan_of(rank):
+        group = HostCollectiveGroup(two.members[rank], teams[rank].generation)
+        teams[rank].reduction = SimpleNamespace(group=group)
+        try:
+            return teams[rank].inference(session, lambda plan: whole if have[rank] else None).plan
+        finally:
+            group.close()
+
+    plans = at_once(lambda: plan_of(0), lambda: plan_of(1))
+    assert all(isinstance(plan, PartedPlan) if together else plan is whole for plan in plans)
+
+
+def test_a_worker_alone_asks_nobody(two):
+    team = teams_of(two)[0]
+    team.reduction = SimpleNamespace(group=None)
+    assert team.all_agree(True) and not team.all_agree(False)
 
 
 def kept(two, *parts):
