@@ -142,7 +142,9 @@ def test_a_gpu_that_is_not_there(monkeypatch):
     [
         ({"sample_on": "hybrid"}, False, False, "unsupported-combination hybrid"),
         ({"placement": {"features": "pinned"}}, False, False, "unsupported-combination pinned"),
-        ({"placement": {"cache_rows": 5}}, False, False, "unsupported-combination cache_rows"),
+        ({"placement": {"cache_rows": 5, "cache_by": "degree"}}, False, False, "unsupported-combination cache_by"),
+        ({"placement": {"cache_rows": 5, "features": "device"}}, False, False, "unsupported-combination cache_rows"),
+        ({"placement": {"cache_rows": 5, "features": "pinned"}}, False, False, "unsupported-combination pinned"),
         ({"compute_type": "float16"}, True, False, "unsupported-combination bfloat16"),
         ({"compute_type": "float16"}, False, True, "unsupported-combination bfloat16"),
     ],
@@ -152,6 +154,8 @@ def test_jobs_that_want_the_graph_on_the_gpu(fields, served, learnable, said):
         check_for_gpus(make_job({"graph": "g", **fields}), served, learnable)
 
 
-@pytest.mark.parametrize("fields", [{}, {"placement": {"topology": "host"}}, {"compute_type": "float16"}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"placement": {"topology": "host"}}, {"compute_type": "float16"}, {"placement": {"cache_rows": 5}}]
+)
 def test_jobs_that_do_not(fields):
     check_for_gpus(make_job({"graph": "g", **fields}), "compute_type" not in fields, False)

@@ -178,6 +178,16 @@ def test_bursts_of_steps_survive_a_lost_worker(place, tmp_path, cluster, how):
     assert len(result_of(hit.path)["recoveries"]) == 1
 
 
+def test_a_cache_of_rows_changes_nothing_that_is_learned(place, whole, tmp_path):
+    """The rows that a worker reads most are on its GPU, the others come from the stores."""
+    _, graph, clusters = place
+    with one_gpu_for_all():
+        run = run_on(clusters["pair"], graph.path, tmp_path / "run", **LONG, placement={"cache_rows": 50})
+    placement = result_of(run.path)["placement"]
+    assert placement["cache_rows"] == 50 and 0.25 < placement["hit_rate"] < 1 and placement["features"] == "host"
+    assert_same_state(newest_checkpoint(run.path)["learned"], newest_checkpoint(whole("pair"))["learned"])
+
+
 def test_lists_that_exceed_the_gpu_are_not_read():
     """The size of the lists is held against the GPU's free memory before any is asked for."""
     from penstock.cluster.worker.cut_graph import CutGraph, RemoteEdges

@@ -79,6 +79,7 @@ def sources(tables, posts, device):
         hot, far = np.array([3, 59, 22, 23, 0]), remote.source(name)
         resident = ResidentTable(torch.from_numpy(table.copy()).to(device))
         pinned = PinnedTable(to_pinned(table, device), device)
+        near = ResidentTable(torch.from_numpy(table[hot]).to(device))
         below, above = ArraySource(table[:30]), ArraySource(table[30:])
         return {
             "memory": ArraySource(table),
@@ -90,6 +91,7 @@ def sources(tables, posts, device):
             "cached on a device": CachedTable(pinned.table, torch.tensor([1, 5, 59]), device),
             "computed": CountingRows(ROWS, WIDTH, dtype),
             "cache over parts": cached_source(partly.source(name), hot),
+            "cache on a device over parts": cached_source(partly.source(name), hot, near),
             "cache over a cache": cached_source(cached_source(far, hot), np.array([7, 3])),
             "replicas": replicated_source([ArraySource(table), far, resident]),
             "cache over replicas": cached_source(replicated_source([ArraySource(mapped), far]), hot),
@@ -108,6 +110,13 @@ def on_host(rows):
 def chosen(rows, columns):
     """Some columns of rows, by NumPy."""
     return rows if columns is None else rows[:, columns if isinstance(columns, slice) else np.array(columns, int)]
+
+
+def test_a_cache_knows_how_often_it_served():
+    source = cached_source(CountingRows(ROWS, WIDTH), np.array([3, 59]))
+    assert source.hit_rate() == 0
+    source.read(np.array([3, 4, 59, 3]))
+    assert source.hit_rate() == 0.75
 
 
 @pytest.mark.gpu

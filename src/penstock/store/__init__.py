@@ -5,7 +5,7 @@
 stores over a cut graph, `device/` tables that a GPU reads. Nothing here knows batches or models.
 """
 
-from penstock.store.composed import SplitSource, cached_source, replicated_source
+from penstock.store.composed import CachedSource, SplitSource, cached_source, replicated_source
 from penstock.store.embedding import EmbeddingTable
 from penstock.store.local import LocalStore
 from penstock.store.rows import gather_rows
@@ -13,6 +13,7 @@ from penstock.store.source import ArraySource, RowSource
 
 __all__ = [
     "ArraySource",
+    "CachedSource",
     "EmbeddingTable",
     "LocalStore",
     "RowSource",

@@ -1,5 +1,6 @@
 """Rows from several sources at once: each id is read from one of them, all into one destination."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -59,17 +60,32 @@ class SplitSource(RowSource):
         return cast(torch.Tensor, to)
 
 
-def cached_source(below: RowSource, ids: Array) -> SplitSource:
-    """A source with the rows `ids`, all different, kept in the host's memory: they are read once, here."""
-    slots = np.full(below.shape[0], -1, np.int64)
-    slots[ids] = np.arange(len(ids))
+class CachedSource(SplitSource):
+    """A source, and another one that is nearer and has its rows `ids`, all different, in that order."""
 
-    def route(asked: Array) -> tuple[Array, Array]:
-        slot = slots[asked]
+    def __init__(self, below: RowSource, ids: Array, near: RowSource) -> None:
+        self._slots = np.full(below.shape[0], -1, np.int64)
+        self._slots[ids] = np.arange(len(ids))
+        self._hits = self._reads = 0
+        self._counting = threading.Lock()
+        super().__init__(below.shape[0], [near, below], self._find)
+
+    def hit_rate(self) -> float:
+        """The share of rows read that the nearer source had; 0 before the first."""
+        return self._hits / self._reads if self._reads else 0.0
+
+    def _find(self, asked: Array) -> tuple[Array, Array]:
+        slot = self._slots[asked]
         missing = slot < 0
+        with self._counting:
+            self._reads += len(asked)
+            self._hits += len(asked) - int(np.count_nonzero(missing))
         return missing.astype(np.int8), np.where(missing, asked, slot)
 
-    return SplitSource(below.shape[0], [ArraySource(below.read(ids)), below], route)
+
+def cached_source(below: RowSource, ids: Array, near: RowSource | None = None) -> CachedSource:
+    """A source with the rows `ids`, all different, kept in `near`; in the host's memory if None: they are read here."""
+    return CachedSource(below, ids, ArraySource(below.read(ids)) if near is None else near)
 
 
 def replicated_source(replicas: Sequence[RowSource]) -> SplitSource:

@@ -7,10 +7,12 @@ import torch
 
 from penstock.cluster.worker.cut_graph import CutGraph, Parts
 from penstock.cluster.worker.gathered_graph import gathered_graph, list_bytes
+from penstock.cluster.worker.row_cache import cache_bytes, row_bytes, with_cached_rows
 from penstock.errors import PenstockError
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
+from penstock.plan.residence import usable
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
 from penstock.train.device.decision import Decision, decide, row_type
 from penstock.train.device.memory import loaded_working
@@ -37,10 +39,16 @@ def check_for_gpus(job: Job, served: bool, learnable: bool) -> None:
             "sample_on hybrid is for one machine: on several machines use auto, device or host.",
             code="unsupported-combination",
         )
-    if "pinned" in (wish.topology, wish.features) or wish.cache_rows:
+    if "pinned" in (wish.topology, wish.features):
         raise PenstockError(
             "On several machines a worker has the graph on its GPU or leaves it with the stores, and nothing in pinned"
-            " memory: set placement to auto, device or host, and leave out cache_rows.",
+            " memory: set placement to auto, device or host.",
+            code="unsupported-combination",
+        )
+    if wish.cache_rows and ("device" in (wish.topology, wish.features) or wish.cache_by != "counts"):
+        raise PenstockError(
+            "On several machines cache_rows keeps rows that a worker reads most on its GPU, and all others with the"
+            " stores: leave out cache_by, and set topology and features to auto or host.",
             code="unsupported-combination",
         )
     if job.compute_type == "float16" and (served or learnable):
@@ -73,7 +81,10 @@ def place_on_worker(session: Session, parts: Parts, share: Share, part: float, f
             code="unsupported-combination",
         )
     why = [f"The graph stays with the stores, and the host draws batches and asks for rows: {', '.join(reasons)}."]
-    return bring_batches(session, Placed.of(session.job, session.inputs.device, _nothing_of(session, step, why)))
+    placed = Placed.of(session.job, session.inputs.device, _at_the_stores(session, step, why))
+    if placed.decision.residence.cache_rows:
+        placed.cached = {name: with_cached_rows(session, share) for name in session.inputs.sources}
+    return bring_batches(session, placed)
 
 
 def _is_asked_for(job: Job) -> bool:
@@ -89,6 +100,8 @@ def against_whole_graph(session: Session, parts: Parts) -> list[str]:
     reasons = reasons_against(SHARED_DEVICE_SAMPLING, demands_of(session))
     if job.sample_on == "host" or not {wish.topology, wish.features} <= set(_ON_DEVICE):
         reasons.append("the job keeps it on the host")
+    if wish.cache_rows:
+        reasons.append("the job asks for a cache of rows")
     if session.inputs.tables:
         reasons.append("embeddings are at their owners")
     far = len(parts.owned) < parts.partition.parts
@@ -148,13 +161,23 @@ def _part(step: StepMemory, share: float, parameters: int) -> StepMemory:
     return step._replace(fixed=fixed, whole=Load(*(round(share * amount) for amount in step.whole)))
 
 
-def _nothing_of(session: Session, step: StepMemory, why: list[str]) -> Decision:
-    """Nothing of the graph is on the GPU; training must fit it."""
-    job, device = session.job, session.inputs.device
+def _at_the_stores(session: Session, step: StepMemory, why: list[str]) -> Decision:
+    """Nothing of the graph is on the GPU but a cache that was asked for; it and training must fit."""
+    job, device, rows = session.job, session.inputs.device, session.job.placed.cache_rows or 0
     parameters = sum(parameter.numel() for parameter in session.learned.parameters())
     working = loaded_working(step, None, 0, job.transfer_depth + 1, parameters, row_type(job))
     free, total = torch.cuda.mem_get_info(device)
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     sizes = Sizes(0, 0, 1, 0, working.bytes, free, total, 0)
     residence: Residence = decide_residence(sizes, Wanted("host", "host", 0, job.device_share))
+    if rows:
+        taken, left = cache_bytes(session), usable(sizes, job.device_share) - working.bytes
+        if taken > left:
+            raise PenstockError(
+                f"cache_rows is {rows:,}, which take {taken / 1e9:.1f} GB, and the GPU has {left / 1e9:.1f} GB beside"
+                f" training: set it to at most {left // row_bytes(session):,}.",
+                code="out-of-memory",
+            )
+        residence = replace(residence, cache_rows=rows, device_bytes=residence.device_bytes + taken)
+        why = [*why, f"The {rows:,} rows that are read most are on the GPU."]
     return Decision(residence, working, None, False, False, [*why, _ONE_BY_ONE])

@@ -15,6 +15,7 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.device.hops import Slot, Topology
 from penstock.sampling.device.room import Room
+from penstock.store import CachedSource
 from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTable
 from penstock.train.device.decision import Decision
 from penstock.train.device.whole import DeviceWholeGraph
@@ -37,6 +38,8 @@ class Placed:
     topology: Any = None
     tables: dict[str, DeviceSource] = field(default_factory=dict)
     cached_rows: int = 0
+    cached: dict[str, CachedSource] = field(default_factory=dict)
+    """Where the graph stays with the stores: features of which some rows are on the device."""
     sample: "Callable[[Planned], Batch] | None" = None
 
     @classmethod
@@ -116,8 +119,10 @@ class Placed:
         facts: dict[str, Any] = {
             "topology": self.decision.residence.topology,
             "features": self.decision.residence.features,
-            "cache_rows": self.cached_rows,
+            "cache_rows": self.cached_rows or self.decision.residence.cache_rows,
         }
+        if self.cached:
+            facts["hit_rate"] = round(max(source.hit_rate() for source in self.cached.values()), 4)
         if self.cached_rows and isinstance(self.table, CachedTable):
             facts["hit_rate"] = round(self.table.hit_rate(), 4)
         facts["why"] = self.why

@@ -1,0 +1,63 @@
+"""The rows of a cut graph that a worker reads most, on its GPU; all others are asked of their owners."""
+
+import numpy as np
+
+from penstock.cluster.worker.gathered_graph import PartedColumn
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.pipeline.schedule import Schedule
+from penstock.store import CachedSource, RowSource, cached_source
+from penstock.store.device.copies import to_device
+from penstock.store.device.hottest import by_counts
+from penstock.store.device.tables import ResidentTable
+from penstock.train.device.share_supply import Share
+from penstock.train.session import Session
+
+_COUNTED = 16
+"""Batches drawn ahead to count which rows are read most."""
+
+
+def cache_bytes(session: Session) -> int:
+    """What the job's `cache_rows` take on the GPU; refused where the graph has no such rows."""
+    rows, source = session.job.placed.cache_rows or 0, _only_source(session)
+    if rows > source.shape[0]:
+        raise PenstockError(
+            f"cache_rows is {rows:,} of {source.shape[0]:,} rows: give 0 to {source.shape[0]:,}.",
+            code="value-out-of-range",
+        )
+    return rows * row_bytes(session)
+
+
+def row_bytes(session: Session) -> int:
+    """What one cached row takes."""
+    source = _only_source(session)
+    return int(np.prod(source.row_shape())) * int(np.dtype(source.dtype).itemsize)
+
+
+def with_cached_rows(session: Session, share: Share) -> CachedSource:
+    """The session's features with the job's `cache_rows` on the GPU: those that the worker's first shares read most."""
+    below = _only_source(session)
+    ids = by_counts(_reads(session, share, below.shape[0]), session.job.placed.cache_rows or 0)
+    near = ResidentTable(to_device(PartedColumn(below, ids), session.inputs.device, what="cached rows"))  # type: ignore[arg-type]
+    return cached_source(below, ids, near)
+
+
+def _reads(session: Session, share: Share, rows: int) -> Array:
+    """How often each row is read in the first batches."""
+    (name,) = session.inputs.sources
+    counts = np.zeros(rows, np.int64)
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed)
+    for planned, _ in zip(schedule.from_position(), range(_COUNTED), strict=False):
+        np.add.at(counts, session.task.sample(share(planned)).vertices[name], 1)
+    return counts
+
+
+def _only_source(session: Session) -> RowSource:
+    sources = session.inputs.sources
+    if len(sources) != 1 or not session.graph.is_homogeneous:
+        raise PenstockError(
+            "cache_rows is for graphs with one node type and one edge type: leave it out of `placement`.",
+            code="unsupported-combination",
+        )
+    (only,) = sources.values()
+    return only
