@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from interpreted_kernels import one_launch_at_a_time
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.train.build import make_session
 from penstock.train.job import make_job
@@ -25,6 +26,7 @@ PLENTY = 1 << 40
 @pytest.fixture
 def free(monkeypatch):
     """The bytes of a made-up device, all free."""
+    one_launch_at_a_time(monkeypatch)
     found = [PLENTY]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (found[0], found[0]))
     for name in ("memory_reserved", "memory_allocated"):

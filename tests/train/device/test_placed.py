@@ -1,11 +1,11 @@
 """What is put where, and that training from there is training: with a device's memory made up, kernels interpreted."""
 
 import importlib.util
-import threading
 
 import pytest
 import torch
 
+from interpreted_kernels import one_launch_at_a_time
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.progress import Progress
 from penstock.train.build import make_session
@@ -48,21 +48,8 @@ def device_memory(monkeypatch):
         "manual_seed": lambda *_: None,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    _one_at_a_time(monkeypatch)
+    one_launch_at_a_time(monkeypatch)
     return free
-
-
-def _one_at_a_time(monkeypatch):
-    """The interpreter is not made for launches from several threads at once, as a pipeline's are."""
-    from triton.runtime import interpreter
-
-    lock, launch = threading.RLock(), interpreter.GridExecutor.__call__
-
-    def locked(self, *given, **more):
-        with lock:
-            return launch(self, *given, **more)
-
-    monkeypatch.setattr(interpreter.GridExecutor, "__call__", locked)
 
 
 def placed_session(graph, notes=None, **fields):
