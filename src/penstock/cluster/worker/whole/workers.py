@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from penstock.cluster.member import Member
 from penstock.cluster.worker.batch_norm import summing
+from penstock.cluster.worker.collective_group import CollectiveGroup
 from penstock.cluster.worker.cut_graph import Parts
-from penstock.cluster.worker.groups import CollectiveGroup
 from penstock.cluster.worker.whole.cut_lists import PartedCutLists
 from penstock.cluster.worker.whole.list_exchange import ListExchange
 from penstock.cluster.worker.whole.row_mail import RowInbox, WireRowMail
