@@ -41,7 +41,7 @@ class Hub:
 class ThreadWorkers:
     """One worker of a hub over a graph whose vertices are cut into equal ranges, but for a worker that has none."""
 
-    beside = 1
+    beside, bandwidth = 1, 1e9
 
     def __init__(self, session, hub, rank, idle=()):
         self._hub, self.rank, self.world = hub, rank, hub.world

@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.train.tasks import NodeTask
+from penstock.train.whole.shared import execution
+from penstock.train.whole.shared.replication import cheaper_than
+from refusals import refused
 from training_graphs import assert_same_state, community_graph
 from whole_threads import train_in_threads
 
@@ -49,6 +53,74 @@ def test_a_worker_without_vertices_takes_part(norm):
     graph = community_graph(60)
     expected = losses_of(graph, 1, bins=1, norm=norm)
     np.testing.assert_allclose(losses_of(graph, 3, bins=2, norm=norm, idle=(1,)), expected, rtol=ROUNDING)
+
+
+def test_boundary_with_all_rows_is_exact():
+    graph = community_graph(120)
+    fields = {"model": "gcn", "layers": 3, "bins": 3}
+    assert losses_of(graph, 3, exchange="boundary", boundary_share=1.0, **fields) == losses_of(graph, 3, **fields)
+
+
+def test_boundary_is_unbiased(monkeypatch):
+    """The last layer is linear in the rows that it reads: outputs have the exact ones as their mean over draws."""
+    graph, found = community_graph(80), {}
+    loss = NodeTask.loss
+
+    def recorded(task, out, batch):
+        found.setdefault(tuple(batch.seeds["node"][:3].tolist()), []).append(out.detach().clone())
+        return loss(task, out, batch)
+
+    monkeypatch.setattr(NodeTask, "loss", recorded)
+    still = {**WHOLE, "dropout": 0.0, "lr": 1e-30, "optimiser": "SGD", "model": "gcn", "bins": 2}
+    train_in_threads(graph, 2, epochs=1, **still)
+    exact = {key: outs[-1] for key, outs in found.items() if len(outs[-1]) > 4}
+    found.clear()
+    workers, _ = train_in_threads(graph, 2, epochs=400, exchange="boundary", boundary_share=0.5, **still)
+    for key, expected in exact.items():
+        drawn = torch.stack(found[key][1:])
+        error = drawn.std(0) / len(drawn) ** 0.5
+        assert float(error.max()) > 0
+        assert bool(((drawn.mean(0) - expected).abs() <= 5 * error + 1e-5).all())
+    halo = sum(facts["halo_rows"] for _, _, facts, _ in workers)
+    received = sum(received for *_, received in workers)
+    assert 0.4 < received / (400 * 2 * 4 * WHOLE["hidden"] * halo) < 0.6
+
+
+@pytest.mark.parametrize("share", ["none", "some", "all"])
+def test_replicas_change_no_loss(monkeypatch, share):
+    graph = community_graph(120)
+    fields = {"model": "gcn", "layers": 3, "bins": 3}
+    expected = losses_of(graph, 1, **fields)
+    chosen = {
+        "none": lambda lengths: np.zeros(len(lengths), np.bool_),
+        "some": lambda lengths: lengths < np.median(lengths),
+        "all": lambda lengths: np.ones(len(lengths), np.bool_),
+    }[share]
+    monkeypatch.setattr(execution, "cheaper_than", lambda *_: chosen)
+    np.testing.assert_allclose(losses_of(graph, 3, exchange="replicate", **fields), expected, rtol=ROUNDING)
+    workers, _ = train_in_threads(graph, 2, epochs=1, exchange="replicate", **{**WHOLE, **fields})
+    assert (workers[0][2]["replicated_rows"] > 0) == (share != "none")
+
+
+def test_long_lists_are_received_and_short_ones_computed():
+    slow = cheaper_than(1e6, 100, 256)
+    assert slow(np.array([1, 10**6])).tolist() == [True, False]
+    assert not cheaper_than(1e12, 100, 256)(np.array([1])).any()
+
+
+@pytest.mark.parametrize(
+    "fields, why",
+    [
+        ({"exchange": "boundary", "model": "gat", "heads": 2}, "gat"),
+        ({"exchange": "boundary", "model": "sage", "aggregate": "max"}, "sage"),
+        ({"exchange": "replicate", "norm": "batch"}, "batch"),
+        ({"keep": "recompute"}, "recompute"),
+    ],
+    ids=str,
+)
+def test_what_workers_cannot_do_is_refused(fields, why):
+    with refused(f"unsupported-combination {why}"):
+        train_in_threads(community_graph(60), 2, epochs=1, **{**WHOLE, **fields})
 
 
 def test_several_steps_an_epoch():

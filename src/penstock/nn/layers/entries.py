@@ -42,7 +42,7 @@ def _attention(v2: bool) -> LayerEntry:
         each, dropout = size(options, width_out, last), options.attention_dropout
         return TypedGATLayer(width_in, each, types, kinds, options.heads, not last, v2, dropout)
 
-    return LayerEntry("gatv2" if v2 else "gat", build, build_typed, has_heads=True)
+    return LayerEntry("gatv2" if v2 else "gat", build, build_typed, linear=lambda options: False, has_heads=True)
 
 
 SAGE = LayerEntry(

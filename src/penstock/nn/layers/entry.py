@@ -30,6 +30,8 @@ class LayerEntry:
     """Whether it reads rows of a device's table where they lie, and rectifies its inputs on the way."""
     reads_neighbours: bool = True
     """Whether it looks at the graph at all."""
+    linear: Asks = lambda options: options.aggregate != "max"
+    """Whether what it aggregates is linear in the neighbours' rows."""
     has_heads: bool = False
     """Whether `hidden` is shared by `heads`."""
     has_bases: bool = False

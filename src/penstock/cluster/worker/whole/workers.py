@@ -13,6 +13,9 @@ from penstock.nn.norm import Sum
 from penstock.train.execution.worker_group import RegroupError
 from penstock.train.session import Session
 
+_GBPS = 10.0
+"""Of a machine's network where the cluster file does not say."""
+
 
 class ClusterWholeWorkers:
     """See `train.whole.shared.interfaces.WholeWorkers`."""
@@ -34,6 +37,8 @@ class ClusterWholeWorkers:
         self.lists = ListExchange(parts.member, self._check)
         self.mail = WireRowMail(parts.member, inbox, generation, self._check)
         self.beside = sum(task.machine == setup.task.machine for task in setup.layout.of_kind("worker"))
+        machine = next(each for each in setup.cluster.machines if each.name == setup.task.machine)
+        self.bandwidth = (machine.nic_gbps or _GBPS) * 1e9 / 8 / self.beside
         self.reduce_and_step = step
 
     @property

@@ -46,7 +46,9 @@ class CutLevel:
 
     vertices: Rows
     computed: dict[str, int]
-    """How many of them this worker computes."""
+    """How many of them this worker computes,"""
+    replicated: int = 0
+    """and how many of these are other workers' vertices."""
     received: list[HaloGroup] = field(default_factory=list)
     sent: list[SentGroup] = field(default_factory=list)
 
@@ -68,6 +70,11 @@ class CutPlan:
     def layers(self) -> int:
         """Layers of the model."""
         return len(self.bins)
+
+    @property
+    def replicated_rows(self) -> int:
+        """Rows of other workers' vertices that a step computes here."""
+        return sum(level.replicated for level in self.levels)
 
     @property
     def halo_rows(self) -> int:
@@ -136,7 +143,7 @@ def _level(
     ]
     received, halo = _received(cut, lists.exchange(f"{name}/order", offered), computed)
     vertices = {kind: np.concatenate([level.computed[kind], *halo[kind]]) for kind in cut.types}
-    return CutLevel(vertices, computed, received, [group for groups in sent for group in groups])
+    return CutLevel(vertices, computed, level.replicated, received, [group for groups in sent for group in groups])
 
 
 def _sent_to(cut: CutLists, level: LevelRows, bounds: Rows, rank: int, by_bin: bool) -> list[SentGroup]:

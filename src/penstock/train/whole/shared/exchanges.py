@@ -1,8 +1,9 @@
-"""The ways in which workers exchange rows, by the name that a job gives them."""
+"""The ways in which workers exchange rows, by the name that a job gives them, and what each cannot do."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.nn.layer_table import layer_entry
 from penstock.sampling.key import BatchKey
 from penstock.train.job import Job
 from penstock.train.whole.shared.boundary import BoundaryDraw
@@ -32,8 +33,17 @@ class Exchange:
     """Whether rows of others may be computed here instead."""
     linear_only: bool = False
     """Whether it is for layers that are linear in their neighbours' rows."""
-    rows_once: bool = False
-    """Whether no row may be computed twice, as in batch normalisation."""
+
+    def reasons_against(self, job: Job) -> list[str]:
+        """Why a job cannot exchange rows in this way."""
+        reasons = []
+        if self.linear_only and not layer_entry(job.model).linear(job):
+            reasons.append(f"a share of rows estimates sums and means, and model {job.model} as it is set takes none")
+        if self.replicates and job.norm == "batch":
+            reasons.append("batch normalisation would count rows twice that several workers compute")
+        if job.keep == "recompute":
+            reasons.append("keep recompute would exchange all rows again")
+        return reasons
 
 
 EXCHANGES = {

@@ -1,10 +1,12 @@
 """The execution mode of sampler `whole` among workers."""
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.pipeline.clock import Recorder
 from penstock.pipeline.schedule import Planned, Position, Schedule
@@ -21,11 +23,14 @@ from penstock.train.whole.shared.cut_plan import make_cut_plan
 from penstock.train.whole.shared.exchanges import EXCHANGES
 from penstock.train.whole.shared.interfaces import WholeWorkers
 from penstock.train.whole.shared.levels import LevelRows, find_levels
+from penstock.train.whole.shared.replication import cheaper_than, replicate_where_cheaper
 from penstock.train.whole.shared.shared_step import SharedStep
 from penstock.train.whole.shared.steps import Exposure, SharedWholeSteps
 
 _SHARE = 0.6
 """Of a machine's memory, what its workers plan with: what is free changes from start to start, and bins must not."""
+_OVERLAPPING, _ROWS = 8, 2048
+"""Bins of a layer where none are asked for, so that rows travel while others are computed; each has so many rows."""
 _ITEM = {"float32": 4, "bfloat16": 2}
 
 
@@ -36,6 +41,12 @@ class SharedWholeExecution(SharedExecution):
 
     def __init__(self, session: Session, group: WorkerGroup) -> None:
         super().__init__(session, LoadedExecution(session), group)
+        reasons = EXCHANGES[session.job.exchange].reasons_against(session.job)
+        if reasons:
+            raise PenstockError(
+                f"Workers cannot exchange rows with exchange {session.job.exchange}: {', '.join(reasons)}.",
+                code="unsupported-combination",
+            )
         self._workers: WholeWorkers = group.whole(session)
         self._prepared: list[SharedStep] | None = None
         self._exposure = Exposure()
@@ -60,6 +71,7 @@ class SharedWholeExecution(SharedExecution):
                 "exchange": job.exchange,
                 "pipeline": EXCHANGES[job.exchange].pipeline(job),
                 "halo_rows": sum(step.plan.halo_rows for step in self._prepared),
+                "replicated_rows": sum(step.plan.replicated_rows for step in self._prepared),
                 "exposed_communication_s": round(self._exposure.seconds, 3),
             }
         return facts
@@ -74,7 +86,11 @@ class SharedWholeExecution(SharedExecution):
         rows = cut.numbers(kind, seeds)
         wanted = {kind: cut.own(kind) if job.scope == "all" else np.sort(rows)}
         how = EXCHANGES[job.exchange]
-        levels = find_levels(cut, workers.lists, f"step-{place}", layers, wanted, job.scope == "all", None)
+        replicate = None
+        if how.replicates:
+            width = max(session.inputs.widths.values())
+            replicate = replicate_where_cheaper(cut, cheaper_than(workers.bandwidth, width, job.hidden))
+        levels = find_levels(cut, workers.lists, f"step-{place}", layers, wanted, job.scope == "all", replicate)
         decision = self._decide(levels)
         by_bin = how.pipeline(job) in ("intra", "both")
         plan = make_cut_plan(cut, workers.lists, f"step-{place}", levels, decision.bins, by_bin)
@@ -90,8 +106,12 @@ class SharedWholeExecution(SharedExecution):
             import torch
 
             free = int(job.device_share * torch.cuda.get_device_properties(device).total_memory)
-        item = _ITEM[job.keep_type]
-        return decide(_sizes(session, levels), job.bins, job.keep, item, free, room, device.type == "cuda")
+        sizes, item = _sizes(session, levels), _ITEM[job.keep_type]
+        decision = decide(sizes, job.bins, job.keep, item, free, room, device.type == "cuda")
+        if job.bins or self._workers.world == 1 or EXCHANGES[job.exchange].pipeline(job) == "none":
+            return decision
+        several = [max(1, min(_OVERLAPPING, size.rows // _ROWS)) for size in sizes]
+        return replace(decision, bins=[max(pair) for pair in zip(decision.bins, several, strict=True)])
 
 
 def _labelled(task: Any, kind: str, seeds: Array) -> MiniBatch[Any]:

@@ -84,6 +84,8 @@ class WholeWorkers(Protocol):
     mail: RowMail
     beside: int
     """Workers on this worker's machine, which share its memory."""
+    bandwidth: float
+    """Bytes a second that this worker receives, as far as is known."""
     add: Sum | None
     """Sums over all workers; None: there is one."""
 

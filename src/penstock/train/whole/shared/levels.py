@@ -4,12 +4,14 @@ Found from the last level down. The vertices that a level's rows read are rows o
 computes, of the others' it tells their owners, who compute them because they are read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.sampling.block import MiniBatch
 from penstock.train.whole.shared.interfaces import CutLists, Lists, Rows
 
 _CHUNK = 1 << 16
@@ -27,6 +29,8 @@ class LevelRows:
     """Vertices whose rows this worker computes: those that others read first."""
     loads: Rows
     """For each of them, one and the number of edges that it reads."""
+    replicated: int = 0
+    """How many of them are other workers' vertices, which come last."""
     halo: Rows = field(default_factory=dict)
     """Vertices whose rows others send, ascending."""
     asked: list[Rows] = field(default_factory=list)
@@ -51,22 +55,38 @@ def find_levels(
     return levels
 
 
+def lengths_of(cut: CutLists, number: int, kind: str, vertices: Array) -> Array:
+    """The number of edges that a layer reads for each of some vertices."""
+    return np.concatenate([_NONE, *(_lengths(batch) for batch in _batches(cut, number, kind, vertices))])
+
+
 def _read(cut: CutLists, number: int, rows: Rows) -> tuple[Rows, Rows]:
     """For every vertex one and its edges, and all vertices that are read, ascending."""
-    loads = {kind: np.ones(len(vertices), np.int64) for kind, vertices in rows.items()}
-    found: dict[str, list[Array]] = {kind: [_NONE] for kind in rows}
+    loads, found = {}, dict.fromkeys(rows, _NONE)
     for kind, vertices in rows.items():
-        for start in range(0, len(vertices), _CHUNK):
-            some = slice(start, min(start + _CHUNK, len(vertices)))
-            batch = cut.sample(number, {kind: vertices[some]})
-            block = batch.blocks[0]
-            for part in getattr(block, "relations", {None: block}).values():
-                lengths = np.diff(part.indptr)
-                if len(lengths) == some.stop - some.start:
-                    loads[kind][some] += lengths
+        lengths = [_NONE]
+        for batch in _batches(cut, number, kind, vertices):
+            lengths.append(_lengths(batch) + 1)
             for source, ids in batch.vertices.items():
-                found[source] = [np.union1d(found[source][0], np.asarray(ids, np.int64))]
-    return loads, {kind: parts[0] for kind, parts in found.items()}
+                found[source] = np.union1d(found[source], np.asarray(ids, np.int64))
+        loads[kind] = np.concatenate(lengths)
+    return loads, found
+
+
+def _batches(cut: CutLists, number: int, kind: str, vertices: Array) -> Iterator[MiniBatch[Any]]:
+    for start in range(0, len(vertices), _CHUNK):
+        yield cut.sample(number, {kind: vertices[start : start + _CHUNK]})
+
+
+def _lengths(batch: MiniBatch[Any]) -> Array:
+    """Of the lists of a batch's seeds, which are of one type, over all relations."""
+    block = batch.blocks[0]
+    total = np.zeros(batch.num_seeds, np.int64)
+    for part in getattr(block, "relations", {None: block}).values():
+        # Relations to other types have no rows.
+        if part.num_dst:
+            total += np.diff(part.indptr)
+    return total
 
 
 def _level_below(
@@ -98,7 +118,7 @@ def _level_below(
         own = cut.own(kind) if all_vertices else np.union1d(read[kind][ranks[kind] == lists.rank], sent)
         # What others read is computed first.
         computed[kind] = np.concatenate([sent, np.setdiff1d(own, sent, assume_unique=True), replicas[kind]])
-    return LevelRows(computed, {}, halo, asked)
+    return LevelRows(computed, {}, sum(map(len, replicas.values())), halo, asked)
 
 
 def _union(parts: object) -> Array:
