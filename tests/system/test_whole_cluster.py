@@ -1,8 +1,22 @@
 """Training on the whole graph on clusters: the losses of one machine, and equal bits when workers are killed."""
 
+import os
+import signal
+import threading
+
 import pytest
 
-from cluster_runs import assert_same_losses, cluster_file, disturbed_run, in_parts, machines, result_of, run_on
+from cluster_runs import (
+    assert_same_losses,
+    at_report_of_epoch,
+    cluster_file,
+    disturbed_run,
+    in_parts,
+    machines,
+    recorded_starts,
+    result_of,
+    run_on,
+)
 from penstock.cluster.run import resume_cluster_run
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
 
@@ -38,6 +52,21 @@ def test_killed_worker_ends_with_equal_bits(plain, tmp_path, task):
     run = disturbed_run(task, 3, cluster, graph.path, tmp_path / "run", **PLAIN)
     (recovery,) = result_of(run.path)["recoveries"]
     assert recovery["task"] == task
+    assert_same_losses(run.path, folder / "run", 0)
+    assert_same_state(newest_checkpoint(run.path)["learned"], newest_checkpoint(folder / "run")["learned"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("delay", [0.0, 0.01, 0.02, 0.05, 0.1])
+def test_killed_at_any_moment(plain, tmp_path, delay):
+    """A moment after the first worker has reported an epoch: in the forward pass, an exchange, the backward pass."""
+    folder, graph, cluster = plain
+
+    def later():
+        threading.Timer(delay, os.kill, (handles["worker-1"].pid, signal.SIGKILL)).start()
+
+    with recorded_starts() as handles, at_report_of_epoch(2, later):
+        run = run_on(cluster, graph.path, tmp_path / "run", **PLAIN)
     assert_same_losses(run.path, folder / "run", 0)
     assert_same_state(newest_checkpoint(run.path)["learned"], newest_checkpoint(folder / "run")["learned"])
 
