@@ -12,6 +12,7 @@ from penstock.cluster.controller import Controller, TaskRecord
 from penstock.cluster.launch import make_launcher
 from penstock.cluster.run import cut_for, template_of
 from penstock.cluster.tasks.worker import WARMING
+from penstock.cluster.whole_profile import profile_whole
 from penstock.cost.profile import CostSpread, MemoryUse, OperatorCost, Profile, TransferCost, deciding
 from penstock.cost.scaled_profile import SCALED_SAMPLERS
 from penstock.errors import PenstockError
@@ -19,6 +20,7 @@ from penstock.graph.arrays import Array
 from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.hardware.machines import check_device, chosen_for_plan
 from penstock.partition import open_partition
+from penstock.plan.workloads import workload_of
 from penstock.plan.workloads.mini_batch import conditions
 from penstock.progress import Progress
 from penstock.quantities import counted
@@ -35,13 +37,22 @@ _MOST = 256
 
 
 def profile_job(job: Job, cluster: ClusterDocument, iterations: int, progress: Progress) -> Profile:
+    """What the job costs, measured in the way of its execution mode."""
+    job = job.model_copy(update=found_anywhere(job))
+    return _MEASURED_BY[workload_of(job.sampler).mode](job, cluster, iterations, progress)
+
+
+def _profile_bins(job: Job, cluster: ClusterDocument, iterations: int, progress: Progress) -> Profile:
+    return profile_whole(job, _device(job, cluster, progress), iterations, progress)
+
+
+def _profile_mini_batches(job: Job, cluster: ClusterDocument, iterations: int, progress: Progress) -> Profile:
     """Train for some iterations on the cluster's parts and workers, all on this host; nothing of it is kept.
 
     Workers sit beside no part, so that all they read is counted, and draw their batches themselves. Processor time is
     measured on one thread each: a speed beside 1 in the cluster file says how other machines are. Steps are measured on
     GPUs where the job or the cluster asks for them and this host has one.
     """
-    job = job.model_copy(update=found_anywhere(job))
     own = {"threads": 1, "epochs": max(job.epochs, iterations + WARMING + 1), "evaluate_every": -1, "sample_threads": 1}
     with tempfile.TemporaryDirectory(prefix="penstock-profile-") as place:
         device = _device(job, cluster, progress)
@@ -57,6 +68,10 @@ def profile_job(job: Job, cluster: ClusterDocument, iterations: int, progress: P
         smaller = _measure_smaller(measured, bench, iterations, progress)
     profile = _profile(measured, controller, bench, iterations)
     return profile.model_copy(update={"operators": [*profile.operators, *smaller]})
+
+
+_MEASURED_BY = {"mini-batch": _profile_mini_batches, "whole": _profile_bins}
+"""For each execution mode that can be planned for, what measures its jobs."""
 
 
 def _measure_smaller(job: Job, bench: ClusterDocument, iterations: int, progress: Progress) -> list[OperatorCost]:
