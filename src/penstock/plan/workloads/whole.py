@@ -1,10 +1,14 @@
 """Training on the whole graph on a cluster: workers compute bins of their own vertices and exchange rows."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from penstock.cost.profile import Profile
 from penstock.hardware.cluster import ClusterDocument
+from penstock.hardware.machines import Machines
 from penstock.plan.memory import HeldMemory
 from penstock.plan.workloads.bin_cost import FORWARD, LayerCost, layer_costs, operator_name
 from penstock.plan.workloads.entry import ExecutionWorkload, WorkloadEntry
@@ -13,7 +17,8 @@ from penstock.plan.workloads.whole_template import WholeTemplate, bin_name
 
 _EDGE_BYTES = 20
 """Bytes that an edge of a bin takes: its index, and the transposed lists of the backward pass."""
-_INPUT_BYTES = 4
+_NUMBER = 4
+"""Bytes of a number of an input, or of a row that travels."""
 _WORDS = {
     "forward": "computing bins forward",
     "backward": "computing bins backward",
@@ -22,7 +27,7 @@ _WORDS = {
 
 
 def _build(profile: Profile, execution: WholeGraphExecution) -> ExecutionWorkload:
-    notes = []
+    notes, costs = [], layer_costs(profile, execution.device)
     if execution.device != "cpu" and not profile.measurements(operator_name(FORWARD, 0), execution.device):
         notes.append("Bins were measured on processors: on GPUs they take less, and so may a step.")
     load = WholeTemplate(profile, execution).build()
@@ -30,13 +35,33 @@ def _build(profile: Profile, execution: WholeGraphExecution) -> ExecutionWorkloa
     workers = {f"worker-{rank}": home for rank, home in enumerate(execution.homes)}
     return ExecutionWorkload(
         load,
-        memory=_held_memory(execution, layer_costs(profile, execution.device)),
+        memory=_held_memory(execution, costs),
         # Rows stay with their part, so workers do, too.
         pinned=stores | workers,
         period=1,
+        floor_s=partial(_busiest_worker, execution, costs),
         words=_WORDS,
         notes=tuple(notes),
     )
+
+
+def _busiest_worker(execution: WholeGraphExecution, costs: list[LayerCost], machines: Machines) -> float:
+    """Seconds that some worker needs to read rows, turn around, and send their gradients.
+
+    Its pass backward starts when it has read everything, and only then do gradients leave: links carry one after the
+    other, which bounds by links or by dependencies alone do not see.
+    """
+    homes, share = np.array(execution.homes), execution.share
+    elsewhere = homes[:, None] != homes[None, :]
+    read = np.zeros(len(homes))
+    for layer, cost in zip(execution.layers, costs, strict=True):
+        read += (np.array(layer.sent).sum(axis=1) * elsewhere).sum(axis=0) * cost.width_out * _NUMBER * share
+    rates, speeds = np.array(machines.rates)[homes], np.array(machines.speeds)[homes]
+    last, cost = execution.layers[-1].counted(), costs[-1]
+    edges = last.edges - (1 - share) * last.remote_edges
+    bins = zip(last.rows[:, -1].tolist(), edges[:, -1].tolist(), strict=True)
+    turned = np.array([cost.forward.seconds(*each) + cost.backward.seconds(*each) for each in bins])
+    return float((2 * read / rates + turned / speeds).max())
 
 
 def _held_memory(execution: WholeGraphExecution, costs: list[LayerCost]) -> tuple[HeldMemory, ...]:
@@ -50,7 +75,7 @@ def _held_memory(execution: WholeGraphExecution, costs: list[LayerCost]) -> tupl
             if number:
                 kept += layer.halo[rank] * cost.width_in
             else:
-                fixed += _INPUT_BYTES * cost.width_in * (sum(layer.rows[rank]) + layer.halo[rank])
+                fixed += _NUMBER * cost.width_in * (sum(layer.rows[rank]) + layer.halo[rank])
             first, last = (bin_name(way, number, 0, rank) for way in ("forward", "backward"))
             gb = kept * execution.number_bytes / 1e9
             found.append(HeldMemory(first, gb, execution.device, until=last))

@@ -20,6 +20,7 @@ _BINS = 8
 """Bins of each layer and worker where the job leaves it open and workers exchange rows while they compute."""
 _NUMBER = 4
 """Bytes of a number of a row that travels."""
+_ANY_DEGREE = 2**31 - 1
 Table = list[list[int]]
 Cube = list[list[list[int]]]
 
@@ -97,7 +98,7 @@ def set_up(run: PlannedRun) -> WholeGraphExecution:
     starts_early = job.exchange != "layer" and job.pipeline in ("inter", "both")
     # Without overlap, bins are only for memory.
     bins = job.bins or (1 if job.exchange == "layer" or len(homes) == 1 else _BINS)
-    again = _again_degree(run, costs[0], homes) if job.exchange == "replicate" else -1
+    again = again_degree(costs[0], _slowest_share(run, homes)) if job.exchange == "replicate" else -1
     counts = _count(run, homes, len(costs), bins, starts_early, again)
     return WholeGraphExecution(
         stores=[f"store-{machine.name}" for machine in cluster.machines],
@@ -135,13 +136,16 @@ def _trained(graph: Graph, offsets: dict[str, int]) -> Array:
     return np.concatenate(found) if found else np.arange(graph.num_nodes)
 
 
-def _again_degree(run: PlannedRun, first: LayerCost, homes: list[int]) -> int:
-    """The most neighbours with which a row of the first layer is computed sooner than sent and returned."""
-    rates = machines_of(run.cluster, run.profile.rate).rates
-    rate = min(rates[home] / homes.count(home) for home in set(homes))
-    fetched = 2 * _NUMBER * first.width_out / rate
-    left = fetched - first.forward.row - first.backward.row
+def again_degree(first: LayerCost, rate: float) -> int:
+    """The most neighbours with which a row of the first layer is computed sooner than sent and returned at a rate."""
+    left = 2 * _NUMBER * first.width_out / rate - first.forward.row - first.backward.row
     edge = first.forward.edge + first.backward.edge
     if left < 0:
         return -1
-    return int(min(left / edge, 2**31)) if edge else 2**31
+    return int(min(left / edge, _ANY_DEGREE)) if edge else _ANY_DEGREE
+
+
+def _slowest_share(run: PlannedRun, homes: list[int]) -> float:
+    """Bytes/s of the slowest worker's share of its machine's link."""
+    rates = machines_of(run.cluster, run.profile.rate).rates
+    return min(rates[home] / homes.count(home) for home in set(homes))
