@@ -9,6 +9,10 @@ import pytest
 
 from penstock.api import train
 from penstock.progress import Progress
+from penstock.train.build import make_session
+from penstock.train.job import make_job
+from penstock.train.whole import execution
+from refusals import refused
 from training_graphs import (
     PENSTOCK,
     assert_same_state,
@@ -65,7 +69,27 @@ def test_a_checkpoint_holds_the_step(tmp_path):
     steps = sorted(int(file.stem.split("-")[1]) for file in (run.path / "checkpoints").glob("step-*.ckpt"))
     assert steps == [0, 3, 6, 9, 12, 15, 16]
     state = newest_checkpoint(run.path)
-    assert state["standing"]["step"] == 16 and state["room"] is None
+    assert state["standing"]["step"] == 16 and [each["bins"] for each in state["room"]] == [[3, 3]] * 2
+
+
+def test_bins_stay_when_the_free_memory_changes(tmp_path, monkeypatch):
+    """With another number of bins sums would be rounded differently."""
+    fields = {**WHOLE, "bins": "auto", "model": "gcn"}
+    monkeypatch.setattr(execution, "free_bytes", lambda *_: 120_000)
+    whole = trained(community_graph(), tmp_path / "whole", **fields)
+    assert whole.result["bins"][0] > 1
+    run = trained(community_graph(), tmp_path / "run", **fields, progress=Interrupting(4))
+    monkeypatch.setattr(execution, "free_bytes", lambda *_: 1 << 30)
+    run = train(community_graph(), resume=run.path)
+    assert run.result["bins"] == whole.result["bins"]
+    assert_same_runs(whole, run)
+
+
+@pytest.mark.parametrize("state", [{}, [{}], [{"bins": [3]}], "x", [1]], ids=str)
+def test_a_damaged_division_is_a_sentence(tmp_path, state):
+    session = make_session(make_job({**WHOLE, "graph": "", "device": "cpu"}), community_graph())
+    with refused("damaged-file bins"):
+        session.execution.restore(state)
 
 
 def test_kill_9(tmp_path):

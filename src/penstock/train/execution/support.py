@@ -88,7 +88,7 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
     if not support.weights_and_times and (job.weight is not None or job.time is not None):
         reasons.append("draws by weight or time are the host's")
     if support.tasks is not None and task.name not in support.tasks:
-        reasons.append(f"{task.name} draws its batches on the host")
+        reasons.append(f"task {task.name} is not supported there")
     most = support.largest_fanout
     if most is not None and any(not isinstance(fanout, int) or not 0 < fanout <= most for fanout in job.fanouts):
         reasons.append(f"fan-outs beyond {most} are the host's")

@@ -1,10 +1,13 @@
 """The execution mode of sampler `whole`, on one machine: exact steps over the whole graph, in bins."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.memory import available_mb
 from penstock.pipeline.clock import Recorder
@@ -29,6 +32,7 @@ from penstock.train.whole.support import WHOLE_CAPTURED
 
 _MB = 1 << 20
 _ITEM = {"float32": 4, "bfloat16": 2}
+_NO_BINS = "The checkpoint does not say into which bins its steps are divided: use the checkpoint before it."
 
 
 class WholeExecution(LoadedExecution):
@@ -51,6 +55,8 @@ class WholeExecution(LoadedExecution):
         """The graph on a device, for exact inference."""
         self._kept: list[KeptNeighbourhood] = []
         """The steps of an epoch, of a module of the user's own."""
+        self._known: list[Decision] = []
+        """Of each step of an epoch, of a run that goes on: with others, sums would be rounded differently."""
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """One at a time; a module of the user's own computes its whole neighbourhoods at once."""
@@ -92,6 +98,20 @@ class WholeExecution(LoadedExecution):
     def _own_passes(self, planned: Planned) -> Passes:
         return OwnModulePasses(self._session, self._kept[planned.key.batch], planned)
 
+    def state(self) -> Any:
+        """How every step is computed, which depends on the memory that was free when the run began."""
+        return [asdict(step.decision) for step in self._prepared] or None
+
+    def restore(self, state: Any) -> None:
+        """Compute as the run did that was interrupted; that may have been before its first step."""
+        layers = layers_of(self._session.job)
+        try:
+            self._known = TypeAdapter(list[Decision]).validate_python([] if state is None else state)
+        except ValidationError:
+            raise PenstockError(_NO_BINS, code="damaged-file") from None
+        if any(len(each.bins) != layers or min(each.bins) < 1 for each in self._known):
+            raise PenstockError(_NO_BINS, code="damaged-file")
+
     def facts(self) -> dict[str, Any]:
         """How the step was divided."""
         facts, task = super().facts(), self._session.task
@@ -132,7 +152,9 @@ class WholeExecution(LoadedExecution):
     def _decide(self, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]]) -> Decision:
         session, job = self._session, self._session.job
         device = session.inputs.device
-        sizes = layer_sizes(session, reach, order, counts)
+        sizes, place = layer_sizes(session, reach, order, counts), len(self._prepared)
+        if place < len(self._known):
+            return self._known[place]
         item = _ITEM[job.keep_type]
         spare = available_mb() << 20
         return decide(
