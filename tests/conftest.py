@@ -9,11 +9,14 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from forks import ForkedTask
+from interpreted_kernels import remember_builtins
 from penstock.cluster.launch import local
 
 if not torch.cuda.is_available():
     # Read by Triton when it is imported: kernels then run on the host, on the host's tensors.
     os.environ["TRITON_INTERPRET"] = "1"
+    if importlib.util.find_spec("triton") is not None:
+        remember_builtins()
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell starts background jobs so, and programs under test would inherit it: some are interrupted on purpose.

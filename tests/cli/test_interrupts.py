@@ -9,6 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 
+LONG = pytest.mark.long
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 PATIENCE_S = 120  # for a machine that has other work: what is tested ends within a second, or after many minutes
 
@@ -41,7 +42,7 @@ def interrupted(script: str, number: int) -> tuple[int, str]:
             process.kill()
 
 
-@BOTH
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=LONG), signal.SIGTERM])
 def test_a_simulation_is_left_between_two_moments(tmp_path, number):
     # Every pull differs from every other: hours of events.
     machines = "\n".join(f"- {{name: m{k}, nic_gbps: 10}}" for k in range(100))
@@ -54,7 +55,7 @@ def test_a_simulation_is_left_between_two_moments(tmp_path, number):
     assert json.loads(said.strip().splitlines()[-1])["error"].startswith("Interrupted: nothing was written")
 
 
-@BOTH
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LONG)])
 def test_a_trace_is_left(tmp_path, number):
     rng = np.random.default_rng(0)
     lines = [f"{150} {4000}"]

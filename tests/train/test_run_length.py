@@ -1,17 +1,17 @@
 """Epochs that a job leaves open are decided by the graph and the split; too few steps are spoken of."""
 
 import json
-import subprocess
 
 import pytest
 import yaml
 
+from forks import forked_command
 from penstock import train
 from penstock.progress import Progress
 from penstock.train.job import make_job
 from penstock.train.run_length import auto_epochs
 from refusals import refused
-from training_graphs import PENSTOCK, SMALL, community_graph, facts_of, lines_of
+from training_graphs import SMALL, community_graph, facts_of, lines_of
 
 
 class Notes(Progress):
@@ -75,11 +75,12 @@ def test_who_stops_early_or_has_learned_hears_nothing(tmp_path):
 def test_the_command_takes_auto_and_lists_notes(tmp_path):
     graph = community_graph().save(tmp_path / "graph")
     given = ["--fanouts", "4,3", "--hidden", "4", "--batch-size", "16", "--threads", "1", "--epochs"]
-    command = [*PENSTOCK, "train", "--graph", str(graph.path), "--json", "--run", str(tmp_path / "run"), *given]
-    done = subprocess.run([*command, "auto"], capture_output=True, text=True, check=True)
+    command = ["train", "--graph", graph.path, "--json", "--run", tmp_path / "run", *given]
+    done = forked_command(*command, "auto")
+    assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["epochs"] == 22 and any("epochs: auto" in note for note in answer["notes"])
-    refused = subprocess.run([*command, "0"], capture_output=True, text=True, check=False)
+    refused = forked_command(*command, "0")
     assert refused.returncode == 2 and "epochs: must be auto, or at least 1" in refused.stderr
 
 
