@@ -26,6 +26,7 @@ from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes
 from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
 from penstock.train.whole.plan import make_plan, vertices_by_level
 from penstock.train.whole.prepared import PreparedStep
+from penstock.train.whole.schedule import first_epoch
 from penstock.train.whole.step_passes import StepPasses
 from penstock.train.whole.steps import Passes, WholeSteps
 from penstock.train.whole.support import WHOLE_CAPTURED
@@ -177,13 +178,3 @@ def layer_sizes(
         out = session.task.out if number == layers - 1 and session.job.jump == "none" else session.job.hidden
         sizes.append(LayerSize(given, read, edges, session.job.hidden if number else widest, out))
     return sizes
-
-
-def first_epoch(schedule: Schedule) -> list[Planned]:
-    """The steps of the first epoch, whose training vertices every epoch's steps have."""
-    found = []
-    for planned in schedule.from_position():
-        found.append(planned)
-        if planned.last:
-            return found
-    return found

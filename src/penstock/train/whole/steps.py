@@ -14,6 +14,7 @@ from penstock.pipeline.clock import Recorder, StageClock, StageTime
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.session import Session
 from penstock.train.steps import Step
+from penstock.train.whole.schedule import repeated_epochs
 
 
 class WholeSteps:
@@ -30,7 +31,7 @@ class WholeSteps:
         recorder: Recorder,
     ) -> None:
         self._session, self._passes = session, passes
-        self._planned = schedule.from_position(start)
+        self._planned = repeated_epochs(schedule, start)
         self._clocks = {name: StageClock(name, 1, 1, recorder) for name in self.stages}
 
     def __iter__(self) -> Iterator[list[Step]]:

@@ -17,8 +17,8 @@ from penstock.train.execution.shared import SharedExecution
 from penstock.train.execution.worker_group import WorkerGroup
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Steps
-from penstock.train.whole.execution import first_epoch
 from penstock.train.whole.memory import Decision, LayerSize, decide
+from penstock.train.whole.schedule import first_epoch
 from penstock.train.whole.shared.cut_plan import make_cut_plan
 from penstock.train.whole.shared.exchanges import EXCHANGES
 from penstock.train.whole.shared.interfaces import WholeWorkers

@@ -16,6 +16,7 @@ from penstock.train.execution.shared import running_figures_kept
 from penstock.train.session import Session
 from penstock.train.steps import Step
 from penstock.train.whole.levels import LevelGradients
+from penstock.train.whole.schedule import repeated_epochs
 from penstock.train.whole.shared.backward import BackwardPass
 from penstock.train.whole.shared.exchanges import EXCHANGES
 from penstock.train.whole.shared.forward import ForwardPass
@@ -46,7 +47,7 @@ class SharedWholeSteps:
         exposure: Exposure,
     ) -> None:
         self._session, self._workers, self._prepared, self._exposure = session, workers, prepared, exposure
-        self._planned = schedule.from_position(start)
+        self._planned = repeated_epochs(schedule, start)
         self._clocks = {name: StageClock(name, 1, 1, recorder) for name in _STAGES}
 
     def __iter__(self) -> Iterator[list[Step]]:
