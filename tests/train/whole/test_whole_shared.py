@@ -130,6 +130,14 @@ def test_several_steps_an_epoch():
     np.testing.assert_allclose(losses_of(graph, 2, bins=3, steps_per_epoch=3), expected, rtol=ROUNDING)
 
 
+def test_where_rows_wait_changes_no_loss():
+    """On a disk nothing else is kept either: bins are computed again in the backward pass."""
+    graph = community_graph(120)
+    fields = {"model": "gcn", "layers": 3, "bins": 4}
+    expected = losses_of(graph, 2, **fields)
+    np.testing.assert_allclose(losses_of(graph, 2, keep="disk", **fields), expected, rtol=ROUNDING)
+
+
 def test_bits_do_not_depend_on_when_messages_come():
     """Threads race: the order of execution differs from run to run, and nothing else."""
     graph = community_graph(150)

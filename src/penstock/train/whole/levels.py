@@ -85,6 +85,10 @@ class LevelGradients:
         else:
             self._values[node_type].index_add_(0, rows, gradients)
 
+    def clear(self) -> None:
+        """Drop all gradients."""
+        self._values.clear()
+
     def of(self, node_type: str, rows: slice) -> Tensor | None:
         """The gradients of some rows; None: no loss depends on this type's."""
         found = self._values.get(node_type)

@@ -99,6 +99,10 @@ class BackwardPass:
         contribution.take_from(self._parameters)
         self._applied[number].give(task.place, contribution)
         del self._left[number][task]
+        if not self._left[number]:
+            # Every bin above has read the rows that this layer gave, and added to their gradients.
+            state.levels[number + 1] = None
+            self._gradients[number + 1].clear()
 
     def _add_received(self, task: BinTask) -> None:
         level = task.layer + 1

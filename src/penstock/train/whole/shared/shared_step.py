@@ -54,6 +54,7 @@ class SharedStep:
         self.norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
         self._group_names: dict[tuple[int, bool, int, str], Array] = {}
         self._kept_inputs: dict[BinTask, dict[str, Tensor]] = {}
+        self._all_inputs: dict[str, Tensor] = {}
         self._computed = next(session.learned.parameters()).dtype
         self._dtype = torch.bfloat16 if session.job.keep_type == "bfloat16" else self._computed
 
@@ -66,13 +67,26 @@ class SharedStep:
         return KeptLevel(counts, where, dtype, self.device, folder, self._computed)
 
     def stored_inputs(self, task: BinTask) -> dict[str, Tensor]:
-        """The features that a bin of the first layer reads: fetched once and kept."""
-        inputs = self._session.inputs
-        if task not in self._kept_inputs:
-            self._kept_inputs[task] = {
-                kind: inputs.pull(kind, ids) for kind, ids in task.vertices.items() if kind not in inputs.tables
-            }
-        return dict(self._kept_inputs[task])
+        """The features that a bin of the first layer reads: fetched once and kept.
+
+        Bin by bin where memory allows, as layers read them; else every row once on the host.
+        """
+        found = self._kept_inputs.get(task)
+        if found is None:
+            stored = [kind for kind in task.vertices if kind not in self._session.inputs.tables]
+            found = {kind: self._input_rows(kind, task) for kind in stored}
+            if self.decision.retain:
+                self._kept_inputs[task] = found
+        return dict(found)
+
+    def _input_rows(self, kind: str, task: BinTask) -> Tensor:
+        if self.decision.retain:
+            return self._session.inputs.pull(kind, task.vertices[kind])
+        if kind not in self._all_inputs:
+            self._all_inputs[kind] = self._session.inputs.pull(kind, self.plan.levels[0].vertices[kind]).cpu()
+        rows = task.inputs[kind]
+        assert rows is not None
+        return self._all_inputs[kind].index_select(0, torch.from_numpy(rows)).to(self.device)
 
     def group_names(self, level: int, sent: bool, place: int, kind: str) -> Array:
         """Original numbers of the vertices of one type in a group that is sent or received."""
