@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from cluster_runs import MARK, marked_processes
+from forks import forking_process
 
 LIMIT = 150
 """Seconds a test may take."""
@@ -32,6 +33,8 @@ def ends_in_time():
 @pytest.fixture(autouse=True)
 def leaves_nothing(monkeypatch):
     """No process, no shared memory, no listening socket."""
+    # It outlives the test, which must not be the one to start it.
+    forking_process()
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
     memory, sockets = _shared_memory(), _listening()
