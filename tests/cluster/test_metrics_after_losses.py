@@ -85,7 +85,8 @@ class Acting(Worker):
         self._remembered = LastRecords()
         self._records = Written(folder, saved) if self._first else self._remembered
         self._setup = SimpleNamespace(cluster=SimpleNamespace(reduce="all-reduce"))
-        self._member, self._group = SimpleNamespace(), SimpleNamespace(meet=formed, reduction=None, collective=None)
+        self._member = SimpleNamespace()
+        self._group = SimpleNamespace(meet=formed, reduction=None, collective=None, barrier=lambda name: None)
         self.fails = lambda point: False
         self._session = SimpleNamespace(
             job=make_job({"graph": "g", "fanouts": [2], "epochs": EPOCHS}),
@@ -107,7 +108,7 @@ class Acting(Worker):
 
     @property
     def _inputs(self):
-        return SimpleNamespace(step=0, settle=lambda: None, stay=lambda: None, stand=lambda generation: None)
+        return SimpleNamespace(step=0, settle=lambda: None, stay=lambda: None, begin_round=lambda number: None)
 
     def _evaluate(self, inference, splits):
         self._pass((self._train_state.step, 1))

@@ -20,7 +20,7 @@ FORMS = [
     each
     for module in (reports, server, sampling, store)
     for each in vars(module).values()
-    if isinstance(each, type) and issubclass(each, store.Request | sampling.Request)
+    if isinstance(each, type) and issubclass(each, store.StoreRequest | sampling.StrictRequest)
 ]
 NAMES = sorted({name for form in FORMS for name in form.model_fields})
 values = st.recursive(
@@ -37,7 +37,7 @@ bodies = st.dictionaries(st.sampled_from(NAMES), values, max_size=6) | st.dictio
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(FORMS), bodies)
 def test_bodies_of_any_kind(form: Any, body: dict[str, Any]) -> None:
-    check: Any = sampling.read_body if issubclass(form, sampling.Request) else store.checked
+    check: Any = sampling.read_body if issubclass(form, sampling.StrictRequest) else store.checked
     with suppress(PenstockError):
         assert isinstance(check(Message("fuzzed", body), form), form)
 
@@ -81,7 +81,7 @@ def test_servers_begin_with_what_fits(shapes: Any, names: Any, dtypes: list[str]
 def test_the_controller_refuses_what_it_could_not_use(kind: str, body: dict[str, Any]) -> None:
     forms = {
         "here": reports.Registered,
-        "beat": reports.Beat,
+        "beat": reports.Heartbeat,
         "progress": reports.StepReport,
         "result": reports.Result,
         "failed": reports.Failed,
