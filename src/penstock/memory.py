@@ -41,12 +41,44 @@ def peak_mb() -> float:
 
 
 def available_mb() -> int:
-    """What the system could still give without swapping."""
+    """What the system could still give without swapping, within the limits of this process's control groups."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) >> 10
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+                found = int(line.split()[1]) >> 10
+    return min([found, *(_left_in_group(*each) >> 20 for each in control_groups())])
+
+
+def control_groups(root: Path = Path("/")) -> list[tuple[Path, str, str]]:
+    """The control groups that may limit this process's memory: each one's folder, and its files of limit and use."""
+    found: list[tuple[Path, str, str]] = []
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds == "":
+                base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current")
+            elif "memory" in kinds.split(","):
+                base, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            else:
+                continue
+            folder = base / path.lstrip("/")
+            # A group is limited by those it lies in, too. In a container the path may be that of another root.
+            found += [(each, *names) for each in (folder, *folder.parents) if each.is_relative_to(base)]
+    return found
+
+
+def _left_in_group(folder: Path, limit: str, used: str) -> int:
+    """Bytes that a control group may still take; what it holds of files is given back when memory is short."""
+    try:
+        most, now = int((folder / limit).read_text()), int((folder / used).read_text())
+        cached = 0
+        for line in (folder / "memory.stat").read_text().splitlines():
+            name, _, size = line.partition(" ")
+            cached += int(size) if name in ("inactive_file", "active_file") else 0
+    except (OSError, ValueError):
+        return 1 << 62
+    return max(0, most - now + cached)
 
 
 class Peak:
