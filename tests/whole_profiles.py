@@ -7,9 +7,7 @@ from penstock.cost.profile import Profile
 ROW, EDGE = 1e-6, 1e-8
 
 
-def whole_profile(
-    layers: int = 2, row: float = ROW, edge: float = EDGE, width: int = 16, gradients: float = 0.0, **changes: Any
-) -> Profile:
+def whole_profile(layers: int = 2, fixed: float = 0.0, gradients: float = 0.0, **changes: Any) -> Profile:
     """Seconds by rows and edges alone; backward takes twice as long as forward."""
     sizes = [(1000, 5000), (1000, 50_000), (4000, 20_000), (8000, 400_000)]
     fields = {
@@ -22,8 +20,8 @@ def whole_profile(
         "operators": [
             {
                 "name": f"{way} {layer}",
-                "sizes": {"rows": rows, "edges": edges, "width_in": width, "width_out": width},
-                "seconds": {"mean": times * (row * rows + edge * edges)},
+                "sizes": {"rows": rows, "edges": edges, "width_in": 16, "width_out": 16},
+                "seconds": {"mean": times * (fixed + ROW * rows + EDGE * edges)},
             }
             for layer in range(layers)
             for way, times in (("forward", 1), ("backward", 2))

@@ -146,3 +146,12 @@ def test_a_plan_is_written_read_and_replayed(tmp_path) -> None:
     again = replay(read_plan(tmp_path / "plan.json"), plan.flows)
     assert again.iteration_s == plan.predicted.iteration_s
     assert any("bin 2" in name for name in again.scenario.load.task_names)
+
+
+def test_bins_are_chosen_by_predicted_seconds() -> None:
+    plan = make_plan(planned_run(nic_gbps=0.1, scope="all"), PlanChoices("spread", "hermod", Budget(1)), Progress())
+    tried = {bins: epoch(planned_run(nic_gbps=0.1, scope="all", bins=bins)) for bins in (2, 4, 8, 16)}
+    assert plan.predicted.iteration_s == pytest.approx(min(tried.values()))
+    assert plan.job["bins"] == plan.execution["bins"] == min(tried, key=tried.__getitem__)
+    costly = whole_profile(fixed=0.01)
+    assert workload_entry("whole").set_up(planned_run(profile=costly, scope="all")).bins == 2

@@ -20,7 +20,7 @@ from whole_profiles import whole_profile
 @pytest.mark.parametrize("mode", WORKLOADS)
 def test_every_entry_is_complete(mode: str) -> None:
     entry = workload_entry(mode)
-    cluster = ClusterDocument(machines=[Machine(name="a"), Machine(name="b")])
+    cluster = ClusterDocument(machines=[Machine(name=name, nic_gbps=1) for name in ("a", "b")])
     graph = community_graph()
     job = make_job({"graph": "g"}, "The test")
     section = entry.set_up(PlannedRun(cluster, job, whole_profile(), open_graph=lambda: graph))

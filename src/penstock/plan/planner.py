@@ -51,7 +51,9 @@ def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> 
     """The best of what was looked at."""
     began = perf_counter()
     job, cluster, profile = planned.job, planned.cluster, planned.profile
-    execution = workload_entry(profile.mode).set_up(planned)
+    entry = workload_entry(profile.mode)
+    execution = entry.set_up(planned)
+    job = job.model_copy(update=entry.decides(execution))
     section = {"mode": profile.mode, **execution.model_dump(mode="json")}
     run = comparison_of(cluster, profile, section, choices.seed)
     budget = choices.budget

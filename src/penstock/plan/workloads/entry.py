@@ -83,3 +83,5 @@ class WorkloadEntry:
     """Samplers of jobs that are executed in this mode; None: all that no other mode names."""
     any_size: bool = False
     """Whether a profile serves clusters of every size, as its amounts are those of rows and edges."""
+    decides: Callable[[Any], Mapping[str, Any]] = lambda section: {}
+    """Fields of the job that its section decided: the plan's job has them."""

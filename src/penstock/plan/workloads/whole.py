@@ -8,17 +8,24 @@ import numpy as np
 
 from penstock.cost.profile import Profile
 from penstock.hardware.cluster import ClusterDocument
-from penstock.hardware.machines import Machines
+from penstock.hardware.machines import Machines, machines_of
 from penstock.plan.memory import HeldMemory
 from penstock.plan.workloads.bin_cost import FORWARD, LayerCost, layer_costs, operator_name
-from penstock.plan.workloads.entry import ExecutionWorkload, WorkloadEntry
-from penstock.plan.workloads.whole_section import WholeGraphExecution, set_up
+from penstock.plan.workloads.entry import ExecutionWorkload, PlannedRun, WorkloadEntry
+from penstock.plan.workloads.whole_section import CountedRun, WholeGraphExecution
 from penstock.plan.workloads.whole_template import WholeTemplate, bin_name
+from penstock.simulate.simulation import Simulator
 
 _EDGE_BYTES = 20
 """Bytes that an edge of a bin takes: its index, and the transposed lists of the backward pass."""
 _NUMBER = 4
 """Bytes of a number of an input, or of a row that travels."""
+_BINS = (2, 4, 8, 16)
+"""Numbers of bins that are tried where the job leaves it open."""
+_MOST_FLOWS = 8192
+"""Flows of a layer up to which a number of bins is tried."""
+_FLOWS = "hermod"
+"""The flow policy with which they are tried: what a step needs first is sent first."""
 _WORDS = {
     "forward": "computing bins forward",
     "backward": "computing bins backward",
@@ -26,18 +33,42 @@ _WORDS = {
 }
 
 
+def _set_up(run: PlannedRun) -> WholeGraphExecution:
+    """The run with the job's bins, or with as many as let it overlap best: small ones overlap more and cost more."""
+    counted, job = CountedRun(run), run.job
+    workers = len(counted.homes)
+    if job.bins or workers == 1 or job.exchange == "layer" or job.pipeline == "none":
+        return counted.section(job.bins or 1)
+    fit = [bins for bins in _BINS if workers**2 * bins <= _MOST_FLOWS] or _BINS[:1]
+    sections = [counted.section(bins) for bins in fit]
+    machines = machines_of(run.cluster, run.profile.rate)
+    return min(sections, key=lambda section: _alone(run.profile, section, machines))
+
+
+def _alone(profile: Profile, execution: WholeGraphExecution, machines: Machines) -> float:
+    """Seconds of one step by itself."""
+    load = WholeTemplate(profile, execution).build()
+    place = np.zeros(load.tasks, np.int32)
+    for task, home in _pinned(execution).items():
+        place[load.task_names.index(task)] = home
+    return Simulator(load, machines.network(), 1, _FLOWS, np.array(machines.speeds)).makespan(place)
+
+
+def _pinned(execution: WholeGraphExecution) -> dict[str, int]:
+    """Rows stay with their part, so workers do, too."""
+    stores = {name: number for number, name in enumerate(execution.stores)}
+    return stores | {f"worker-{rank}": home for rank, home in enumerate(execution.homes)}
+
+
 def _build(profile: Profile, execution: WholeGraphExecution) -> ExecutionWorkload:
     notes, costs = [], layer_costs(profile, execution.device)
     if execution.device != "cpu" and not profile.measurements(operator_name(FORWARD, 0), execution.device):
         notes.append("Bins were measured on processors: on GPUs they take less, and so may a step.")
     load = WholeTemplate(profile, execution).build()
-    stores = {name: number for number, name in enumerate(execution.stores)}
-    workers = {f"worker-{rank}": home for rank, home in enumerate(execution.homes)}
     return ExecutionWorkload(
         load,
         memory=_held_memory(execution, costs),
-        # Rows stay with their part, so workers do, too.
-        pinned=stores | workers,
+        pinned=_pinned(execution),
         period=1,
         floor_s=partial(_busiest_worker, execution, costs),
         words=_WORDS,
@@ -89,5 +120,12 @@ def conditions(cluster: ClusterDocument) -> Mapping[str, Any]:
 
 
 WHOLE = WorkloadEntry(
-    "whole", WholeGraphExecution, set_up, _build, conditions, samplers=frozenset({"whole"}), any_size=True
+    "whole",
+    WholeGraphExecution,
+    _set_up,
+    _build,
+    conditions,
+    samplers=frozenset({"whole"}),
+    any_size=True,
+    decides=lambda execution: {"bins": execution.bins},
 )

@@ -16,8 +16,6 @@ from penstock.partition.whole import whole_of
 from penstock.plan.workloads.bin_cost import LayerCost, layer_costs
 from penstock.plan.workloads.entry import PlannedRun
 
-_BINS = 8
-"""Bins of each layer and worker where the job leaves it open and workers exchange rows while they compute."""
 _NUMBER = 4
 """Bytes of a number of a row that travels."""
 _ANY_DEGREE = 2**31 - 1
@@ -83,50 +81,64 @@ class WholeGraphExecution(StrictDocument):
         return self.boundary_share if self.exchange == "boundary" else 1.0
 
 
-def set_up(run: PlannedRun) -> WholeGraphExecution:
-    """Cut the graph as a run would, and count bins and rows between workers."""
-    cluster, job = run.cluster, run.job
-    for machine in cluster.machines:
-        if not machine.workers:
-            raise PenstockError(
-                f"Machine {machine.name} holds a part and has no worker to compute it: give it `workers` in the"
-                " cluster file, or leave it out.",
-                code="option-missing",
-            )
-    homes = [number for number, machine in enumerate(cluster.machines) for _ in range(machine.workers)]
-    costs = layer_costs(run.profile, run.device)
-    starts_early = job.exchange != "layer" and job.pipeline in ("inter", "both")
-    # Without overlap, bins are only for memory.
-    bins = job.bins or (1 if job.exchange == "layer" or len(homes) == 1 else _BINS)
-    again = again_degree(costs[0], _slowest_share(run, homes)) if job.exchange == "replicate" else -1
-    counts = _count(run, homes, len(costs), bins, starts_early, again)
-    return WholeGraphExecution(
-        stores=[f"store-{machine.name}" for machine in cluster.machines],
-        homes=homes,
-        servers=cluster.servers if cluster.reduce == "servers" else 0,
-        bins=bins,
-        exchange=job.exchange,
-        pipeline=job.pipeline,
-        boundary_share=job.boundary_share,
-        number_bytes=2 if job.keep_type == "bfloat16" else 4,
-        inputs=counts.inputs.tolist(),
-        layers=[PlannedLayer.of(layer) for layer in counts.layers],
-        device=run.device,
-        gpus=run.gpus,
-    )
+class CountedRun:
+    """A run whose graph is cut; its bins can be counted for several numbers of them."""
 
+    def __init__(self, run: PlannedRun) -> None:
+        for machine in run.cluster.machines:
+            if not machine.workers:
+                raise PenstockError(
+                    f"Machine {machine.name} holds a part and has no worker to compute it: give it `workers` in the"
+                    " cluster file, or leave it out.",
+                    code="option-missing",
+                )
+        self._run = run
+        machines = run.cluster.machines
+        self.homes = [number for number, machine in enumerate(machines) for _ in range(machine.workers)]
+        self.costs = layer_costs(run.profile, run.device)
+        graph = run.open_graph()
+        self._whole = whole = whole_of(graph)
+        part_of = parts_of(graph, run.cluster.partition, len(machines), run.cluster.method)
+        shared = np.bincount(self.homes, minlength=len(machines))
+        self._owner = share_parts(part_of, shared, np.diff(whole.indptr) + 1)
+        layers = len(self.costs)
+        if run.job.scope == "all":
+            self._last_level = np.full(whole.count, layers, np.int8)
+        else:
+            wanted = _trained(graph, whole.offsets)[:: run.job.steps_per_epoch]
+            self._last_level = levels_reached(whole.indptr, whole.indices, wanted, layers)
 
-def _count(run: PlannedRun, homes: list[int], layers: int, bins: int, eager: bool, again: int) -> BinCounts:
-    cluster, job, graph = run.cluster, run.job, run.open_graph()
-    whole = whole_of(graph)
-    part_of = parts_of(graph, cluster.partition, len(cluster.machines), cluster.method)
-    owner = share_parts(part_of, np.bincount(homes, minlength=len(cluster.machines)), np.diff(whole.indptr) + 1)
-    if job.scope == "all":
-        last_level = np.full(whole.count, layers, np.int8)
-    else:
-        wanted = _trained(graph, whole.offsets)[:: job.steps_per_epoch]
-        last_level = levels_reached(whole.indptr, whole.indices, wanted, layers)
-    return count_bins(whole.indptr, whole.indices, owner, len(homes), last_level, bins, eager, again)
+    def section(self, bins: int) -> WholeGraphExecution:
+        """The run with so many bins of each layer and worker."""
+        run, job, cluster = self._run, self._run.job, self._run.cluster
+        counts = self._count(bins)
+        return WholeGraphExecution(
+            stores=[f"store-{machine.name}" for machine in cluster.machines],
+            homes=self.homes,
+            servers=cluster.servers if cluster.reduce == "servers" else 0,
+            bins=bins,
+            exchange=job.exchange,
+            pipeline=job.pipeline,
+            boundary_share=job.boundary_share,
+            number_bytes=2 if job.keep_type == "bfloat16" else 4,
+            inputs=counts.inputs.tolist(),
+            layers=[PlannedLayer.of(layer) for layer in counts.layers],
+            device=run.device,
+            gpus=run.gpus,
+        )
+
+    def _count(self, bins: int) -> BinCounts:
+        job, whole = self._run.job, self._whole
+        eager = job.exchange != "layer" and job.pipeline in ("inter", "both")
+        again = again_degree(self.costs[0], self._slowest_share()) if job.exchange == "replicate" else -1
+        return count_bins(
+            whole.indptr, whole.indices, self._owner, len(self.homes), self._last_level, bins, eager, again
+        )
+
+    def _slowest_share(self) -> float:
+        """Bytes/s of the slowest worker's share of its machine's link."""
+        rates = machines_of(self._run.cluster, self._run.profile.rate).rates
+        return min(rates[home] / self.homes.count(home) for home in set(self.homes))
 
 
 def _trained(graph: Graph, offsets: dict[str, int]) -> Array:
@@ -143,9 +155,3 @@ def again_degree(first: LayerCost, rate: float) -> int:
     if left < 0:
         return -1
     return int(min(left / edge, _ANY_DEGREE)) if edge else _ANY_DEGREE
-
-
-def _slowest_share(run: PlannedRun, homes: list[int]) -> float:
-    """Bytes/s of the slowest worker's share of its machine's link."""
-    rates = machines_of(run.cluster, run.profile.rate).rates
-    return min(rates[home] / homes.count(home) for home in set(homes))

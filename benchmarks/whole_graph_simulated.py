@@ -1,0 +1,114 @@
+"""How long does a step on the whole graph take on 2 to 64 machines like the source's, beside BNS-GCN and NeutronStar?
+
+Simulated, with the shapes of the source's graphs and its hardware (`whole_graph_cases.py`). Of each graph a small one
+with as many edges for each vertex is made and cut, and rows and edges are multiplied: shares of remote rows are those
+of the small graph, which has smaller parts and so a larger share than the real one. Numbers of vertices say nothing of
+communities, so chunks cut like random.
+
+Ours: `exchange: bins` or `replicate`, whichever is predicted to be faster, with 4 or 16 bins, on balanced METIS parts
+(`bins` and `layer`: only these, on the same parts). BNS-GCN: whole layers (p = 1) on METIS parts with as many vertices.
+NeutronStar: rows computed again or fetched by cost, layer by layer, on chunks. `inputs`: where these two send inputs of
+remote vertices in every step, as systems do that do not keep them. All but `ms` are multiples: `bound` of the lower
+bound of our step, the others of our step.
+Run: python benchmarks/whole_graph_simulated.py [--graphs products,twitter] [--models sage] [--workers 64]
+[--edges 1500000] [--json]
+"""
+
+import argparse
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.cost.profile import Profile
+from penstock.graph.generate import make_graph, recipe_named
+from penstock.graph.graph import Graph
+from products_graph import show
+from whole_graph_cases import MODELS, Cuts, Exchange, predicted, profile_of
+
+REFINED, METIS, CHUNK = "metis+balanced", "metis:vertices", "chunk"
+FEW = 16
+"""Workers up to which all ways are simulated: beyond, one of each."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One of the source's graphs."""
+
+    rows: float
+    entries: float
+    """Of the neighbour lists."""
+    features: int
+    classes: int
+    recipe: str
+    changes: tuple[tuple[str, Any], ...] = ()
+    """Of the recipe's edges."""
+
+
+SHAPES = {
+    "products": Shape(2.449e6, 123.7e6, 100, 47, "synthetic-products"),
+    "amazon": Shape(1.57e6, 264e6, 200, 107, "synthetic-products"),
+    "papers": Shape(111.06e6, 1.616e9, 128, 172, "synthetic-papers"),
+    "twitter": Shape(41.65e6, 2.405e9, 128, 100, "synthetic-papers", (("degree_exponent", 2.1), ("hub_bias", 3.0))),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--graphs", default=",".join(SHAPES))
+    parser.add_argument("--models", default=",".join(model.name for model in MODELS))
+    parser.add_argument("--workers", default="2,4,8,16")
+    parser.add_argument("--edges", type=int, default=1_500_000)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    rows = []
+    for name in args.graphs.split(","):
+        shape = SHAPES[name]
+        with tempfile.TemporaryDirectory() as scratch:
+            cuts = Cuts(small_graph(shape, args.edges, Path(scratch) / "graph"), shape.rows, shape.entries)
+            for workers in map(int, args.workers.split(",")):
+                for model in (each for each in MODELS if each.name in args.models.split(",")):
+                    profile = profile_of(model, shape.features, shape.classes)
+                    about = {"graph": name, "model": model.name, "workers": workers}
+                    rows.append(about | compared(cuts, workers, profile))
+    show("a step on the whole graph, simulated", rows, args.json)
+
+
+def small_graph(shape: Shape, entries: int, folder: Path) -> Graph:
+    """A graph with as many entries for each vertex, and so many in all; features are not needed."""
+    recipe = recipe_named(shape.recipe)
+    (edge,) = recipe.edges
+    counts = round(entries * shape.rows / shape.entries) / recipe.nodes["node"].count
+    small = recipe.scaled(counts)
+    nodes = {"node": replace(small.nodes["node"], features=1)}
+    changed = replace(edge, count=entries, **dict(shape.changes))
+    return make_graph(replace(small, nodes=nodes, edges=(changed,)), folder)
+
+
+def compared(cuts: Cuts, workers: int, profile: Profile) -> dict[str, Any]:
+    """Milliseconds of ours and its bound, and what others take, as multiples."""
+    ways = [Exchange(exchange, "both", bins, "hermod") for exchange in ("bins", "replicate") for bins in (4, 16)]
+    trials = {way: predicted(cuts, REFINED, workers, profile, way) for way in (ways if workers <= FEW else ways[::2])}
+    best = min(trials, key=lambda way: trials[way].iteration_s)
+    ours = trials[best]
+    layer = Exchange("layer", "none", 1, "fair")
+    chunks = Exchange("replicate", "none", 1, "fair")
+
+    def times(method: str, how: Exchange) -> float:
+        return predicted(cuts, method, workers, profile, how).iteration_s / ours.iteration_s
+
+    return {
+        "ms": ours.iteration_s * 1e3,
+        "way": f"{best.exchange} {best.bins}",
+        "bound": ours.iteration_s / ours.lower_bound_s,
+        "bins": min(trials[way].iteration_s for way in trials if way.exchange == "bins") / ours.iteration_s,
+        "layer": times(REFINED, layer),
+        "BNS-GCN": times(METIS, layer),
+        "NeutronStar": times(CHUNK, chunks),
+        "BNS-GCN inputs": times(METIS, replace(layer, send_inputs=True)),
+        "NeutronStar inputs": times(CHUNK, replace(chunks, send_inputs=True)),
+    }
+
+
+if __name__ == "__main__":
+    main()
