@@ -19,6 +19,7 @@ _MARK = "takes_job_flags"
 SHORT_HELP = (
     *("graph", "task", "label", "split"),
     *("sampler", "fanouts"),
+    *("bins", "keep"),
     *("model", "layers", "hidden", "dropout"),
     *("negatives", "scorer"),
     *("epochs", "batch_size", "lr", "weight_decay", "metric", "patience", "seed", "threads", "run"),

@@ -62,8 +62,10 @@ def choose_execution(session: Session, placed: "Placed | None" = None, group: Wo
         if fits and (sampler in mode.samplers if mode.samplers is not None else sampler not in special):
             reasons = reasons_against(mode.support, demands_of(session))
             if reasons:
+                remedy = "; change that, or use sampler neighbour" if mode.samplers else ""
                 raise PenstockError(
-                    f"The run cannot be executed as {mode.name}: {', '.join(reasons)}.", code="unsupported-combination"
+                    f"The run cannot be executed as {mode.name}: {', '.join(reasons)}{remedy}.",
+                    code="unsupported-combination",
                 )
             return mode.make(session, placed, group)
     raise PenstockError(

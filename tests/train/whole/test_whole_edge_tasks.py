@@ -6,6 +6,7 @@ import pytest
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.sampling.links import find_reverse, supervise
 from penstock.train import tasks
+from penstock.train.whole import execution
 from refusals import refused
 from training_graphs import community_graph, facts_of, lines_of, lists_of, trained, typed_graph
 
@@ -127,6 +128,15 @@ def test_supervised_pairs_and_their_reverses_carry_no_messages():
 def test_too_small_a_share_is_a_sentence(tmp_path):
     with refused("missing-data supervision"):
         trained(community_graph(60), tmp_path / "run", **{**WHOLE, **LINKS, "supervision": 1e-9})
+
+
+def test_a_loss_that_does_not_fit_is_a_sentence(tmp_path, monkeypatch):
+    """Every edge of a step against every other one: as many pairs as the square."""
+    monkeypatch.setattr(execution, "free_bytes", lambda *_: 10_000_000)
+    fields = {**WHOLE, **LINKS, "epochs": 1}
+    trained(community_graph(), tmp_path / "uniform", **fields)
+    with refused("out-of-memory loss supervision"):
+        trained(community_graph(), tmp_path / "in-batch", **fields, negatives="in-batch")
 
 
 def pairs_of(edges, positions=None):

@@ -23,6 +23,10 @@ class InBatch:
     def __post_init__(self) -> None:
         check_corrupt(self.corrupt)
 
+    def per_positive(self, positives: int) -> int:
+        """The ends of all positives of the batch."""
+        return positives
+
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
         """[1, positives] vertices; a positive's own end is masked wherever it stands."""
         count, vertices = len(positives), positives.at(end)

@@ -36,6 +36,10 @@ class Joint:
                 f"group is {self.group}: give 1 or more positives that share negatives.", code="value-out-of-range"
             )
 
+    def per_positive(self, positives: int) -> int:
+        """As many as were asked for."""
+        return self.k
+
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
         """Negatives of shape [groups, k]."""
         count = known.candidates(end)

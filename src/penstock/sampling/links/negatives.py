@@ -54,6 +54,10 @@ class NegativePolicy(Protocol):
         """The ends that are replaced."""
         ...
 
+    def per_positive(self, positives: int) -> int:
+        """How many stand at one end against each positive of a batch of so many."""
+        ...
+
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
         """Vertices to stand at `end`; a pure function of its arguments."""
         ...

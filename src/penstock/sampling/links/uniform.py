@@ -32,6 +32,10 @@ class Uniform:
     def __post_init__(self) -> None:
         check_policy(self.k, self.corrupt)
 
+    def per_positive(self, positives: int) -> int:
+        """As many as were asked for."""
+        return self.k
+
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
         """Negatives of shape [positives, k]."""
         count = known.candidates(end)

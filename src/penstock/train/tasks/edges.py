@@ -29,6 +29,7 @@ from penstock.train.tasks.ends import (
     examples_of,
     mean_of_batch,
     pair_blocks,
+    pair_bytes,
     sample_ends,
 )
 from penstock.train.tasks.task import Scores, chosen_metric
@@ -68,6 +69,10 @@ class EdgeTask:
         """The ends of the edges."""
         nodes = self._batcher.batch(items, BatchKey(0, 0, 0)).nodes
         return {name: np.sort(vertices) for name, vertices in nodes.items()}
+
+    def loss_bytes(self, items: int) -> int:
+        """Both ends of every edge."""
+        return pair_bytes(items, self.out)
 
     def label(self, batch: Batch) -> None:
         """The edges' classes, and their ends as rows of the batch's seeds."""

@@ -60,9 +60,14 @@ def mean_of_batch(losses: torch.Tensor, whole: int | None) -> torch.Tensor:
     return losses.mean() if whole is None else losses.sum() / whole
 
 
+def pair_bytes(pairs: int, width: int) -> int:
+    """About how much memory a head takes for so many pairs at once, with gradients."""
+    return 4 * _ARRAYS * width * pairs
+
+
 def pair_blocks(count: int, width: int) -> Iterator[slice]:
     """All of so many pairs, as many at a time as a head may compute of rows `width` wide."""
-    size = max(1, _BLOCK_BYTES // (4 * _ARRAYS * width))
+    size = max(1, _BLOCK_BYTES // pair_bytes(1, width))
     return (slice(start, stop) for start, stop in ranges(count, size))
 
 

@@ -31,6 +31,7 @@ from penstock.train.tasks.ends import (
     examples_of,
     mean_of_batch,
     pair_blocks,
+    pair_bytes,
     sample_ends,
 )
 from penstock.train.tasks.task import Scores, chosen_metric
@@ -90,6 +91,13 @@ class LinkTask:
     def readable(self, items: Array) -> dict[str, Array]:
         """Every vertex of both ends' types: negatives are drawn among them."""
         return {name: np.arange(self._graph.nodes[name].count) for name in (self._kind[0], self._kind[2])}
+
+    def loss_bytes(self, items: int) -> int:
+        """Both ends of every edge and of what stands against it."""
+        policy = self._batcher.negatives
+        assert policy is not None
+        ends = 2 if policy.corrupt == "both" else 1
+        return pair_bytes(items * (1 + ends * policy.per_positive(items)), self.out)
 
     def label(self, batch: Batch) -> None:
         """The pairs to score, as rows of the batch's seeds."""

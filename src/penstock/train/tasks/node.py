@@ -56,6 +56,10 @@ class NodeTask:
         """The vertices themselves."""
         return {self.node_type: np.sort(items)}
 
+    def loss_bytes(self, items: int) -> int:
+        """Outputs, what is compared with them, and gradients."""
+        return 3 * 4 * items * self.out
+
     def label(self, batch: Batch) -> None:
         """The seeds' labels: int64 classes, or float32."""
         batch.labels = self.labels_of(batch.seeds[self._data.node_type])

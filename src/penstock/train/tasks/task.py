@@ -70,6 +70,9 @@ class Task(Protocol):
     def readable(self, items: Array) -> dict[str, Array]:
         """The vertices whose outputs the loss of some items may read in any epoch, ascending by node type."""
 
+    def loss_bytes(self, items: int) -> int:
+        """About how much memory the loss of so many items and its gradients take, beyond the model's outputs."""
+
     def label(self, batch: Batch) -> None:
         """Add what the outputs are compared with."""
 

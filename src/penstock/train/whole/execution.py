@@ -146,21 +146,26 @@ class WholeExecution(LoadedExecution):
             return
         readable = session.task.readable(planned.seeds)
         order, counts = vertices_by_level(reach, layers, readable, job.scope == "all")
-        decision = self._decide(reach, order, counts)
+        decision = self._decide(reach, order, counts, session.task.loss_bytes(len(planned.seeds)))
         plan = make_plan(reach, layers, order, counts, decision.bins)
         self._prepared.append(PreparedStep(session, plan, decision, planned))
 
-    def _decide(self, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]]) -> Decision:
+    def _decide(self, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], loss: int) -> Decision:
+        """`loss`: bytes that the loss takes, which is not computed in bins."""
         session, job = self._session, self._session.job
         device = session.inputs.device
         sizes, place = layer_sizes(session, reach, order, counts), len(self._prepared)
         if place < len(self._known):
             return self._known[place]
         item = _ITEM[job.keep_type]
-        spare = available_mb() << 20
-        return decide(
-            sizes, job.bins, job.keep, item, free_bytes(device, job.device_share), spare, device.type == "cuda"
-        )
+        spare, free = available_mb() << 20, free_bytes(device, job.device_share)
+        if loss > free:
+            raise PenstockError(
+                f"The loss of a step needs about {loss / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: raise"
+                " steps_per_epoch, or for tasks on edges lower supervision or negatives_per_edge.",
+                code="out-of-memory",
+            )
+        return decide(sizes, job.bins, job.keep, item, free - loss, spare, device.type == "cuda")
 
 
 def layer_sizes(
