@@ -57,13 +57,14 @@ def test_killed_worker_ends_with_equal_bits(plain, tmp_path, task):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("delay", [0.0, 0.01, 0.02, 0.05, 0.1])
-def test_killed_at_any_moment(plain, tmp_path, delay):
+@pytest.mark.parametrize("task", ["worker-0", "worker-1"])
+@pytest.mark.parametrize("delay", [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1])
+def test_killed_at_any_moment(plain, tmp_path, task, delay):
     """A moment after the first worker has reported an epoch: in the forward pass, an exchange, the backward pass."""
     folder, graph, cluster = plain
 
     def later():
-        threading.Timer(delay, os.kill, (handles["worker-1"].pid, signal.SIGKILL)).start()
+        threading.Timer(delay, os.kill, (handles[task].pid, signal.SIGKILL)).start()
 
     with recorded_starts() as handles, at_report_of_epoch(2, later):
         run = run_on(cluster, graph.path, tmp_path / "run", **PLAIN)
