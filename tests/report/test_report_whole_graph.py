@@ -1,5 +1,6 @@
 """The page of a run that trained on the whole graph."""
 
+from synthetic_runs import write_run
 from test_report_page import page_of
 
 from training_graphs import community_graph, trained
@@ -28,6 +29,15 @@ def test_supervised_edges_are_told(tmp_path):
     text = page_of(run.path).text
     assert f"edges predicted {run.result['supervised_edges']:,}" in " ".join(text.split())
     assert f"{run.result['message_edges']:,}" in text
+
+
+def test_exchanges_are_told(tmp_path):
+    result = {"bins": [4, 4], "keep": "host", "recomputed": True, "exchange": "bins", "exposed_communication_s": 0.5}
+    text = page_of(write_run(tmp_path / "run", result=result)).text
+    for said in ("4, 4", "yes, in the backward pass", "exchange", "communication not hidden"):
+        assert said in text
+    text = page_of(write_run(tmp_path / "cluster", result={"bytes_received": 5, "bytes_minimum": 4})).text
+    assert "Whole graph" not in text
 
 
 def test_other_runs_have_no_such_card(tmp_path):

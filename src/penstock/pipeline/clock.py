@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Recorder = Callable[[str, int, float, float, object], None]
 """Told (stage, thread in the stage, start, end, item) of every piece of work; seconds of `time.perf_counter`."""
@@ -60,6 +60,13 @@ class StageClock:
         """The busy and waiting seconds so far."""
         with self._lock:
             return StageTime(self._busy, self._wait, self._threads, self._depth)
+
+
+def times_in_turn(clocks: Mapping[str, StageClock]) -> dict[str, StageTime]:
+    """Readings of stages that one thread does one after the other: while one works, the others wait."""
+    found = {name: clock.reading() for name, clock in clocks.items()}
+    total = sum(each.busy for each in found.values())
+    return {name: replace(each, wait=total - each.busy) for name, each in found.items()}
 
 
 def limiting(times: dict[str, StageTime]) -> str:

@@ -1,4 +1,4 @@
-"""The card of a run that trained on the whole graph: how its steps were divided, and what workers exchanged."""
+"""The card of a run that trained on the whole graph: how its steps were divided, and how workers exchanged rows."""
 
 from html import escape
 
@@ -6,14 +6,14 @@ from penstock.quantities import counted
 from penstock.report.markup import card, pairs
 from penstock.report.run_folder import RunRecord
 from penstock.report.values import number, whole
-from penstock.report.words import mebibytes, seconds
+from penstock.report.words import seconds
 
 _SCOPES = {"reached": "vertices that the loss reaches", "all": "all vertices"}
 _KEPT = {"recompute": "not kept, computed again"}
 
 
 def whole_graph_card(run: RunRecord) -> str:
-    """Bins by layer, what is kept for the backward pass, which edges were supervised, and what was exchanged."""
+    """Bins by layer, what is kept for the backward pass, which edges were supervised, and how rows travelled."""
     result, rows = run.result, list[tuple[str, str]]()
     bins = result.get("bins")
     if isinstance(bins, list) and bins:
@@ -40,11 +40,6 @@ def _exchanged(run: RunRecord) -> list[tuple[str, str]]:
         rows.append(("exchange", str(how)))
     if (exposed := number(result.get("exposed_communication_s"))) is not None:
         rows.append(("communication not hidden", seconds(exposed)))
-    received, least = number(result.get("bytes_received")), number(result.get("bytes_minimum"))
-    if received is not None:
-        rows.append(("received", mebibytes(received / (1 << 20))))
-    if least is not None:
-        rows.append(("received at least", mebibytes(least / (1 << 20))))
     return rows
 
 

@@ -4,13 +4,12 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any, Protocol, Self, cast
 
 import torch
 from torch import Tensor
 
-from penstock.pipeline.clock import Recorder, StageClock, StageTime
+from penstock.pipeline.clock import Recorder, StageClock, StageTime, times_in_turn
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.session import Session
 from penstock.train.steps import Step
@@ -50,10 +49,8 @@ class WholeSteps:
         return nullcontext()
 
     def times(self) -> dict[str, StageTime]:
-        """Of the passes and the update. They come one after the other: while one works, the others wait."""
-        found = {name: clock.reading() for name, clock in self._clocks.items()}
-        total = sum(each.busy for each in found.values())
-        return {name: replace(each, wait=total - each.busy) for name, each in found.items()}
+        """Of the passes and the update."""
+        return times_in_turn(self._clocks)
 
     def _step(self, planned: Planned) -> float:
         session = self._session

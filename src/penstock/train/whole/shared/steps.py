@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from penstock.coflow_context import batch_order, within_batch
-from penstock.pipeline.clock import Recorder, StageClock, StageTime
+from penstock.pipeline.clock import Recorder, StageClock, StageTime, times_in_turn
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.execution.shared import running_figures_kept
 from penstock.train.session import Session
@@ -68,7 +68,7 @@ class SharedWholeSteps:
 
     def times(self) -> dict[str, StageTime]:
         """Of the passes, the waits in them, and the update."""
-        return {name: clock.reading() for name, clock in self._clocks.items()}
+        return times_in_turn(self._clocks)
 
     def _step(self, planned: Planned, step: SharedStep) -> float:
         session, workers = self._session, self._workers
