@@ -89,9 +89,11 @@ class ThreadWorkers:
     def reduce_and_step(self, session, loss):
         parameters = [each for each in session.learned.parameters() if each.requires_grad]
         given = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
-        total = self._next(torch.cat([*(each.reshape(-1) for each in given), torch.tensor([loss])]))
+        total = self._next(
+            torch.cat([*(each.reshape(-1) for each in given), torch.tensor([loss], dtype=torch.float64)])
+        )
         for each, part in zip(parameters, torch.split(total[:-1], [p.numel() for p in parameters]), strict=True):
-            each.grad = part.view_as(each).clone()
+            each.grad = part.view_as(each).to(each.dtype, copy=True)
         session.optimiser.step()
         return float(total[-1])
 
@@ -142,12 +144,16 @@ class ThreadGroup:
         return self.workers
 
 
-def train_in_threads(graph, world, epochs=4, idle=(), **fields):
-    """Every worker's losses by step and weights at the end, the facts of the first, and the hub."""
+def train_in_threads(graph, world, epochs=4, idle=(), prepare=id, **fields):
+    """Every worker's losses by step, weights at the end, facts and bytes received, and the hub.
+
+    `prepare` may change a worker's session before it trains.
+    """
     hub = Hub(world)
 
     def work(rank):
         session = make_session(make_job({"graph": "g", "run": "r", "epochs": epochs, **fields}), graph)
+        prepare(session)
         group = ThreadGroup(hub, rank, idle)
         session.execution = choose_execution(session, None, group)
         schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, epochs)

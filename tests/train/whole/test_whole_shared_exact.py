@@ -1,0 +1,46 @@
+"""Workers that train on one whole graph, in float64: the losses of one, which are those of plain torch."""
+
+import numpy as np
+import pytest
+from test_whole_exact import EPOCHS, graph_for, in_float64
+
+from whole_threads import train_in_threads
+
+EXACT = 1e-9
+WHOLE = {"sampler": "whole", "layers": 2, "hidden": 16, "heads": 2, "dropout": 0.2, "lr": 0.01, "threads": 1}
+WORKERS = [1, 2, 4, 8]
+USUAL = {(4, 3)}
+"""Workers and bins that are always tried; others on long days."""
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """The losses of one worker with one bin, by model."""
+    found = {}
+
+    def losses(model):
+        if model not in found:
+            found[model] = trained(model, 1, bins=1)
+        return found[model]
+
+    return losses
+
+
+def trained(model, world, **fields):
+    workers, _ = train_in_threads(graph_for(model), world, EPOCHS, prepare=in_float64, model=model, **WHOLE, **fields)
+    return workers[0][0]
+
+
+@pytest.mark.parametrize(
+    "world, bins",
+    [
+        pytest.param(world, bins, marks=[] if (world, bins) in USUAL else pytest.mark.long)
+        for world in WORKERS
+        for bins in (1, 3, 17)
+    ],
+)
+@pytest.mark.parametrize("exchange", ["bins", "layer", "replicate"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "rgcn"])
+def test_losses_of_one_worker(expected, model, exchange, world, bins):
+    found = trained(model, world, bins=bins, exchange=exchange)
+    np.testing.assert_allclose(found, expected(model), rtol=EXACT)
