@@ -31,7 +31,9 @@ def test_measured_planned_and_simulated(monkeypatch, capsys, files):
 
     made = files / "plan.json"
     given = ("--cluster", cluster, "--profile", profile)
-    plan = answer(monkeypatch, capsys, "plan", job, *given, "--out", made)
+    drawn = files / "plan.html"
+    plan = answer(monkeypatch, capsys, "plan", job, *given, "--out", made, "--timeline", drawn)
+    assert "backward of layer 0, bin 1, worker 2" in drawn.read_text()
     assert 0 < plan["predicted"]["placement_bound_s"] <= plan["predicted"]["iteration_s"]
     execution = json.loads(made.read_text())["execution"]
     assert (execution["mode"], execution["bins"], execution["exchange"]) == ("whole", 3, "bins")

@@ -25,7 +25,7 @@ from penstock.simulate import lower_bound
 from penstock.train.job import Job, make_job
 
 DRAWN = 10
-"""Iterations of a plan's timeline."""
+"""Iterations of a plan's timeline, at most."""
 _PROFILED = 50
 """Iterations measured for a sweep without a profile."""
 
@@ -38,7 +38,8 @@ def check_timelines(paths: Sequence[Path]) -> None:
 
 def draw_plan(plan: Plan, title: str, path: Path) -> None:
     """Write the first iterations of a plan's run as a page or a trace."""
-    scenario = replay(plan, plan.flows, DRAWN).scenario
+    judged = plan.search.judged_iterations or DRAWN
+    scenario = replay(plan, plan.flows, min(DRAWN, judged)).scenario
     found = scenario.simulate(plan.flows, segments=True)
     write_timeline(Shown(title, plan.flows, found, scenario.placement, lower_bound(found.case)), path)
 

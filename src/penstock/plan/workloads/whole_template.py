@@ -179,7 +179,8 @@ class WholeTemplate:
     def _process(self, name: str, kind: str) -> Item:
         """A process of the run, which takes no time by itself."""
         gpus = self._section.gpus if kind == "worker" else 0.0
-        held = {"cores": 1.0, "memory_gb": self._profile.memory_gb(kind), "gpus": gpus}
+        # Stores are read once, before the first step.
+        held = {"cores": 0.0 if kind == "store" else 1.0, "memory_gb": self._profile.memory_gb(kind), "gpus": gpus}
         return self._building.task(name, kind, 0.0, held, follows_itself=False)
 
     def _task(self, name: str, kind: str, seconds: float, rank: int) -> Item:
