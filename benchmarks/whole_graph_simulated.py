@@ -5,12 +5,12 @@ with as many edges for each vertex is made and cut, and rows and edges are multi
 of the small graph, which has smaller parts and so a larger share than the real one. Numbers of vertices say nothing of
 communities, so chunks cut like random.
 
-Ours: `exchange: bins` with 4 or 16 bins, whichever is predicted to be faster, on balanced METIS parts. `layer`: the same
-parts, whole layers. BNS-GCN: whole layers (p = 1) on METIS parts with as many vertices. NeutronStar: whole layers on
-chunks. `replicate` and `NeutronStar replicate`: rows are computed again or fetched, by cost; that needs inputs two hops
-away in the GPU's memory, which is not counted and which graphs like papers and twitter do not fit. `inputs`: BNS-GCN
-sends inputs of remote vertices in every step, as systems do that do not keep them. All but `ms` are multiples: `bound`
-of the lower bound of our step, the others of our step.
+Ours: `exchange: bins` with 4 or 16 bins, whichever is predicted to be faster, on balanced METIS parts. `layer`: whole
+layers on the same parts. BNS-GCN: whole layers (p = 1) on METIS parts with as many vertices. NeutronStar: whole layers
+on chunks. `replicate` and `NeutronStar replicate`: rows are computed again or fetched, by cost; that needs inputs two
+hops away in the GPU's memory, which is not counted, and which papers and twitter do not fit. `inputs`: BNS-GCN sends
+inputs of remote vertices in every step, as systems do that do not keep them. All but `ms` are multiples: `bound` of the
+lower bound of our step, the others of our step.
 Run: python benchmarks/whole_graph_simulated.py [--graphs products,twitter] [--models sage] [--workers 64]
 [--edges 1500000] [--json]
 """
