@@ -1,0 +1,34 @@
+"""A whole-graph plan is carried out, and the rows that travel are those that it predicted."""
+
+import pytest
+
+from penstock.cluster.planning import plan_run
+from penstock.cluster.profiling import profile_job
+from penstock.cluster.run import start_planned_run
+from penstock.cost.profile import write_profile
+from penstock.hardware.cluster import ClusterDocument, Machine
+from penstock.plan.document import write_plan
+from penstock.plan.placement import Budget
+from penstock.progress import SILENT
+from penstock.train.job import make_job
+from training_graphs import community_graph, facts_of
+
+EPOCHS = 3
+
+
+def test_bytes_are_those_of_the_plan(tmp_path) -> None:
+    graph = community_graph().save(tmp_path / "graph")
+    fields = {"graph": str(graph.path), "sampler": "whole", "layers": 2, "hidden": 16, "epochs": EPOCHS, "threads": 1}
+    job = make_job({**fields, "run": str(tmp_path / "run"), "evaluate_every": -1, "bins": 2}, "The test")
+    cluster = ClusterDocument(machines=[Machine(name=name, nic_gbps=1, cores=2) for name in ("a", "b")])
+    write_profile(profile_job(job, cluster, 1, SILENT), tmp_path / "profile.json")
+    plan = plan_run(job, cluster, tmp_path / "profile.json", None, None, Budget(10), 0, SILENT)
+    write_plan(plan, tmp_path / "plan.json")
+    folder = start_planned_run(tmp_path / "plan.json", {})
+    result = facts_of(folder.path)["result"]
+    assert plan.predicted.iteration_s == pytest.approx(result["predicted"]["iteration_s"])
+    assert result["bins"] == [2, 2]
+    sent = sum(sum(sizes) for name, sizes in result["flows"].items() if name.endswith("/rows"))
+    planned = sum(each.bytes for each in plan.traffic if each.kind.startswith("layer")) * EPOCHS
+    # Headers come on top.
+    assert planned <= sent <= planned + 1_500 * EPOCHS
