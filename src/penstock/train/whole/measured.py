@@ -77,7 +77,7 @@ def _measure(
 ) -> tuple[MeasuredBin, dict[str, int]]:
     device, seconds = session.inputs.device, []
     for _ in range(repeats + 1):
-        x = step.inputs(work, leaf=True) if layer == 0 else _random_rows(work, given, device)
+        x = step.inputs(work) if layer == 0 else _random_rows(work, given, device)
         began = _now(device)
         out = passes.compute(layer, work, x)
         computed = _now(device)

@@ -52,7 +52,7 @@ class PreparedStep:
         folder, device = session.temporary_folder, session.inputs.device
         return KeptLevel(self.plan.counts[number], where, dtype, device, folder, self._computed)
 
-    def inputs(self, work: PreparedBin, leaf: bool) -> dict[str, Tensor]:
+    def inputs(self, work: PreparedBin) -> dict[str, Tensor]:
         """The rows that a bin of the first layer reads; learnable ones as they are now."""
         session = self._session
         x = self._kept_inputs.get(work)
@@ -64,7 +64,7 @@ class PreparedStep:
         x = dict(x)
         for name, ids in work.names.items():
             if name in session.inputs.tables:
-                x[name] = session.inputs.pull(name, ids).requires_grad_(leaf)
+                x[name] = session.inputs.pull(name, ids).requires_grad_()
         return x
 
 

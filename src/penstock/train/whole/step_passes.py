@@ -78,13 +78,10 @@ class StepPasses:
             norms = self._norms[number] = LayerNorms(self._step.add)
             with norms.measuring(), torch.no_grad():
                 for work in bins:
-                    self._passes.compute(number, work, self._fetch(number, work, leaf=False))
+                    self._passes.compute(number, work, self._fetch(number, work))
         retain = retain and not (norms is not None)
         with nullcontext() if norms is None else norms.applying():
-            kept = [
-                self._passes.forward(number, work, self._fetch(number, work, leaf=retain), level, retain)
-                for work in bins
-            ]
+            kept = [self._passes.forward(number, work, self._fetch(number, work), level, retain) for work in bins]
         if not again:
             self._retained.append(kept)
         return level
@@ -96,7 +93,7 @@ class StepPasses:
             with norms.summing():
                 for work in bins:
                     none = LevelGradients({}, self._session.inputs.device)
-                    self._passes.backward(number, work, None, self._unlinked, above, none)
+                    self._passes.backward(number, work, None, self._fetch, above, none)
         with nullcontext() if norms is None else norms.applying():
             for place in reversed(range(len(bins))):
                 known, self._retained[number][place] = self._retained[number][place], None
@@ -112,16 +109,14 @@ class StepPasses:
             if layer > first:
                 self._levels[layer] = None
 
-    def _fetch(self, number: int, work: Any, leaf: bool = True) -> dict[str, Tensor]:
+    def _fetch(self, number: int, work: Any) -> dict[str, Tensor]:
+        """Leaves of autograd's graph in every pass: the order of products is chosen by that, and must be the same."""
         if number == 0:
-            return self._step.inputs(work, leaf)
+            return self._step.inputs(work)
         level = self._levels[number]
         assert level is not None
         x = {name: level.read(name, places).detach() for name, places in work.places.items()}
-        return {name: rows.requires_grad_(leaf) for name, rows in x.items()}
-
-    def _unlinked(self, number: int, work: Any) -> dict[str, Tensor]:
-        return self._fetch(number, work, leaf=False)
+        return {name: rows.requires_grad_() for name, rows in x.items()}
 
     def _loss(self) -> Tensor:
         session, model = self._session, cast(Any, self._session.model)

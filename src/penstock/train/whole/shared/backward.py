@@ -82,7 +82,7 @@ class BackwardPass:
                     number,
                     task,
                     None,
-                    lambda n, w: state.fetch(n, w, leaf=False),
+                    state.fetch,
                     self._gradients[number + 1],
                     Contribution(),
                 )

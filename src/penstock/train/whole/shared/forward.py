@@ -65,7 +65,7 @@ class ForwardPass:
         norms = state.norms[number] = LayerNorms(state.workers.add, state.step.norms)
         with norms.measuring(), torch.no_grad():
             for task in self._tasks[number]:
-                state.passes.compute(number, task, state.fetch(number, task, leaf=False))
+                state.passes.compute(number, task, state.fetch(number, task))
 
     def _compute(self, task: BinTask) -> None:
         state, number = self._state, task.layer
@@ -73,7 +73,7 @@ class ForwardPass:
         assert level is not None
         retain = state.step.decision.retain and norms is None
         with nullcontext() if norms is None else norms.applying():
-            x = state.fetch(number, task, leaf=retain)
+            x = state.fetch(number, task)
             state.kept[task] = state.passes.forward(number, task, x, level, retain)
         del self._left[number][task]
         self._done[number].add(task.place)

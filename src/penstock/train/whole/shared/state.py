@@ -52,14 +52,14 @@ class StepState:
         self.workers.mail.wait()
         self._waited(began)
 
-    def fetch(self, number: int, task: Any, leaf: bool = True) -> dict[str, Tensor]:
+    def fetch(self, number: int, task: Any) -> dict[str, Tensor]:
         """The rows that a bin reads."""
         if number == 0:
-            return self._inputs(task, leaf)
+            return self._inputs(task)
         level = self.levels[number]
         assert level is not None
         x = {kind: level.read(kind, places).detach() for kind, places in task.places.items()}
-        return {kind: rows.requires_grad_(leaf) for kind, rows in x.items()}
+        return {kind: rows.requires_grad_() for kind, rows in x.items()}
 
     def send_rows(self, level: int, place: int) -> None:
         """Send a group to its reader."""
@@ -122,14 +122,14 @@ class StepState:
                 rows, given = rows[some], given[some]
             gradients.add(kind, rows, given.to(self.step.device))
 
-    def _inputs(self, task: BinTask, leaf: bool) -> dict[str, Tensor]:
+    def _inputs(self, task: BinTask) -> dict[str, Tensor]:
         """Features, and learnable rows as they are in this step."""
         inputs = self.session.inputs
         if task not in self._learned:
             self._learned[task] = {
                 kind: inputs.pull(kind, ids) for kind, ids in task.vertices.items() if kind in inputs.tables
             }
-        learned = {kind: rows.detach().requires_grad_(leaf) for kind, rows in self._learned[task].items()}
+        learned = {kind: rows.detach().requires_grad_() for kind, rows in self._learned[task].items()}
         return {**self.step.stored_inputs(task), **learned}
 
     def _drawn(self, level: int, sent: bool, place: int, kind: str) -> Tensor | None:
