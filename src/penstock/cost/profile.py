@@ -41,6 +41,7 @@ DECIDING = (
     "clusters",
     "partition",
     "clusters_per_batch",
+    "steps_per_epoch",
     "batch_size",
     "negatives",
     "scorer",

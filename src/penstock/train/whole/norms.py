@@ -78,9 +78,9 @@ class LayerNorms:
             return rows
         known = self._known[norm]
         if known.count < 2:
-            result = by_running_figures(norm, rows)
+            by_figures = by_running_figures(norm, rows)
             # Nothing goes back through figures that are given, and gradients come in the pass that follows.
-            return result.detach() if self._phase == "sum" else result
+            return by_figures.detach() if self._phase == "sum" else by_figures
         given = rows.detach() if self._phase == "sum" else rows
         result: Tensor = _BinNormalise.apply(given, norm.weight, norm.bias, norm.eps, known, self._phase == "sum")  # type: ignore[no-untyped-call]
         return result
