@@ -94,3 +94,12 @@ def test_features_that_are_mostly_zeros(tmp_path, model):
     expected = losses(reference(graph, tmp_path / "one", model=model).path)
     found = losses(trained(graph, tmp_path / "whole", **{**WHOLE, "model": model}).path)
     np.testing.assert_allclose(found, expected, rtol=ROUNDING)
+
+
+def test_bins_that_are_asked_for_save_memory(tmp_path):
+    """One bin keeps what the backward pass needs; several compute it again, each when its turn comes."""
+    graph = community_graph()
+    for bins, again in ((1, False), (4, True)):
+        run = trained(graph, tmp_path / str(bins), **{**WHOLE, "bins": bins})
+        result = facts_of(run.path)["result"]
+        assert (result["recomputed"], result["bins"]) == (again, [bins, bins])

@@ -67,8 +67,13 @@ def decide(
     free: int,
     spare: int,
     on_device: bool,
+    overlapping: bool = False,
 ) -> Decision:
-    """`bins`: 0 where they are to be chosen. `item`: bytes of a kept number. `spare`: free memory of the host."""
+    """`bins`: 0 where they are to be chosen. `item`: bytes of a kept number. `spare`: free memory of the host.
+
+    `overlapping`: several bins are there to overlap with messages. Otherwise they are there to save memory, and what
+    the backward pass needs of each is computed again: kept for all bins, it is more than that of a single one.
+    """
     numbers = [bins] if bins else [2**power for power in range(_MOST_BINS.bit_length())]
     places = _places(keep, on_device)
     kept = sum(size.rows * size.width_out for size in sizes[:-1]) * item
@@ -76,7 +81,7 @@ def decide(
         where: Where = "host" if place == "recompute" else place
         here = place == "device" or (place == "host" and not on_device)
         for number in numbers:
-            for retain in (True, False) if here else (False,):
+            for retain in (True, False) if here and (number == 1 or overlapping) else (False,):
                 needed = step_bytes(sizes, number, place, item, retain, on_device)
                 fits = needed <= free and (place != "host" or not on_device or kept <= spare)
                 # Who asks for a number of bins gets it, whatever is predicted.

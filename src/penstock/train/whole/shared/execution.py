@@ -107,7 +107,7 @@ class SharedWholeExecution(SharedExecution):
 
             free = int(job.device_share * torch.cuda.get_device_properties(device).total_memory)
         sizes, item = _sizes(session, levels), _ITEM[job.keep_type]
-        decision = decide(sizes, job.bins, job.keep, item, free, room, device.type == "cuda")
+        decision = decide(sizes, job.bins, job.keep, item, free, room, device.type == "cuda", overlapping=True)
         if job.bins or self._workers.world == 1 or EXCHANGES[job.exchange].pipeline(job) == "none":
             return decision
         several = [max(1, min(_OVERLAPPING, size.rows // _ROWS)) for size in sizes]
