@@ -13,12 +13,10 @@ from torch import Tensor
 from penstock.coflow_context import batch_order, within_batch
 from penstock.pipeline.clock import Recorder
 from penstock.pipeline.schedule import Position, Schedule
-from penstock.train.device.captured import CapturedSlot, CapturedSteps
+from penstock.train.device.captured import CapturedSlot
 from penstock.train.device.execution import CapturedExecution, DeviceExecution
-from penstock.train.device.placed import Placed
-from penstock.train.device.share_supply import SharedSupply
+from penstock.train.device.group_steps import GroupSteps, ShareSteps
 from penstock.train.device.summed import SummedSteps
-from penstock.train.device.supply import Supply
 from penstock.train.execution.shared import SharedExecution
 from penstock.train.execution.worker_group import WorkerGroup
 from penstock.train.layerwise.inference import Inference
@@ -80,21 +78,8 @@ class CapturedSharedExecution(DeviceSharedExecution):
             self.alone.restore(state.get("room"))
 
 
-class GroupOfOneSteps(CapturedSteps):
+class GroupOfOneSteps(GroupSteps):
     """Does the steps of the only worker, as a device alone does; the group hears of them after each burst."""
-
-    def __init__(
-        self,
-        session: Session,
-        placed: Placed,
-        schedule: Schedule,
-        start: Position,
-        pause: Pause,
-        recorder: Recorder,
-        group: WorkerGroup,
-    ) -> None:
-        self._group = group
-        super().__init__(session, placed, schedule, start, pause, recorder)
 
     def _burst(self, many: int) -> list[Step]:
         done = super()._burst(many)
@@ -112,31 +97,13 @@ class _GradientSlot(CapturedSlot):
         self.gradients = [parameter.grad for parameter in self._session.learned.parameters()]
 
 
-class CapturedSharedSteps(CapturedSteps):
+class CapturedSharedSteps(ShareSteps):
     """Does a session's steps together with other workers."""
-
-    def __init__(
-        self,
-        session: Session,
-        placed: Placed,
-        schedule: Schedule,
-        start: Position,
-        pause: Pause,
-        recorder: Recorder,
-        group: WorkerGroup,
-    ) -> None:
-        self._group = group
-        super().__init__(session, placed, schedule, start, pause, recorder)
 
     def __enter__(self) -> Self:
         self._supply.fill(self._position)
         self._capture()
         return self
-
-    def __exit__(self, *given: object) -> None:
-        super().__exit__(*given)
-        assert isinstance(self._supply, SharedSupply)
-        self._supply.close()
 
     def __iter__(self) -> Iterator[list[Step]]:
         epochs = self._schedule.epochs
@@ -144,9 +111,6 @@ class CapturedSharedSteps(CapturedSteps):
             with within_batch(batch_order(*self._position)):
                 done = self._shared_step()
             yield [done]
-
-    def _make_supply(self) -> Supply:
-        return SharedSupply(self._session.task, self._schedule, self._placed, self._group.share)
 
     def _make_slot(self, place: Tensor | None, pool: Any) -> CapturedSlot:
         assert self._placed.room is not None

@@ -17,10 +17,10 @@ from penstock.pipeline.clock import Recorder
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.sampling.device.hops import NEVER
 from penstock.sampling.device.room import Room
-from penstock.train.device.captured import BURST_SECONDS, CapturedSlot, CapturedSteps
+from penstock.train.device.captured import BURST_SECONDS, CapturedSlot
+from penstock.train.device.group_steps import ShareSteps
 from penstock.train.device.launches import Lane, Moment, Recorded, rest
 from penstock.train.device.placed import Placed
-from penstock.train.device.share_supply import SharedSupply
 from penstock.train.device.step_sum import Agreed, Snapshot, StepSum
 from penstock.train.device.supply import Supply
 from penstock.train.execution.worker_group import DeviceSums, WorkerGroup
@@ -29,7 +29,7 @@ from penstock.train.session import Session
 from penstock.train.steps import Pause, Step
 
 
-class SummedSteps(CapturedSteps):
+class SummedSteps(ShareSteps):
     """Does a session's steps together with other workers, all of which do them so."""
 
     def __init__(
@@ -43,8 +43,8 @@ class SummedSteps(CapturedSteps):
         group: WorkerGroup,
         sums: DeviceSums,
     ) -> None:
-        self._group, self._sums = group, sums
-        super().__init__(session, placed, schedule, start, pause, recorder)
+        self._sums = sums
+        super().__init__(session, placed, schedule, start, pause, recorder, group)
         self._row = StepSum(session, schedule.batches, group.world, placed.device)
         self._stopping, self._pace = False, 0.0
 
@@ -56,18 +56,10 @@ class SummedSteps(CapturedSteps):
         self._before = Snapshot(self._session)
         return self
 
-    def __exit__(self, *given: object) -> None:
-        super().__exit__(*given)
-        assert isinstance(self._supply, SharedSupply)
-        self._supply.close()
-
     def __iter__(self) -> Iterator[list[Step]]:
         epochs = self._schedule.epochs
         while epochs is None or self._position.epoch < epochs:
             yield self._burst(min(self._pause(self._position), self._most))
-
-    def _make_supply(self) -> Supply:
-        return SharedSupply(self._session.task, self._schedule, self._placed, self._group.share)
 
     def _make_slot(self, place: Tensor | None, pool: Any) -> CapturedSlot:
         assert self._placed.room is not None

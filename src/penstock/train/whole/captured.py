@@ -13,13 +13,13 @@ from penstock.train.optimisers import prepare_skipping
 from penstock.train.session import Session
 from penstock.train.whole.prepared import PreparedStep
 from penstock.train.whole.step_passes import StepPasses
-from penstock.train.whole.steps import Passes, WholeSteps
+from penstock.train.whole.steps import RepeatedSteps
 
 _WARM_UPS = 3
 """Steps before the capture: kernels compile, libraries allocate what they keep."""
 
 
-class CapturedWholeSteps(WholeSteps):
+class CapturedWholeSteps(RepeatedSteps):
     """Does the steps of a schedule, each captured when it is first done."""
 
     stages = ("compute",)
@@ -27,16 +27,13 @@ class CapturedWholeSteps(WholeSteps):
     def __init__(
         self, session: Session, prepared: list[PreparedStep], schedule: Schedule, start: Position, recorder: Recorder
     ) -> None:
-        super().__init__(session, self._no_passes, schedule, start, recorder)
+        super().__init__(session, schedule, start, recorder)
         self._prepared, self._captured = prepared, dict[int, CapturedWholeStep]()
 
     def __exit__(self, *_: object) -> None:
         for step in self._captured.values():
             step.close()
         self._captured.clear()
-
-    def _no_passes(self, planned: Planned) -> Passes:
-        raise AssertionError("captured steps make their passes when they are captured")
 
     def _step(self, planned: Planned) -> float:
         number = planned.key.batch

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, Self, cast
+from typing import Any, ClassVar, Protocol, Self, cast
 
 import torch
 from torch import Tensor
@@ -16,21 +16,13 @@ from penstock.train.steps import Step
 from penstock.train.whole.schedule import repeated_epochs
 
 
-class WholeSteps:
-    """Does the steps of a schedule; `passes` makes the forward and backward pass of a planned step."""
+class RepeatedSteps:
+    """Does the steps of a schedule one at a time, the same ones in every epoch."""
 
-    stages: tuple[str, ...] = ("forward", "backward", "update")
+    stages: ClassVar[tuple[str, ...]] = ("forward", "backward", "update")
 
-    def __init__(
-        self,
-        session: Session,
-        passes: "Callable[[Planned], Passes]",
-        schedule: Schedule,
-        start: Position,
-        recorder: Recorder,
-    ) -> None:
-        self._session, self._passes = session, passes
-        self._planned = repeated_epochs(schedule, start)
+    def __init__(self, session: Session, schedule: Schedule, start: Position, recorder: Recorder) -> None:
+        self._session, self._planned = session, repeated_epochs(schedule, start)
         self._clocks = {name: StageClock(name, 1, 1, recorder) for name in self.stages}
 
     def __iter__(self) -> Iterator[list[Step]]:
@@ -49,8 +41,31 @@ class WholeSteps:
         return nullcontext()
 
     def times(self) -> dict[str, StageTime]:
-        """Of the passes and the update."""
+        """Of the stages, which take turns."""
         return times_in_turn(self._clocks)
+
+    def _step(self, planned: Planned) -> float:
+        """Do a step; its loss."""
+        raise NotImplementedError
+
+    def _record(self, stage: str, began: float, planned: Planned) -> float:
+        self._clocks[stage].worked(0, began, planned)
+        return time.perf_counter()
+
+
+class WholeSteps(RepeatedSteps):
+    """Steps on one machine; `passes` makes the forward and backward pass of a planned step."""
+
+    def __init__(
+        self,
+        session: Session,
+        passes: "Callable[[Planned], Passes]",
+        schedule: Schedule,
+        start: Position,
+        recorder: Recorder,
+    ) -> None:
+        super().__init__(session, schedule, start, recorder)
+        self._passes = passes
 
     def _step(self, planned: Planned) -> float:
         session = self._session
@@ -76,10 +91,6 @@ class WholeSteps:
         cast(Any, session.optimiser).found_inf = None
         session.optimiser.step()
         passes.learn()
-
-    def _record(self, stage: str, began: float, planned: Planned) -> float:
-        self._clocks[stage].worked(0, began, planned)
-        return time.perf_counter()
 
 
 class Passes(Protocol):

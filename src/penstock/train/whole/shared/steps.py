@@ -1,30 +1,26 @@
 """Steps on the whole graph among workers."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from penstock.coflow_context import batch_order, within_batch
-from penstock.pipeline.clock import Recorder, StageClock, StageTime, times_in_turn
+from penstock.pipeline.clock import Recorder
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.execution.shared import running_figures_kept
 from penstock.train.session import Session
-from penstock.train.steps import Step
 from penstock.train.whole.levels import LevelGradients
-from penstock.train.whole.schedule import repeated_epochs
 from penstock.train.whole.shared.backward import BackwardPass
 from penstock.train.whole.shared.exchanges import EXCHANGES
 from penstock.train.whole.shared.forward import ForwardPass
 from penstock.train.whole.shared.interfaces import WholeWorkers
 from penstock.train.whole.shared.shared_step import SharedStep
 from penstock.train.whole.shared.state import StepState
-
-_STAGES = ("forward", "exchange", "backward", "update")
+from penstock.train.whole.steps import RepeatedSteps
 
 
 class Exposure:
@@ -33,8 +29,10 @@ class Exposure:
     seconds = 0.0
 
 
-class SharedWholeSteps:
+class SharedWholeSteps(RepeatedSteps):
     """Does this worker's part of the steps of a schedule."""
+
+    stages = ("forward", "exchange", "backward", "update")
 
     def __init__(
         self,
@@ -46,31 +44,14 @@ class SharedWholeSteps:
         recorder: Recorder,
         exposure: Exposure,
     ) -> None:
-        self._session, self._workers, self._prepared, self._exposure = session, workers, prepared, exposure
-        self._planned = repeated_epochs(schedule, start)
-        self._clocks = {name: StageClock(name, 1, 1, recorder) for name in _STAGES}
+        super().__init__(session, schedule, start, recorder)
+        self._workers, self._prepared, self._exposure = workers, prepared, exposure
 
-    def __iter__(self) -> Iterator[list[Step]]:
-        for planned in self._planned:
-            with within_batch(batch_order(*planned.position)), running_figures_kept(self._session):
-                loss = self._step(planned, self._prepared[planned.key.batch])
-            yield [Step(planned.position, len(planned.seeds), loss, planned.last)]
+    def _step(self, planned: Planned) -> float:
+        with within_batch(batch_order(*planned.position)), running_figures_kept(self._session):
+            return self._exchanged_step(planned, self._prepared[planned.key.batch])
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is left running."""
-
-    def aside(self) -> AbstractContextManager[None]:
-        """Around what is no part of a step."""
-        return nullcontext()
-
-    def times(self) -> dict[str, StageTime]:
-        """Of the passes, the waits in them, and the update."""
-        return times_in_turn(self._clocks)
-
-    def _step(self, planned: Planned, step: SharedStep) -> float:
+    def _exchanged_step(self, planned: Planned, step: SharedStep) -> float:
         session, workers = self._session, self._workers
         session.optimiser.zero_grad(set_to_none=True)
         key = planned.key.purpose("dropout")
@@ -100,10 +81,6 @@ class SharedWholeSteps:
         total = workers.reduce_and_step(session, 0.0 if loss is None else float(loss.detach()))
         self._record("update", began, planned)
         return total
-
-    def _record(self, stage: str, began: float, planned: Planned) -> float:
-        self._clocks[stage].worked(0, began, planned)
-        return time.perf_counter()
 
 
 Answers = list[dict[str, Tensor]]
