@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
+from penstock.partition.search_order import breadth_first
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +77,7 @@ def count_bins(
     `again_degree` neighbours are computed by whoever reads them, and not sent.
     """
     layers = int(last_level.max(initial=0))
-    position = _breadth_first(indptr, indices, owner)
+    position = breadth_first(indptr, indices, owner)
     degrees = np.diff(indptr)
     below = np.zeros(len(owner), np.int32)
     local = degrees <= again_degree
@@ -177,31 +178,6 @@ def _reach(indptr: Array, indices: Array, last: Array, level: int) -> None:
                 u = indices[k]
                 if last[u] < level - 1:
                     last[u] = level - 1
-
-
-@njit(nogil=True, cache=True)
-def _breadth_first(indptr: Array, indices: Array, owner: Array) -> Array:
-    """Every vertex's place in a search along the lists that stays within its worker's vertices."""
-    count = owner.shape[0]
-    place = np.full(count, -1, np.int64)
-    queue = np.empty(count, np.int64)
-    head, tail = 0, 0
-    for root in range(count):
-        if place[root] >= 0:
-            continue
-        place[root] = tail
-        queue[tail] = root
-        tail += 1
-        while head < tail:
-            v = queue[head]
-            head += 1
-            for k in range(indptr[v], indptr[v + 1]):
-                u = indices[k]
-                if place[u] < 0 and owner[u] == owner[v]:
-                    place[u] = tail
-                    queue[tail] = u
-                    tail += 1
-    return place
 
 
 @njit(nogil=True, cache=True)

@@ -13,6 +13,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.sampling.block import MiniBatch
 from penstock.train.whole.shared.interfaces import CutLists, Lists, Rows
+from penstock.train.whole.shared.vertex_order import in_order, search_order
 
 _CHUNK = 1 << 16
 """Vertices whose lists are read at a time."""
@@ -26,7 +27,7 @@ class LevelRows:
     """One level's rows on one worker, by node type."""
 
     computed: Rows
-    """Vertices whose rows this worker computes: those that others read first."""
+    """Vertices whose rows this worker computes: those that others read first, and each kind as a search finds them."""
     loads: Rows
     """For each of them, one and the number of edges that it reads."""
     replicated: int = 0
@@ -44,14 +45,16 @@ def find_levels(
 
     `wanted` are this worker's vertices of the last level. `name` tells the exchanges from those of other steps.
     """
-    levels = [LevelRows({kind: wanted.get(kind, _NONE) for kind in cut.types}, {})]
+    position = search_order(cut, lists.rank)
+    last = {kind: wanted.get(kind, _NONE) for kind in cut.types}
+    levels = [LevelRows({kind: in_order(cut.own(kind), position[kind], ids) for kind, ids in last.items()}, {})]
     for number in reversed(range(layers)):
         above = levels[0]
         above.loads, read = _read(cut, number, above.computed)
         if number == 0:
             levels.insert(0, LevelRows(read, {}))
             break
-        levels.insert(0, _level_below(cut, lists, f"{name}/{number}", number, read, all_vertices, replicate))
+        levels.insert(0, _level_below(cut, lists, f"{name}/{number}", number, read, all_vertices, replicate, position))
     return levels
 
 
@@ -97,6 +100,7 @@ def _level_below(
     read: Rows,
     all_vertices: bool,
     replicate: Replicate | None,
+    position: Rows,
 ) -> LevelRows:
     ranks = {kind: cut.ranks(kind, ids) for kind, ids in read.items()}
     halo = {kind: ids[ranks[kind] != lists.rank] for kind, ids in read.items()}
@@ -116,8 +120,10 @@ def _level_below(
     for kind in cut.types:
         sent = _union(each[kind] for each in asked)
         own = cut.own(kind) if all_vertices else np.union1d(read[kind][ranks[kind] == lists.rank], sent)
+        inner = np.setdiff1d(own, sent, assume_unique=True)
         # What others read is computed first.
-        computed[kind] = np.concatenate([sent, np.setdiff1d(own, sent, assume_unique=True), replicas[kind]])
+        ordered = [in_order(cut.own(kind), position[kind], ids) for ids in (sent, inner)]
+        computed[kind] = np.concatenate([*ordered, replicas[kind]])
     return LevelRows(computed, {}, sum(map(len, replicas.values())), halo, asked)
 
 
