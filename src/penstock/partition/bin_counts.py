@@ -1,9 +1,9 @@
 """Training on the whole graph, counted: rows and edges of every bin, and the rows that workers send each other.
 
 Level 0 are the inputs and level n + 1 what layer n gives. Every worker owns some vertices, computes their rows layer by
-layer, and divides each layer into bins of about the same load. Vertices that other workers read come first, and
-vertices in the order of a breadth-first search otherwise, so that a bin's inputs lie in few bins of the layer below.
-All lists are read once or twice for each layer.
+layer, and divides each layer into bins of about the same load. Vertices that other workers read come first, and of
+these the ones that are read by vertices with few remote inputs: such a vertex is ready after few bins. Vertices of the
+next layer stand in the order in which their last input arrives. All lists are read a few times for each layer.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,9 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.partition.search_order import breadth_first
+
+_RANKS = 1 << 20
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +87,15 @@ def count_bins(
     made: list[LayerBins] = []
     inputs = np.zeros((workers, workers), np.int64)
     for number in range(layers):
-        read_outside = np.zeros(len(owner), np.bool_)
+        wished = np.full(len(owner), _NEVER, np.int64)
         if number + 1 < layers:
-            _mark_read_outside(indptr, indices, owner, last_level, number + 2, read_outside)
+            _mark_wishes(indptr, indices, owner, last_level > number + 1, workers, wished)
+        arrival = np.full(len(owner), -1, np.int32)
+        if number and eager:
+            _mark_arrival(indptr, indices, owner, last_level > number, below, arrival)
         members = np.flatnonzero(last_level > number)
-        order = members[np.lexsort((position[members], ~read_outside[members], owner[members]))]
+        kept_here = wished[members] == _NEVER
+        order = members[np.lexsort((position[members], wished[members], arrival[members], kept_here, owner[members]))]
         bin_of = _divide(order, owner, degrees, workers, bins)
         computed = local if number == 1 else np.zeros(0, np.bool_)
         read = _Read(workers, bins)
@@ -180,16 +187,47 @@ def _reach(indptr: Array, indices: Array, last: Array, level: int) -> None:
                     last[u] = level - 1
 
 
+def _mark_wishes(indptr: Array, indices: Array, owner: Array, readers: Array, workers: int, wished: Array) -> None:
+    """For every vertex that readers of other workers read, how early they want it: the least of their ranks.
+
+    A reader's rank is its place among its worker's readers by the number of remote inputs, out of `_RANKS`.
+    """
+    remote = np.zeros(len(owner), np.int64)
+    _count_remote(indptr, indices, owner, readers, remote)
+    rank = np.zeros(len(owner), np.int64)
+    for worker in range(workers):
+        mine = np.flatnonzero(readers & (owner == worker))
+        rank[mine[np.argsort(remote[mine], kind="stable")]] = np.arange(len(mine)) * _RANKS // max(len(mine), 1)
+    _take_least(indptr, indices, owner, readers, rank, wished)
+
+
 @njit(nogil=True, cache=True)
-def _mark_read_outside(
-    indptr: Array, indices: Array, owner: Array, last_level: Array, level: int, marks: Array
-) -> None:
-    """Mark vertices that vertices of a level and of other workers read."""
+def _count_remote(indptr: Array, indices: Array, owner: Array, readers: Array, remote: Array) -> None:
     for v in range(owner.shape[0]):
-        if last_level[v] >= level:
+        if readers[v]:
             for k in range(indptr[v], indptr[v + 1]):
-                if owner[indices[k]] != owner[v]:
-                    marks[indices[k]] = True
+                remote[v] += owner[indices[k]] != owner[v]
+
+
+@njit(nogil=True, cache=True)
+def _take_least(indptr: Array, indices: Array, owner: Array, readers: Array, rank: Array, wished: Array) -> None:
+    for v in range(owner.shape[0]):
+        if readers[v]:
+            for k in range(indptr[v], indptr[v + 1]):
+                u = indices[k]
+                if owner[u] != owner[v]:
+                    wished[u] = min(wished[u], rank[v])
+
+
+@njit(nogil=True, cache=True)
+def _mark_arrival(indptr: Array, indices: Array, owner: Array, readers: Array, below: Array, arrival: Array) -> None:
+    """For every reader the last bin of another worker's layer below that it reads."""
+    for v in range(owner.shape[0]):
+        if readers[v]:
+            for k in range(indptr[v], indptr[v + 1]):
+                u = indices[k]
+                if owner[u] != owner[v]:
+                    arrival[v] = max(arrival[v], below[u])
 
 
 @njit(nogil=True, cache=True)
