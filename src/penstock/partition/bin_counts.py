@@ -14,7 +14,7 @@ from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.partition.search_order import breadth_first
 
-_RANKS = 1 << 20
+_RANKS = 256
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -196,7 +196,7 @@ def _mark_wishes(indptr: Array, indices: Array, owner: Array, readers: Array, wo
     _count_remote(indptr, indices, owner, readers, remote)
     rank = np.zeros(len(owner), np.int64)
     for worker in range(workers):
-        mine = np.flatnonzero(readers & (owner == worker))
+        mine = np.flatnonzero((remote > 0) & (owner == worker))
         rank[mine[np.argsort(remote[mine], kind="stable")]] = np.arange(len(mine)) * _RANKS // max(len(mine), 1)
     _take_least(indptr, indices, owner, readers, rank, wished)
 

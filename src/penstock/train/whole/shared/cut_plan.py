@@ -1,7 +1,7 @@
 """Every layer of one worker in bins, and the groups of rows that workers send each other; made before training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ from penstock.graph.arrays import Array
 from penstock.train.whole.plan import Bin, bin_bounds
 from penstock.train.whole.shared.interfaces import CutLists, Lists, Rows
 from penstock.train.whole.shared.levels import LevelRows
+from penstock.train.whole.shared.row_order import order_of_arrival
 
 
 @dataclass(eq=False)
@@ -55,7 +56,7 @@ class CutLevel:
     @property
     def counts(self) -> dict[str, int]:
         """All rows by node type."""
-        return {kind: len(ids) for kind, ids in self.vertices.items()}
+        return _counts(self.vertices)
 
 
 @dataclass(eq=False)
@@ -91,11 +92,13 @@ def make_cut_plan(
 ) -> CutPlan:
     """`bins` for every layer. `by_bin`: rows are sent bin by bin, else a level's at once."""
     layers = len(rows) - 1
-    bounds = [_bounds(cut, rows[number + 1], bins[number]) for number in range(layers)]
-    levels = [
-        _level(cut, lists, f"{name}/{number}", level, bounds[number - 1] if number else None, by_bin, number == layers)
-        for number, level in enumerate(rows)
-    ]
+    levels, bounds = [CutLevel(dict(rows[0].computed), _counts(rows[0].computed))], list[Rows]()
+    for number in range(layers):
+        level = rows[number + 1]
+        if levels[number].received:
+            level = _by_arrival(cut, number, level, levels[number])
+        bounds.append(_bounds(cut, level, bins[number]))
+        levels.append(_level(cut, lists, f"{name}/{number + 1}", level, bounds[-1], by_bin, number + 1 == layers))
     made = []
     for number in range(layers):
         places = {kind: _Places(ids) for kind, ids in levels[number].vertices.items()}
@@ -108,6 +111,27 @@ def make_cut_plan(
             ]
         )
     return CutPlan(levels, made)
+
+
+def _by_arrival(cut: CutLists, number: int, level: LevelRows, below: CutLevel) -> LevelRows:
+    """A level's rows in the order in which the halo rows that they read arrive; those that others read stay first."""
+    vertices, order = {}, {kind: np.argsort(ids[below.computed[kind] :]) for kind, ids in below.vertices.items()}
+    arrivals = {kind: np.zeros(len(each), np.int64) for kind, each in order.items()}
+    for kind, ids in below.vertices.items():
+        start = below.computed[kind]
+        for group in below.received:
+            if kind in group.rows:
+                some = group.rows[kind]
+                arrivals[kind][some.start - start : some.stop - start] = group.number
+        vertices[kind], arrivals[kind] = ids[start:][order[kind]], arrivals[kind][order[kind]]
+    first = {kind: len(np.unique(_joined([each[kind] for each in level.asked]))) for kind in cut.types}
+    found = order_of_arrival(cut, number, level.computed, vertices, arrivals, first)
+    computed, loads = ({kind: of[kind][found[kind]] for kind in cut.types} for of in (level.computed, level.loads))
+    return replace(level, computed=computed, loads=loads)
+
+
+def _counts(vertices: Rows) -> dict[str, int]:
+    return {kind: len(ids) for kind, ids in vertices.items()}
 
 
 def _bounds(cut: CutLists, level: LevelRows, bins: int) -> Rows:
@@ -127,10 +151,10 @@ def _slice(bounds: Array, place: int) -> slice:
 
 
 def _level(
-    cut: CutLists, lists: Lists, name: str, level: LevelRows, bounds: Rows | None, by_bin: bool, last: bool
+    cut: CutLists, lists: Lists, name: str, level: LevelRows, bounds: Rows, by_bin: bool, last: bool
 ) -> CutLevel:
-    computed = {kind: len(ids) for kind, ids in level.computed.items()}
-    if bounds is None or last:
+    computed = _counts(level.computed)
+    if last:
         return CutLevel(dict(level.computed), computed)
     sent = [_sent_to(cut, level, bounds, rank, by_bin) for rank in range(lists.world)]
     # For every reader: how many rows of each type a group has, and for each type in which order its rows come.

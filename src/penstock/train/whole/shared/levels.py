@@ -13,6 +13,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.sampling.block import MiniBatch
 from penstock.train.whole.shared.interfaces import CutLists, Lists, Rows
+from penstock.train.whole.shared.row_order import in_wanted_order, ranks_wanted
 from penstock.train.whole.shared.vertex_order import in_order, search_order
 
 _CHUNK = 1 << 16
@@ -27,7 +28,8 @@ class LevelRows:
     """One level's rows on one worker, by node type."""
 
     computed: Rows
-    """Vertices whose rows this worker computes: those that others read first, and each kind as a search finds them."""
+    """Vertices whose rows this worker computes: first those that others read, as they want them, then the others as a
+    search finds them."""
     loads: Rows
     """For each of them, one and the number of edges that it reads."""
     replicated: int = 0
@@ -54,7 +56,9 @@ def find_levels(
         if number == 0:
             levels.insert(0, LevelRows(read, {}))
             break
-        levels.insert(0, _level_below(cut, lists, f"{name}/{number}", number, read, all_vertices, replicate, position))
+        rows = above.computed
+        below = _level_below(cut, lists, f"{name}/{number}", number, rows, read, all_vertices, replicate, position)
+        levels.insert(0, below)
     return levels
 
 
@@ -97,13 +101,14 @@ def _level_below(
     lists: Lists,
     name: str,
     number: int,
+    rows: Rows,
     read: Rows,
     all_vertices: bool,
     replicate: Replicate | None,
     position: Rows,
 ) -> LevelRows:
-    ranks = {kind: cut.ranks(kind, ids) for kind, ids in read.items()}
-    halo = {kind: ids[ranks[kind] != lists.rank] for kind, ids in read.items()}
+    owner = {kind: cut.ranks(kind, ids) for kind, ids in read.items()}
+    halo = {kind: ids[owner[kind] != lists.rank] for kind, ids in read.items()}
     copies = {
         kind: np.zeros(len(ids), np.bool_) if replicate is None else replicate(number, kind, ids)
         for kind, ids in halo.items()
@@ -111,25 +116,21 @@ def _level_below(
     replicas = {kind: ids[copies[kind]] for kind, ids in halo.items()}
     halo = {kind: ids[~copies[kind]] for kind, ids in halo.items()}
     owners = {kind: cut.ranks(kind, ids) for kind, ids in halo.items()}
+    ways = halo, ranks_wanted(cut, number, rows, halo)
     told = lists.exchange(
         f"{name}/needs",
-        [[halo[kind][owners[kind] == rank] for kind in cut.types] for rank in range(lists.world)],
+        [[way[kind][owners[kind] == rank] for kind in cut.types for way in ways] for rank in range(lists.world)],
     )
-    asked = [dict(zip(cut.types, each, strict=True)) for each in told]
+    asked, early = ([dict(zip(cut.types, each[part::2], strict=True)) for each in told] for part in (0, 1))
     computed = {}
     for kind in cut.types:
-        sent = _union(each[kind] for each in asked)
-        own = cut.own(kind) if all_vertices else np.union1d(read[kind][ranks[kind] == lists.rank], sent)
-        inner = np.setdiff1d(own, sent, assume_unique=True)
+        pairs = [(vertices[kind], ranks[kind]) for vertices, ranks in zip(asked, early, strict=True)]
+        sent = in_wanted_order(cut.own(kind), position[kind], pairs)
+        own = cut.own(kind) if all_vertices else np.union1d(read[kind][owner[kind] == lists.rank], sent)
+        inner = in_order(cut.own(kind), position[kind], np.setdiff1d(own, sent, assume_unique=True))
         # What others read is computed first.
-        ordered = [in_order(cut.own(kind), position[kind], ids) for ids in (sent, inner)]
-        computed[kind] = np.concatenate([*ordered, replicas[kind]])
+        computed[kind] = np.concatenate([sent, inner, replicas[kind]])
     return LevelRows(computed, {}, sum(map(len, replicas.values())), halo, asked)
-
-
-def _union(parts: object) -> Array:
-    found = [part for part in parts if len(part)]  # type: ignore[attr-defined]
-    return np.unique(np.concatenate(found)) if found else _NONE
 
 
 _NONE = np.empty(0, np.int64)
