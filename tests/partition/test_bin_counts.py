@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.partition.bin_counts import count_bins, levels_reached, share_parts
+from penstock.partition.row_cover import edges_to_sum
 
 WORKERS, LAYERS = 3, 3
 
@@ -81,6 +82,35 @@ def test_rows_cross_once_for_each_reading_worker(graph, owner, again):
         assert below.again[:, 0].sum() == len(computed)
         assert below.again[:, 1].sum() == sum(np.diff(graph[0])[u] for u, _ in computed)
         # What a bin waits for was sent, and what a gradient waits for comes back.
+        for reader, own, sender in np.argwhere(above.needed >= 0):
+            assert below.sent[sender, above.needed[reader, own, sender], reader] > 0
+        for sender, own, reader in np.argwhere(below.awaited < 4):
+            assert above.returned[reader, below.awaited[sender, own, reader], sender] > 0
+
+
+def test_sums_are_counted_as_one_row_each(graph, owner):
+    last = levels_reached(*graph, np.arange(0, 60, 7), LAYERS)
+    plain, found = (count_bins(*graph, owner, WORKERS, last, 4, sums=sums) for sums in (False, True))
+    np.testing.assert_array_equal(found.inputs, plain.inputs)
+    for number in range(1, LAYERS):
+        edges = [
+            (int(u), int(v))
+            for v in np.flatnonzero(last > number)
+            for u in neighbours(*graph, v)
+            if owner[u] != owner[v]
+        ]
+        u, v = np.array(edges).T
+        pairs = owner[u] * WORKERS + owner[v]
+        summed = edges_to_sum(u * WORKERS + owner[v], v * WORKERS + owner[u], pairs)
+        rows = {(owner[a], owner[b], a) for (a, b), inside in zip(edges, summed, strict=True) if not inside}
+        sums = {(owner[a], owner[b], -1 - b) for (a, b), inside in zip(edges, summed, strict=True) if inside}
+        matrix = np.zeros((WORKERS, WORKERS), np.int64)
+        for sender, reader, _ in rows | sums:
+            matrix[sender, reader] += 1
+        above, below = found.layers[number], found.layers[number - 1]
+        np.testing.assert_array_equal(below.sent.sum(1), matrix)
+        np.testing.assert_array_equal(above.returned.sum(1), matrix.T)
+        assert matrix.sum() < plain.layers[number - 1].sent.sum()
         for reader, own, sender in np.argwhere(above.needed >= 0):
             assert below.sent[sender, above.needed[reader, own, sender], reader] > 0
         for sender, own, reader in np.argwhere(below.awaited < 4):

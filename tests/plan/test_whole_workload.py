@@ -76,7 +76,7 @@ def test_one_worker_takes_what_its_bins_take(exchange: str, scope: str) -> None:
 
 
 def test_rows_that_travel_are_those_that_parts_read() -> None:
-    run = planned_run(scope="all")
+    run = planned_run(scope="all", model="gat")
     found = compared(run)
     section = workload_entry("whole").set_up(run)
     rows = np.array(section.inputs).sum()
@@ -84,6 +84,9 @@ def test_rows_that_travel_are_those_that_parts_read() -> None:
     sent = {kind: load.flow_bytes[np.array(load.flow_kinds) == kind].sum() for kind in set(load.flow_kinds)}
     # Every layer reads the same rows where all vertices are computed, and gradients go back the same way.
     assert sent["layer rows"] == sent["layer gradients"] == pytest.approx(rows * 16 * 4)
+    summed = compared(planned_run(scope="all", model="gcn")).load
+    fewer = [summed.flow_bytes[np.array(summed.flow_kinds) == f"layer {what}"].sum() for what in ("rows", "gradients")]
+    assert fewer[0] == fewer[1] < sent["layer rows"]
     share = compared(planned_run(scope="all", exchange="boundary", boundary_share=0.25)).load
     assert share.flow_bytes[np.array(share.flow_kinds) == "layer rows"].sum() == pytest.approx(rows * 16)
 

@@ -3,7 +3,9 @@
 Level 0 are the inputs and level n + 1 what layer n gives. Every worker owns some vertices, computes their rows layer by
 layer, and divides each layer into bins of about the same load. Vertices that other workers read come first, and of
 these the ones that are read by vertices with few remote inputs: such a vertex is ready after few bins. Vertices of the
-next layer stand in the order in which their last input arrives. All lists are read a few times for each layer.
+next layer stand in the order in which their last input arrives. Where a layer adds up its neighbours, a worker may send
+sums of rows instead of rows; a sum is counted as one row, with the last of those that it adds up. All lists are read a
+few times for each layer.
 """
 
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
+from penstock.partition.row_cover import edges_to_sum
 from penstock.partition.search_order import breadth_first
 
 _RANKS = 256
@@ -73,11 +76,13 @@ def count_bins(
     bins: int,
     eager: bool = True,
     again_degree: int = -1,
+    sums: bool = False,
 ) -> BinCounts:
     """The bins of all layers. `owner` is every vertex's worker and `last_level` the last level that has it.
 
     With `eager`, bins of later layers are ordered by when their inputs arrive. Rows of the first layer with at most
-    `again_degree` neighbours are computed by whoever reads them, and not sent.
+    `again_degree` neighbours are computed by whoever reads them, and not sent. With `sums`, workers send sums of rows
+    where that is less.
     """
     layers = int(last_level.max(initial=0))
     position = breadth_first(indptr, indices, owner)
@@ -98,12 +103,13 @@ def count_bins(
         order = members[np.lexsort((position[members], wished[members], arrival[members], kept_here, owner[members]))]
         bin_of = _divide(order, owner, degrees, workers, bins)
         computed = local if number == 1 else np.zeros(0, np.bool_)
-        read = _Read(workers, bins)
+        summed = _summed(indptr, indices, owner, workers, order, computed) if sums and number else np.zeros(0, np.bool_)
+        read = _Read(workers, bins, computed, summed)
         if number and eager:
-            read.count(indptr, indices, owner, order, bin_of, below, computed)
+            read.count(indptr, indices, owner, order, bin_of, below)
             bin_of, order = _by_arrival(read.needed, bin_of, order, owner)
-            read = _Read(workers, bins)
-        read.count(indptr, indices, owner, order, bin_of, below, computed)
+            read = _Read(workers, bins, computed, summed)
+        read.count(indptr, indices, owner, order, bin_of, below)
         if number:
             made[-1].sent[:], made[-1].awaited[:], made[-1].again[:] = read.sent, read.awaited, read.again
         else:
@@ -126,22 +132,35 @@ def count_bins(
 
 
 class _Read:
-    """What bins of one layer read of other workers."""
+    """What bins of one layer read of other workers.
 
-    def __init__(self, workers: int, bins: int) -> None:
+    `computed` are vertices that a reader computes itself, `summed` edges that travel inside sums; where there are none
+    the arrays are empty.
+    """
+
+    def __init__(self, workers: int, bins: int, computed: Array, summed: Array) -> None:
         shape = (workers, bins, workers)
+        self._computed, self._summed = computed, summed
         self.sent, self.returned = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         self.needed, self.awaited = np.full(shape, -1, np.int32), np.full(shape, bins, np.int32)
         self.remote, self.again = np.zeros(shape[:2], np.int64), np.zeros((workers, 2), np.int64)
 
-    def count(
-        self, indptr: Array, indices: Array, owner: Array, order: Array, bin_of: Array, below: Array, computed: Array
-    ) -> None:
+    def count(self, indptr: Array, indices: Array, owner: Array, order: Array, bin_of: Array, below: Array) -> None:
         """Read the lists of a layer's vertices, which stand in `order` by worker and bin."""
         _count_read(
-            indptr, indices, owner, order, bin_of, below, computed,
+            indptr, indices, owner, order, bin_of, below, self._computed, self._summed,
             self.sent, self.returned, self.needed, self.awaited, self.remote, self.again,
         )  # fmt: skip
+
+
+def _summed(indptr: Array, indices: Array, owner: Array, workers: int, order: Array, computed: Array) -> Array:
+    """Which edges travel inside sums that their sender adds up."""
+    edges, targets = _cut_edges(indptr, indices, owner, order, computed)
+    sources = indices[edges].astype(np.int64)
+    to, come = owner[targets].astype(np.int64), owner[sources].astype(np.int64)
+    found = np.zeros(len(indices), np.bool_)
+    found[edges] = edges_to_sum(sources * workers + to, targets * workers + come, come * workers + to)
+    return found
 
 
 def _divide(order: Array, owner: Array, degrees: Array, workers: int, bins: int) -> Array:
@@ -239,6 +258,7 @@ def _count_read(
     bin_of: Array,
     below: Array,
     computed: Array,
+    summed: Array,
     sent: Array,
     returned: Array,
     needed: Array,
@@ -248,6 +268,7 @@ def _count_read(
 ) -> None:
     # Readers come worker after worker and bin after bin, so a row's first reader in a worker is in the first bin.
     reader = np.full(owner.shape[0], -1, np.int32)
+    last = np.full(sent.shape[0], -1, np.int32)
     for v in order:
         worker, own = owner[v], bin_of[v]
         for k in range(indptr[v], indptr[v + 1]):
@@ -256,6 +277,7 @@ def _count_read(
             if sender == worker:
                 continue
             remote[worker, own] += 1
+            in_sum = summed.shape[0] and summed[k]
             is_new = reader[u] != worker
             reader[u] = worker
             if computed.shape[0] and computed[u]:
@@ -264,7 +286,36 @@ def _count_read(
                     again[worker, 1] += indptr[u + 1] - indptr[u]
                 continue
             needed[worker, own, sender] = max(needed[worker, own, sender], below[u])
-            if is_new:
+            if in_sum:
+                last[sender] = max(last[sender], below[u])
+            elif is_new:
                 sent[sender, below[u], worker] += 1
                 returned[worker, own, sender] += 1
+            if in_sum or is_new:
                 awaited[sender, below[u], worker] = min(awaited[sender, below[u], worker], own)
+        for sender in range(last.shape[0]):
+            if last[sender] >= 0:
+                sent[sender, last[sender], worker] += 1
+                returned[worker, own, sender] += 1
+                last[sender] = -1
+
+
+@njit(nogil=True, cache=True)
+def _cut_edges(indptr: Array, indices: Array, owner: Array, order: Array, computed: Array) -> tuple[Array, Array]:
+    """The edges from other workers that some vertices read, by their places in `indices`, and who reads them."""
+    count = 0
+    for v in order:
+        for k in range(indptr[v], indptr[v + 1]):
+            u = indices[k]
+            if owner[u] != owner[v] and not (computed.shape[0] and computed[u]):
+                count += 1
+    edges, targets = np.empty(count, np.int64), np.empty(count, np.int64)
+    count = 0
+    for v in order:
+        for k in range(indptr[v], indptr[v + 1]):
+            u = indices[k]
+            if owner[u] != owner[v] and not (computed.shape[0] and computed[u]):
+                edges[count] = k
+                targets[count] = v
+                count += 1
+    return edges, targets

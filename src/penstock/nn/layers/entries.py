@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 from torch import nn
 
+from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.nn.layers.dense import DenseLayer, TypedDenseLayer
-from penstock.nn.layers.entry import LayerEntry
+from penstock.nn.layers.entry import LayerEntry, SourceScale
 from penstock.nn.layers.gat import GATLayer
 from penstock.nn.layers.gcn import GCNLayer
 from penstock.nn.layers.gin import GINLayer
@@ -14,6 +16,20 @@ from penstock.nn.layers.rgcn import RGCNLayer
 from penstock.nn.layers.sage import SAGELayer
 from penstock.nn.layers.typed_gat import TypedGATLayer
 from penstock.nn.options import ModelOptions
+
+
+def _alike(totals: Array) -> Array:
+    return np.ones(len(totals))
+
+
+def _by_root(totals: Array) -> Array:
+    """Of GCN."""
+    roots: Array = 1 / np.sqrt(totals + 1)
+    return roots
+
+
+def _alike_unless_max(options: ModelOptions) -> SourceScale | None:
+    return None if options.aggregate == "max" else _alike
 
 
 def _relations(
@@ -51,22 +67,26 @@ SAGE = LayerEntry(
     _relations,
     needs_totals=lambda options: options.aggregate == "sum",
     reads_in_place=lambda options: options.aggregate != "max",
+    source_scale=_alike_unless_max,
 )
 GCN = LayerEntry(
     "gcn",
     lambda options, width_in, width_out, last: GCNLayer(width_in, width_out),
     needs_totals=lambda options: True,
+    source_scale=lambda options: _by_root,
 )
 GIN = LayerEntry(
     "gin",
     lambda options, width_in, width_out, last: GINLayer(width_in, width_out, train_eps=True),
     needs_totals=lambda options: True,
+    source_scale=lambda options: _alike,
 )
 GAT, GATV2 = _attention(v2=False), _attention(v2=True)
 RGCN = LayerEntry(
     "rgcn",
     build_typed=_relations,
     needs_totals=lambda options: options.aggregate == "sum",
+    source_scale=_alike_unless_max,
     has_bases=True,
 )
 MLP = LayerEntry(

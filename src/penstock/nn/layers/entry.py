@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.nn.options import ModelOptions
 
@@ -13,6 +14,8 @@ Build = Callable[[ModelOptions, int, int, bool], nn.Module]
 BuildTyped = Callable[[ModelOptions, int, int, Sequence[str], Sequence[EdgeType], bool], nn.Module]
 """`build_typed(options, width in, width out, node types, edge types, is last)`: a layer on typed blocks."""
 Asks = Callable[[ModelOptions], bool]
+SourceScale = Callable[[Array], Array]
+"""What a row is multiplied by before it is added to others, by the total of its vertex's list; 1 where that is 0."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,9 @@ class LayerEntry:
     """Whether it looks at the graph at all."""
     linear: Asks = lambda options: options.aggregate != "max"
     """Whether what it aggregates is linear in the neighbours' rows."""
+    source_scale: Callable[[ModelOptions], SourceScale | None] = lambda options: None
+    """How it weighs neighbours' rows, where it reads a sum of them, as one row of a vertex without a list, like the
+    rows themselves; None: it must read every row."""
     has_heads: bool = False
     """Whether `hidden` is shared by `heads`."""
     has_bases: bool = False

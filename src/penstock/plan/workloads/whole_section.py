@@ -10,6 +10,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument
 from penstock.graph.graph import Graph
 from penstock.hardware.machines import machines_of
+from penstock.nn.layer_table import layer_entry
 from penstock.partition.bin_counts import BinCounts, LayerBins, count_bins, levels_reached, share_parts
 from penstock.partition.part_numbers import parts_of
 from penstock.partition.whole import whole_of
@@ -131,8 +132,13 @@ class CountedRun:
         job, whole = self._run.job, self._whole
         eager = job.exchange != "layer" and job.pipeline in ("inter", "both")
         again = again_degree(self.costs[0], self._slowest_share()) if job.exchange == "replicate" else -1
+        sums = (
+            whole.graph.is_homogeneous
+            and job.exchange != "boundary"
+            and layer_entry(job.model).source_scale(job) is not None
+        )
         return count_bins(
-            whole.indptr, whole.indices, self._owner, len(self.homes), self._last_level, bins, eager, again
+            whole.indptr, whole.indices, self._owner, len(self.homes), self._last_level, bins, eager, again, sums
         )
 
     def _slowest_share(self) -> float:

@@ -10,7 +10,9 @@ from penstock.graph.arrays import Array
 from penstock.train.whole.plan import Bin, bin_bounds
 from penstock.train.whole.shared.interfaces import CutLists, Lists, Rows
 from penstock.train.whole.shared.levels import LevelRows
+from penstock.train.whole.shared.partial_sums import ReadSums, sum_readers, with_sums
 from penstock.train.whole.shared.row_order import order_of_arrival
+from penstock.train.whole.shared.sent_sums import Places, SentSums, sums_by_bin
 
 
 @dataclass(eq=False)
@@ -31,7 +33,7 @@ class HaloGroup(NamedTuple):
 
 
 class SentGroup(NamedTuple):
-    """Rows that another worker reads and is sent together."""
+    """Rows, and sums of rows, that another worker reads and is sent together."""
 
     rank: int
     number: int
@@ -39,6 +41,17 @@ class SentGroup(NamedTuple):
     """Rows of the level, ascending, by node type."""
     bins: dict[int, dict[str, slice]]
     """The bins that compute them, and which of `rows` are a bin's."""
+    sums: SentSums | None = None
+    """Behind the rows, in a graph of one type."""
+
+    @property
+    def computed_by(self) -> set[int]:
+        """The bins that compute what is sent."""
+        return {*self.bins, *(() if self.sums is None else self.sums.returned)}
+
+    def count(self, kind: str) -> int:
+        """How many rows of a node type are sent."""
+        return len(self.rows[kind]) + (0 if self.sums is None else len(self.sums.numbers))
 
 
 @dataclass(eq=False)
@@ -78,8 +91,13 @@ class CutPlan:
         return sum(level.replicated for level in self.levels)
 
     @property
+    def received_sums(self) -> int:
+        """How many of the received rows are sums of rows."""
+        return sum(int((ids < 0).sum()) for level in self.levels for ids in level.vertices.values())
+
+    @property
     def halo_rows(self) -> int:
-        """Rows that a step receives at least once, and whose gradients it sends back."""
+        """Rows, and sums of rows, that a step receives at least once, and whose gradients it sends back."""
         return sum(
             sum(rows.stop - rows.start for rows in group.rows.values())
             for level in self.levels
@@ -96,24 +114,21 @@ def make_cut_plan(
     for number in range(layers):
         level = rows[number + 1]
         if levels[number].received:
-            level = _by_arrival(cut, number, level, levels[number])
+            level = _by_arrival(cut, number, level, levels[number], rows[number].sums)
         bounds.append(_bounds(cut, level, bins[number]))
         levels.append(_level(cut, lists, f"{name}/{number + 1}", level, bounds[-1], by_bin, number + 1 == layers))
     made = []
     for number in range(layers):
-        places = {kind: _Places(ids) for kind, ids in levels[number].vertices.items()}
-        made.append(
-            [
-                _bin(
-                    cut, number, levels[number + 1], {kind: _slice(b, i) for kind, b in bounds[number].items()}, places
-                )
-                for i in range(_number_of_bins(bounds[number]))
-            ]
-        )
+        places = {kind: Places(ids) for kind, ids in levels[number].vertices.items()}
+        parts = [
+            {kind: _slice(ends, place) for kind, ends in bounds[number].items()}
+            for place in range(_number_of_bins(bounds[number]))
+        ]
+        made.append([_bin(cut, number, levels[number + 1], part, places, rows[number].sums) for part in parts])
     return CutPlan(levels, made)
 
 
-def _by_arrival(cut: CutLists, number: int, level: LevelRows, below: CutLevel) -> LevelRows:
+def _by_arrival(cut: CutLists, number: int, level: LevelRows, below: CutLevel, sums: ReadSums | None) -> LevelRows:
     """A level's rows in the order in which the halo rows that they read arrive; those that others read stay first."""
     vertices, order = {}, {kind: np.argsort(ids[below.computed[kind] :]) for kind, ids in below.vertices.items()}
     arrivals = {kind: np.zeros(len(each), np.int64) for kind, each in order.items()}
@@ -124,8 +139,14 @@ def _by_arrival(cut: CutLists, number: int, level: LevelRows, below: CutLevel) -
                 some = group.rows[kind]
                 arrivals[kind][some.start - start : some.stop - start] = group.number
         vertices[kind], arrivals[kind] = ids[start:][order[kind]], arrivals[kind][order[kind]]
-    first = {kind: len(np.unique(_joined([each[kind] for each in level.asked]))) for kind in cut.types}
-    found = order_of_arrival(cut, number, level.computed, vertices, arrivals, first)
+    readers = {} if sums is None else {kind: sum_readers(sums, ids) for kind, ids in vertices.items()}
+    first = {
+        kind: len(
+            np.unique(_joined([*(each[kind] for each in level.asked), *(each.sources for each in level.asked_sums)]))
+        )
+        for kind in cut.types
+    }
+    found = order_of_arrival(cut, number, level.computed, vertices, arrivals, first, readers)
     computed, loads = ({kind: of[kind][found[kind]] for kind in cut.types} for of in (level.computed, level.loads))
     return replace(level, computed=computed, loads=loads)
 
@@ -160,8 +181,8 @@ def _level(
     # For every reader: how many rows of each type a group has, and for each type in which order its rows come.
     offered = [
         [
-            np.array([[len(group.rows[kind]) for kind in cut.types] for group in groups], np.int64).reshape(-1),
-            *(_joined([level.computed[kind][group.rows[kind]] for group in groups]) for kind in cut.types),
+            np.array([[group.count(kind) for kind in cut.types] for group in groups], np.int64).reshape(-1),
+            *(_joined([_sent_numbers(level, group, kind) for group in groups]) for kind in cut.types),
         ]
         for groups in sent
     ]
@@ -170,24 +191,36 @@ def _level(
     return CutLevel(vertices, computed, level.replicated, received, [group for groups in sent for group in groups])
 
 
+def _sent_numbers(level: LevelRows, group: SentGroup, kind: str) -> Array:
+    rows = level.computed[kind][group.rows[kind]]
+    return rows if group.sums is None else np.concatenate([rows, group.sums.numbers])
+
+
 def _sent_to(cut: CutLists, level: LevelRows, bounds: Rows, rank: int, by_bin: bool) -> list[SentGroup]:
-    """What a worker is sent, in groups."""
-    rows = {kind: np.sort(_Places(level.computed[kind])[level.asked[rank][kind]]) for kind in cut.types}
+    """What a worker is sent, in groups: a sum goes with the last of its rows."""
+    places = {kind: Places(level.computed[kind]) for kind in cut.types}
+    rows = {kind: np.sort(places[kind][level.asked[rank][kind]]) for kind in cut.types}
     ends = {kind: np.searchsorted(rows[kind], bounds[kind], "left") for kind in cut.types}
-    parts = [{kind: _slice(ends[kind], place) for kind in cut.types} for place in range(_number_of_bins(bounds))]
+    count = _number_of_bins(bounds)
+    parts = [{kind: _slice(ends[kind], place) for kind in cut.types} for place in range(count)]
     filled = [place for place, part in enumerate(parts) if any(some.stop > some.start for some in part.values())]
-    if not filled:
+    sums, wanted = dict[int, SentSums](), level.asked_sums[rank]
+    if len(wanted.numbers):
+        (kind,) = cut.types
+        sums = sums_by_bin(wanted, places[kind], bounds[kind], by_bin)
+    if not filled and not sums:
         return []
     if not by_bin:
-        return [SentGroup(rank, 0, rows, {place: parts[place] for place in filled})]
+        return [SentGroup(rank, 0, rows, {place: parts[place] for place in filled}, sums.get(count - 1))]
     return [
         SentGroup(
             rank,
             number,
             {kind: rows[kind][parts[place][kind]] for kind in cut.types},
             {place: {kind: slice(0, some.stop - some.start) for kind, some in parts[place].items()}},
+            sums.get(place),
         )
-        for number, place in enumerate(filled)
+        for number, place in enumerate(sorted({*filled, *sums}))
     ]
 
 
@@ -210,24 +243,24 @@ def _received(
     return groups, halo
 
 
-def _bin(cut: CutLists, number: int, above: CutLevel, rows: dict[str, slice], places: "dict[str, _Places]") -> CutBin:
+def _bin(
+    cut: CutLists,
+    number: int,
+    above: CutLevel,
+    rows: dict[str, slice],
+    places: dict[str, Places],
+    sums: ReadSums | None,
+) -> CutBin:
     rows = {kind: some for kind, some in rows.items() if some.stop > some.start}
     batch: Any = cut.sample(number, {kind: above.vertices[kind][some] for kind, some in rows.items()})
-    read = {kind: np.asarray(ids, np.int64) for kind, ids in batch.vertices.items() if len(ids)}
+    block, read = batch.blocks[0], {kind: np.asarray(ids, np.int64) for kind, ids in batch.vertices.items() if len(ids)}
+    if sums is not None and len(sums.keys):
+        ((kind, ids),) = read.items()
+        block, read[kind] = with_sums(cut, sums, block, ids)
     inputs = {kind: places[kind][ids] for kind, ids in read.items()}
-    names = {kind: cut.names(kind, ids) for kind, ids in read.items()}
-    return CutBin(rows, batch.blocks[0], dict(inputs), names, read)
-
-
-class _Places:
-    """Where vertices stand in a list that is in no order."""
-
-    def __init__(self, vertices: Array) -> None:
-        self._order = np.argsort(vertices, kind="stable")
-        self._sorted = vertices[self._order]
-
-    def __getitem__(self, vertices: Array) -> Array:
-        return self._order[np.searchsorted(self._sorted, vertices)]
+    # Nothing is dropped of a sum: what its rows lose, they have lost.
+    names = {kind: cut.names(kind, np.maximum(ids, 0)) for kind, ids in read.items()}
+    return CutBin(rows, block, dict(inputs), names, read)
 
 
 def _joined(parts: Sequence[Array]) -> Array:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.nn.layer_table import layer_entry
+from penstock.nn.layers.entry import SourceScale
 from penstock.sampling.key import BatchKey
 from penstock.train.job import Job
 from penstock.train.whole.shared.boundary import BoundaryDraw
@@ -33,6 +34,13 @@ class Exchange:
     """Whether rows of others may be computed here instead."""
     linear_only: bool = False
     """Whether it is for layers that are linear in their neighbours' rows."""
+    sums: bool = True
+    """Whether workers may send sums of rows instead of rows."""
+
+    def source_scale(self, job: Job) -> SourceScale | None:
+        """How a model's layers weigh the rows that workers add up for each other; None: they send every row."""
+        found: SourceScale | None = layer_entry(job.model).source_scale(job) if self.sums else None
+        return found
 
     def reasons_against(self, job: Job) -> list[str]:
         """Why a job cannot exchange rows in this way."""
@@ -49,6 +57,6 @@ class Exchange:
 EXCHANGES = {
     "bins": Exchange(),
     "layer": Exchange(pipeline=lambda job: "none"),
-    "boundary": Exchange(draw=_draw, linear_only=True),
+    "boundary": Exchange(draw=_draw, linear_only=True, sums=False),
     "replicate": Exchange(replicates=True),
 }

@@ -71,6 +71,7 @@ class SharedWholeExecution(SharedExecution):
                 "exchange": job.exchange,
                 "pipeline": EXCHANGES[job.exchange].pipeline(job),
                 "halo_rows": sum(step.plan.halo_rows for step in self._prepared),
+                "received_sums": sum(step.plan.received_sums for step in self._prepared),
                 "replicated_rows": sum(step.plan.replicated_rows for step in self._prepared),
                 "exposed_communication_s": round(self._exposure.seconds, 3),
             }
@@ -90,7 +91,8 @@ class SharedWholeExecution(SharedExecution):
         if how.replicates:
             width = max(session.inputs.widths.values())
             replicate = replicate_where_cheaper(cut, cheaper_than(workers.bandwidth, width, job.hidden))
-        levels = find_levels(cut, workers.lists, f"step-{place}", layers, wanted, job.scope == "all", replicate)
+        scale = how.source_scale(job) if session.graph.is_homogeneous else None
+        levels = find_levels(cut, workers.lists, f"step-{place}", layers, wanted, job.scope == "all", replicate, scale)
         decision = self._decide(levels)
         by_bin = how.pipeline(job) in ("intra", "both")
         plan = make_cut_plan(cut, workers.lists, f"step-{place}", levels, decision.bins, by_bin)
@@ -126,7 +128,7 @@ def _sizes(session: Session, levels: list[LevelRows]) -> list[LayerSize]:
     sizes = []
     for number in range(layers):
         below, above = levels[number], levels[number + 1]
-        given, read = _count(above.computed), _count(below.computed) + _count(below.halo)
+        given, read = _count(above.computed), _count(below.computed) + below.received
         edges = sum(int(loads.sum()) for loads in above.loads.values()) - given
         out = session.task.out if number == layers - 1 and session.job.jump == "none" else hidden
         sizes.append(LayerSize(given, read, edges, hidden if number else widest, out))

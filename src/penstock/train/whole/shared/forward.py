@@ -83,6 +83,6 @@ class ForwardPass:
         if self._left[number] and not self._state.intra:
             return
         for place in sorted(self._unsent[number + 1]):
-            if self._plan.levels[number + 1].sent[place].bins.keys() <= self._done[number]:
+            if self._plan.levels[number + 1].sent[place].computed_by <= self._done[number]:
                 self._state.send_rows(number + 1, place)
                 self._unsent[number + 1].discard(place)

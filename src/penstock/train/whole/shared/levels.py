@@ -6,13 +6,22 @@ computes, of the others' it tells their owners, who compute them because they ar
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.nn.layers.entry import SourceScale
 from penstock.sampling.block import MiniBatch
 from penstock.train.whole.shared.interfaces import CutLists, Lists, Rows
+from penstock.train.whole.shared.partial_sums import (
+    NO_SUMS,
+    AskedSums,
+    CutEdges,
+    ReadSums,
+    choose_sums,
+    cut_edges,
+)
 from penstock.train.whole.shared.row_order import in_wanted_order, ranks_wanted
 from penstock.train.whole.shared.vertex_order import in_order, search_order
 
@@ -35,29 +44,49 @@ class LevelRows:
     replicated: int = 0
     """How many of them are other workers' vertices, which come last."""
     halo: Rows = field(default_factory=dict)
-    """Vertices whose rows others send, ascending."""
+    """Vertices whose rows others send, ascending,"""
+    sums: ReadSums | None = None
+    """and sums of rows that they send; None: there are none."""
     asked: list[Rows] = field(default_factory=list)
-    """By rank, the vertices of this worker that another reads, ascending."""
+    """By rank, the vertices of this worker that another reads, ascending,"""
+    asked_sums: list[AskedSums] = field(default_factory=list)
+    """and the sums of this worker's rows."""
+
+    @property
+    def received(self) -> int:
+        """The number of rows and sums that others send."""
+        return sum(map(len, self.halo.values())) + (0 if self.sums is None else len(self.sums.keys))
 
 
 def find_levels(
-    cut: CutLists, lists: Lists, name: str, layers: int, wanted: Rows, all_vertices: bool, replicate: Replicate | None
+    cut: CutLists,
+    lists: Lists,
+    name: str,
+    layers: int,
+    wanted: Rows,
+    all_vertices: bool,
+    replicate: Replicate | None = None,
+    scale: SourceScale | None = None,
 ) -> list[LevelRows]:
     """For every level from the inputs (level 0, whose rows are read and not computed) to the last.
 
-    `wanted` are this worker's vertices of the last level. `name` tells the exchanges from those of other steps.
+    `wanted` are this worker's vertices of the last level. `name` tells the exchanges from those of other steps. With
+    `scale` others may send sums of their rows.
     """
     position = search_order(cut, lists.rank)
     last = {kind: wanted.get(kind, _NONE) for kind in cut.types}
     levels = [LevelRows({kind: in_order(cut.own(kind), position[kind], ids) for kind, ids in last.items()}, {})]
     for number in reversed(range(layers)):
         above = levels[0]
-        above.loads, read = _read(cut, number, above.computed)
+        lists_read = _read(cut, lists.rank, number, above.computed, scale if number else None)
+        above.loads = lists_read.loads
         if number == 0:
-            levels.insert(0, LevelRows(read, {}))
+            levels.insert(0, LevelRows(lists_read.vertices, {}))
             break
         rows = above.computed
-        below = _level_below(cut, lists, f"{name}/{number}", number, rows, read, all_vertices, replicate, position)
+        below = _level_below(
+            cut, lists, f"{name}/{number}", number, rows, lists_read, all_vertices, replicate, position
+        )
         levels.insert(0, below)
     return levels
 
@@ -67,17 +96,30 @@ def lengths_of(cut: CutLists, number: int, kind: str, vertices: Array) -> Array:
     return np.concatenate([_NONE, *(_lengths(batch) for batch in _batches(cut, number, kind, vertices))])
 
 
-def _read(cut: CutLists, number: int, rows: Rows) -> tuple[Rows, Rows]:
-    """For every vertex one and its edges, and all vertices that are read, ascending."""
-    loads, found = {}, dict.fromkeys(rows, _NONE)
+class _ReadLists(NamedTuple):
+    """The lists of a level's rows on this worker."""
+
+    loads: Rows
+    """For every row one and its edges."""
+    vertices: Rows
+    """All that are read, ascending."""
+    cut_edges: CutEdges | None
+    """None: they need not be known."""
+
+
+def _read(cut: CutLists, rank: int, number: int, rows: Rows, scale: SourceScale | None) -> _ReadLists:
+    loads, found, edges = {}, dict.fromkeys(rows, _NONE), list[CutEdges]()
     for kind, vertices in rows.items():
         lengths = [_NONE]
         for batch in _batches(cut, number, kind, vertices):
             lengths.append(_lengths(batch) + 1)
             for source, ids in batch.vertices.items():
                 found[source] = np.union1d(found[source], np.asarray(ids, np.int64))
+            if scale is not None:
+                edges.append(cut_edges(cut, rank, batch, scale))
         loads[kind] = np.concatenate(lengths)
-    return loads, found
+    joined = CutEdges(*map(np.concatenate, zip(*edges, strict=True))) if edges else None
+    return _ReadLists(loads, found, joined)
 
 
 def _batches(cut: CutLists, number: int, kind: str, vertices: Array) -> Iterator[MiniBatch[Any]]:
@@ -102,11 +144,12 @@ def _level_below(
     name: str,
     number: int,
     rows: Rows,
-    read: Rows,
+    lists_read: _ReadLists,
     all_vertices: bool,
     replicate: Replicate | None,
     position: Rows,
 ) -> LevelRows:
+    read = lists_read.vertices
     owner = {kind: cut.ranks(kind, ids) for kind, ids in read.items()}
     halo = {kind: ids[owner[kind] != lists.rank] for kind, ids in read.items()}
     copies = {
@@ -115,22 +158,54 @@ def _level_below(
     }
     replicas = {kind: ids[copies[kind]] for kind, ids in halo.items()}
     halo = {kind: ids[~copies[kind]] for kind, ids in halo.items()}
-    owners = {kind: cut.ranks(kind, ids) for kind, ids in halo.items()}
-    ways = halo, ranks_wanted(cut, number, rows, halo)
-    told = lists.exchange(
-        f"{name}/needs",
-        [[way[kind][owners[kind] == rank] for kind in cut.types for way in ways] for rank in range(lists.world)],
-    )
-    asked, early = ([dict(zip(cut.types, each[part::2], strict=True)) for each in told] for part in (0, 1))
+    sums, wanted = None, [NO_SUMS] * lists.world
+    if lists_read.cut_edges is not None:
+        received = lists_read.cut_edges.only(~np.isin(lists_read.cut_edges.sources, next(iter(replicas.values()))))
+        sums, wanted = choose_sums(cut, lists.world, received)
+    told = _tell(cut, lists, f"{name}/needs", halo, ranks_wanted(cut, number, rows, halo), wanted)
     computed = {}
     for kind in cut.types:
-        pairs = [(vertices[kind], ranks[kind]) for vertices, ranks in zip(asked, early, strict=True)]
-        sent = in_wanted_order(cut.own(kind), position[kind], pairs)
+        sent = in_wanted_order(cut.own(kind), position[kind], [(each.read[kind], each.early[kind]) for each in told])
         own = cut.own(kind) if all_vertices else np.union1d(read[kind][owner[kind] == lists.rank], sent)
         inner = in_order(cut.own(kind), position[kind], np.setdiff1d(own, sent, assume_unique=True))
         # What others read is computed first.
         computed[kind] = np.concatenate([sent, inner, replicas[kind]])
-    return LevelRows(computed, {}, sum(map(len, replicas.values())), halo, asked)
+    if sums is not None:
+        halo = {kind: ids[~sums.are_summed(ids)] for kind, ids in halo.items()}
+    replicated = sum(map(len, replicas.values()))
+    asked = [{kind: np.setdiff1d(ids, each.sums.sources) for kind, ids in each.read.items()} for each in told]
+    return LevelRows(computed, {}, replicated, halo, sums, asked, [each.sums for each in told])
+
+
+class _Told(NamedTuple):
+    """What another worker reads of this one's rows in a level."""
+
+    read: Rows
+    early: Rows
+    """How early it wants each of these rows, a rank,"""
+    sums: AskedSums
+    """and those that it wants in sums."""
+
+
+def _tell(cut: CutLists, lists: Lists, name: str, halo: Rows, early: Rows, sums: list[AskedSums]) -> list[_Told]:
+    """Tell every worker which of its rows this one reads, and how; returns, by rank, what others read of this one."""
+    owners = {kind: cut.ranks(kind, ids) for kind, ids in halo.items()}
+    told = lists.exchange(
+        name,
+        [
+            [*(way[kind][owners[kind] == rank] for way in (halo, early) for kind in cut.types), *sums[rank].as_lists()]
+            for rank in range(lists.world)
+        ],
+    )
+    types = len(cut.types)
+    return [
+        _Told(
+            dict(zip(cut.types, each[:types], strict=True)),
+            dict(zip(cut.types, each[types : 2 * types], strict=True)),
+            AskedSums.of_lists(each[2 * types :]),
+        )
+        for each in told
+    ]
 
 
 _NONE = np.empty(0, np.int64)

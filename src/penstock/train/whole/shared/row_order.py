@@ -59,17 +59,28 @@ def in_wanted_order(own: Array, places: Array, asked: Sequence[tuple[Array, Arra
 
 
 def order_of_arrival(
-    cut: CutLists, number: int, rows: Rows, halo: Rows, arrivals: Mapping[str, Array], read_outside: Mapping[str, int]
+    cut: CutLists,
+    number: int,
+    rows: Rows,
+    halo: Rows,
+    arrivals: Mapping[str, Array],
+    read_outside: Mapping[str, int],
+    sum_readers: Rows,
 ) -> Rows:
     """For every type a permutation of a layer's rows by when their last halo row arrives.
 
     The first `read_outside` rows of a type, which other workers read, stay first. `arrivals` counts messages.
+    `sum_readers` are, of halo rows that are sums, the vertices that read them; -1: a row is none.
     """
     found = {}
     for kind, vertices in rows.items():
         last = np.full(len(vertices), -1, np.int64)
         for reads in _reads(cut, number, kind, vertices, halo):
             np.maximum.at(last, reads.readers, arrivals[reads.node_type][reads.places])
+        if kind in sum_readers:
+            sums, order = np.flatnonzero(sum_readers[kind] >= 0), np.argsort(vertices)
+            places = order[np.searchsorted(vertices, sum_readers[kind][sums], sorter=order)]
+            np.maximum.at(last, places, arrivals[kind][sums])
         found[kind] = np.lexsort((last, np.arange(len(vertices)) >= read_outside[kind]))
     return found
 

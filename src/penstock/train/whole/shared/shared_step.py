@@ -1,6 +1,6 @@
 """A worker's part of a step made ready: its bins, its seeds' places and labels, and inputs that are kept."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,13 +10,22 @@ from penstock.graph.arrays import Array
 from penstock.nn.norm import BatchNorm
 from penstock.pipeline.host_carrier import as_tensors
 from penstock.sampling.block import MiniBatch
+from penstock.sampling.device.block import on_device
 from penstock.train.session import Session
 from penstock.train.whole.levels import KeptLevel
 from penstock.train.whole.memory import Decision
 from penstock.train.whole.prepared import normalised_layers
 from penstock.train.whole.shared.cut_plan import CutPlan
 from penstock.train.whole.shared.interfaces import CutLists, Rows
+from penstock.train.whole.shared.sent_sums import RowLists, SentSums
 from penstock.train.whole.shared.tasks import BinTask, group_readers, make_tasks
+
+
+class PreparedSums(NamedTuple):
+    """Rows and lists of `SentSums` where they are computed."""
+
+    added: tuple[Tensor, Any]
+    returned: dict[int, tuple[Tensor, Any]]
 
 
 class SharedStep:
@@ -42,6 +51,10 @@ class SharedStep:
                 {kind: torch.from_numpy(rows).to(self.device) for kind, rows in group.rows.items()}
                 for group in level.sent
             ]
+            for level in plan.levels
+        ]
+        self.sent_sums = [
+            [None if group.sums is None else _prepared_sums(group.sums, self.device) for group in level.sent]
             for level in plan.levels
         ]
         self.seeds = [_places(level.vertices, rows, self.device) for level in plan.levels[1:]]
@@ -96,6 +109,14 @@ class SharedStep:
             found: Any = known.sent[place].rows[kind] if sent else known.received[place].rows.get(kind, rows)
             self._group_names[key] = self._cut.names(kind, known.vertices[kind][found])
         return self._group_names[key]
+
+
+def _prepared_sums(sums: SentSums, device: torch.device) -> PreparedSums:
+    def prepared(found: RowLists) -> tuple[Tensor, Any]:
+        lists = found.lists if device.type == "cpu" else on_device(found.lists, device)
+        return torch.from_numpy(found.rows).to(device), lists
+
+    return PreparedSums(prepared(sums.added), {place: prepared(found) for place, found in sums.returned.items()})
 
 
 def _places(vertices: Rows, rows: Rows, device: torch.device) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
+from penstock.nn.aggregation import gather
 from penstock.train.session import Session
 from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.norms import LayerNorms
@@ -17,6 +18,8 @@ from penstock.train.whole.shared.boundary import BoundaryDraw
 from penstock.train.whole.shared.interfaces import Tag, WholeWorkers
 from penstock.train.whole.shared.shared_step import SharedStep
 from penstock.train.whole.shared.tasks import BinTask
+
+_NO_ROWS = slice(0, 0)
 
 Waited = Callable[[float], None]
 """Told when a wait for other workers' rows began that ends now; seconds of `time.perf_counter`."""
@@ -70,9 +73,17 @@ class StepState:
             drawn = self._drawn(level, True, place, kind)
             if drawn is not None:
                 rows = rows[drawn.to(rows.device)]
-            if len(group.rows[kind]):
-                sent.append(_as_array(kept.read(kind, rows)))
+            if group.count(kind):
+                sent.append(_as_array(self._with_sums(level, place, kind, kept, kept.read(kind, rows))))
         self.workers.mail.post(group.rank, Tag(False, level, group.number), sent)
+
+    def _with_sums(self, level: int, place: int, kind: str, kept: KeptLevel, rows: Tensor) -> Tensor:
+        """A group's rows, and the sums behind them."""
+        sums = self.step.sent_sums[level][place]
+        if sums is None:
+            return rows
+        added, lists = sums.added
+        return torch.cat([rows, gather(lists, kept.read(kind, added))])
 
     def receive_rows(self, level: int, place: int) -> bool:
         """Take a group's rows into the level, if they are here."""
@@ -109,10 +120,16 @@ class StepState:
         """Add what a reader's gradients hold for a bin's rows."""
         level = task.layer + 1
         group = self.plan.levels[level].sent[place]
-        kinds = [kind for kind, rows in group.rows.items() if len(rows)]
-        for kind, values in zip(kinds, found, strict=True):
-            some, rows = group.bins[task.place][kind], self.step.sent_rows[level][place][kind]
-            if not values.size or some.stop == some.start:
+        for kind, values in zip(filter(group.count, group.rows), found, strict=True):
+            if not values.size:
+                continue
+            sums = self.step.sent_sums[level][place]
+            if sums is not None and task.place in sums.returned:
+                rows, lists = sums.returned[task.place]
+                given = torch.from_numpy(values[len(group.rows[kind]) :]).to(self.step.device)
+                gradients.add(kind, rows, gather(lists, given))
+            some, rows = group.bins.get(task.place, {}).get(kind, _NO_ROWS), self.step.sent_rows[level][place][kind]
+            if some.stop == some.start:
                 continue
             given, drawn = torch.from_numpy(values), self._drawn(level, True, place, kind)
             if drawn is not None:

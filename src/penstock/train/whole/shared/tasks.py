@@ -44,7 +44,7 @@ def make_tasks(plan: CutPlan, device: torch.device) -> list[list[BinTask]]:
                 for place in task.below:
                     made[number - 1][place].above |= {task.place}
             sent = plan.levels[number + 1].sent
-            task.readers = tuple(place for place, group in enumerate(sent) if task.place in group.bins)
+            task.readers = tuple(place for place, group in enumerate(sent) if task.place in group.computed_by)
     return made
 
 
