@@ -13,15 +13,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
-from functools import cache
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import NoReturn
 
 import numpy as np
+import psutil
 
 from penstock.cli import main as run_the_command_line
+from penstock.cluster.launch import local
 from penstock.cluster.tasks.__main__ import main as run_task
 from penstock.graph.output_files import open_bytes
 
@@ -30,35 +33,35 @@ _LONGEST = 1 << 20
 
 
 class ForkingProcess:
-    """The process that forks, as the process that started it sees it."""
+    """The process that forks, as the process that it forks for sees it."""
 
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            command = [sys.executable, "-P", __file__, str(theirs.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
-        self._socket, self._lock = ours, Lock()
-        self.forks: set[int] = set()
-        """Processes that were started and are not known to have ended."""
+    def __init__(self, requests: socket.socket, process: subprocess.Popen | None = None) -> None:
+        self._socket, self._lock, self._process = requests, Lock(), process
+        self._sessions: set[int] = set()
+        """Forks. Each began a session, in which stays what it starts itself; one that is found empty is forgotten."""
 
     def start(self, words, files, folder=None, environment=None) -> int:
         """Fork a program: `words` are its name and its arguments, `files` its three standard ones. Its number."""
         environment = dict(os.environ if environment is None else environment)
         request = {"words": words, "folder": str(folder or Path.cwd()), "environment": environment}
         fork = self._ask(request, files)
-        self.forks.add(fork)
+        self._sessions.add(fork)
         return fork
 
     def poll(self, fork: int) -> int | None:
         """A fork's exit status; None while it runs. A number stays a fork's own until its status was told."""
-        status = self._ask({"fork": fork})
-        if status is not None:
-            self.forks.discard(fork)
-        return status
+        return self._ask({"fork": fork})
 
     def running(self) -> list[int]:
-        """Forks that run now."""
-        return [fork for fork in sorted(self.forks) if self.poll(fork) is None]
+        """Forks that run now, and what forks have forked; processes that have ended are left out."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                session = os.getsid(process.pid)
+                if session in self._sessions and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append((session, process.pid))
+        self._sessions &= {session for session, _ in found}
+        return [process for _, process in found]
 
     def _ask(self, request, files=()):
         with self._lock:
@@ -69,15 +72,24 @@ class ForkingProcess:
         return json.loads(answer)
 
 
-@cache
+_known: list[ForkingProcess] = []
+"""The process that forks for this one, once it is there."""
+
+
 def forking_process() -> ForkingProcess:
-    """The one of this process."""
-    return ForkingProcess()
+    """The process that forks for this one, started on first use."""
+    if not _known:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-P", __file__, str(theirs.fileno())]
+            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
+        _known.append(ForkingProcess(ours, process))
+    return _known[0]
 
 
 def running_forks() -> list[int]:
-    """What this process has had forked and that runs now."""
-    return forking_process().running() if forking_process.cache_info().currsize else []
+    """What this process has had forked and that runs now, with what that has forked."""
+    return _known[0].running() if _known else []
 
 
 class ForkedTask:
@@ -123,21 +135,67 @@ class ForkedTask:
             self.wait()
 
 
-def forked_command(*arguments, cwd=None, env=None, timeout=300) -> subprocess.CompletedProcess:
-    """`penstock` with these arguments, as subprocess.run would give it: exit status, stdout and stderr as text."""
-    words = ["penstock", *map(str, arguments)]
-    with Path(os.devnull).open("rb") as nothing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        fork = forking_process().start(words, [each.fileno() for each in (nothing, out, err)], cwd, env)
+class ForkedProgram:
+    """A program that runs: what subprocess.Popen shows of one, with its output as text.
+
+    Its words are `penstock` and its arguments, or `python` and the text of a script.
+    """
+
+    def __init__(self, words, cwd=None, env=None) -> None:
+        self.args, self.returncode = list(map(str, words)), None
+        self._said = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 (closed by communicate)
+        with Path(os.devnull).open("rb") as nothing:
+            files = [each.fileno() for each in (nothing, *self._said)]
+            self.pid = forking_process().start(self.args, files, cwd, env)
+
+    def poll(self) -> int | None:
+        """The exit status, or None while it runs."""
+        if self.returncode is None:
+            self.returncode = forking_process().poll(self.pid)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once, if it still runs."""
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float = 300) -> int:
+        """Its exit status, when it has ended; after `timeout` seconds it is killed."""
         until = time.monotonic() + timeout
-        while (status := forking_process().poll(fork)) is None:
+        while self.poll() is None:
             if time.monotonic() > until:
-                os.kill(fork, signal.SIGKILL)
+                self.kill()
             time.sleep(0.005)
-        said = []
-        for file in (out, err):
-            file.seek(0)
-            said.append(file.read().decode())
-    return subprocess.CompletedProcess(words, status, *said)
+        return self.returncode
+
+    def said(self) -> tuple[str, str]:
+        """What it has said so far on stdout and stderr."""
+        out, err = (os.pread(file.fileno(), _LONGEST, 0).decode() for file in self._said)
+        return out, err
+
+    def communicate(self, timeout: float = 300) -> tuple[str, str]:
+        """What it has said on stdout and stderr, when it has ended; after `timeout` seconds it is killed."""
+        self.wait(timeout)
+        said = self.said()
+        for file in self._said:
+            file.close()
+        return said
+
+
+def run_forked(words, cwd=None, env=None, timeout=300) -> subprocess.CompletedProcess:
+    """A program from its beginning to its end, as subprocess.run would give it, with its output as text."""
+    program = ForkedProgram(words, cwd, env)
+    said = program.communicate(timeout)
+    return subprocess.CompletedProcess(program.args, program.returncode, *said)
+
+
+def forked_command(*arguments, cwd=None, env=None, timeout=300) -> subprocess.CompletedProcess:
+    """`penstock` with these arguments, from its beginning to its end."""
+    return run_forked(["penstock", *arguments], cwd, env, timeout)
 
 
 def _import_everything() -> None:
@@ -153,7 +211,8 @@ def _import_everything() -> None:
     split_by_owner(np.zeros(1, np.int64), np.array([0, 1]))
 
 
-def _serve(requests: socket.socket) -> None:
+def _serve(requests: socket.socket, sessions: bool) -> None:
+    """Fork on request until nobody is left to ask; whether forks begin sessions of their own."""
     while True:
         data, files, _, _ = socket.recv_fds(requests, _LONGEST, 3)
         if not data:
@@ -163,7 +222,7 @@ def _serve(requests: socket.socket) -> None:
             answer = os.fork()
             if answer == 0:
                 requests.close()
-                _become(**request, files=files)
+                _become(**request, files=files, session=sessions)
         else:
             ended, status = os.waitpid(request["fork"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if ended else None
@@ -172,11 +231,12 @@ def _serve(requests: socket.socket) -> None:
         requests.send(json.dumps(answer).encode())
 
 
-def _become(words: list[str], folder: str, environment: dict[str, str], files: list[int]) -> NoReturn:
+def _become(words: list[str], folder: str, environment: dict[str, str], files: list[int], session: bool) -> NoReturn:
     """What happens in a fork from its beginning to its end."""
     status = 1
     try:
-        os.setsid()
+        if session:
+            os.setsid()
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
@@ -184,22 +244,47 @@ def _become(words: list[str], folder: str, environment: dict[str, str], files: l
             os.dup2(given, own)
         for given in files:
             os.close(given)
-        sys.stdin, sys.argv = os.fdopen(0), words
-        status = run_task() if words[0] == "task" else _command_status()
+        sys.stdin, sys.argv = os.fdopen(0, closefd=False), words
+        status = run_task() if words[0] == "task" else _program_status(words)
+    except BaseException:
+        traceback.print_exc()
+    finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:
         os._exit(status)
 
 
-def _command_status() -> int:
-    try:
-        run_the_command_line()
-    except SystemExit as end:
-        return int(end.code or 0)
+def _program_status(words: list[str]) -> int:
+    with _tasks_forked_from_here():
+        try:
+            if words[0] == "python":
+                exec(compile(words[1], "<script>", "exec"), {"__name__": "__main__"})
+            else:
+                run_the_command_line()
+        except SystemExit as end:
+            return int(end.code or 0)
     return 0
+
+
+@contextmanager
+def _tasks_forked_from_here() -> Iterator[None]:
+    """Tasks of this program are forks, too, of a process that is forked now, while there are no other threads."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    helper = os.fork()
+    if helper == 0:
+        ours.close()
+        _serve(theirs, sessions=False)
+        os._exit(0)
+    theirs.close()
+    _known.append(ForkingProcess(ours))
+    local.LocalProcess = ForkedTask
+    try:
+        yield
+    finally:
+        ours.close()
+        os.waitpid(helper, 0)
 
 
 if __name__ == "__main__":
     _import_everything()
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])), sessions=True)

@@ -11,11 +11,16 @@ def command(monkeypatch, capsys, *arguments):
     """(exit code, stdout, stderr) of `penstock ...`."""
     monkeypatch.setattr(sys, "argv", ["penstock", *map(str, arguments)])
     capsys.readouterr()
-    # Each call adds its command; a process that ends after one never has two.
-    app.registered_commands.clear()
+    forget_commands()
     code = run()
     printed = capsys.readouterr()
     return code, printed.out, printed.err
+
+
+def forget_commands():
+    """Each run of the command line adds its command; a process that ends after one never has two."""
+    app.registered_commands.clear()
+    app.registered_groups.clear()
 
 
 def answer(monkeypatch, capsys, *arguments):

@@ -4,29 +4,40 @@ from importlib import import_module
 
 import pytest
 
+from in_process import forget_commands
 from penstock.cli.job_flags import default_text
+from penstock.cli.main import run
+from penstock.errors import PenstockError
 from penstock.train.job import Job, make_job
 
+DEFAULTS = {name: text for name, field in Job.model_fields.items() if (text := default_text(field))}
 
-@pytest.mark.parametrize("name", [name for name, field in Job.model_fields.items() if default_text(field)])
-def test_a_flag_takes_its_own_default(name, monkeypatch):
-    # The package has a function of the module's name.
-    main, train = import_module("penstock.cli.main"), import_module("penstock.cli.train")
+
+def words_of(name: str) -> list[str]:
+    """What gives a field its default on the command line."""
+    flag, text = name.replace("_", "-"), DEFAULTS[name]
+    return {"yes": [f"--{flag}"], "no": [f"--no-{flag}"]}.get(text, [f"--{flag}", text])
+
+
+@pytest.fixture(scope="module")
+def parsed():
+    """What a command line with every flag and its default gives; parsed once, as most of the time goes there."""
     given = []
-    monkeypatch.setattr(
-        train,
-        "_trained",
-        lambda job, resume, cluster, plan, force, trust_module, fields, progress: given.append(fields) or _stop(),
-    )
-    flag, text = f"--{name.replace('_', '-')}", default_text(Job.model_fields[name])
-    words = [flag if text == "yes" else f"--no-{flag[2:]}"] if text in ("yes", "no") else [flag, text]
-    monkeypatch.setattr("sys.argv", ["penstock", "train", *words])
-    assert main.run() == 2
+
+    def stop(job, resume, cluster, plan, force, trust_module, fields, progress):
+        given.append(fields)
+        raise PenstockError("enough", code="unexpected-failure")
+
+    with pytest.MonkeyPatch.context() as patch:
+        # The package has a function of the module's name.
+        patch.setattr(import_module("penstock.cli.train"), "_trained", stop)
+        patch.setattr("sys.argv", ["penstock", "train", *(word for name in DEFAULTS for word in words_of(name))])
+        forget_commands()
+        assert run() == 2
     (fields,) = given
-    assert getattr(make_job(fields), name) == getattr(make_job({}), name)
+    return fields
 
 
-def _stop():
-    from penstock.errors import PenstockError
-
-    raise PenstockError("enough", code="unexpected-failure")
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_a_flag_takes_its_own_default(name, parsed):
+    assert getattr(make_job({name: parsed[name]}), name) == getattr(make_job({}), name)

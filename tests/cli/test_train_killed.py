@@ -4,15 +4,14 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from forks import ForkedProgram, forked_command
 from penstock.api import train
 from training_graphs import (
-    PENSTOCK,
     assert_same_state,
     best_checkpoint,
     community_graph,
@@ -57,18 +56,17 @@ def whole(tmp_path_factory):
 def started(whole, run, step):
     """A process that trains, once it has written the checkpoint of a step."""
     graph = whole.path.parent / "graph"
-    command = [*PENSTOCK, "train", "--graph", str(graph), "--run", str(run), *FLAGS, "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = ForkedProgram(["penstock", "train", "--graph", graph, "--run", run, *FLAGS, "--json"])
     file = run / "checkpoints" / f"step-{step:012d}.ckpt"
     while not file.exists():
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None, process.said()
         time.sleep(0.002)
     return process
 
 
 def resumed(run):
     """The object that `penstock train --resume` prints."""
-    done = subprocess.run([*PENSTOCK, "train", "--resume", str(run), "--json"], capture_output=True, text=True)
+    done = forked_command("train", "--resume", run, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

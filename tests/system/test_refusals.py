@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 
 import pytest
 
 from cluster_runs import cluster_file, machines, recorded_starts, run_on
+from forks import forked_command
 from refusals import refused
-from training_graphs import PENSTOCK, community_graph
+from training_graphs import community_graph
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_command_says_one_sentence(graph, tmp_path):
         "--cluster=1x1",
         "--json",
     ]
-    done = subprocess.run([*PENSTOCK, "train", *flags], capture_output=True, text=True, timeout=100)
+    done = forked_command("train", *flags, timeout=100)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1 and json.loads(done.stderr)["code"] == "value-out-of-range"
     assert done.stdout == "" and not (tmp_path / "run").exists()

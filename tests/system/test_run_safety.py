@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, machines, run_on
+from forks import forked_command, run_forked
 from penstock.api import train
 from penstock.progress import Progress
 from penstock.train.job import make_job
@@ -44,7 +45,7 @@ def graph(tmp_path_factory):
 def test_killed_while_the_graph_is_cut(graph, tmp_path):
     run_on("1x1", graph, tmp_path / "whole")
     job = {**JOB, "graph": str(graph), "run": str(tmp_path / "run")}
-    done = subprocess.run([sys.executable, "-c", KILLED.format(job=job)], capture_output=True, text=True, timeout=120)
+    done = run_forked(["python", KILLED.format(job=job)], timeout=120)
     assert done.returncode == -9, done.stderr
     assert list((tmp_path / "run").glob(".parts.writing-*"))
     # What --force accepts is decided when the folder is made.
@@ -69,8 +70,7 @@ def test_a_full_disk_is_one_sentence_and_no_running_run(graph, tmp_path):
         job = {**JOB, "graph": str(graph), "run": str(disk / "run"), "epochs": 50, "checkpoint_steps": 1}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in job.items() if name != "fanouts"]
         filling = subprocess.Popen([sys.executable, "-c", FILL, str(disk)])
-        command = [*PENSTOCK, "train", *flags, "--fanouts=4,3", "--cluster=1x2", "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=140)
+        done = forked_command("train", *flags, "--fanouts=4,3", "--cluster=1x2", "--json", timeout=140)
         filling.wait(20)
         assert done.returncode == 2, done.stderr
         assert "No space left on device" in done.stderr and "no file named" not in done.stderr

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import time
 
 import pytest
@@ -20,9 +19,9 @@ from cluster_runs import (
     result_of,
     run_on,
 )
+from forks import ForkedProgram
 from penstock.cluster.run import resume_cluster_run
 from training_graphs import (
-    PENSTOCK,
     assert_same_state,
     best_checkpoint,
     facts_of,
@@ -122,11 +121,11 @@ def test_controller_killed_and_resumed(place, whole, tmp_path):
 def disturbed_run_of_controller(cluster, graph, run, how):
     """A run of its own process, which gets a signal when two epochs are recorded; returns when all its tasks ended."""
     flags = [f"--{name.replace('_', '-')}={_flag(value)}" for name, value in {**JOB, **LONG}.items()]
-    command = [*PENSTOCK, "train", f"--graph={graph}", f"--run={run}", f"--cluster={cluster}", *flags, "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    command = ["penstock", "train", f"--graph={graph}", f"--run={run}", f"--cluster={cluster}", *flags, "--json"]
+    process = ForkedProgram(command)
     try:
         while not _epochs(run) >= 2:
-            assert process.poll() is None, process.stderr.read()
+            assert process.poll() is None, process.said()
             time.sleep(0.01)
         process.send_signal(how)
         process.wait()

@@ -1,16 +1,16 @@
 """Code that a run folder or a plan names is run only when the user has said so."""
 
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
+from forks import forked_command
 from penstock.api import train
 from penstock.train import trusted_code
 from penstock.train.use import embed_run, evaluate_run, predict_run
 from refusals import refused
-from training_graphs import PENSTOCK, SMALL, community_graph, facts_of
+from training_graphs import SMALL, community_graph, facts_of
 
 CODE = """
 import torch
@@ -92,6 +92,6 @@ def test_a_plan_asks_first(place, monkeypatch):
 def test_the_command_asks_first(command, received):
     name, *more = command
     given = [name, str(received), *more] if name != "train" else [name, *more, str(received)]
-    done = subprocess.run([*PENSTOCK, *given], cwd=received.parent, capture_output=True, text=True, timeout=200)
+    done = forked_command(*given, cwd=received.parent, timeout=200)
     assert done.returncode == 2 and "--trust-module" in done.stderr and "Traceback" not in done.stderr
     assert not (received.parent / "code" / "was-run").exists()

@@ -2,11 +2,11 @@
 
 import json
 import signal
-import subprocess
 import time
 
 import pytest
 
+from forks import ForkedProgram, forked_command
 from penstock.api import train
 from penstock.progress import Progress
 from penstock.train.build import make_session
@@ -14,7 +14,6 @@ from penstock.train.job import make_job
 from penstock.train.whole import execution
 from refusals import refused
 from training_graphs import (
-    PENSTOCK,
     assert_same_state,
     best_checkpoint,
     community_graph,
@@ -99,15 +98,14 @@ def test_kill_9(tmp_path):
     whole = train(graph, run=str(tmp_path / "whole"), **fields)
     run = tmp_path / "run"
     flags = [part for name, value in fields.items() for part in ("--" + name.replace("_", "-"), str(value))]
-    command = [*PENSTOCK, "train", "--graph", str(tmp_path / "graph"), "--run", str(run), *flags, "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = ForkedProgram(["penstock", "train", "--graph", graph.path, "--run", run, *flags, "--json"])
     while not (run / "checkpoints" / "step-000000000010.ckpt").exists():
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None, process.said()
         time.sleep(0.002)
     process.kill()
     process.communicate()
     assert facts_of(run)["state"] == "running"
-    done = subprocess.run([*PENSTOCK, "train", "--resume", str(run), "--json"], capture_output=True, text=True)
+    done = forked_command("train", "--resume", run, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["bins"] == [3, 3] and result["keep"] == "host" and result["scope"] == "reached"
