@@ -4,12 +4,15 @@ import importlib.util
 import os
 import signal
 
+# Read by OpenMP when torch is imported: threads that wait leave their core to other tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 from forks import ForkedTask
-from interpreted_kernels import remember_builtins
+from interpreted_kernels import remember_builtins, remember_types
 from penstock.cluster.launch import local
 
 if not torch.cuda.is_available():
@@ -17,6 +20,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
     if importlib.util.find_spec("triton") is not None:
         remember_builtins()
+        remember_types()
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell starts background jobs so, and programs under test would inherit it: some are interrupted on purpose.

@@ -1,5 +1,6 @@
 """Triton's interpreter as tests use it: one launch at a time, with less to do at each."""
 
+import dataclasses
 import inspect
 import threading
 
@@ -15,6 +16,50 @@ def one_launch_at_a_time(monkeypatch):
             return launch(self, *given, **more)
 
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", locked)
+
+
+def overflow_unchecked(monkeypatch):
+    """Sums of integers are computed once while a test runs, as on a GPU: checking each costs twice as much again."""
+    from triton.runtime import interpreter
+
+    options = dataclasses.replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
+    monkeypatch.setattr(interpreter.interpreter_builder, "options", options)
+
+
+def remember_types() -> None:
+    """Make what describes a type once for each type, or when it is asked for, not for each value of each launch."""
+    from triton import language
+    from triton.runtime import interpreter
+
+    core, made, to_numpy = language.core, language.core.block_type.__init__, interpreter._get_np_dtype
+    blocks, of_numpy = {}, {}
+
+    def init_block(self, element_ty, shape):
+        key = element_ty.name, tuple(int(size) for size in shape)
+        if key not in blocks:
+            made(self, element_ty, shape)
+            blocks[key] = dict(vars(self))
+        vars(self).update(blocks[key], element_ty=element_ty)
+
+    def numpy_type(kind):
+        element = kind.element_ty if isinstance(kind, core.block_type) else kind
+        if element.name not in of_numpy:
+            of_numpy[element.name] = to_numpy(element)
+        return of_numpy[element.name]
+
+    def init_tuple(self, args, type=None):
+        self.values, self._type = list(args), type
+
+    def type_of_tuple(self):
+        if not isinstance(self._type, core.tuple_type):
+            given = self._type
+            self._type = core._type_for_tuple_values(self.values) if given is None else core.tuple_type(given)
+        return self._type
+
+    core.block_type.__init__ = init_block
+    core.tuple.__init__ = init_tuple
+    core.tuple.type = property(type_of_tuple, lambda self, given: setattr(self, "_type", given))
+    interpreter._get_np_dtype = numpy_type
 
 
 def remember_builtins() -> None:

@@ -32,7 +32,7 @@ from training_graphs import (
 
 LONG = {
     "embedding": 8,
-    "epochs": 12,
+    "epochs": 8,
     "evaluate_every": 2,
     "checkpoint_steps": 7,
     "schedule": "StepLR",

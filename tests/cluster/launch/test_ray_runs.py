@@ -4,6 +4,7 @@ import logging
 import os
 import time
 import warnings
+from unittest.mock import patch
 
 import pytest
 from setups import nothing_left
@@ -42,7 +43,9 @@ class SimulatedNodes:
         self.nodes = {name: self.add(name) for name in ("m1", "m2")}
 
     def add(self, name):
-        return self.cluster.add_node(**self._node(name), wait=False)
+        # Ray sets a handler for SIGTERM, which only a process's first thread may; a run's controller has others.
+        with patch("ray._private.utils.set_sigterm_handler"):
+            return self.cluster.add_node(**self._node(name), wait=False)
 
     def replace(self, name):
         self.cluster.remove_node(self.nodes[name], allow_graceful=False)

@@ -1,6 +1,7 @@
 """Captured steps that workers share, replayed by an interpreter: what one worker learns alone, whatever its share."""
 
 import copy
+import functools
 import importlib.util
 import threading
 
@@ -22,10 +23,24 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def graph():
     """Small enough for an interpreter."""
     return community_graph(120)
+
+
+@pytest.fixture(scope="module")
+def learned_alone(graph):
+    """What one worker learns, by the fields of its job."""
+    return functools.cache(lambda **fields: learned(session_of(graph, dropout=0.3, **fields)))
+
+
+@pytest.fixture(scope="module")
+def learned_with_room(graph):
+    """What two workers learn that have room for every batch, by who makes their steps."""
+    return functools.cache(
+        lambda sums: shared(graph, (0.5, 0.5), [sized(graph, 8)] * 2, pause=100, sums=sums, epochs=1)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -153,9 +168,9 @@ def sized(graph, seeds):
         ((0.3, 0.7), {"agreed": False}),
     ],
 )
-def test_workers_learn_what_one_learns_alone(graph, shares, how):
+def test_workers_learn_what_one_learns_alone(graph, learned_alone, shares, how):
     model = {name: value for name, value in how.items() if name not in ("sums", "agreed")}
-    done, alone = learned(session_of(graph, dropout=0.3, **model))
+    done, alone = learned_alone(**model)
     workers = shared(graph, shares, [sized(graph, round(16 * share)) for share in shares], dropout=0.3, **how)
     for steps, values, _ in workers:
         assert [step.position for step in steps] == [step.position for step in done]
@@ -166,8 +181,8 @@ def test_workers_learn_what_one_learns_alone(graph, shares, how):
         assert all(torch.equal(value, workers[0][1][name]) for name, value in values.items())
 
 
-def test_the_only_worker_learns_bit_for_bit_what_one_device_learns(graph):
-    done, alone = learned(session_of(graph, dropout=0.3, clip=0.5))
+def test_the_only_worker_learns_bit_for_bit_what_one_device_learns(graph, learned_alone):
+    done, alone = learned_alone(clip=0.5)
     ((steps, values, _),) = shared(graph, (1.0,), (None,), dropout=0.3, clip=0.5)
     assert steps == done
     assert all(torch.equal(value, alone[name]) for name, value in values.items())
@@ -181,12 +196,12 @@ def test_bursts_of_sums_change_nothing(graph):
 
 
 @pytest.mark.parametrize("sums, tight", [(True, 0), (True, 1), (False, 1)])
-def test_a_share_that_lacks_room_is_drawn_again(graph, sums, tight):
+def test_a_share_that_lacks_room_is_drawn_again(graph, learned_with_room, sums, tight):
     """By its own worker; the other one goes back with it."""
     from penstock.sampling.device.room import Room
 
     rooms = [sized(graph, 8)] * 2
-    roomy = shared(graph, (0.5, 0.5), rooms, pause=100, sums=sums, epochs=1)
+    roomy = learned_with_room(sums)
     rooms[tight] = Room((8, 12, 20), (10, 16))
     found = shared(graph, (0.5, 0.5), rooms, pause=100, sums=sums, epochs=1)
     for (steps, values, _), (other_steps, other_values, _) in zip(roomy, found, strict=True):

@@ -102,6 +102,12 @@ def graph():
     return community_graph(120)
 
 
+@pytest.fixture(scope="module")
+def usual(graph):
+    """What a session with room for every batch learns, in bursts of three."""
+    return learned(session_of(graph))
+
+
 @pytest.mark.parametrize("optimiser", ["Adam", "SGD"])
 @pytest.mark.parametrize("fields", [{}, {"model": "gcn"}, {"clip": 0.5, "model": "gin"}])
 def test_they_learn_what_the_pipeline_learns(graph, optimiser, fields):
@@ -110,29 +116,27 @@ def test_they_learn_what_the_pipeline_learns(graph, optimiser, fields):
     assert_same(learned(session_of(graph, None, in_place, optimiser=optimiser, **fields)), right, rtol=1e-3, atol=1e-4)
 
 
-def test_a_batch_that_lacks_room_is_drawn_again_and_nothing_is_learned_twice(graph):
+def test_a_batch_that_lacks_room_is_drawn_again_and_nothing_is_learned_twice(graph, usual):
     from penstock.sampling.device.room import Room
 
-    roomy = learned(session_of(graph))
     for room in (Room((16, 20, 40), (16, 30)), Room((16, 61, 110), (48, 96))):
         tight = session_of(graph, room)
-        assert_same(learned(tight), roomy, rtol=1e-5, atol=1e-6)
+        assert_same(learned(tight), usual, rtol=1e-5, atol=1e-6)
         assert tight.execution.placed.room.holds(room) and tight.execution.placed.room != room
 
 
 @pytest.mark.parametrize("pause", [1, 2, 100])
-def test_bursts_change_nothing(graph, pause):
-    assert_same(learned(session_of(graph), pause), learned(session_of(graph), 3), rtol=0, atol=0)
+def test_bursts_change_nothing(graph, usual, pause):
+    assert_same(learned(session_of(graph), pause), usual, rtol=0, atol=0)
 
 
-def test_they_go_on_from_anywhere(graph):
-    whole = learned(session_of(graph))
+def test_they_go_on_from_anywhere(graph, usual):
     session = session_of(graph)
     first, _ = learned(session, steps=4)
     epoch, batch = first[-1].position
     start = Position(epoch + 1, 0) if first[-1].last else Position(epoch, batch + 1)
     rest, last = learned(session, start=start)
-    assert_same(([*first, *rest], last), whole, rtol=0, atol=0)
+    assert_same(([*first, *rest], last), usual, rtol=0, atol=0)
 
 
 def test_a_warm_up_leaves_no_trace(graph):
