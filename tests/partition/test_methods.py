@@ -31,8 +31,14 @@ def test_every_vertex_gets_a_part_and_the_answer_repeats(communities, method):
         np.testing.assert_array_equal(first.assignment, again.assignment)
 
 
-@pytest.mark.parametrize("method", ["metis", "hypergraph", "stream"])
-@pytest.mark.parametrize("parts", [2, 4, 8])
+@pytest.mark.parametrize(
+    "method, parts",
+    [
+        *((method, parts) for method in ("metis", "stream") for parts in (2, 4, 8)),
+        ("hypergraph", 4),
+        *(pytest.param("hypergraph", parts, marks=pytest.mark.long) for parts in (2, 8)),
+    ],
+)
 def test_all_requested_constraints_hold(communities, method, parts):
     found = assign(communities, Cut(parts, method=method, balance=("vertices", "edges", "train")))
     assert max(found.metrics.balance.values()) <= 1.05

@@ -11,7 +11,7 @@ from penstock.train.build import make_session
 from penstock.train.job import make_job
 from training_graphs import community_graph, typed_graph
 
-EPOCHS = 20
+EPOCHS = 10
 EXACT = {torch.float64: 1e-9, torch.float32: 1e-4}
 """How far losses may be apart, relative to them; Adam magnifies rounding."""
 
