@@ -17,14 +17,15 @@ _ENDING = 10.0
 class LocalProcess:
     """A process with its setup on its standard input, which stays open: when it closes, the starter is gone."""
 
+    # -P: what lies in the working folder must not stand in for an installed module.
+    command = (sys.executable, "-P", "-m", "penstock.cluster.tasks")
+
     def __init__(self, setup: Setup, log: Path, folder: Path | None = None) -> None:
         """Start the process in `folder`, or in this process's own folder where that is None."""
-        # -P: what lies in the working folder must not stand in for an installed module.
-        command = [sys.executable, "-P", "-m", "penstock.cluster.tasks"]
         try:
             with open_bytes(log, "ab") as out:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True, cwd=folder
+                    self.command, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True, cwd=folder
                 )
         except OSError as error:
             raise PenstockError(
