@@ -234,14 +234,17 @@ def _volume(case: Case, profile: Profile, options: argparse.Namespace) -> tuple[
 
 
 def _section(job: Job, cluster: ClusterDocument, profile: Profile) -> WholeGraphExecution:
-    found: Any = WHOLE.set_up(PlannedRun(cluster, job, profile, "cpu", 0.0, open_graph=partial(open_data, job)))
+    planned = PlannedRun(cluster, job, profile, "cpu", 0.0, open_graph=partial(open_data, job))
+    found: WholeGraphExecution = WHOLE.set_up(planned)
     return found
 
 
 def _simulated(section: WholeGraphExecution, cluster: ClusterDocument, profile: Profile) -> Trial:
     """A step whose flows share links as TCP does."""
     planned = Comparison(WHOLE.build(profile, section), machines_of(cluster, profile.rate))
-    return planned.trial(PlacedUnits("pinned", planned.problem.machine_of(planned.problem.home), 0.0, 0, 0, 0.0), "fair")
+    return planned.trial(
+        PlacedUnits("pinned", planned.problem.machine_of(planned.problem.home), 0.0, 0, 0, 0.0), "fair"
+    )
 
 
 def _carried_out(

@@ -89,7 +89,7 @@ class LevelGradients:
         """Drop all gradients."""
         self._values.clear()
 
-    def of(self, node_type: str, rows: slice) -> Tensor | None:
+    def of(self, node_type: str, rows: slice | Tensor) -> Tensor | None:
         """The gradients of some rows; None: no loss depends on this type's."""
         found = self._values.get(node_type)
         return None if found is None else found[rows]

@@ -7,6 +7,7 @@ from torch.nn import Parameter
 
 from penstock.graph.arrays import Array
 from penstock.train.whole.levels import LevelGradients
+from penstock.train.whole.shared.arriving import ArrivingGroup
 from penstock.train.whole.shared.gradient_order import Contribution, OrderedLayer
 from penstock.train.whole.shared.state import StepState
 from penstock.train.whole.shared.tasks import BinTask
@@ -20,13 +21,16 @@ class BackwardPass:
         layers = range(self._plan.layers)
         self._parameters = [each for each in state.session.learned.parameters() if each.requires_grad]
         self._applied = [OrderedLayer(len(self._tasks[number]), gradients[number], sums) for number in layers]
-        # Bins that read a halo first: others wait for their gradients.
-        self._left = [
-            dict.fromkeys(sorted(layer, key=lambda task: (not task.halo, -task.place))) for layer in self._tasks
-        ]
+        # The last first: they read what arrived last, and no bin's contribution is added before those of later ones.
+        self._left = [dict.fromkeys(reversed(layer)) for layer in self._tasks]
         self._missing = [set(range(len(level.sent))) for level in self._plan.levels]
-        self._unsent = [set(range(len(level.received))) for level in self._plan.levels]
-        self._found: dict[tuple[int, int], list[Array]] = {}
+        self._unsent = [set(range(len(level.returned))) for level in self._plan.levels]
+        self._awaited = [set(range(len(level.awaited))) for level in self._plan.levels]
+        self._arriving = {
+            (number, place): ArrivingGroup(level, place)
+            for number, level in enumerate(self._plan.levels)
+            for place in range(len(level.sent))
+        }
         self._added: set[tuple[BinTask, int]] = set()
         self._unsummed = [number for number in reversed(layers) if state.norms[number] is not None]
 
@@ -45,12 +49,25 @@ class BackwardPass:
                 self._state.wait()
 
     def _receive(self) -> None:
-        for level, missing in enumerate(self._missing):
-            for place in sorted(missing):
+        for level, awaited in enumerate(self._awaited):
+            for place in sorted(awaited):
                 found = self._state.receive_gradients(level, place)
                 if found is not None:
-                    self._found[level, place] = found
-                    missing.discard(place)
+                    awaited.discard(place)
+                    self._take(level, place, found)
+
+    def _take(self, level: int, place: int, found: dict[str, Array]) -> None:
+        for kind, parts in self._plan.levels[level].awaited[place].parts.items():
+            values, first = found[kind], 0
+            for group, rows in parts:
+                drawn = self._state.drawn_of_sent(level, group, kind)
+                there = rows if drawn is None else rows[drawn[rows]]
+                arriving = self._arriving[level, group]
+                if values.size:
+                    arriving.take(kind, there, values[first : first + len(there)])
+                    first += len(there)
+                if arriving.is_complete(place):
+                    self._missing[level].discard(group)
 
     def _next(self) -> BinTask | None:
         return next((task for layer in reversed(self._left) for task in layer if self._is_ready(task)), None)
@@ -107,16 +124,13 @@ class BackwardPass:
     def _add_received(self, task: BinTask) -> None:
         level = task.layer + 1
         for place in task.readers:
-            found = self._found.get((level, place))
-            if found is not None and (task, place) not in self._added:
+            if place not in self._missing[level] and (task, place) not in self._added:
                 self._added.add((task, place))
-                self._state.add_gradients(task, place, found, self._gradients[level])
+                self._state.add_gradients(task, place, self._arriving[level, place].values, self._gradients[level])
 
     def _send(self, number: int) -> None:
         """Gradients of halo rows that all bins which read them have given."""
-        if self._left[number] and not self._state.intra:
-            return
         for place in sorted(self._unsent[number]):
-            if all(self._applied[number].has(reader) for reader in self._state.step.group_readers[number][place]):
+            if self._applied[number].has(self._plan.levels[number].returned[place].bin):
                 self._state.send_gradients(number, place, self._gradients[number])
                 self._unsent[number].discard(place)

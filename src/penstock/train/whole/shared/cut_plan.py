@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.train.whole.plan import Bin, bin_bounds
+from penstock.train.whole.shared.cut_groups import HaloGroup, SentGroup
 from penstock.train.whole.shared.interfaces import CutLists, Lists, Rows
 from penstock.train.whole.shared.levels import LevelRows
 from penstock.train.whole.shared.partial_sums import ReadSums, sum_readers, with_sums
+from penstock.train.whole.shared.returns import AwaitedGroup, ReturnedGroup, plan_returns
 from penstock.train.whole.shared.row_order import order_of_arrival
 from penstock.train.whole.shared.sent_sums import Places, SentSums, sums_by_bin
 
@@ -21,37 +23,6 @@ class CutBin(Bin):
 
     vertices: Rows = field(default_factory=dict)
     """Of `inputs`, the numbers in the cut graph."""
-
-
-class HaloGroup(NamedTuple):
-    """Rows that another worker sends together."""
-
-    rank: int
-    number: int
-    rows: dict[str, slice]
-    """Where they stand in the level, by node type."""
-
-
-class SentGroup(NamedTuple):
-    """Rows, and sums of rows, that another worker reads and is sent together."""
-
-    rank: int
-    number: int
-    rows: Rows
-    """Rows of the level, ascending, by node type."""
-    bins: dict[int, dict[str, slice]]
-    """The bins that compute them, and which of `rows` are a bin's."""
-    sums: SentSums | None = None
-    """Behind the rows, in a graph of one type."""
-
-    @property
-    def computed_by(self) -> set[int]:
-        """The bins that compute what is sent."""
-        return {*self.bins, *(() if self.sums is None else self.sums.returned)}
-
-    def count(self, kind: str) -> int:
-        """How many rows of a node type are sent."""
-        return len(self.rows[kind]) + (0 if self.sums is None else len(self.sums.numbers))
 
 
 @dataclass(eq=False)
@@ -65,6 +36,10 @@ class CutLevel:
     """and how many of these are other workers' vertices."""
     received: list[HaloGroup] = field(default_factory=list)
     sent: list[SentGroup] = field(default_factory=list)
+    returned: list[ReturnedGroup] = field(default_factory=list)
+    """Gradients that this worker sends to the owners of its halo,"""
+    awaited: list[AwaitedGroup] = field(default_factory=list)
+    """and those that come back for what it sent."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -125,7 +100,22 @@ def make_cut_plan(
             for place in range(_number_of_bins(bounds[number]))
         ]
         made.append([_bin(cut, number, levels[number + 1], part, places, rows[number].sums) for part in parts])
+        if number:
+            below = levels[number]
+            last = _last_readers(below, made[-1] if by_bin else [])
+            found = plan_returns(lists, f"{name}/{number}/returns", last, below.received, below.sent)
+            below.returned, below.awaited = found
     return CutPlan(levels, made)
+
+
+def _last_readers(level: CutLevel, bins: Sequence[CutBin]) -> Rows:
+    """For every row of a level the last bin, backward, that adds to its gradient; the first bin where none is given."""
+    found = {kind: np.zeros(len(ids), np.int64) for kind, ids in level.vertices.items()}
+    for place in reversed(range(len(bins))):
+        for kind, rows in bins[place].inputs.items():
+            assert rows is not None
+            found[kind][rows] = place
+    return found
 
 
 def _by_arrival(cut: CutLists, number: int, level: LevelRows, below: CutLevel, sums: ReadSums | None) -> LevelRows:

@@ -18,7 +18,7 @@ from penstock.train.whole.prepared import normalised_layers
 from penstock.train.whole.shared.cut_plan import CutPlan
 from penstock.train.whole.shared.interfaces import CutLists, Rows
 from penstock.train.whole.shared.sent_sums import RowLists, SentSums
-from penstock.train.whole.shared.tasks import BinTask, group_readers, make_tasks
+from penstock.train.whole.shared.tasks import BinTask, make_tasks
 
 
 class PreparedSums(NamedTuple):
@@ -45,11 +45,17 @@ class SharedStep:
         self._session, self.plan, self.decision, self.batch, self.whole = session, plan, decision, batch, whole
         self.device, self._cut = session.inputs.device, cut
         self.tasks = make_tasks(plan, self.device)
-        self.group_readers = [group_readers(plan, self.tasks, level) for level in range(plan.layers)]
         self.sent_rows = [
             [
                 {kind: torch.from_numpy(rows).to(self.device) for kind, rows in group.rows.items()}
                 for group in level.sent
+            ]
+            for level in plan.levels
+        ]
+        self.returned_rows = [
+            [
+                {kind: torch.from_numpy(rows).to(self.device) for kind, rows in group.rows.items()}
+                for group in level.returned
             ]
             for level in plan.levels
         ]
@@ -66,6 +72,7 @@ class SharedStep:
         self.normalises = normalised_layers(session, plan.layers)
         self.norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
         self._group_names: dict[tuple[int, bool, int, str], Array] = {}
+        self._returned_names: dict[tuple[int, int, str], Array] = {}
         self._kept_inputs: dict[BinTask, dict[str, Tensor]] = {}
         self._all_inputs: dict[str, Tensor] = {}
         self._computed = next(session.learned.parameters()).dtype
@@ -109,6 +116,14 @@ class SharedStep:
             found: Any = known.sent[place].rows[kind] if sent else known.received[place].rows.get(kind, rows)
             self._group_names[key] = self._cut.names(kind, known.vertices[kind][found])
         return self._group_names[key]
+
+    def returned_names(self, level: int, place: int, kind: str) -> Array:
+        """Original numbers of the vertices of one type whose gradients are sent back together."""
+        key = level, place, kind
+        if key not in self._returned_names:
+            known = self.plan.levels[level]
+            self._returned_names[key] = self._cut.names(kind, known.vertices[kind][known.returned[place].rows[kind]])
+        return self._returned_names[key]
 
 
 def _prepared_sums(sums: SentSums, device: torch.device) -> PreparedSums:

@@ -102,42 +102,38 @@ class StepState:
         return True
 
     def send_gradients(self, level: int, place: int, gradients: LevelGradients) -> None:
-        """Send the gradients of a group's rows back to their owner; none where no loss depends on them."""
-        group, sent = self.plan.levels[level].received[place], []
-        for kind, rows in group.rows.items():
-            found, drawn = gradients.of(kind, rows), self._drawn(level, False, place, kind)
+        """Send gradients of halo rows back to their owner; none where no loss depends on them."""
+        group, sent = self.plan.levels[level].returned[place], []
+        for kind, rows in self.step.returned_rows[level][place].items():
+            found, drawn = gradients.of(kind, rows), self._returned_drawn(level, place, kind)
             if found is not None and drawn is not None and self._draw is not None:
                 found = found[drawn.to(found.device)] / self._draw.share
             sent.append(np.empty((0, 0), np.float32) if found is None else _as_array(found))
-        self.workers.mail.post(group.rank, Tag(True, level, group.number), sent)
+        self.workers.mail.post(group.rank, Tag(True, level, group.bin), sent)
 
-    def receive_gradients(self, level: int, place: int) -> list[Array] | None:
-        """The gradients of a group that was sent, by node type; None: they are not here yet."""
-        group = self.plan.levels[level].sent[place]
-        return self.workers.mail.take(group.rank, Tag(True, level, group.number))
+    def receive_gradients(self, level: int, place: int) -> dict[str, Array] | None:
+        """Gradients that a reader sent together, by node type; None: they are not here yet."""
+        group = self.plan.levels[level].awaited[place]
+        found = self.workers.mail.take(group.rank, Tag(True, level, group.bin))
+        return None if found is None else dict(zip(group.parts, found, strict=True))
 
-    def add_gradients(self, task: BinTask, place: int, found: list[Array], gradients: LevelGradients) -> None:
-        """Add what a reader's gradients hold for a bin's rows."""
+    def add_gradients(self, task: BinTask, place: int, found: dict[str, Array], gradients: LevelGradients) -> None:
+        """Add what a reader's gradients of a group, by node type, hold for a bin's rows."""
         level = task.layer + 1
-        group = self.plan.levels[level].sent[place]
-        for kind, values in zip(filter(group.count, group.rows), found, strict=True):
-            if not values.size:
-                continue
-            sums = self.step.sent_sums[level][place]
+        group, sums = self.plan.levels[level].sent[place], self.step.sent_sums[level][place]
+        for kind, values in found.items():
+            given, rows = torch.from_numpy(values).to(self.step.device), self.step.sent_rows[level][place][kind]
             if sums is not None and task.place in sums.returned:
-                rows, lists = sums.returned[task.place]
-                given = torch.from_numpy(values[len(group.rows[kind]) :]).to(self.step.device)
-                gradients.add(kind, rows, gather(lists, given))
-            some, rows = group.bins.get(task.place, {}).get(kind, _NO_ROWS), self.step.sent_rows[level][place][kind]
-            if some.stop == some.start:
-                continue
-            given, drawn = torch.from_numpy(values), self._drawn(level, True, place, kind)
-            if drawn is not None:
-                first, last = int(drawn[: some.start].sum()), int(drawn[: some.stop].sum())
-                rows, given = rows[some][drawn[some].to(rows.device)], given[first:last]
-            else:
-                rows, given = rows[some], given[some]
-            gradients.add(kind, rows, given.to(self.step.device))
+                added, lists = sums.returned[task.place]
+                gradients.add(kind, added, gather(lists, given[len(rows) :]))
+            some = group.bins.get(task.place, {}).get(kind, _NO_ROWS)
+            if some.stop > some.start:
+                gradients.add(kind, rows[some], given[some])
+
+    def drawn_of_sent(self, level: int, place: int, kind: str) -> Array | None:
+        """Which rows of a group that was sent take part in this step; None: all."""
+        drawn = self._drawn(level, True, place, kind)
+        return None if drawn is None else drawn.numpy()
 
     def _inputs(self, task: BinTask) -> dict[str, Tensor]:
         """Features, and learnable rows as they are in this step."""
@@ -148,6 +144,11 @@ class StepState:
             }
         learned = {kind: rows.detach().requires_grad_() for kind, rows in self._learned[task].items()}
         return {**self.step.stored_inputs(task), **learned}
+
+    def _returned_drawn(self, level: int, place: int, kind: str) -> Tensor | None:
+        if self._draw is None:
+            return None
+        return torch.from_numpy(self._draw.drawn(self.step.returned_names(level, place, kind)))
 
     def _drawn(self, level: int, sent: bool, place: int, kind: str) -> Tensor | None:
         """Which rows of a group take part in this step; None: all."""

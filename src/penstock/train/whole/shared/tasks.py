@@ -48,12 +48,6 @@ def make_tasks(plan: CutPlan, device: torch.device) -> list[list[BinTask]]:
     return made
 
 
-def group_readers(plan: CutPlan, tasks: list[list[BinTask]], level: int) -> list[frozenset[int]]:
-    """For every group that is received for a level, the bins that read it."""
-    count = len(plan.levels[level].received)
-    return [frozenset(task.place for task in tasks[level] if place in task.halo) for place in range(count)]
-
-
 def _task(work: CutBin, layer: int, place: int, device: torch.device) -> BinTask:
     return BinTask(**vars(prepared_bin(work, device)), vertices=work.vertices, layer=layer, place=place)
 
