@@ -25,11 +25,15 @@ class Hub:
         """Wait with the lock held."""
         assert self.changed.wait_for(is_there, self.patience), "a worker did not come"
 
-    def add(self, rank, number, values):
-        """The sum of all workers' arrays of the n-th sum, in the order of ranks."""
+    def give(self, rank, number, values):
+        """A worker's array of the n-th sum."""
         with self.changed:
             self.sums.setdefault(number, {})[rank] = values
             self.changed.notify_all()
+
+    def summed(self, number):
+        """The sum of all workers' arrays of the n-th sum, in the order of ranks."""
+        with self.changed:
             self.until(lambda: len(self.sums[number]) == self.world)
             parts = self.sums[number]
         total = parts[0].clone()
@@ -48,6 +52,7 @@ class ThreadWorkers:
         self.cut = ThreadCut(session, rank, [each for each in range(hub.world) if each not in idle])
         self.lists, self.mail, self._number = self, self, 0
         self._position, self.received = None, 0
+        self._begun = []
 
     @property
     def add(self):
@@ -86,14 +91,19 @@ class ThreadWorkers:
     def end(self):
         """Everything is there when it is posted."""
 
+    def start_sum(self, parameters):
+        self._begun.append((parameters, self._give(_flat(parameters))))
+        for each in parameters:
+            each.grad = None
+
     def reduce_and_step(self, session, loss):
-        parameters = [each for each in session.learned.parameters() if each.requires_grad]
-        given = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
-        total = self._next(
-            torch.cat([*(each.reshape(-1) for each in given), torch.tensor([loss], dtype=torch.float64)])
-        )
-        for each, part in zip(parameters, torch.split(total[:-1], [p.numel() for p in parameters]), strict=True):
-            each.grad = part.view_as(each).to(each.dtype, copy=True)
+        begun, self._begun = self._begun, []
+        known = {id(each) for parameters, _ in begun for each in parameters}
+        left = [each for each in session.learned.parameters() if each.requires_grad and id(each) not in known]
+        total = self._next(torch.cat([_flat(left), torch.tensor([loss], dtype=torch.float64)]))
+        for parameters, values in [(left, total[:-1]), *((some, self._hub.summed(number)) for some, number in begun)]:
+            for each, part in zip(parameters, torch.split(values, [p.numel() for p in parameters]), strict=True):
+                each.grad = part.view_as(each).to(each.dtype, copy=True)
         session.optimiser.step()
         return float(total[-1])
 
@@ -101,8 +111,17 @@ class ThreadWorkers:
         numbers.copy_(self._next(numbers.clone()))
 
     def _next(self, values):
+        return self._hub.summed(self._give(values))
+
+    def _give(self, values):
         self._number += 1
-        return self._hub.add(self.rank, self._number, values)
+        self._hub.give(self.rank, self._number, values)
+        return self._number
+
+
+def _flat(parameters):
+    given = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+    return torch.cat([torch.zeros(0, dtype=torch.float64), *(each.reshape(-1) for each in given)])
 
 
 class ThreadCut:

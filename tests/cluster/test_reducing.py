@@ -12,7 +12,7 @@ from wired import team_of, template_for, wired
 
 from penstock.cluster.rendezvous import Rendezvous
 from penstock.cluster.worker import all_reduce, groups, reductions
-from penstock.cluster.worker.flat import FlatGradients
+from penstock.cluster.worker.flat import FlatGradients, are_finite, learned_parameters
 from penstock.cluster.worker.wire_collective import WireGroup
 from penstock.train.execution.worker_group import RegroupError
 from refusals import refused
@@ -50,7 +50,7 @@ def two():
 
 def test_gradients_as_one_row_and_back():
     session = session_of()
-    flat = FlatGradients(session, 3)
+    flat = FlatGradients(learned_parameters(session), 3)
     flat.take_gradients()
     flat.set_more([1.5, 2.0, 3.0])
     assert flat.more.tolist() == [1.5, 2.0, 3.0] and flat.present == [True, False, True, True]
@@ -61,13 +61,15 @@ def test_gradients_as_one_row_and_back():
     for parameter, gradient in zip(flat.parameters, before, strict=True):
         assert (parameter.grad is None) == (gradient is None)
         assert gradient is None or torch.equal(parameter.grad, gradient)
-    assert flat.are_finite()
+    assert are_finite(flat.parameters)
     flat.parameters[0].grad[0] = float("inf")
-    assert not flat.are_finite()
+    assert not are_finite(flat.parameters)
 
 
+@pytest.mark.parametrize("early", [(), (2, 3), (0, 1)])
 @pytest.mark.parametrize("reduction", ["torch", "wire"])
-def test_two_workers_make_the_same_step(two, reduction):
+def test_two_workers_make_the_same_step(two, reduction, early):
+    """`early` are parameters whose gradients are summed before the step."""
     for member in two.members:
         member.setup.cluster.reduction = reduction
     sessions = [session_of(0), session_of(0)]
@@ -80,6 +82,8 @@ def test_two_workers_make_the_same_step(two, reduction):
         summed = all_reduce.AllReduce(two.members[rank], sessions[rank], two.generation, two.mailboxes[rank])
         assert isinstance(summed.group, {"torch": groups.HostCollectiveGroup, "wire": WireGroup}[reduction])
         try:
+            if early:
+                summed.start_sum([learned_parameters(sessions[rank])[place] for place in early])
             return summed.step(sessions[rank], 0.25 * (rank + 1), rank == 1)
         finally:
             summed.close()

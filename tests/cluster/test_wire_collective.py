@@ -65,6 +65,25 @@ def test_long_rows_are_summed_in_shares_to_the_same_bits(three, count, monkeypat
         assert all(torch.equal(each, expected) for each in numbers)
 
 
+@pytest.mark.parametrize("shared", [1, 1 << 14])
+def test_sums_that_are_begun_end_in_any_order_beside_others(three, shared, monkeypatch):
+    monkeypatch.setattr("penstock.cluster.worker.wire_collective._SHARED", shared)
+    groups = groups_of(three)
+
+    def work(rank):
+        numbers = [torch.full((5,), float(10**place * (rank + 1))) for place in range(4)]
+        first, second = (groups[rank].start_sum(numbers[place]) for place in (0, 1))
+        groups[rank].sum(numbers[2])
+        third = groups[rank].start_sum(numbers[3])
+        for finish in (second, third, first):
+            finish()
+        groups[rank].sum(torch.zeros(2))
+        return [each.tolist() for each in numbers]
+
+    for found in at_once(*(lambda rank=rank: work(rank) for rank in range(3))):
+        assert found == [[6.0 * 10**place] * 5 for place in range(4)]
+
+
 def test_shares_are_what_is_sent(three, monkeypatch):
     """Of n numbers a worker sends two thirds in each of two exchanges, not all of them to each of the others."""
     groups, numbers = groups_of(three), [torch.ones(1 << 16) for _ in range(3)]
@@ -93,7 +112,7 @@ def test_arrays_that_come_early_late_or_twice(three):
     sent(three, 1, 0, 5, 0, np.zeros(2))
     assert collective.take(5, 0, 0.0) is None
     assert collective.take(5, 1, 0.0)[1].tolist() == [11.0, 11.0]
-    sent(three, 1, 0, 5, 9, np.zeros(2))
+    sent(three, 1, 0, 5, 1000, np.zeros(2))
     assert not collective._arrays
 
 

@@ -22,7 +22,8 @@ from training_graphs import assert_same_state, community_graph, newest_checkpoin
 
 ROUNDING = 1e-4
 WHOLE = {"sampler": "whole", "layers": 3, "bins": 3, "epochs": 8, "evaluate_every": 4, "hidden": 16, "dropout": 0.3}
-PLAIN = {**WHOLE, "model": "gcn", "norm": "batch"}
+PLAIN = {**WHOLE, "model": "gcn", "norm": "batch", "hidden": 136}
+"""So wide that the gradients of the second layer are summed while the first one is computed."""
 TYPED = {**WHOLE, "layers": 2, "model": "rgcn", "embedding": 8, "clip": 0.5}
 
 

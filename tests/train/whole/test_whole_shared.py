@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from penstock.train.tasks import NodeTask
-from penstock.train.whole.shared import execution
+from penstock.train.whole.shared import backward, execution
 from penstock.train.whole.shared.exchanges import EXCHANGES
 from penstock.train.whole.shared.replication import cheaper_than
 from refusals import refused
 from training_graphs import assert_same_state, community_graph
-from whole_threads import train_in_threads
+from whole_threads import ThreadWorkers, train_in_threads
 
 ROUNDING = 2e-5
 WHOLE = {"sampler": "whole", "layers": 2, "hidden": 8, "threads": 1, "dropout": 0.2}
@@ -149,6 +149,18 @@ def test_bits_do_not_depend_on_when_messages_come():
     first = losses_of(graph, 4, bins=5, model="gcn", layers=3)
     for _ in range(3):
         assert losses_of(graph, 4, bins=5, model="gcn", layers=3) == first
+
+
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_gradients_of_layers_may_be_summed_while_earlier_ones_run(monkeypatch, norm):
+    """To the bit, where workers' gradients are added in the order of ranks."""
+    graph, fields = community_graph(120), {"model": "gcn", "layers": 3, "bins": 3, "norm": norm}
+    expected, begun, start = losses_of(graph, 3, **fields), [], ThreadWorkers.start_sum
+    monkeypatch.setattr(backward, "_WORTH", 0)
+    monkeypatch.setattr(ThreadWorkers, "start_sum", lambda *given: (begun.append(len(given[1])), start(*given)))
+    assert losses_of(graph, 3, **fields) == expected
+    # Of the last two layers, whose weights and biases come with two numbers for each column where rows are normalised.
+    assert sorted(set(begun)) == ([2] if norm == "none" else [2, 4]) and len(begun) == 3 * 2 * 4
 
 
 def test_rows_leave_bin_by_bin_or_a_layer_at_once():

@@ -36,6 +36,12 @@ class StagedSums:
 
     def sum(self, numbers: Tensor) -> None:
         """In place, of arrays in host memory."""
+        self.start_sum(numbers)()
+
+    def start_sum(self, numbers: Tensor) -> Callable[[], None]:
+        """Begin a sum of arrays in host memory, in place, which nobody may touch until what is returned has been called
+        and has waited for it. All workers begin the same sums in the same order, other sums among them.
+        """
         raise NotImplementedError
 
     def launch_sum(self, numbers: Tensor) -> None:

@@ -4,19 +4,31 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from penstock.train.session import Session
 
 
+def learned_parameters(session: Session) -> list[Parameter]:
+    """The parameters of a session that are trained."""
+    return [each for each in session.learned.parameters() if each.requires_grad]
+
+
+def are_finite(parameters: Sequence[Parameter]) -> bool:
+    """Whether no gradient that some parameters have is infinite or NaN."""
+    found = [each.grad.isfinite().all() for each in parameters if each.grad is not None]
+    return not found or bool(torch.stack(found).all())
+
+
 class FlatGradients:
-    """The learned parameters of a session, one behind the other, and room for a few numbers more.
+    """Some parameters, one behind the other, and room for a few numbers more.
 
     `numbers` are on the host, where whoever sums them reads them, or `on_device`: where the parameters are. Between a
     GPU and the host they are copied at once, not parameter by parameter.
     """
 
-    def __init__(self, session: Session, more: int, on_device: bool = False) -> None:
-        self.parameters = [p for p in session.learned.parameters() if p.requires_grad]
+    def __init__(self, parameters: Sequence[Parameter], more: int, on_device: bool = False) -> None:
+        self.parameters = list(parameters)
         self.sizes = [p.numel() for p in self.parameters]
         self.count = sum(self.sizes)
         device = next((parameter.device for parameter in self.parameters), torch.device("cpu"))
@@ -34,11 +46,6 @@ class FlatGradients:
     def set_more(self, values: Sequence[float]) -> None:
         """Write the numbers behind the gradients."""
         self.more.copy_(torch.tensor(values, dtype=torch.float32))
-
-    def are_finite(self) -> bool:
-        """Whether no gradient that the parameters have is infinite or NaN."""
-        found = [p.grad.isfinite().all() for p in self.parameters if p.grad is not None]
-        return not found or bool(torch.stack(found).all())
 
     def take_gradients(self) -> None:
         """From the parameters; zeros where one has none."""

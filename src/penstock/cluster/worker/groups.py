@@ -51,19 +51,31 @@ class HostCollectiveGroup(StagedSums):
         except (RuntimeError, PenstockError) as error:
             raise RegroupError(str(error)) from error
 
-    def sum(self, numbers: Tensor) -> None:
-        """All-reduce arrays in host memory, in place."""
-        self._finish(lambda group: group.allreduce([numbers]))
+    def start_sum(self, numbers: Tensor) -> Callable[[], None]:
+        """All-reduce arrays in host memory, in place; gloo's own threads do it."""
+        return self._start(lambda group: group.allreduce([numbers]))
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
         """All-gather arrays in host memory."""
-        return _padded(numbers, self._world, lambda out, own: self._finish(lambda group: group.allgather([out], [own])))
 
-    def _finish(self, start: Callable[[Any], Any]) -> None:
+        def gather(out: list[Tensor], own: Tensor) -> None:
+            self._start(lambda group: group.allgather([out], [own]))()
+
+        return _padded(numbers, self._world, gather)
+
+    def _start(self, start: Callable[[Any], Any]) -> Callable[[], None]:
         try:
-            start(self._group).wait()
+            work = start(self._group)
         except RuntimeError as error:
             raise RegroupError(str(error)) from error
+
+        def finish() -> None:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise RegroupError(str(error)) from error
+
+        return finish
 
     def close(self) -> None:
         """Close the group's connections."""

@@ -3,9 +3,11 @@
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 
 from penstock.cluster.worker.worker_group import ReductionMethod
 from penstock.pipeline.loader import Loaded
@@ -112,6 +114,10 @@ class _TimedReduction:
         found = self._inner.step(session, loss, asked)
         self._observer.reduced(time.perf_counter() - began)
         return found
+
+    def start_sum(self, parameters: Sequence[Parameter]) -> None:
+        """As the reduction does."""
+        self._inner.start_sum(parameters)
 
     def device_sums(self) -> DeviceSums | None:
         """As the reduction does."""

@@ -1,15 +1,17 @@
 """Gradients summed by parameter servers, which give the new weights back."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 
 from penstock.cluster.member import Member
 from penstock.cluster.server.pieces import State, cut_state, join_state, shape_of, shard_pieces
 from penstock.cluster.worker.clip import clip_factor
 from penstock.cluster.worker.collective_group import CollectiveGroup
-from penstock.cluster.worker.flat import FlatGradients
+from penstock.cluster.worker.flat import FlatGradients, learned_parameters
 from penstock.cluster.worker.wire_collective import WireCollective, WireGroup
 from penstock.coflow_context import GRADIENTS, within_kind
 from penstock.train.execution.worker_group import RegroupError
@@ -28,7 +30,7 @@ class ParameterServers:
     ) -> None:
         """`step`: how many are done; `again`: the servers must take this worker's weights whatever they have."""
         self._member, self._generation, self._step = member, generation, step
-        self._flat = FlatGradients(session, _MORE)
+        self._flat = FlatGradients(learned_parameters(session), _MORE)
         self.group: CollectiveGroup | None = (
             WireGroup(member, generation, collective) if member.setup.layout.world > 1 else None
         )
@@ -71,6 +73,9 @@ class ParameterServers:
         flat.give_weights()
         self._step += 1
         return total, stop
+
+    def start_sum(self, parameters: Sequence[Parameter]) -> None:
+        """Do nothing: servers get all gradients of a step at once."""
 
     def device_sums(self) -> None:
         """None: the servers make the step."""

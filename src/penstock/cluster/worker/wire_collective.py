@@ -9,7 +9,7 @@ numbers, however many workers there are. Either way all have the same bits, and 
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ _LOOK = 0.5
 """Seconds between two checks whether the round is still valid."""
 _SHARED = 1 << 14
 """From this many numbers on, each worker sums a share of them; fewer are sent to all workers in one exchange."""
+_AHEAD = 256
+"""Exchanges by which another worker may be ahead: sums that were begun, one for each layer of a model, and one more."""
 _KINDS = {np.dtype(kind) for kind in (np.float32, np.float64, np.int64)}
 
 
@@ -36,6 +38,8 @@ class WireCollective:
     def __init__(self, member: Member) -> None:
         self._world, self._changed = member.setup.layout.world, threading.Condition()
         self._generation, self._taken = 0, -1
+        self._taken_early: set[int] = set()
+        """Exchanges behind one that was begun before them and is not taken yet."""
         self._arrays: dict[int, dict[int, Array]] = {}
         member.endpoint.serve("numbers", self._receive)
 
@@ -50,7 +54,10 @@ class WireCollective:
             self._changed.wait_for(lambda: self._is_full(generation, number), seconds)
             if not self._is_full(generation, number):
                 return None
-            self._taken = number
+            self._taken_early.add(number)
+            while self._taken + 1 in self._taken_early:
+                self._taken += 1
+                self._taken_early.discard(self._taken)
             return self._arrays.pop(number)
 
     def _receive(self, message: Message, sender: str) -> Message:
@@ -68,8 +75,8 @@ class WireCollective:
             )
         with self._changed:
             self._turn_to(generation)
-            # No worker is ahead by more than one exchange: the next one needs this worker's array.
-            if generation == self._generation and self._taken < number <= self._taken + 2:
+            is_new = self._taken < number <= self._taken + _AHEAD and number not in self._taken_early
+            if generation == self._generation and is_new:
                 # What came over the wire is a view of the message.
                 self._arrays.setdefault(number, {})[int(rank)] = np.array(message.arrays[0])
                 self._changed.notify_all()
@@ -77,7 +84,7 @@ class WireCollective:
 
     def _turn_to(self, generation: int) -> None:
         if generation > self._generation:
-            self._generation, self._taken, self._arrays = generation, -1, {}
+            self._generation, self._taken, self._taken_early, self._arrays = generation, -1, set(), {}
 
     def _is_full(self, generation: int, number: int) -> bool:
         return generation == self._generation and len(self._arrays.get(number, ())) == self._world - 1
@@ -92,29 +99,31 @@ class WireGroup(StagedSums):
         self._patience, self._number = member.setup.cluster.failure.patience, 0
         collective.begin(generation)
 
-    def sum(self, numbers: Tensor) -> None:
+    def start_sum(self, numbers: Tensor) -> Callable[[], None]:
         """Sum the workers' arrays in the order of ranks, so that sums round the same in every run."""
-        flat = numbers.reshape(-1)
-        if len(flat) < _SHARED:
-            total = _added([part.numpy() for part in self.gather(flat)], flat.numpy())
-        else:
-            total = self._sum_shares(flat.numpy())
-        numbers.copy_(torch.from_numpy(total).view_as(numbers))
+        own = numbers.reshape(-1).numpy()
+        in_shares = len(own) >= _SHARED
+        bounds = [len(own) * rank // self._world for rank in range(self._world + 1)]
+        whole = [own.copy()] * self._world
+        sent = [own[first:last].copy() for first, last in itertools.pairwise(bounds)] if in_shares else whole
+        finish = self._start(sent)
+
+        def summed() -> None:
+            total = _added(finish(), sent[self._rank])
+            if in_shares:
+                total = np.concatenate(self._start([total] * self._world)())
+            numbers.copy_(torch.from_numpy(total).view_as(numbers))
+
+        return summed
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
         """The arrays of all workers, by rank."""
         # Sent as it is now, whatever becomes of the numbers.
         own = numbers.numpy().copy()
-        return [torch.from_numpy(part) for part in self._exchange([own] * self._world)]
+        return [torch.from_numpy(part) for part in self._start([own] * self._world)()]
 
-    def _sum_shares(self, own: Array) -> Array:
-        bounds = [len(own) * rank // self._world for rank in range(self._world + 1)]
-        shares = [own[first:last].copy() for first, last in itertools.pairwise(bounds)]
-        total = _added(self._exchange(shares), shares[self._rank])
-        return np.concatenate(self._exchange([total] * self._world))
-
-    def _exchange(self, arrays: Sequence[Array]) -> list[Array]:
-        """Send each worker its array, by rank; returns what all workers, this one included, sent to this one."""
+    def _start(self, arrays: Sequence[Array]) -> Callable[[], list[Array]]:
+        """Send each worker its array, by rank; returns what waits for those that all workers sent to this one."""
         number, self._number = self._number, self._number + 1
         body = {"generation": self._generation, "number": number}
         # Sums are those of norms unless the caller says that they are gradients.
@@ -126,11 +135,15 @@ class WireGroup(StagedSums):
                 for rank, array in enumerate(arrays)
                 if rank != self._rank
             ]
-        found = self._await_arrays(number)
-        for call in sent:
-            call.result()
-        found[self._rank] = arrays[self._rank]
-        return [found[rank] for rank in range(self._world)]
+
+        def finish() -> list[Array]:
+            found = self._await_arrays(number)
+            for call in sent:
+                call.result()
+            found[self._rank] = arrays[self._rank]
+            return [found[rank] for rank in range(self._world)]
+
+        return finish
 
     def close(self) -> None:
         """Do nothing: workers that wait for this one learn from the controller that the round is over."""

@@ -1,10 +1,12 @@
 """One of several workers: its round, its share of a batch, and the collective operations."""
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
+from torch.nn import Parameter
 
 from penstock.cluster.member import Member
 from penstock.cluster.rendezvous import Round
@@ -39,6 +41,9 @@ class ReductionMethod(Protocol):
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
         """A step with all workers' gradients: the batch's loss, and whether any worker was asked to stop."""
+
+    def start_sum(self, parameters: Sequence[Parameter]) -> None:
+        """Begin to sum some gradients before the step, where that can be done beside other work."""
 
     def device_sums(self) -> DeviceSums | None:
         """How captured steps sum their gradients; None where others than the workers make the step."""
@@ -131,7 +136,11 @@ class ClusterWorkerGroup:
         def collective() -> CollectiveGroup | None:
             return None if self.reduction is None or self.world == 1 else self.reduction.group
 
-        way = self._parts, self.rows, lambda: self.generation, collective, self.reduce_and_step
+        def start_sum(parameters: Sequence[Parameter]) -> None:
+            assert self.reduction is not None
+            self.reduction.start_sum(parameters)
+
+        way = self._parts, self.rows, lambda: self.generation, collective, start_sum, self.reduce_and_step
         return ClusterWholeWorkers(session, *way)
 
     def gather_optimiser(self, session: Session) -> None:

@@ -23,10 +23,16 @@ class LayeredModel(nn.Module):
     """A model whose layers can be called one by one, so that inference goes layer by layer."""
 
     layerwise = True
+    convolutions: nn.ModuleList
+    ends: nn.ModuleList
 
     def __init__(self, options: ModelOptions) -> None:
         super().__init__()
         self.options = options
+
+    def layer_parameters(self, i: int) -> list[nn.Parameter]:
+        """The parameters that layer i alone has."""
+        return [*self.convolutions[i].parameters(), *self.ends[i].parameters()]
 
     @property
     def num_layers(self) -> int:

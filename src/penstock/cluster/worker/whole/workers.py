@@ -1,6 +1,8 @@
 """The workers of a cluster run that train on one whole graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from torch.nn import Parameter
 
 from penstock.cluster.member import Member
 from penstock.cluster.worker.batch_norm import summing
@@ -27,6 +29,7 @@ class ClusterWholeWorkers:
         inbox: RowInbox,
         generation: Callable[[], int],
         collective: Callable[[], CollectiveGroup | None],
+        start_sum: Callable[[Sequence[Parameter]], None],
         step: Callable[[Session, float], float],
     ) -> None:
         """`generation` is the number of the round, `collective` the group that sums in it."""
@@ -39,7 +42,7 @@ class ClusterWholeWorkers:
         self.beside = sum(task.machine == setup.task.machine for task in setup.layout.of_kind("worker"))
         machine = next(each for each in setup.cluster.machines if each.name == setup.task.machine)
         self.bandwidth = (machine.nic_gbps or _GBPS) * 1e9 / 8 / self.beside
-        self.reduce_and_step = step
+        self.start_sum, self.reduce_and_step = start_sum, step
 
     @property
     def add(self) -> Sum | None:

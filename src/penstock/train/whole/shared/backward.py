@@ -12,6 +12,9 @@ from penstock.train.whole.shared.gradient_order import Contribution, OrderedLaye
 from penstock.train.whole.shared.state import StepState
 from penstock.train.whole.shared.tasks import BinTask
 
+_WORTH = 1 << 14
+"""Numbers of a layer from which on its gradients are summed by themselves; fewer cost more as messages of their own."""
+
 
 class BackwardPass:
     """Gradients of a row are added in this order: the loss's, those of this worker's bins, and the readers' by rank."""
@@ -19,6 +22,7 @@ class BackwardPass:
     def __init__(self, state: StepState, gradients: list[LevelGradients], sums: dict[Parameter, Tensor]) -> None:
         self._state, self._plan, self._tasks, self._gradients = state, state.plan, state.step.tasks, gradients
         layers = range(self._plan.layers)
+        self._sums = sums
         self._parameters = [each for each in state.session.learned.parameters() if each.requires_grad]
         self._applied = [OrderedLayer(len(self._tasks[number]), gradients[number], sums) for number in layers]
         # The last first: they read what arrived last, and no bin's contribution is added before those of later ones.
@@ -32,6 +36,8 @@ class BackwardPass:
             for place in range(len(level.sent))
         }
         self._added: set[tuple[BinTask, int]] = set()
+        self._unstarted = [*reversed(range(1, self._plan.layers))]
+        """Layers whose parameters' gradients are not complete; those of the first layer are left to the step."""
         self._unsummed = [number for number in reversed(layers) if state.norms[number] is not None]
 
     def run(self) -> None:
@@ -120,6 +126,20 @@ class BackwardPass:
             # Every bin above has read the rows that this layer gave, and added to their gradients.
             state.levels[number + 1] = None
             self._gradients[number + 1].clear()
+            self._start_sums()
+
+    def _start_sums(self) -> None:
+        """Sum the gradients of complete layers over all workers while earlier layers are computed, last layer first."""
+        while self._unstarted and not self._left[self._unstarted[0]]:
+            parameters = self._state.step.layer_parameters[self._unstarted.pop(0)]
+            if sum(each.numel() for each in parameters) < _WORTH:
+                continue
+            for each in parameters:
+                each.grad = self._sums.pop(each, None)
+            self._state.workers.start_sum(parameters)
+            for each in parameters:
+                if each.grad is not None:
+                    self._sums[each], each.grad = each.grad, None
 
     def _add_received(self, task: BinTask) -> None:
         level = task.layer + 1

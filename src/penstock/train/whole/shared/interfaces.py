@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from torch.nn import Parameter
+
 from penstock.graph.arrays import Array
 from penstock.nn.norm import Sum
 from penstock.pipeline.schedule import Position
@@ -91,6 +93,12 @@ class WholeWorkers(Protocol):
 
     def begin_round(self) -> None:
         """All workers have met: what is left of an earlier round is dropped."""
+
+    def start_sum(self, parameters: Sequence[Parameter]) -> None:
+        """Begin to sum the gradients of some parameters over all workers, which call it in the same order.
+
+        Where it does that, the parameters have no gradients afterwards until `reduce_and_step`.
+        """
 
     def reduce_and_step(self, session: Session, loss: float) -> float:
         """From every worker's gradients to the weights after the step; returns the step's loss."""

@@ -70,6 +70,9 @@ class SharedStep:
         model: Any = session.model
         self.constant: dict[Any, Any] | None = None if model.options.input_dropout or not decision.retain else {}
         self.normalises = normalised_layers(session, plan.layers)
+        self.layer_parameters = [
+            [each for each in model.layer_parameters(number) if each.requires_grad] for number in range(plan.layers)
+        ]
         self.norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
         self._group_names: dict[tuple[int, bool, int, str], Array] = {}
         self._returned_names: dict[tuple[int, int, str], Array] = {}
