@@ -151,10 +151,11 @@ def test_bits_do_not_depend_on_when_messages_come():
         assert losses_of(graph, 4, bins=5, model="gcn", layers=3) == first
 
 
+@pytest.mark.parametrize("idle", [(), (1,)])
 @pytest.mark.parametrize("norm", ["none", "batch"])
-def test_gradients_of_layers_may_be_summed_while_earlier_ones_run(monkeypatch, norm):
+def test_gradients_of_layers_may_be_summed_while_earlier_ones_run(monkeypatch, norm, idle):
     """To the bit, where workers' gradients are added in the order of ranks."""
-    graph, fields = community_graph(120), {"model": "gcn", "layers": 3, "bins": 3, "norm": norm}
+    graph, fields = community_graph(120), {"model": "gcn", "layers": 3, "bins": 3, "norm": norm, "idle": idle}
     expected, begun, start = losses_of(graph, 3, **fields), [], ThreadWorkers.start_sum
     monkeypatch.setattr(backward, "_WORTH", 0)
     monkeypatch.setattr(ThreadWorkers, "start_sum", lambda *given: (begun.append(len(given[1])), start(*given)))

@@ -43,6 +43,7 @@ class BackwardPass:
     def run(self) -> None:
         """Until the gradients of all parameters and inputs are known, and all that others need is sent."""
         while any(self._left) or self._unsummed or any(self._missing):
+            self._start_sums()
             self._receive()
             if self._unsummed and self._has_all(self._unsummed[0]):
                 self._sum(self._unsummed.pop(0))
@@ -53,6 +54,7 @@ class BackwardPass:
                 self._send(task.layer)
             elif any(self._left) or self._unsummed or any(self._missing):
                 self._state.wait()
+        self._start_sums()
 
     def _receive(self) -> None:
         for level, awaited in enumerate(self._awaited):
@@ -126,11 +128,13 @@ class BackwardPass:
             # Every bin above has read the rows that this layer gave, and added to their gradients.
             state.levels[number + 1] = None
             self._gradients[number + 1].clear()
-            self._start_sums()
 
     def _start_sums(self) -> None:
-        """Sum the gradients of complete layers over all workers while earlier layers are computed, last layer first."""
-        while self._unstarted and not self._left[self._unstarted[0]]:
+        """Sum the gradients of complete layers over all workers while earlier layers are computed, last layer first.
+
+        A layer comes behind the sums of its own normalisation, on workers without rows of it, too.
+        """
+        while self._unstarted and not self._left[self._unstarted[0]] and self._unstarted[0] not in self._unsummed:
             parameters = self._state.step.layer_parameters[self._unstarted.pop(0)]
             if sum(each.numel() for each in parameters) < _WORTH:
                 continue
