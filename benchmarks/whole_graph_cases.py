@@ -5,6 +5,7 @@ from bytes and operations: gathers reach a third of the memory's 936 GB/s, dense
 0.2 ms beside that. A pass backward takes twice a pass forward. Copies between a GPU and its host are not counted.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.hardware.machines import Machines
 from penstock.partition import Cut, assign
-from penstock.partition.bin_counts import BinCounts, count_bins
+from penstock.partition.bin_counts import BinCounts, LayerBins, count_bins
 from penstock.partition.whole import whole_of
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.placement import PlacedUnits
@@ -26,6 +27,8 @@ from penstock.plan.workloads.whole_section import PlannedLayer, WholeGraphExecut
 GATHER, PRODUCT, FIXED = 936e9 / 3, 10e12, 2e-4
 LINK = 10e9 / 8
 BACKWARD = 2.0
+NUMBER = 4
+"""Bytes of a number of a row."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Exchange:
     bins: int
     flows: str
     send_inputs: bool = False
+    sums: bool = False
+    """Whether sums of rows travel where they are fewer than the rows."""
 
 
 def profile_of(model: Model, features: int, classes: int, fixed: float = FIXED) -> Profile:
@@ -92,12 +97,14 @@ class Cuts:
             self._made[method, workers] = assign(self.graph, how, threads=1).assignment
         return self._made[method, workers]
 
-    def counts(self, method: str, workers: int, bins: int, eager: bool, again: int = -1) -> BinCounts:
+    def counts(
+        self, method: str, workers: int, bins: int, eager: bool, again: int = -1, sums: bool = False
+    ) -> BinCounts:
         """Two layers of all vertices, in the size of the graph that this one stands for."""
         whole = self.whole
         levels = np.full(whole.count, 2, np.int8)
         owner = self.owner(method, workers)
-        found = count_bins(whole.indptr, whole.indices, owner, workers, levels, bins, eager, again)
+        found = count_bins(whole.indptr, whole.indices, owner, workers, levels, bins, eager, again, sums)
         return BinCounts([self._scaled(layer) for layer in found.layers], self._times(found.inputs, self.row_factor))
 
     def _scaled(self, layer: Any) -> Any:
@@ -128,7 +135,7 @@ def predicted(cuts: Cuts, method: str, workers: int, profile: Profile, how: Exch
     again = again_degree(layer_costs(profile, "cpu")[0], link) if how.exchange == "replicate" else -1
     # Lists of a smaller graph stand for others of as many neighbours as the real one has.
     degree = int(again * cuts.row_factor / cuts.edge_factor) if again > 0 else again
-    counts = cuts.counts(method, workers, how.bins, eager, degree)
+    counts = cuts.counts(method, workers, how.bins, eager, degree, how.sums)
     section = WholeGraphExecution(
         stores=[],
         homes=list(range(workers)),
@@ -142,3 +149,19 @@ def predicted(cuts: Cuts, method: str, workers: int, profile: Profile, how: Exch
     run = Comparison(WHOLE.build(profile, section), machines_of(workers, link))
     placed = PlacedUnits("pinned", run.problem.machine_of(run.problem.home), 0.0, 0, 0, 0.0)
     return run.trial(placed, how.flows)
+
+
+def volume(layers: Sequence[LayerBins], profile: Profile) -> tuple[float, float]:
+    """Seconds that the busiest worker computes in a step with one bin for each layer, and bytes that the busiest sends.
+
+    It sends rows of its own, and gradients of the rows that came from others.
+    """
+    workers = len(layers[0].rows)
+    compute, sent = np.zeros(workers), np.zeros(workers)
+    for layer, cost in zip(layers, layer_costs(profile, "cpu"), strict=True):
+        for rank in range(workers):
+            size = float(layer.rows[rank].sum()), float(layer.edges[rank].sum())
+            compute[rank] += cost.forward.seconds(*size) + cost.backward.seconds(*size)
+        rows = layer.sent.sum(axis=1)
+        sent += (rows.sum(axis=1) + rows.sum(axis=0)) * cost.width_out * NUMBER
+    return float(compute.max()), float(sent.max())

@@ -63,6 +63,7 @@ from penstock.train.data import open_data
 from penstock.train.job import Job, make_job
 from replay import PAYLOAD
 from testbed import NOTHING_ELSE
+from whole_graph_cases import volume
 from whole_graph_sleeper import VARIABLE
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -81,8 +82,6 @@ GROUPS, PERIOD = Path("/sys/fs/cgroup/cpu"), 100_000
 """Control groups of processors, and microseconds after which a quota is there again."""
 COLUMNS = 100
 """Features of a vertex that are kept of a real graph."""
-NUMBER = 4
-"""Bytes of a number of a row."""
 
 
 @dataclass(frozen=True)
@@ -220,17 +219,7 @@ def _volume(case: Case, profile: Profile, options: argparse.Namespace) -> tuple[
     """Seconds that the busiest worker computes in a step, and bytes of rows and gradients that the busiest sends."""
     cluster = case.cluster(1.0, ["127.0.0.1"] * case.hosts)
     section = _section(case.job(WAYS["layer"], options, "counted"), cluster, profile)
-    costs = layer_costs(profile, "cpu")
-    compute, sent = np.zeros(case.hosts), np.zeros(case.hosts)
-    for layer, cost in zip(section.layers, costs, strict=True):
-        counted = layer.counted()
-        for rank in range(case.hosts):
-            size = float(counted.rows[rank].sum()), float(counted.edges[rank].sum())
-            compute[rank] += cost.forward.seconds(*size) + cost.backward.seconds(*size)
-        # Rows go out, and gradients of the rows that came in.
-        rows = counted.sent.sum(axis=1)
-        sent += (rows.sum(axis=1) + rows.sum(axis=0)) * cost.width_out * NUMBER
-    return float(compute.max()), float(sent.max())
+    return volume([layer.counted() for layer in section.layers], profile)
 
 
 def _section(job: Job, cluster: ClusterDocument, profile: Profile) -> WholeGraphExecution:

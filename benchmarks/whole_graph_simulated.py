@@ -5,14 +5,17 @@ with as many edges for each vertex is made and cut, and rows and edges are multi
 of the small graph, which has smaller parts and so a larger share than the real one. Numbers of vertices say nothing of
 communities, so chunks cut like random.
 
-Ours: `exchange: bins` with 4 or 16 bins, whichever is predicted to be faster, on balanced METIS parts. `layer`: whole
-layers on the same parts. BNS-GCN: whole layers (p = 1) on METIS parts with as many vertices. NeutronStar: whole layers
-on chunks. `replicate` and `NeutronStar replicate`: rows are computed again or fetched, by cost; that needs inputs two
-hops away in the GPU's memory, which is not counted, and which papers and twitter do not fit. `inputs`: BNS-GCN sends
-inputs of remote vertices in every step, as systems do that do not keep them. All but `ms` are multiples: `bound` of the
-lower bound of our step, the others of our step.
+Ours: `exchange: bins` with 4 or 16 bins, whichever is predicted to be faster, on balanced METIS parts; sums of rows
+travel where they are fewer. `layer`: whole layers on the same parts, sums too. BNS-GCN: whole layers (p = 1) on METIS
+parts with as many vertices. NeutronStar: whole layers on chunks. `replicate` and `NeutronStar replicate`: rows are
+computed again or fetched, by cost; that needs inputs two hops away in the GPU's memory, which is not counted, and which
+papers and twitter do not fit. `inputs`: BNS-GCN sends inputs of remote vertices in every step, as systems do that do
+not keep them. All but `ms` are multiples: `bound` of the lower bound of our step, the others of our step.
+
+Links have 10 Gb/s, or with `--ratios` such a rate that the busiest worker of `layer` sends for so many times as long as
+the busiest one computes.
 Run: python benchmarks/whole_graph_simulated.py [--graphs products,twitter] [--models sage] [--workers 64]
-[--edges 1500000] [--json]
+[--edges 1500000] [--ratios 0.5,1,2] [--json]
 """
 
 import argparse
@@ -25,7 +28,7 @@ from penstock.cost.profile import Profile
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.graph.graph import Graph
 from products_graph import show
-from whole_graph_cases import MODELS, Cuts, Exchange, predicted, profile_of
+from whole_graph_cases import LINK, MODELS, Cuts, Exchange, predicted, profile_of, volume
 
 REFINED, METIS, CHUNK = "metis+balanced", "metis:vertices", "chunk"
 FEW = 16
@@ -60,6 +63,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(model.name for model in MODELS))
     parser.add_argument("--workers", default="2,4,8,16")
     parser.add_argument("--edges", type=int, default=1_500_000)
+    parser.add_argument("--ratios", type=lambda text: [float(part) for part in text.split(",")], default=[])
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     rows = []
@@ -71,7 +75,9 @@ def main() -> None:
                 for model in (each for each in MODELS if each.name in args.models.split(",")):
                     profile = profile_of(model, shape.features, shape.classes)
                     about = {"graph": name, "model": model.name, "workers": workers}
-                    rows.append(about | compared(cuts, workers, profile))
+                    sums = not model.heads
+                    for ratio, link in links(cuts, workers, profile, sums, args.ratios).items():
+                        rows.append(about | {"ratio": ratio} | compared(cuts, workers, profile, sums, link))
     show("a step on the whole graph, simulated", rows, args.json)
 
 
@@ -86,22 +92,31 @@ def small_graph(shape: Shape, entries: int, folder: Path) -> Graph:
     return make_graph(replace(small, nodes=nodes, edges=(changed,)), folder)
 
 
-def compared(cuts: Cuts, workers: int, profile: Profile) -> dict[str, Any]:
+def links(cuts: Cuts, workers: int, profile: Profile, sums: bool, ratios: list[float]) -> dict[str, float]:
+    """Rates of links, bytes/s, by the ratio of communication to compute that they give."""
+    if not ratios:
+        return {"10 Gb/s": LINK}
+    compute, sent = volume(cuts.counts(REFINED, workers, 1, eager=False, sums=sums).layers, profile)
+    return {f"{ratio:g}": sent / (ratio * compute) for ratio in ratios}
+
+
+def compared(cuts: Cuts, workers: int, profile: Profile, sums: bool, link: float) -> dict[str, Any]:
     """Milliseconds of ours and its bound, and what others take, as multiples."""
-    ways = [Exchange("bins", "both", bins, "hermod") for bins in ((4, 16) if workers <= FEW else (4,))]
-    ours = min((predicted(cuts, REFINED, workers, profile, way) for way in ways), key=lambda each: each.iteration_s)
+    ways = [Exchange("bins", "both", bins, "hermod", sums=sums) for bins in ((4, 16) if workers <= FEW else (4,))]
+    tried = [predicted(cuts, REFINED, workers, profile, way, link) for way in ways]
+    ours = min(tried, key=lambda each: each.iteration_s)
     layer = Exchange("layer", "none", 1, "fair")
 
     def times(method: str, how: Exchange) -> float:
-        return predicted(cuts, method, workers, profile, how).iteration_s / ours.iteration_s
+        return predicted(cuts, method, workers, profile, how, link).iteration_s / ours.iteration_s
 
     return {
         "ms": ours.iteration_s * 1e3,
         "bound": ours.iteration_s / ours.lower_bound_s,
-        "layer": times(REFINED, layer),
+        "layer": times(REFINED, replace(layer, sums=sums)),
         "BNS-GCN": times(METIS, layer),
         "NeutronStar": times(CHUNK, layer),
-        "replicate": times(REFINED, Exchange("replicate", "both", 4, "hermod")),
+        "replicate": times(REFINED, Exchange("replicate", "both", 4, "hermod", sums=sums)),
         "NeutronStar replicate": times(CHUNK, Exchange("replicate", "none", 1, "fair")),
         "BNS-GCN inputs": times(METIS, replace(layer, send_inputs=True)),
     }
