@@ -19,6 +19,7 @@ from penstock.train.session import Session
 from penstock.train.steps import Pause, Steps
 from penstock.train.whole.memory import Decision, LayerSize, decide
 from penstock.train.whole.schedule import first_epoch
+from penstock.train.whole.shared.bin_choice import RATES, bins_by_cost
 from penstock.train.whole.shared.cut_plan import make_cut_plan
 from penstock.train.whole.shared.exchanges import EXCHANGES
 from penstock.train.whole.shared.interfaces import WholeWorkers
@@ -29,8 +30,6 @@ from penstock.train.whole.shared.steps import Exposure, SharedWholeSteps
 
 _SHARE = 0.6
 """Of a machine's memory, what its workers plan with: what is free changes from start to start, and bins must not."""
-_OVERLAPPING, _ROWS = 8, 2048
-"""Bins of a layer where none are asked for, so that rows travel while others are computed; each has so many rows."""
 _ITEM = {"float32": 4, "bfloat16": 2}
 
 
@@ -112,8 +111,10 @@ class SharedWholeExecution(SharedExecution):
         decision = decide(sizes, job.bins, job.keep, item, free, room, device.type == "cuda", overlapping=True)
         if job.bins or self._workers.world == 1 or EXCHANGES[job.exchange].pipeline(job) == "none":
             return decision
-        several = [max(1, min(_OVERLAPPING, size.rows // _ROWS)) for size in sizes]
-        return replace(decision, bins=[max(pair) for pair in zip(decision.bins, several, strict=True)])
+        # Inputs are received once, and then kept.
+        received = [0, *(each.received for each in levels[1:-1])]
+        several = bins_by_cost(sizes, received, self._workers.bandwidth, RATES[device.type])
+        return replace(decision, bins=[max(number, several) for number in decision.bins])
 
 
 def _labelled(task: Any, kind: str, seeds: Array) -> MiniBatch[Any]:
