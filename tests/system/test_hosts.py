@@ -82,6 +82,7 @@ def test_without_root_the_benchmark_says_so(monkeypatch, capsys):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("tasks_are_programs")  # a fork would be on the host of the process that forks
 def test_a_run_over_hosts_of_different_rates(tmp_path):
     graph = community_graph().save(tmp_path / "graph")
     parts = in_parts(graph, 2, tmp_path)

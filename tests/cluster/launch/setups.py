@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cluster_runs import MARK, marked_processes
+from forks import forking_process
 from penstock.cluster.layout import lay_out
 from penstock.cluster.setup import Setup
 from penstock.hardware.cluster import ClusterDocument, FailureOptions, Machine
@@ -41,6 +42,8 @@ def setup_of(cluster: ClusterDocument, run: Path, task: str, incarnation: int = 
 @contextmanager
 def nothing_left() -> Iterator[None]:
     """Processes started meanwhile are gone soon afterwards."""
+    # It stays for other tests.
+    forking_process()
     mark = os.environ[MARK] = uuid.uuid4().hex
     try:
         yield
