@@ -22,12 +22,12 @@ train: env
 	$(BIN)/penstock train --graph data/synthetic-arxiv --model sage --epochs 4 --run runs/synthetic-arxiv --force
 
 test: env lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Further whole runs on clusters of every kind, and ten times as many examples of every property.
 test-long: env
 	$(BIN)/python -m pytest -m long
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m hypothesis --hypothesis-profile=long
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m hypothesis --hypothesis-profile=long
 
 lint: env
 	$(BIN)/ruff check .

@@ -36,15 +36,31 @@ settings.load_profile("penstock")
 PROGRAM = local.LocalProcess
 ONE_AFTER_THE_OTHER = ("tests/system/", "tests/cluster/launch/", "tests/benchmarks/")
 """Tests that look at what is left on the whole machine, or leave it for others to see: never two at a time."""
+LONGEST = (*ONE_AFTER_THE_OTHER, "tests/train/", "tests/cli/", "tests/test_", "tests/nn/")
+"""Where tests take longest. They begin first, so that no test process is left with much to do when others are done."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def group_of(test: str) -> str:
     """With several test processes, a file's tests stay in one, as they share what they have made."""
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        group = "machine" if file.startswith(ONE_AFTER_THE_OTHER) else file
-        item.add_marker(pytest.mark.xdist_group(group))
+    return "machine" if test.startswith(ONE_AFTER_THE_OTHER) else test.partition("::")[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests as they begin."""
+    items.sort(key=lambda item: [not item.nodeid.startswith(place) for place in LONGEST])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """Give a group to each test process that has nothing left to do, in the order of the tests."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class GroupScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return GroupScheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

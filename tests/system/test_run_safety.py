@@ -119,13 +119,24 @@ def hostile(folder):
     return folder
 
 
-@pytest.mark.parametrize("launcher", ["local", pytest.param("ray", marks=pytest.mark.long)])
-def test_what_lies_in_the_working_folder_is_not_imported(launcher, graph, tmp_path):
+EVERY_KIND = {"samplers": 1, "reduce": "servers"}
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"launcher": "local"},
+        pytest.param({"launcher": "local", **EVERY_KIND}, marks=pytest.mark.long),
+        pytest.param({"launcher": "ray", **EVERY_KIND}, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_what_lies_in_the_working_folder_is_not_imported(cluster, graph, tmp_path):
     """By no task; a module named by its file works, and so does what lies beside it."""
     folder = hostile(tmp_path / "work")
     (folder / "mine.py").write_text(MINE)
     (folder / "beside.py").write_text("FACTOR = 2.0\n")
-    cluster = cluster_file(tmp_path, machines=machines(1), launcher=launcher, samplers=1, reduce="servers")
+    cluster = cluster_file(tmp_path, machines=machines(1), **cluster)
     job = {**JOB, "graph": graph, "run": tmp_path / "run", "epochs": 1, "module": "mine.py:Net", "dropout": 0}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in job.items() if name != "fanouts"]
     command = [sys.executable, "-P", *PENSTOCK[1:], "train", *flags, "--fanouts=4,3", f"--cluster={cluster}"]

@@ -1,4 +1,4 @@
-"""Runs on three simulated nodes of a Ray cluster that are not alike."""
+"""Runs on two simulated nodes of a Ray cluster that are not alike."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ from training_graphs import community_graph
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
-CORES = {"m0": 1, "m1": 2, "m2": 3}
+CORES = {"m0": 1, "m1": 2}
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
 """Ray notices a lost node after seconds."""
 
@@ -40,7 +40,7 @@ class SimulatedNodes:
             initialize_head=True,
             head_node_args={**self._node("m0"), "include_dashboard": False, "_system_config": QUICK},
         )
-        self.nodes = {name: self.add(name) for name in ("m1", "m2")}
+        self.nodes = {"m1": self.add("m1")}
 
     def add(self, name):
         # Ray sets a handler for SIGTERM, which only a process's first thread may; a run's controller has others.
@@ -86,12 +86,12 @@ def graph(folder):
 
 @pytest.fixture(scope="module")
 def cluster_fields(folder):
-    made = machines(1, 1, 1)
+    made = machines(1, 1)
     for machine in made:
         machine["cores"] = CORES[machine["name"]]
     # Nothing here is noticed by silence, and hosts that run tests may be slow.
     failure = {"patience": 200}
-    return {"machines": made, "partition": in_parts(community_graph(), 3, folder), "failure": failure}
+    return {"machines": made, "partition": in_parts(community_graph(), 2, folder), "failure": failure}
 
 
 @pytest.fixture(scope="module")
@@ -121,10 +121,10 @@ def test_tasks_run_where_planned_with_the_same_losses(nodes, folder, graph, clus
     with recorded_starts() as handles:
         run = run_on(on_ray(nodes, folder, cluster_fields), graph, folder / "ray", AtEpoch(1, look))
     assert run.facts["result"]["recoveries"] == []
-    for number in range(3):
+    for number in range(2):
         assert seen[f"store-m{number}"] == seen[f"worker-{number}"] == [f"machine:m{number}"]
     # Each worker has all its machine's cores, as the cluster file says.
-    assert list(seen["free"].values()) == [0, 0, 0]
+    assert list(seen["free"].values()) == [0, 0]
     assert None not in seen["pids"]
     assert not any(map(_is_alive, seen["pids"]))
     assert_same_losses(folder / "ray", local_run, 0)
@@ -134,10 +134,10 @@ def test_tasks_run_where_planned_with_the_same_losses(nodes, folder, graph, clus
 def test_a_node_is_removed_and_the_run_goes_on_when_its_machine_is_back(
     nodes, folder, graph, cluster_fields, local_run
 ):
-    with at_report_of_epoch(1, lambda: nodes.replace("m2")):
+    with at_report_of_epoch(1, lambda: nodes.replace("m1")):
         run = run_on(on_ray(nodes, folder, cluster_fields), graph, folder / "removed")
     lost = {each["task"]: each["cause"] for each in run.facts["result"]["recoveries"]}
-    assert lost == {"store-m2": "signal 9", "worker-2": "signal 9"}
+    assert lost == {"store-m1": "signal 9", "worker-1": "signal 9"}
     assert_same_losses(folder / "removed", local_run, 0)
 
 
@@ -152,8 +152,8 @@ def test_machines_are_found(nodes, folder):
 
 
 def test_a_machine_that_ray_does_not_have_is_refused_before_anything_starts(nodes, folder, graph, cluster_fields):
-    fields = {**cluster_fields, "machines": machines(1, 1, 1, 1), "partition": None}
-    with refused("infeasible m3"):
+    fields = {**cluster_fields, "machines": machines(1, 1, 1), "partition": None}
+    with refused("infeasible m2"):
         run_on(on_ray(nodes, folder, fields), graph, folder / "refused")
     assert not (folder / "refused").exists()
 
