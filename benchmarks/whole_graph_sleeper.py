@@ -1,4 +1,4 @@
-"""A task of a run whose bins take as long as a plan predicts: after their real arithmetic the worker sleeps the rest.
+"""A task of a run whose bins take as long as a plan predicts: after what it really does for one the worker sleeps.
 
 `whole_graph_hosts.py` starts it in place of `penstock.cluster.tasks`. Everything else of the run is as it is: plans,
 messages over the wire, the order of bins, sums, and weights. The variable `PENSTOCK_BIN_SECONDS` names a JSON file with
@@ -14,26 +14,26 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cluster.tasks.__main__ import main
-from penstock.train.whole.passes import LayerPasses
+from penstock.train.whole.shared.backward import BackwardPass
+from penstock.train.whole.shared.forward import ForwardPass
 
 VARIABLE = "PENSTOCK_BIN_SECONDS"
 
 
 def sleep_as_predicted(seconds: dict[str, list[list[float]]]) -> None:
-    """Let every pass over a bin take so long."""
-    for direction in ("forward", "backward"):
-        setattr(LayerPasses, direction, _padded(getattr(LayerPasses, direction), seconds[direction]))
+    """Let every pass over a bin take so long, with the rows that it reads and the gradients that it adds."""
+    for which, direction in ((ForwardPass, "forward"), (BackwardPass, "backward")):
+        which._compute = _padded(which._compute, seconds[direction])  # type: ignore[attr-defined]
 
 
-def _padded(compute: Callable[..., Any], lines: list[list[float]]) -> Callable[..., Any]:
-    def padded(passes: LayerPasses, number: int, work: Any, *more: Any) -> Any:
+def _padded(compute: Callable[..., None], lines: list[list[float]]) -> Callable[..., None]:
+    def padded(passes: Any, task: Any) -> None:
         began = time.perf_counter()
-        found = compute(passes, number, work, *more)
-        fixed, row, edge = lines[number]
-        left = fixed + row * work.num_rows + edge * work.block.num_edges - (time.perf_counter() - began)
+        compute(passes, task)
+        fixed, row, edge = lines[task.layer]
+        left = fixed + row * task.num_rows + edge * task.block.num_edges - (time.perf_counter() - began)
         if left > 0:
             time.sleep(left)
-        return found
 
     return padded
 
