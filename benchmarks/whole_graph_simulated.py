@@ -5,7 +5,7 @@ with as many edges for each vertex is made and cut, and rows and edges are multi
 of the small graph, which has smaller parts and so a larger share than the real one. Numbers of vertices say nothing of
 communities, so chunks cut like random.
 
-Ours: `exchange: bins` with 4 or 16 bins, whichever is predicted to be faster, on balanced METIS parts; sums of rows
+Ours: `exchange: bins` with 4, 8 or 16 bins, whichever is predicted to be faster, on balanced METIS parts; sums of rows
 travel where they are fewer. `layer`: whole layers on the same parts, sums too. BNS-GCN: whole layers (p = 1) on METIS
 parts with as many vertices. NeutronStar: whole layers on chunks. `replicate` and `NeutronStar replicate`: rows are
 computed again or fetched, by cost; that needs inputs two hops away in the GPU's memory, which is not counted, and which
@@ -32,7 +32,7 @@ from whole_graph_cases import LINK, MODELS, Cuts, Exchange, predicted, profile_o
 
 REFINED, METIS, CHUNK = "metis+balanced", "metis:vertices", "chunk"
 FEW = 16
-"""Workers up to which two numbers of bins are simulated."""
+"""Workers up to which several numbers of bins are simulated."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def links(cuts: Cuts, workers: int, profile: Profile, sums: bool, ratios: list[f
 
 def compared(cuts: Cuts, workers: int, profile: Profile, sums: bool, link: float) -> dict[str, Any]:
     """Milliseconds of ours and its bound, and what others take, as multiples."""
-    ways = [Exchange("bins", "both", bins, "hermod", sums=sums) for bins in ((4, 16) if workers <= FEW else (4,))]
+    ways = [Exchange("bins", "both", bins, "hermod", sums=sums) for bins in ((4, 8, 16) if workers <= FEW else (4,))]
     tried = [predicted(cuts, REFINED, workers, profile, way, link) for way in ways]
     ours = min(tried, key=lambda each: each.iteration_s)
     layer = Exchange("layer", "none", 1, "fair")

@@ -77,22 +77,29 @@ def _build(profile: Profile, execution: WholeGraphExecution) -> ExecutionWorkloa
 
 
 def _busiest_worker(execution: WholeGraphExecution, costs: list[LayerCost], machines: Machines) -> float:
-    """Seconds that some worker needs to read rows, turn around, and send their gradients.
+    """Seconds that some worker needs for its forward pass and then for its backward pass.
 
-    Its pass backward starts when it has read everything, and only then do gradients leave: links carry one after the
-    other, which bounds by links or by dependencies alone do not see.
+    The second begins when the first is done, which bounds by links or by dependencies over a whole step do not see. A
+    pass takes as long as its bins. Forward it takes as long as the rows that the worker reads, and then the last bin;
+    backward as long as the first bin, and then the gradients of these rows.
     """
     homes, share = np.array(execution.homes), execution.share
     elsewhere = homes[:, None] != homes[None, :]
-    read = np.zeros(len(homes))
-    for layer, cost in zip(execution.layers, costs, strict=True):
-        read += (np.array(layer.sent).sum(axis=1) * elsewhere).sum(axis=0) * cost.width_out * _NUMBER * share
-    rates, speeds = np.array(machines.rates)[homes], np.array(machines.speeds)[homes]
-    last, cost = execution.layers[-1].counted(), costs[-1]
-    edges = last.edges - (1 - share) * last.remote_edges
-    bins = zip(last.rows[:, -1].tolist(), edges[:, -1].tolist(), strict=True)
-    turned = np.array([cost.forward.seconds(*each) + cost.backward.seconds(*each) for each in bins])
-    return float((2 * read / rates + turned / speeds).max())
+    read, forward, backward = (np.zeros(len(homes)) for _ in range(3))
+    turns = np.zeros((2, len(homes)))
+    for number, (layer, cost) in enumerate(zip(execution.layers, costs, strict=True)):
+        counted = layer.counted()
+        read += (counted.sent.sum(axis=1) * elsewhere).sum(axis=0) * cost.width_out * _NUMBER * share
+        edges = counted.edges - (1 - share) * counted.remote_edges * (number > 0)
+        for rank in range(len(homes)):
+            bins = [*zip(counted.rows[rank].tolist(), edges[rank].tolist(), strict=True)]
+            more = [counted.again[rank].tolist()] if counted.again[rank, 0] else []
+            forward[rank] += sum(cost.forward.seconds(*each) for each in [*bins, *more])
+            backward[rank] += sum(cost.backward.seconds(*each) for each in [*bins, *more])
+            turns[:, rank] = cost.forward.seconds(*bins[-1]), cost.backward.seconds(*bins[-1])
+    travel, speeds = read / np.array(machines.rates)[homes], np.array(machines.speeds)[homes]
+    halves = np.maximum([forward, backward] / speeds, turns / speeds + travel)
+    return float(halves.sum(axis=0).max())
 
 
 def _held_memory(execution: WholeGraphExecution, costs: list[LayerCost]) -> tuple[HeldMemory, ...]:
