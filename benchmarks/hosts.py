@@ -17,7 +17,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from penstock.cluster import run
 from penstock.cluster.launch.local import LocalLauncher, LocalProcess
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
@@ -95,6 +97,14 @@ class HostLauncher(LocalLauncher):
         """Start a task: a process is where the thread was that started it."""
         with self._machines[setup.task.machine].entered():
             return super().start(setup)
+
+
+@contextmanager
+def started_on(machines: Mapping[str, Host], launcher: type[HostLauncher] = HostLauncher) -> Iterator[None]:
+    """Runs that start in the block have their tasks on these hosts, by machine; this thread is on the first of them."""
+    first = next(iter(machines.values()))
+    with first.entered(), patch.object(run, "make_launcher", lambda cluster, folder: launcher(folder, machines)):
+        yield
 
 
 @contextmanager

@@ -18,13 +18,13 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import psutil
 
-from hosts import Host, HostLauncher, hosts, shown_on_hosts
+from hosts import Host, hosts, shown_on_hosts, started_on
 from penstock.cluster.planning import plan_run
 from penstock.cluster.profiling import profile_job
+from penstock.cluster.run import start_planned_run
 from penstock.cost.profile import write_profile
 from penstock.hardware.cluster import ClusterDocument
 from penstock.partition import Cut, cut
@@ -74,13 +74,9 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _carried_out(plan: Plan, run: Path, machines: dict[str, Host]) -> dict[str, Any]:
-    first = next(iter(machines.values()))
     before, began = psutil.cpu_times(), time.perf_counter()
-    with (
-        first.entered(),
-        patch.object(run, "make_launcher", lambda cluster, folder: HostLauncher(folder, machines)),
-    ):
-        result = run.start_planned_run(plan, {"run": str(run)}).facts["result"]
+    with started_on(machines):
+        result = start_planned_run(plan, {"run": str(run)}).facts["result"]
     after, seconds = psutil.cpu_times(), time.perf_counter() - began
     busy = sum(getattr(after, name) - getattr(before, name) for name in ("user", "system", "softirq"))
     epochs = result["epoch_seconds"][SKIPPED:]

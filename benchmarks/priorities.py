@@ -28,12 +28,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import psutil
 import yaml
 
-from hosts import DEVICE, Host, HostLauncher, hosts, shown_on_hosts
+from hosts import DEVICE, Host, hosts, shown_on_hosts, started_on
+from penstock.cluster.run import start_cluster_run
 from penstock.cluster.shaping import carry_out, classes_of, clear_commands, default_groups, set_commands
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
@@ -79,9 +79,8 @@ def run_way(way: str, graph: Graph, folder: Path, run: Path, options: argparse.N
         file = run.with_suffix(".yaml")
         file.write_text(yaml.safe_dump(fields))
         before, began, busy = [host.carried() for host in bed], time.perf_counter(), psutil.cpu_times()
-        launcher = patch.object(run, "make_launcher", lambda cluster, place: HostLauncher(place, machines))
-        with bed[0].entered(), launcher:
-            result = run.start_cluster_run(make_job(_job(graph, run, options)), str(file)).facts["result"]
+        with started_on(machines):
+            result = start_cluster_run(make_job(_job(graph, run, options)), str(file)).facts["result"]
         seconds, after = time.perf_counter() - began, psutil.cpu_times()
         sent = sum(now[0] - then[0] for now, then in zip([host.carried() for host in bed], before, strict=True))
     times = {line["kind"]: line["mean_cct_s"] for line in result["coflows"]}

@@ -27,19 +27,16 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import yaml
 from rich.console import Console
 from rich.table import Table
 
-from hosts import Host, HostLauncher, check_allowed, hosts
-from penstock.cluster import run
+from hosts import Host, check_allowed, hosts, started_on
+from penstock.cluster.run import start_cluster_run
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, cut
@@ -146,8 +143,8 @@ def run_rung(
     file = folder / f"{run.name}.yaml"
     file.write_text(yaml.safe_dump(_cluster(machines, parts, options)))
     before = [host.carried() for host in bed]
-    with bed[0].entered(), _started_on(machines):
-        result = run.start_cluster_run(make_job(fields), str(file)).facts["result"]
+    with started_on(machines):
+        result = start_cluster_run(make_job(fields), str(file)).facts["result"]
     links = [
         {"rate_mbit": host.rate_mbit, "sent_bytes": now[0] - then[0], "received_bytes": now[1] - then[1]}
         for host, now, then in zip(bed, [host.carried() for host in bed], before, strict=True)
@@ -175,13 +172,6 @@ def _cluster(machines: dict[str, Host], parts: Path, options: argparse.Namespace
         "partition": str(parts),
         "wire": {"security": options.security},
     }
-
-
-@contextmanager
-def _started_on(machines: dict[str, Host]) -> Iterator[None]:
-    """Runs start their tasks on these hosts."""
-    with patch.object(run, "make_launcher", lambda cluster, run: HostLauncher(run, machines)):
-        yield
 
 
 def _parts(graph: Graph, rung: Rung, options: argparse.Namespace, folder: Path) -> Path:

@@ -41,10 +41,10 @@ import numpy as np
 import psutil
 import yaml
 
-from hosts import Host, HostLauncher, hosts, shown_on_hosts
-from penstock.cluster import run
+from hosts import Host, HostLauncher, hosts, shown_on_hosts, started_on
 from penstock.cluster.launch.local import LocalProcess
 from penstock.cluster.profiling import profile_job
+from penstock.cluster.run import start_cluster_run
 from penstock.cluster.setup import Setup
 from penstock.cost.profile import CostSpread, Profile, read_profile, write_profile
 from penstock.graph.convert import load
@@ -192,7 +192,7 @@ def _measured(case: Case, ratio: float, way: str, options: argparse.Namespace) -
             launcher = HostLauncher
         else:
             launcher = stack.enter_context(_quotas(machines, options.share))
-        result, processors = _carried_out(job, cluster, bed, machines, launcher)
+        result, processors = _carried_out(job, cluster, machines, launcher)
     epochs = [seconds / slower for seconds in result["epoch_seconds"][1:]]
     epoch, simulated, bound = statistics.median(epochs), trial.iteration_s, trial.lower_bound_s
     return {
@@ -237,13 +237,13 @@ def _simulated(section: WholeGraphExecution, cluster: ClusterDocument, profile: 
 
 
 def _carried_out(
-    job: Job, cluster: ClusterDocument, bed: list[Host], machines: dict[str, Host], launcher: Any
+    job: Job, cluster: ClusterDocument, machines: dict[str, Host], launcher: type[HostLauncher]
 ) -> tuple[dict[str, Any], float]:
     file = Path(str(job.run)).with_suffix(".yaml")
     file.write_text(yaml.safe_dump(cluster.model_dump(mode="json", exclude_defaults=True)))
     before, began = psutil.cpu_times(), time.perf_counter()
-    with bed[0].entered(), patch.object(run, "make_launcher", lambda cluster, folder: launcher(folder, machines)):
-        result: dict[str, Any] = run.start_cluster_run(job, str(file)).facts["result"]
+    with started_on(machines, launcher):
+        result: dict[str, Any] = start_cluster_run(job, str(file)).facts["result"]
     after, seconds = psutil.cpu_times(), time.perf_counter() - began
     busy = sum(getattr(after, name) - getattr(before, name) for name in ("user", "system", "softirq", "nice"))
     return result, busy / seconds / (psutil.cpu_count() or 1)
@@ -261,7 +261,7 @@ def _sleeping(profile: Profile, slower: float, file: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _quotas(machines: dict[str, Host], share: float) -> Iterator[Any]:
+def _quotas(machines: dict[str, Host], share: float) -> Iterator[type[HostLauncher]]:
     """A launcher that gives what it starts on a host that host's share of a processor."""
     groups = {name: GROUPS / host.namespace for name, host in machines.items()}
 
