@@ -7,7 +7,8 @@ the seconds that the busiest worker computes. Two ways to compute:
   sleep   bins take as long as the plan's profile predicts, by sleeping (whole_graph_sleeper.py), and everything runs
           `slower` times slower than the plan, links too: real arithmetic is then a small part of every bin, and
           only the schedule is measured, however many hosts share this machine's processors
-  quota   bins are really computed, by workers that have a share of a processor each (control groups, version 1)
+  quota   bins are really computed, by hosts that have a share of a processor each (control groups, version 1) from the
+          end of the first epoch on: importing torch would take minutes with a tenth of one
 
 Graphs of a size that fits this machine have bins of a millisecond, much of which does not depend on their size. In
 `sleep` a vertex therefore stands for `times` of them: rows and edges cost so many times more, and links are as much
@@ -15,7 +16,7 @@ slower. With `--bins auto` bins are as many as the plan chooses by predicted tim
 
 Ways: `bins` with each `pipeline`, `layer` (one bin), `boundary` with a fifth of the rows, and `replicate`. Seconds are
 those of the plan, which is `slower` times less than what the clock says in `sleep`. `epoch` is the median of all epochs
-but the first, `simulated` and `bound` are the plan's prediction and lower bound for the same task graph with fair
+but the first two, `simulated` and `bound` are the plan's prediction and lower bound for the same task graph with fair
 links, `exposed` is how long the first worker waits for rows in an epoch, `ours` how many times faster than `layer`, and
 `processors` the share of this machine's processors that was busy.
 Run, as root: python benchmarks/whole_graph_hosts.py [--graphs arxiv,products,coauthor-cs] [--models gcn,sage]
@@ -28,6 +29,7 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -61,6 +63,7 @@ from penstock.plan.workloads.whole_section import WholeGraphExecution
 from penstock.progress import SILENT
 from penstock.train.data import open_data
 from penstock.train.job import Job, make_job
+from penstock.train.run_folder import METRICS
 from replay import PAYLOAD
 from testbed import NOTHING_ELSE
 from whole_graph_cases import volume
@@ -78,7 +81,7 @@ WAYS: dict[str, dict[str, Any]] = {
 GRAPHS = {"arxiv": "synthetic-arxiv", "products": "synthetic-products"}
 """Synthetic ones; others are files of the data folder."""
 SLEEPER = Path(__file__).with_name("whole_graph_sleeper.py")
-GROUPS, PERIOD = Path("/sys/fs/cgroup/cpu"), 100_000
+GROUPS, PERIOD = Path("/sys/fs/cgroup/cpu"), 10_000
 """Control groups of processors, and microseconds after which a quota is there again."""
 COLUMNS = 100
 """Features of a vertex that are kept of a real graph."""
@@ -191,9 +194,9 @@ def _measured(case: Case, ratio: float, way: str, options: argparse.Namespace) -
             stack.enter_context(_sleeping(profile, slower, case.folder / "seconds.json"))
             launcher = HostLauncher
         else:
-            launcher = stack.enter_context(_quotas(machines, options.share))
+            launcher = stack.enter_context(_quotas(machines, options.share, Path(str(job.run)) / METRICS))
         result, processors = _carried_out(job, cluster, machines, launcher)
-    epochs = [seconds / slower for seconds in result["epoch_seconds"][1:]]
+    epochs = [seconds / slower for seconds in result["epoch_seconds"][2:]]
     epoch, simulated, bound = statistics.median(epochs), trial.iteration_s, trial.lower_bound_s
     return {
         "graph": case.graph,
@@ -261,8 +264,19 @@ def _sleeping(profile: Profile, slower: float, file: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _quotas(machines: dict[str, Host], share: float) -> Iterator[type[HostLauncher]]:
-    """A launcher that gives what it starts on a host that host's share of a processor."""
+def _quotas(machines: dict[str, Host], share: float, metrics: Path) -> Iterator[type[HostLauncher]]:
+    """A launcher whose hosts have a share of a processor each once `metrics` has the first epoch."""
+    ended = threading.Event()
+
+    def limit() -> None:
+        while not metrics.exists() or '"epoch"' not in metrics.read_text():
+            if ended.wait(0.05):
+                return
+        for group in groups.values():
+            (group / "cpu.cfs_period_us").write_text(str(PERIOD))
+            (group / "cpu.cfs_quota_us").write_text(str(round(share * PERIOD)))
+
+    watch = threading.Thread(target=limit)
     groups = {name: GROUPS / host.namespace for name, host in machines.items()}
 
     class QuotaLauncher(HostLauncher):
@@ -274,10 +288,11 @@ def _quotas(machines: dict[str, Host], share: float) -> Iterator[type[HostLaunch
     try:
         for group in groups.values():
             group.mkdir()
-            (group / "cpu.cfs_period_us").write_text(str(PERIOD))
-            (group / "cpu.cfs_quota_us").write_text(str(round(share * PERIOD)))
+        watch.start()
         yield QuotaLauncher
     finally:
+        ended.set()
+        watch.join()
         for group in groups.values():
             if group.exists():
                 group.rmdir()
@@ -292,12 +307,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--ways", type=_names, default=list(WAYS))
     parser.add_argument("--compute", choices=["sleep", "quota"], default="sleep")
     parser.add_argument("--seconds", type=float, default=2.0, help="that a step's compute takes by the clock: `sleep`")
-    parser.add_argument("--share", type=float, default=0.4, help="of a processor that each host has: `quota`")
+    parser.add_argument("--share", type=float, default=0.2, help="of a processor that each host has: `quota`")
     parser.add_argument("--times", type=float, default=40.0, help="vertices that one stands for: `sleep`")
     parser.add_argument("--bins", default="auto")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--nodes", type=int, default=20_000, help="of synthetic graphs")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path)
