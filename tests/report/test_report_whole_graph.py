@@ -36,6 +36,9 @@ def test_exchanges_are_told(tmp_path):
     text = page_of(write_run(tmp_path / "run", result=result)).text
     for said in ("4, 4", "yes, in the backward pass", "exchange", "communication not hidden"):
         assert said in text
+    largest = {"largest_exposed_communication_s": 0.75}
+    text = page_of(write_run(tmp_path / "largest", result={**result, **largest})).text
+    assert "on the first worker" in text and "on the one that waited most" in text
     text = page_of(write_run(tmp_path / "cluster", result={"bytes_received": 5, "bytes_minimum": 4})).text
     assert "Whole graph" not in text
 

@@ -45,6 +45,9 @@ def test_two_workers_lose_as_one(plain):
     assert result["bins"] == [3, 3, 3] and result["exchange"] == "bins"
     assert result["bytes_received"] >= result["bytes_minimum"] > 0
     assert result["exposed_communication_s"] >= 0
+    waited = [task["exposed_communication_s"] for task in result["tasks"] if task["kind"] == "worker"]
+    assert len(waited) == 2 and result["largest_exposed_communication_s"] == max(waited)
+    assert waited[0] == pytest.approx(result["exposed_communication_s"], abs=0.1)
 
 
 @pytest.mark.parametrize("task", ["worker-1", pytest.param("worker-0", marks=pytest.mark.long)])

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from penstock.cluster.launch import Handle, Launcher
 from penstock.cluster.layout import CONTROLLER, Layout, TaskSpec
 from penstock.cluster.rendezvous import Rendezvous
-from penstock.cluster.reports import Failed, Heartbeat, Registered, Result, StepReport
+from penstock.cluster.reports import WAITED, Failed, Heartbeat, Registered, Result, StepReport
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError, known_code
 from penstock.progress import Progress
@@ -59,7 +59,7 @@ class TaskRecord:
 
     def facts(self) -> dict[str, Any]:
         """What the run's result says of this task."""
-        spec = self.spec
+        spec, waited = self.spec, [counts[WAITED] for counts in self.counts.values() if WAITED in counts]
         return {
             "id": spec.id,
             "kind": spec.kind,
@@ -67,6 +67,7 @@ class TaskRecord:
             "restarts": self.restarts,
             "peak_rss_mb": self.peak_mb,
             "coflows": coflow_figures(self.coflows.values()),
+            **({"exposed_communication_s": round(sum(waited) / 1e6, 3)} if waited else {}),
         }
 
 

@@ -11,6 +11,8 @@ _LARGEST = (1 << 63) - 1
 Amount = Annotated[int, Field(ge=0, le=_LARGEST)]
 Name = Annotated[str, Field(max_length=512)]
 Incarnation = Annotated[int, Field(ge=0)]
+WAITED = "waited_us"
+"""The count of microseconds in which a worker had nothing to do but wait for others' rows."""
 
 
 class Registered(StoreRequest):

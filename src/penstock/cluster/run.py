@@ -322,8 +322,10 @@ def _foretold(folder: RunFolder) -> dict[str, Any]:
 
 
 def _result(outcome: Outcome) -> dict[str, Any]:
+    exposed = [task["exposed_communication_s"] for task in outcome.tasks if "exposed_communication_s" in task]
     return {
         **outcome.result,
+        **({"largest_exposed_communication_s": max(exposed)} if exposed else {}),
         "tasks": outcome.tasks,
         "bytes_received": outcome.bytes_received,
         "bytes_minimum": outcome.bytes_minimum,

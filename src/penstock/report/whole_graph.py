@@ -39,7 +39,11 @@ def _exchanged(run: RunRecord) -> list[tuple[str, str]]:
     if (how := result.get("exchange")) is not None:
         rows.append(("exchange", str(how)))
     if (exposed := number(result.get("exposed_communication_s"))) is not None:
-        rows.append(("communication not hidden", seconds(exposed)))
+        most = number(result.get("largest_exposed_communication_s"))
+        others = (
+            "" if most is None else f" on the first worker, {seconds(max(most, exposed))} on the one that waited most"
+        )
+        rows.append(("communication not hidden", seconds(exposed) + others))
     return rows
 
 

@@ -36,6 +36,7 @@ class Loop:
         records: Records | None = None,
     ) -> None:
         self.session, self.folder, self.train_state, self._progress = session, folder, train_state, progress
+        session.progress = progress
         job, task = session.job, session.task
         self.schedule = Schedule(task.items, task.batch_size, job.seed, job.epochs)
         self.records: Records = FolderRecords(folder, job) if records is None else records

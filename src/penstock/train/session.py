@@ -53,6 +53,8 @@ class Session:
     """The most bytes that tensors took on a GPU meanwhile."""
     folder: Path | None = None
     """Where inference may keep what does not fit memory; the system's temporary folder if None."""
+    progress: Progress = SILENT
+    """Told how far a long step has come."""
 
     @property
     def execution(self) -> Execution:

@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.cluster.gpus import claim_gpu
 from penstock.cluster.member import Member, raised_by
+from penstock.cluster.reports import WAITED
 from penstock.cluster.setup import Setup
 from penstock.cluster.worker.all_reduce import AllReduce
 from penstock.cluster.worker.cut_graph import Parts
@@ -171,7 +172,8 @@ class Worker:
         rows = self._group.rows
         received = embeddings[0] + rows.received + sum(each.bytes for each in features)
         minimum = embeddings[1] + rows.minimum + sum(each.minimum for each in features)
-        return {"received": received, "minimum": minimum}
+        counts = {"received": received, "minimum": minimum}
+        return counts | ({WAITED: round(1e6 * rows.waited_s)} if rows.waited_s else {})
 
     @property
     def _inputs(self) -> PartedInputs:

@@ -13,6 +13,7 @@ from penstock.nn.drop import dropping
 from penstock.train.session import Session
 from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.prepared import PreparedBin
+from penstock.train.whole.step_progress import StepProgress
 
 Fetch = Callable[[int, PreparedBin], dict[str, Tensor]]
 """The rows that a bin of a layer reads, as leaves of autograd's graph."""
@@ -34,6 +35,7 @@ class LayerPasses:
     key: Any
     constant: dict[Any, Any] | None
     """What layers made of inputs that never change, kept from step to step; None: they do change."""
+    progress: StepProgress | None = None
     calls: list[int] = field(default_factory=lambda: [0])
     """How often dropout is called before each layer, as far as is known."""
 
@@ -67,6 +69,8 @@ class LayerPasses:
             out = self.compute(number, work, x)
         for name, rows in out.items():
             level.write(name, work.rows[name], rows)
+        if self.progress is not None:
+            self.progress.bin_done("forward", number)
         return BinPass(x, out) if with_gradients else None
 
     def backward(
@@ -94,3 +98,5 @@ class LayerPasses:
         for name, rows in known.x.items():
             if rows.grad is not None:
                 below.add(name, work.places[name], rows.grad)
+        if self.progress is not None:
+            self.progress.bin_done("backward", number)

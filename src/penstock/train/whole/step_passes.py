@@ -12,6 +12,7 @@ from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.norms import LayerNorms
 from penstock.train.whole.passes import BinPass, LayerPasses
 from penstock.train.whole.prepared import PreparedStep
+from penstock.train.whole.step_progress import StepProgress
 
 
 class StepPasses:
@@ -21,7 +22,9 @@ class StepPasses:
         """`dropout`: the key of dropout as a number on a device, for steps that are captured."""
         self._session, self._step, self._plan = session, step, step.plan
         self._examples = step.examples.of(key)
-        self._passes = LayerPasses(session, key.purpose("dropout") if dropout is None else dropout, step.constant)
+        progress = StepProgress(session.progress, session.job, key, [len(layer) for layer in step.bins])
+        drawn = key.purpose("dropout") if dropout is None else dropout
+        self._passes = LayerPasses(session, drawn, step.constant, progress)
         self._levels: list[KeptLevel | None] = [None] * (self._plan.layers + 1)
         self._retained: list[list[BinPass | None]] = []
         self._norms: list[LayerNorms | None] = [None] * self._plan.layers

@@ -54,6 +54,8 @@ class RowInbox:
         """Bytes of rows received,"""
         self.minimum = 0
         """and of those that had not been received before."""
+        self.waited_s = 0.0
+        """Seconds that this worker has had nothing to do but wait for rows."""
         member.endpoint.serve("rows", self._receive)
 
     def begin_round(self, generation: int) -> None:
@@ -152,12 +154,13 @@ class WireRowMail:
 
     def wait(self) -> None:
         """Until a message comes; what came between `take` and this call was seen by nobody, so look once more."""
-        end = time.monotonic() + self._patience
+        began = time.monotonic()
         while not self._inbox.wait(self._seen, _LOOK):
             self._check()
-            if time.monotonic() > end:
+            if time.monotonic() > began + self._patience:
                 raise RegroupError("a worker's rows did not arrive")
         self._seen = self._inbox.count()
+        self._inbox.waited_s += time.monotonic() - began
 
     def end(self) -> None:
         """Wait until all that was sent is received."""

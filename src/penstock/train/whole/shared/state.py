@@ -10,6 +10,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.nn.aggregation import gather
+from penstock.sampling.key import BatchKey
 from penstock.train.session import Session
 from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.norms import LayerNorms
@@ -18,6 +19,7 @@ from penstock.train.whole.shared.boundary import BoundaryDraw
 from penstock.train.whole.shared.interfaces import Tag, WholeWorkers
 from penstock.train.whole.shared.shared_step import SharedStep
 from penstock.train.whole.shared.tasks import BinTask
+from penstock.train.whole.step_progress import StepProgress
 
 _NO_ROWS = slice(0, 0)
 
@@ -33,13 +35,14 @@ class StepState:
         session: Session,
         step: SharedStep,
         workers: WholeWorkers,
-        key: Any,
+        key: BatchKey,
         pipeline: str,
         draw: BoundaryDraw | None,
         waited: Waited,
     ) -> None:
         self.session, self.step, self.plan, self.workers = session, step, step.plan, workers
-        self.passes = LayerPasses(session, key, step.constant)
+        progress = StepProgress(session.progress, session.job, key, [len(layer) for layer in step.tasks])
+        self.passes = LayerPasses(session, key.purpose("dropout"), step.constant, progress)
         self.inter, self.intra = pipeline in ("inter", "both"), pipeline in ("intra", "both")
         self.levels: list[KeptLevel | None] = [
             None if number == 0 else step.level(number) for number in range(step.plan.layers + 1)

@@ -54,7 +54,6 @@ class SharedWholeSteps(RepeatedSteps):
     def _exchanged_step(self, planned: Planned, step: SharedStep) -> float:
         session, workers = self._session, self._workers
         session.optimiser.zero_grad(set_to_none=True)
-        key = planned.key.purpose("dropout")
         how = EXCHANGES[session.job.exchange]
         stage = ["forward"]
 
@@ -67,8 +66,8 @@ class SharedWholeSteps(RepeatedSteps):
         began = time.perf_counter()
         workers.mail.begin(planned.position)
         draw = how.draw(planned.key, session.job)
-        state = StepState(session, step, workers, key, how.pipeline(session.job), draw, waited)
-        with session.drawing(key):
+        state = StepState(session, step, workers, planned.key, how.pipeline(session.job), draw, waited)
+        with session.drawing(planned.key.purpose("dropout")):
             ForwardPass(state).run()
             answers, loss = _loss(state)
         began = self._record(stage[0], began, planned)
