@@ -21,12 +21,17 @@ def test_the_number_is_the_best_of_all_by_the_model():
 
 @pytest.mark.parametrize(("received", "bandwidth"), [(0, 1e9), (100_000, 1e15)])
 def test_one_bin_where_there_is_nothing_to_hide(received, bandwidth):
-    assert bins_by_cost(SIZES, [0, received], bandwidth, RATES["cpu"]) == 1
+    assert bins_by_cost(SIZES, [0, received], 4, bandwidth, RATES["cpu"]) == 1
 
 
 def test_more_bins_the_more_there_is_to_hide():
-    found = [bins_by_cost(SIZES, [0, rows], 1e8, RATES["cpu"]) for rows in (100, 10_000, 100_000)]
+    found = [bins_by_cost(SIZES, [0, rows], 4, 1e8, RATES["cpu"]) for rows in (100, 10_000, 100_000)]
     assert found == sorted(found) and found[0] < found[-1] <= 32
+
+
+def test_fewer_bins_the_more_workers_get_messages():
+    found = [bins_by_cost(SIZES, [0, 100_000], world, 1e8, RATES["cpu"]) for world in (2, 8, 64)]
+    assert found == sorted(found, reverse=True) and found[0] > found[-1]
 
 
 def test_a_small_graph_has_one_bin():

@@ -113,7 +113,7 @@ class SharedWholeExecution(SharedExecution):
             return decision
         # Inputs are received once, and then kept.
         received = [0, *(each.received for each in levels[1:-1])]
-        several = bins_by_cost(sizes, received, self._workers.bandwidth, RATES[device.type])
+        several = bins_by_cost(sizes, received, self._workers.world, self._workers.bandwidth, RATES[device.type])
         return replace(decision, bins=[max(number, several) for number in decision.bins])
 
 
