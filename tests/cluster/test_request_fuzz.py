@@ -34,7 +34,7 @@ bodies = st.dictionaries(st.sampled_from(NAMES), values, max_size=6) | st.dictio
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.sampled_from(FORMS), bodies)
 def test_bodies_of_any_kind(form: Any, body: dict[str, Any]) -> None:
     check: Any = sampling.read_body if issubclass(form, sampling.StrictRequest) else store.checked
@@ -45,7 +45,6 @@ def test_bodies_of_any_kind(form: Any, body: dict[str, Any]) -> None:
 HUGE = 1 << 62
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, HUGE), max_size=1), max_size=3),
     st.lists(st.lists(st.text(min_size=1, max_size=3), max_size=2), max_size=3),

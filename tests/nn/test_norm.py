@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.nn.drop import relu_drop
@@ -82,7 +82,6 @@ def shared_run(x, readers, ids):
     return sum(loss for loss, _, _ in found), gradient, [norms for _, _, norms in found]
 
 
-@settings(deadline=None, max_examples=20)
 @given(rows=st.integers(4, 12), world=st.integers(1, 3), seed=st.integers(0, 999), whole=st.booleans())
 @example(rows=12, world=3, seed=1, whole=False)
 def test_workers_that_share_rows_compute_what_one_does(rows, world, seed, whole):

@@ -40,7 +40,7 @@ def cases(draw):
     return sizes, Wanted(draw(choices), draw(choices), cache, draw(st.sampled_from((0.5, 0.9, 1.0))))
 
 
-@settings(max_examples=400)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(cases())
 def test_what_is_chosen_fits_and_is_what_was_asked_for(case):
     sizes, wanted = case
@@ -64,7 +64,7 @@ def test_what_is_chosen_fits_and_is_what_was_asked_for(case):
     assert all(sentence.endswith(".") for sentence in chosen.why)
 
 
-@settings(max_examples=400)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(cases())
 def test_advice_that_is_followed_is_accepted(case):
     sizes, wanted = case
@@ -84,7 +84,7 @@ def test_advice_that_is_followed_is_accepted(case):
             assert found.device_bytes <= usable(sizes, wanted.share)
 
 
-@settings(max_examples=400)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(cases(), st.integers(0, 2_000_000), st.integers(0, 2_000_000))
 def test_more_memory_never_gives_a_worse_place(case, device_more, host_more):
     sizes, wanted = case

@@ -58,7 +58,7 @@ def shaped(*shape: int, code: str = "f8") -> list[object]:
     return [VERSION, "ask", 1, 0, "", 0, ["", "", 0], "echo", {}, [[code, *shape]]]
 
 
-@settings(max_examples=400)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(headers, bodies)
 @example(shaped(*HUGE, 0), [b""])
 @example(shaped(0, *HUGE), [b""])
@@ -73,14 +73,13 @@ def test_headers_of_any_kind_are_a_message_or_malformed(header: object, rest: li
     assert sum(array.nbytes for array in received.message.arrays) == sum(map(len, rest))
 
 
-@settings(max_examples=200)
 @given(st.lists(st.binary(max_size=60), max_size=6))
 def test_bytes_of_any_kind_are_a_message_or_malformed(frames: list[bytes]) -> None:
     with pytest.raises(Malformed):
         decode(frames)
 
 
-@settings(max_examples=300)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     st.binary(max_size=200)
     | st.lists(st.integers(0, (1 << 64) - 1), max_size=9).map(lambda x: struct.pack(f"<H{len(x)}Q", len(x), *x))
@@ -124,7 +123,7 @@ def test_streams_of_any_kind_end_a_connection_at_most(pieces: list[bytes]) -> No
             return
 
 
-@settings(max_examples=300)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     st.fixed_dictionaries(
         {},

@@ -84,14 +84,14 @@ def test_sends_and_receives_the_memory_itself() -> None:
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4))
-@settings(max_examples=300)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_random_bytes_are_no_message(frames: list[bytes]) -> None:
     with pytest.raises(Malformed):
         decode(frames)
 
 
 @given(messages, st.data())
-@settings(max_examples=300)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_damaged_messages_are_refused_or_sound(message: Message, data: st.DataObject) -> None:
     """Bytes changed, cut, added or moved: either Malformed, or a message that would be sent like that."""
     frames = on_the_wire(encode(message, 1, "part"))
@@ -128,7 +128,7 @@ plain_headers = st.tuples(
 
 
 @given(plain_headers, st.lists(st.binary(max_size=16), max_size=2))
-@settings(max_examples=300)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_headers_of_the_wrong_types_are_refused(header: tuple[Any, ...], frames: list[bytes]) -> None:
     try:
         received = decode([msgpack.packb(list(header)), *frames])

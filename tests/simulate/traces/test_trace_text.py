@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
@@ -89,7 +89,6 @@ def test_every_bad_line_gets_a_sentence(tmp_path, text, sentence):
     assert str(error.value).startswith(f"{path}, {sentence}") and str(error.value).endswith(".")
 
 
-@settings(deadline=None, max_examples=200)
 @given(noise=st.text("0123456789 :.\n-e", max_size=40))
 def test_noise_is_read_or_refused(tmp_path_factory, noise):
     path = tmp_path_factory.mktemp("traces") / "noise.txt"
