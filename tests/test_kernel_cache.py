@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from random_graphs import mesh_graph
 
 _PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE = 24, 1
 _LIBC = ctypes.CDLL(None)
@@ -127,8 +128,10 @@ def test_a_writable_home_holds_the_kernels(locked, tmp_path):
 def test_commands_and_tasks_start(locked, tmp_path):
     """A command with kernels, and what a cluster starts on every machine."""
     command = "import sys; from penstock.cli import main; sys.argv[1:] = {}; main()"
-    made = command.format(["data", "make", "synthetic-arxiv", "--scale", "0.001", "--out", "graph", "--json"])
-    assert '"nodes": 169' in run(locked, tmp_path, "-c", made)
+    mesh_graph().save(tmp_path / "graph")
+    cut = command.format(["partition", "graph", "--parts", "2", "--method", "random", "--out", "cut", "--json"])
+    assert '"method": "random"' in run(locked, tmp_path, "-c", cut)
+    assert list((tmp_path / f"penstock-{os.geteuid()}" / "kernels").rglob("*.nbc"))
     assert run(locked, tmp_path, "-c", "import penstock.cluster.tasks.__main__; print('imported')") == "imported"
 
 

@@ -36,14 +36,15 @@ def test_there_is_such_a_line():
     assert documented()
 
 
-def test_it_trains(tmp_path):
+@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.long)])
+def test_it_trains(tmp_path, processes):
     community_graph(80).save(tmp_path / "graph")
     job = {**JOB, "graph": tmp_path / "graph", "epochs": 1}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in job.items() if name != "fanouts"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes]
     train = ["train", *flags, "--fanouts", "4,3", "--cluster", "environment", "--run", str(tmp_path / "run")]
     done = subprocess.run(
-        [*torchrun, "--", *PENSTOCK, *train],
+        [*torchrun, "--no-python", "--", *PENSTOCK, *train],
         env={**os.environ, "PENSTOCK_SECRET": "a secret of these tests"},
         capture_output=True,
         text=True,
