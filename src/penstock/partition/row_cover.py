@@ -28,11 +28,9 @@ def edges_to_sum(rows: Array, sums: Array, pairs: Array) -> Array:
         return np.zeros(0, np.bool_)
     row_keys, first, row = np.unique(rows, return_index=True, return_inverse=True)
     sum_keys, first_of_sum, total = np.unique(sums, return_index=True, return_inverse=True)
-    shape = len(row_keys), len(sum_keys)
-    graph = csr_matrix((np.ones(len(row), np.bool_), (row, total)), shape)
-    sum_of = maximum_bipartite_matching(graph, perm_type="column")
-    summed, sent = np.zeros(shape[0], np.bool_), np.zeros(shape[1], np.bool_)
-    _leave_out_rows(graph.indptr, graph.indices, sum_of, summed, sent)
+    summed, sent = np.zeros(len(row_keys), np.bool_), np.zeros(len(sum_keys), np.bool_)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(row))])
+    _leave_out_rows(indptr, total[np.argsort(row, kind="stable")], summed, sent)
     of_row, of_sum = pairs[first], pairs[first_of_sum]
     count = int(of_row.max()) + 1
     before = np.bincount(of_row, minlength=count)
@@ -43,27 +41,73 @@ def edges_to_sum(rows: Array, sums: Array, pairs: Array) -> Array:
 
 
 @njit(nogil=True, cache=True)
-def _leave_out_rows(indptr: Array, indices: Array, sum_of: Array, summed: Array, sent: Array) -> None:
+def _leave_out_rows(indptr: Array, indices: Array, summed: Array, sent: Array) -> None:
     """Mark the rows that do not travel, and the sums that do: those that alternating paths reach from a free row."""
     row_of = np.full(sent.shape[0], -1, np.int64)
-    stack = np.empty(summed.shape[0], np.int64)
-    top = 0
+    is_free = np.ones(summed.shape[0], np.bool_)
     for row in range(summed.shape[0]):
-        if sum_of[row] >= 0:
-            row_of[sum_of[row]] = row
-        else:
-            summed[row] = True
-            stack[top] = row
-            top += 1
-    while top:
-        top -= 1
-        row = stack[top]
         for k in range(indptr[row], indptr[row + 1]):
-            total = indices[k]
-            if not sent[total]:
-                sent[total] = True
-                other = row_of[total]
-                if not summed[other]:
-                    summed[other] = True
-                    stack[top] = other
-                    top += 1
+            if row_of[indices[k]] < 0:
+                row_of[indices[k]] = row
+                is_free[row] = False
+                break
+    depth = np.empty(summed.shape[0], np.int64)
+    queue = np.empty(summed.shape[0], np.int64)
+    while _measure_paths(indptr, indices, row_of, is_free, depth, queue):
+        _lengthen_matching(indptr, indices, row_of, is_free, depth, queue)
+    for row in range(summed.shape[0]):
+        if depth[row] >= 0:
+            summed[row] = True
+            for k in range(indptr[row], indptr[row + 1]):
+                sent[indices[k]] = True
+
+
+@njit(nogil=True, cache=True)
+def _measure_paths(indptr: Array, indices: Array, row_of: Array, is_free: Array, depth: Array, queue: Array) -> bool:
+    """Rows' distances along alternating paths from free rows (-1: none leads there); whether one ends in a free sum."""
+    found, head, tail = False, 0, 0
+    for row in range(depth.shape[0]):
+        depth[row] = 0 if is_free[row] else -1
+        if is_free[row]:
+            queue[tail] = row
+            tail += 1
+    while head < tail:
+        row = queue[head]
+        head += 1
+        for k in range(indptr[row], indptr[row + 1]):
+            other = row_of[indices[k]]
+            if other < 0:
+                found = True
+            elif depth[other] < 0:
+                depth[other] = depth[row] + 1
+                queue[tail] = other
+                tail += 1
+    return found
+
+
+@njit(nogil=True, cache=True)
+def _lengthen_matching(
+    indptr: Array, indices: Array, row_of: Array, is_free: Array, depth: Array, stack: Array
+) -> None:
+    """One pass of Hopcroft and Karp: paths from free rows to free sums that share no row, each taken at once."""
+    at = indptr[:-1].copy()
+    for start in range(depth.shape[0]):
+        if not is_free[start]:
+            continue
+        top = 0
+        stack[0] = start
+        while top >= 0:
+            row = stack[top]
+            if at[row] == indptr[row + 1]:
+                top -= 1
+                continue
+            other = row_of[indices[at[row]]]
+            at[row] += 1
+            if other < 0:
+                for place in range(top + 1):
+                    row_of[indices[at[stack[place]] - 1]] = stack[place]
+                is_free[start] = False
+                break
+            if depth[other] == depth[row] + 1 and at[other] < indptr[other + 1]:
+                top += 1
+                stack[top] = other
