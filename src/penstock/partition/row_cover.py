@@ -20,10 +20,6 @@ def edges_to_sum(rows: Array, sums: Array, pairs: Array) -> Array:
     Both are any numbers that tell them apart; no row or sum belongs to two of the pairs of workers, `pairs[i]` from 0
     on. All edges of one row travel in the same way.
     """
-    # A training run that exchanges no sums does not wait for these imports.
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import maximum_bipartite_matching
-
     if not len(rows):
         return np.zeros(0, np.bool_)
     row_keys, first, row = np.unique(rows, return_index=True, return_inverse=True)
