@@ -108,9 +108,17 @@ def test_replicas_change_no_loss(monkeypatch, share):
 
 
 def test_long_lists_are_received_and_short_ones_computed():
-    slow = cheaper_than(1e6, 100, 256)
+    slow = cheaper_than(1e6, 100, 256, constant=False, learned=False)
     assert slow(np.array([1, 10**6])).tolist() == [True, False]
-    assert not cheaper_than(1e12, 100, 256)(np.array([1])).any()
+    assert not cheaper_than(1e12, 100, 256, constant=False, learned=False)(np.array([1])).any()
+
+
+def test_lists_of_inputs_that_never_change_cost_nothing_and_gradients_of_learned_ones_do():
+    longest = {}
+    for constant, learned in ((True, False), (False, False), (False, True)):
+        cheaper = cheaper_than(1e8, 100, 64, constant, learned)
+        longest[constant, learned] = int(cheaper(np.arange(1, 10**4)).sum())
+    assert longest[True, False] == 10**4 - 1 > longest[False, False] > longest[False, True] > 0
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,10 @@ class SharedWholeExecution(SharedExecution):
         how = EXCHANGES[job.exchange]
         replicate = None
         if how.replicates:
-            width = max(session.inputs.widths.values())
-            replicate = replicate_where_cheaper(cut, cheaper_than(workers.bandwidth, width, job.hidden))
+            width, learned = max(session.inputs.widths.values()), bool(session.inputs.tables)
+            constant = not learned and not job.input_dropout
+            cheaper = cheaper_than(workers.bandwidth, width, job.hidden, constant, learned)
+            replicate = replicate_where_cheaper(cut, cheaper)
         scale = how.source_scale(job) if session.graph.is_homogeneous else None
         levels = find_levels(cut, workers.lists, f"step-{place}", layers, wanted, job.scope == "all", replicate, scale)
         decision = self._decide(levels)

@@ -19,8 +19,8 @@ _READ = 4e9
 """Bytes of neighbours' rows that a core aggregates in a second."""
 _FLOPS = 2e10
 """Multiplications and additions of a dense product in a second on a core."""
-_PASSES = 3
-"""A backward pass takes about twice as long as the forward pass."""
+_PRODUCTS = 2
+"""Of a row: forward, and backward to the weights. Nothing goes back to inputs that are not learned."""
 
 Cheaper = Callable[[Array], Array]
 """(numbers of neighbours) -> whether a row with so many is cheaper to compute than to receive."""
@@ -37,13 +37,17 @@ def replicate_where_cheaper(cut: CutLists, cheaper: Cheaper) -> Replicate:
     return chosen
 
 
-def cheaper_than(bandwidth: float, width_in: int, width_out: int) -> Cheaper:
-    """`bandwidth` in bytes a second. A row that is received costs its bytes, and its gradient's on the way back."""
+def cheaper_than(bandwidth: float, width_in: int, width_out: int, constant: bool, learned: bool) -> Cheaper:
+    """`bandwidth` in bytes a second. A row that is received costs its bytes, and its gradient's on the way back.
+
+    What is aggregated of `constant` inputs is known after the first step; to `learned` ones gradients go back.
+    """
     received = 2 * 4 * width_out / bandwidth
+    reads = 0 if constant else 1 + learned
+    products = (_PRODUCTS + learned) * 2 * width_in * width_out / _FLOPS
 
     def cheaper(neighbours: Array) -> Array:
-        read, product = 4 * width_in * (neighbours + 1) / _READ, 2 * width_in * width_out / _FLOPS
-        found: Array = _PASSES * (read + product) < received
+        found: Array = reads * 4 * width_in * (neighbours + 1) / _READ + products < received
         return found
 
     return cheaper
