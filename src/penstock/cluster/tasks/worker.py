@@ -173,7 +173,7 @@ class Worker:
         received = embeddings[0] + rows.received + sum(each.bytes for each in features)
         minimum = embeddings[1] + rows.minimum + sum(each.minimum for each in features)
         counts = {"received": received, "minimum": minimum}
-        return counts | ({WAITED: round(1e6 * rows.waited_s)} if rows.waited_s else {})
+        return counts | ({WAITED: round(1e6 * rows.waited_s)} if rows.received else {})
 
     @property
     def _inputs(self) -> PartedInputs:
