@@ -21,7 +21,6 @@ from threading import Lock
 from typing import NoReturn
 
 import numpy as np
-import psutil
 
 from penstock.cli import main as run_the_command_line
 from penstock.cluster.launch import local
@@ -54,6 +53,8 @@ class ForkingProcess:
 
     def running(self) -> list[int]:
         """Forks that run now, and what forks have forked; processes that have ended are left out."""
+        import psutil  # which a machine that tests only its GPU need not have
+
         found = []
         for process in psutil.process_iter():
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
