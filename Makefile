@@ -24,7 +24,8 @@ train: env
 test: env lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# Further whole runs on clusters of every kind, and ten times as many examples of every property.
+# Further whole runs on clusters of every kind, and ten times as many examples of every property: about half an hour on
+# two cores.
 test-long: env
 	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m hypothesis --hypothesis-profile=long
