@@ -17,6 +17,7 @@ from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
 from penstock.nn.kernels import gather_max, gather_sum, scatter_winners
 from penstock.nn.threads import column_chunks, row_chunks, run_chunks
+from penstock.nn.traced import array_of, is_traced, room
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 
@@ -157,7 +158,7 @@ def check_rows(block: Block, x: Tensor | TableRows | Rectified) -> None:
 
 def check_matrix(x: Tensor) -> None:
     """Refuse what no kernel of the host can read."""
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" and not is_traced():
         raise PenstockError(
             f"There are no kernels for device {x.device.type!r} yet: keep model and data on the CPU.",
             code="unsupported-combination",
@@ -247,7 +248,7 @@ def _gather_rows(
     edge, read = _factors(weights, rows.dtype), _factors(read_scale, rows.dtype)
     write, kept = _factors(write_scale, rows.dtype), _factors(own_scale, rows.dtype)
     result = x.new_empty(len(indptr) - 1, rows.shape[1])
-    out = result.numpy()
+    out = array_of(result)
 
     def work(_: int, first: int, last: int) -> None:
         gather_sum(indptr, indices, edge, read, write, kept, added, rows, out, first, last)
@@ -261,7 +262,7 @@ class _Max(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, block: Block) -> Tensor:
         rows = as_rows(x)
         result = x.new_empty(block.num_dst, rows.shape[1])
-        out, winner = result.numpy(), np.empty(result.shape, np.int32)
+        out, winner = array_of(result), room(result.shape, np.int32)
 
         def work(_: int, first: int, last: int) -> None:
             gather_max(block.indptr, block.indices, rows, out, winner, first, last)
@@ -276,7 +277,7 @@ class _Max(torch.autograd.Function):
         if not ctx.needs_input_grad[0]:
             return None, None
         rows, result = as_rows(grad), grad.new_zeros(ctx.rows, grad.shape[1])
-        out = result.numpy()
+        out = array_of(result)
 
         def work(_: int, first: int, last: int) -> None:
             scatter_winners(ctx.winner, rows, out, first, last)
@@ -287,7 +288,7 @@ class _Max(torch.autograd.Function):
 
 def as_rows(x: Tensor) -> Array:
     """A tensor's memory, copied only where it is not contiguous."""
-    return x.detach().contiguous().numpy()
+    return array_of(x.detach().contiguous())
 
 
 def _factors(values: Array | None, dtype: Any) -> Array:

@@ -15,6 +15,7 @@ from penstock.nn.aggregation import as_rows, check_rows, differentiable
 from penstock.nn.derived import transposed
 from penstock.nn.device import attention as on_device
 from penstock.nn.threads import row_chunks, run_chunks
+from penstock.nn.traced import room, tensor_of
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 
@@ -72,7 +73,7 @@ class _Additive(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         attention, (src, dst, leak) = ctx.attention, ctx.given
         block, rows = attention.block, _by_head(grad, src.shape[1])
-        out_src, out_dst = np.empty_like(src), np.empty_like(dst)
+        out_src, out_dst = room(src.shape, src.dtype), room(dst.shape, dst.dtype)
 
         def leaked(of_score: Array, _: int, first: int, last: int) -> None:
             kernels.leak_gradients(block.indptr, block.indices, src, dst, leak, of_score, out_dst, first, last)
@@ -84,7 +85,7 @@ class _Additive(torch.autograd.Function):
             kernels.return_scores(lists.indptr, lists.edges, of_score, out_src, first, last)
 
         out = attention.by_source(rows, scores)
-        return torch.from_numpy(out_src), torch.from_numpy(out_dst), out, None, None, None
+        return tensor_of(out_src), tensor_of(out_dst), out, None, None, None
 
 
 class _Joint(torch.autograd.Function):
@@ -108,7 +109,7 @@ class _Joint(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         attention, (left, right, direction, leak) = ctx.attention, ctx.given
         block, rows = attention.block, _by_head(grad, len(direction))
-        out_right = np.empty_like(right)
+        out_right = room(right.shape, right.dtype)
         # Chunks do not depend on threads, so neither does the sum over them.
         partial = np.zeros((len(attention.chunks()), *direction.shape), left.dtype)
 
@@ -126,7 +127,7 @@ class _Joint(torch.autograd.Function):
             kernels.return_joint(*ends, left, right, direction, leak, of_score, out, first, last)
 
         out = attention.by_source(rows, scores) if ctx.needs_input_grad[0] else None
-        return out, _flat(out_right), torch.from_numpy(partial.sum(axis=0)), None, None, None
+        return out, _flat(out_right), torch.from_numpy(np.asarray(partial.sum(axis=0))), None, None, None
 
 
 class _Attention:
@@ -138,7 +139,7 @@ class _Attention:
     def __init__(self, block: Block, values: Array, kept: Array | None) -> None:
         self.block, self.values = block, values
         heads = values.shape[1]
-        self.shares = np.empty((block.num_edges, heads), values.dtype)
+        self.shares = room((block.num_edges, heads), values.dtype)
         self._kept = np.empty((0, heads), values.dtype) if kept is None else np.asarray(kept, values.dtype)
         self._weights = np.asarray(() if block.weights is None else block.weights, values.dtype)
 
@@ -148,7 +149,7 @@ class _Attention:
 
     def forward(self, score: Callable[[int, int], object]) -> Tensor:
         """`score` writes the chunk's scores into `shares`, which become shares here."""
-        block, out = self.block, np.empty((self.block.num_dst, *self.values.shape[1:]), self.values.dtype)
+        block, out = self.block, room((self.block.num_dst, *self.values.shape[1:]), self.values.dtype)
 
         def work(_: int, first: int, last: int) -> None:
             score(first, last)
@@ -160,7 +161,7 @@ class _Attention:
 
     def by_destination(self, grad: Array, onward: Callable[[Array, int, int, int], object]) -> Array:
         """Gradients of the scores, which `onward` takes from there, chunk by chunk."""
-        block, of_score = self.block, np.empty_like(self.shares)
+        block, of_score = self.block, room(self.shares.shape, self.shares.dtype)
 
         def work(number: int, first: int, last: int) -> None:
             given = self._kept, self.values, self.shares, grad, of_score
@@ -172,7 +173,7 @@ class _Attention:
 
     def by_source(self, grad: Array, scores: Callable[[Array, int, int], object]) -> Tensor:
         """The gradient of the values; `scores` adds what comes through the scores."""
-        lists, out = transposed(self.block, len(self.values)), np.empty_like(self.values)
+        lists, out = transposed(self.block, len(self.values)), room(self.values.shape, self.values.dtype)
 
         def work(_: int, first: int, last: int) -> None:
             ends = lists.indptr, lists.indices, lists.edges
@@ -200,7 +201,7 @@ def _by_head(x: Tensor, heads: int) -> Array:
 
 
 def _flat(rows: Array) -> Tensor:
-    return torch.from_numpy(rows.reshape(len(rows), rows.shape[1] * rows.shape[2]))
+    return tensor_of(rows).view(len(rows), rows.shape[1] * rows.shape[2])
 
 
 def _numbers(kept: Tensor | None) -> Array | None:

@@ -11,6 +11,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.nn.device.lists import looped
 from penstock.nn.kernels import transpose
+from penstock.nn.traced import is_traced, room
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 
@@ -80,13 +81,19 @@ _filled: _Known[tuple[Block, Array]] = _Known()
 
 
 def _transpose(block: Block, rows: int) -> Transposed:
-    indptr, indices = np.empty(rows + 1, np.int64), np.empty_like(block.indices)
-    made = Transposed(indptr, indices, np.empty(block.num_edges, np.int64))
-    transpose(block.indptr, block.indices, made.indptr, made.indices, made.edges)
+    indptr, indices = room(rows + 1, np.int64), room(block.num_edges, block.indices.dtype)
+    made = Transposed(indptr, indices, room(block.num_edges, np.int64))
+    if not is_traced():
+        transpose(block.indptr, block.indices, made.indptr, made.indices, made.edges)
     return made
 
 
 def _add_self_loops(block: Block) -> Block:
+    if is_traced():
+        edges = block.num_edges + block.num_dst
+        weights = None if block.weights is None else room(edges, np.float32)
+        lists = room(block.num_dst + 1, np.int64), room(edges, block.indices.dtype)
+        return Block(*lists, block.num_src, weights)
     own = np.arange(block.num_dst, dtype=block.indices.dtype)
     kept = block.indices != block.destinations()
     before = np.concatenate([[0], np.cumsum(kept)])[block.indptr]

@@ -30,6 +30,7 @@ from penstock.nn.device.drop import DropKey
 from penstock.nn.device.rectified import Rectified, rectified
 from penstock.nn.kernels import drop_rows, pass_where_positive
 from penstock.nn.threads import plain_chunks, run_chunks
+from penstock.nn.traced import array_of, is_traced
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 
@@ -75,6 +76,8 @@ class DropStream:
             return None
         if isinstance(block, DeviceBlock):
             return on_device.name_edges(block, targets, sources)
+        if is_traced():
+            return torch.empty(block.num_edges, dtype=torch.int64)
         ends = targets.numpy().astype(np.int64, copy=False), sources.numpy().astype(np.int64, copy=False)
         return torch.from_numpy((ends[0][block.destinations()] << 32) + ends[1][block.indices])
 
@@ -186,7 +189,7 @@ class _ReluDrop(torch.autograd.Function):
         if ctx.on_device:
             return on_device.pass_where_positive(y, grad.contiguous(), _scale(ctx.share)), None, None
         result = torch.empty_like(y)
-        kept, rows, out = as_rows(y), as_rows(grad), result.numpy()
+        kept, rows, out = as_rows(y), as_rows(grad), array_of(result)
         scale = rows.dtype.type(_scale(ctx.share))
 
         def work(_: int, first: int, last: int) -> None:
@@ -208,9 +211,9 @@ def _drop_into(x: Tensor, result: Tensor, share: float, key: DropKey, rectify: b
     if _goes_to_device(x, key):
         on_device.drop_rows(x, key, limit, _scale(share), rectify, result)
         return
-    rows, out = x.numpy(), result.numpy()
+    rows, out = array_of(x), array_of(result)
     scale, number = rows.dtype.type(_scale(share)), np.uint64(key.number)
-    names = _PLACES if key.names is None else key.names.numpy()
+    names = _PLACES if key.names is None else array_of(key.names)
 
     def work(_: int, first: int, last: int) -> None:
         drop_rows(rows, names, number, limit, scale, rectify, out, first, last)

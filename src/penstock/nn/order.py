@@ -1,7 +1,7 @@
 """Aggregate first or transform first: A (X W) = (A X) W, at different costs."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from penstock.nn.aggregation import gather
 from penstock.nn.constant_input import is_constant, kept_of_rows
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
+from penstock.nn.traced import Trace, current_trace, room
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock, on_device
 
@@ -52,6 +53,8 @@ def _sparse(x: Tensor) -> Block | None:
 
 
 def _column_block(x: Tensor) -> Block | None:
+    if (trace := current_trace()) is not None:
+        return _traced_columns(x, trace)
     if x.dim() != 2 or int(torch.count_nonzero(x)) > x.numel() // _DENSE:
         return None
     rows, columns = (each.cpu().numpy() for each in x.nonzero(as_tuple=True))
@@ -59,6 +62,18 @@ def _column_block(x: Tensor) -> Block | None:
     values = x[x != 0].detach().float().cpu().numpy()
     block = Block(indptr, columns.astype(np.int32), x.shape[1], values)
     return on_device(block, x.device) if x.device.type == "cuda" else block
+
+
+def _traced_columns(x: Tensor, trace: Trace) -> Block | None:
+    """A block of the size that the input's would have."""
+    if trace.density * _DENSE > 1:
+        return None
+    entries = round(trace.density * x.numel())
+    if trace.on_device:
+        lists: Any = torch.empty(len(x) + 1, dtype=torch.int32), torch.empty(entries, dtype=torch.int32)
+        values: Any = torch.empty(entries)
+        return DeviceBlock(*lists, x.shape[1], values)
+    return Block(room(len(x) + 1, np.int64), room(entries, np.int32), x.shape[1], room(entries, np.float32))
 
 
 def aggregates_first(block: Block, x: Tensor | TableRows | Rectified, weight: Tensor, order: Order = "auto") -> bool:

@@ -14,6 +14,7 @@ import torch
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
 from penstock.nn.kernels import cut_evenly
+from penstock.nn.traced import is_traced
 
 _CHUNK = 1 << 18
 """Numbers read and written by a chunk: some hundred microseconds, long beside the microseconds of a call."""
@@ -21,6 +22,8 @@ _CHUNK = 1 << 18
 
 def row_chunks(indptr: Array, width: int) -> list[tuple[int, int]]:
     """Rows cut so that chunks have about the same number of edges; one chunk where the block is small."""
+    if is_traced():
+        return [(0, len(indptr) - 1)]
     work = (int(indptr[-1]) + len(indptr)) * max(width, 1)
     bounds = cut_evenly(indptr, max(1, work // _CHUNK)).tolist()
     return list(pairwise(bounds))
@@ -41,8 +44,10 @@ def column_chunks(width: int, rows: int) -> list[tuple[int, int]]:
 def run_chunks(work: Callable[[int, int, int], object], chunks: list[tuple[int, int]]) -> None:
     """`work(number, first, last)` of every chunk, on as many threads as torch uses. The caller takes its share.
 
-    `work` should spend its time in kernels that release the interpreter's lock.
+    `work` should spend its time in kernels that release the interpreter's lock. Under `tracing` it is not called.
     """
+    if is_traced():
+        return
     threads = min(torch.get_num_threads(), len(chunks))
     numbers = count()
 

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from penstock.errors import NotFinite, PenstockError
 from penstock.graph.graph import Graph
 from penstock.memory import HOST_PEAK, Peak
+from penstock.nn.traced import current_trace
 from penstock.pipeline.loader import Batch
 from penstock.progress import SILENT, Progress
 from penstock.train.batch_source import clock_for, layers_of
@@ -85,11 +86,14 @@ class Session:
 
     def precision(self) -> AbstractContextManager[Any]:
         """Around what is computed in the job's type."""
-        if self.inputs.device.type == "cpu" or self.job.compute_type in ("float32", "tf32"):
+        trace = current_trace()
+        on_host = self.inputs.device.type == "cpu" and not (trace is not None and trace.on_device)
+        if on_host or self.job.compute_type in ("float32", "tf32"):
             return nullcontext()
         # Casts are not kept: a captured step makes its own.
         dtype = torch.bfloat16 if self.job.compute_type == "bfloat16" else torch.float16
-        return torch.autocast(self.inputs.device.type, dtype, cache_enabled=False)
+        place = "cpu" if trace is not None else self.inputs.device.type
+        return torch.autocast(place, dtype, cache_enabled=False)
 
     def backward(self, loss: torch.Tensor, skip: torch.Tensor | None = None) -> torch.Tensor | None:
         """Gradients of the loss; returns `skip`, a number on the device that is 1 where a step must be left out.

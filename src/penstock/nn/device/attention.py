@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from penstock.nn.device.lists import destination_lists, source_lists
+from penstock.nn.traced import is_traced
 from penstock.sampling.device.block import DeviceBlock
 
 
@@ -80,8 +81,6 @@ class _Attention:
     def __init__(
         self, block: DeviceBlock, values: Tensor, heads: int, slope: float, joint: bool, kept: Tensor | None
     ) -> None:
-        import triton.language as tl
-
         self.block, self.values, self.rows = block, values.detach().contiguous(), len(values)
         self._kept = None if kept is None else kept.contiguous()
         self._double = values.dtype == torch.float64
@@ -92,7 +91,6 @@ class _Attention:
             "HEADS": heads,
             "SIZE": size,
             "JOINT": joint,
-            "NUMBER": tl.float64 if self._double else tl.float32,
             # Threads for a row, four numbers each, and some 2,048 numbers a tile.
             "BLOCK_E": max(2, min(16, 2048 // (columns * room))),
             "num_warps": max(1, min(4, columns * room // 128)),
@@ -102,15 +100,15 @@ class _Attention:
 
     def forward(self, of_src: Tensor | None, of_dst: Tensor, direction: Tensor | None) -> tuple[Tensor, Tensor]:
         """The rows, and the shares that they were made with."""
-        from penstock.nn.device import attention_kernels as kernels
-
         lists, weights, device = destination_lists(self.block), self.block.weights, self.values.device
         out = self.values.new_empty(lists.rows, self.values.shape[1])
         number = torch.float64 if self._double else torch.float32
         shares = torch.empty(len(lists.indices), self._sizes["HEADS"], dtype=number, device=device)
         given = lists.indptr, lists.indices, weights, self._kept, self.values, of_src, of_dst, direction
-        if out.numel():
-            kernels.attend_rows[(lists.rows,)](*given, shares, out, **self._sizes)
+        if out.numel() and not is_traced():
+            from penstock.nn.device import attention_kernels as kernels
+
+            kernels.attend_rows[(lists.rows,)](*given, shares, out, **self._sizes, NUMBER=_number(self._double))
         return out, shares
 
     def by_destination(
@@ -124,13 +122,13 @@ class _Attention:
         out_direction: Tensor | None,
     ) -> Tensor:
         """Gradients of the scores; those of the destinations' part of them and of the direction go to the outs."""
-        from penstock.nn.device import attention_kernels as kernels
-
         lists, of_score = destination_lists(self.block), torch.empty_like(shares)
         given = lists.indptr, lists.indices, self._kept, self.values, of_src, of_dst, direction, shares, grad
-        if grad.numel():
+        if grad.numel() and not is_traced():
+            from penstock.nn.device import attention_kernels as kernels
+
             outs = of_score, out_dst, out_direction
-            kernels.return_to_destinations[(lists.rows,)](*given, *outs, **self._sizes)
+            kernels.return_to_destinations[(lists.rows,)](*given, *outs, **self._sizes, NUMBER=_number(self._double))
         return of_score
 
     def by_source(
@@ -144,10 +142,17 @@ class _Attention:
         out_src: Tensor | None,
     ) -> Tensor:
         """The gradient of the values, with what comes through the scores; that of GAT's sources goes to the out."""
-        from penstock.nn.device import attention_kernels as kernels
-
         lists, out = source_lists(self.block, rows), torch.empty_like(self.values)
         given = lists.indptr, lists.indices, lists.edges, self._kept, self.values, of_dst, direction
-        if out.numel():
-            kernels.return_to_sources[(rows,)](*given, shares, of_score, grad, out, out_src, **self._sizes)
+        if out.numel() and not is_traced():
+            from penstock.nn.device import attention_kernels as kernels
+
+            kernels.return_to_sources[(rows,)](*given, shares, of_score, grad, out, out_src, **self._sizes, NUMBER=_number(self._double))
         return out
+
+
+def _number(double: bool) -> Any:
+    """The type of sums, as Triton calls it."""
+    import triton.language as tl
+
+    return tl.float64 if double else tl.float32

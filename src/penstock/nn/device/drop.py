@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from penstock.nn.traced import is_traced
 from penstock.sampling.device.block import DeviceBlock
 
 _WORDS = 512
@@ -29,12 +30,12 @@ class DropKey:
 
 def drop_rows(x: Tensor, key: DropKey, limit: int, scale: float, rectify: bool, out: Tensor) -> None:
     """out = scale * x (or max(x, 0)) where a number's 16 random bits are below `limit`, else 0; out may be x."""
-    from penstock.nn.device import drop_kernels as kernels
-
     rows, width = x.shape
     words = rows * -(-width // 4)
-    if not words:
+    if not words or is_traced():
         return
+    from penstock.nn.device import drop_kernels as kernels
+
     halves = _signed(key.number & 0xFFFFFFFF), _signed(key.number >> 32)
     given = x, key.names, key.tensor, key.call, *halves, out, words
     sizes = {
@@ -53,11 +54,11 @@ def name_edges(block: DeviceBlock, targets: Tensor, sources: Tensor) -> Tensor:
 
     `targets` name the destination rows and `sources` the source rows, which are of one type or of two.
     """
-    from penstock.nn.device import drop_kernels as kernels
-
     places = block.num_edges
     out = torch.empty(places, dtype=torch.int64, device=targets.device)
-    if places:
+    if places and not is_traced():
+        from penstock.nn.device import drop_kernels as kernels
+
         sizes = block.num_dst, places, (block.num_dst + 1).bit_length()
         grid = (-(-places // _SEARCHES),)
         kernels.name_edges[grid](block.lists, block.indices, targets, sources, out, *sizes, BLOCK=_SEARCHES)
@@ -66,10 +67,10 @@ def name_edges(block: DeviceBlock, targets: Tensor, sources: Tensor) -> Tensor:
 
 def pass_where_positive(y: Tensor, grad: Tensor, scale: float) -> Tensor:
     """scale * grad where y > 0, else 0."""
-    from penstock.nn.device import drop_kernels as kernels
-
     out = torch.empty_like(y)
-    if out.numel():
+    if out.numel() and not is_traced():
+        from penstock.nn.device import drop_kernels as kernels
+
         grid = (-(-out.numel() // 2048),)
         kernels.pass_where_positive[grid](y, grad, out, out.numel(), SCALE=scale, NUMBER=_number(y), BLOCK=2048)
     return out

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from penstock.nn.device.lists import DeviceLists
+from penstock.nn.traced import is_traced
 from penstock.sampling.device.block import CHUNK
 
 _WARPS = 4
@@ -61,21 +62,22 @@ def gather(
     `beside`: [rows, 2 * width + behind], behind every row x[i] itself, then a one and zeros. `kept` says which numbers
     of the result are. `direct`: the lists name rows of x, and `ids` only the rows' own.
     """
-    from penstock.nn.device import gather_kernels as kernels
-
     x = _straight(x)
     width = x.shape[1]
     out = torch.empty(lists.rows, width * (1 + beside) + behind, dtype=out_dtype or x.dtype, device=x.device)
-    if not out.numel():
+    partial = None
+    if lists.chunks is not None and out.numel():
+        partial = torch.empty(len(lists.chunks), width, dtype=_sum_dtype(x), device=x.device)
+    if not out.numel() or is_traced():
         return out
+    from penstock.nn.device import gather_kernels as kernels
+
     read, write, own_rows = read or Scale(), write or Scale(), None if own is None else _straight(own.rows)
     entries = (lists.indices, lists.edges, weights, read.values, read_lists if read.mean else None, winner, ids, x)
     sizes: dict[str, Any] = {"WIDTH": width, "X_STRIDE": x.stride(0), "READ_DIVIDES": read.divides, "CHUNK": CHUNK}
     sizes["NUMBER"] = _number(x)
     sizes["DIRECT"] = direct
-    partial = None
-    if lists.chunks is not None:
-        partial = torch.empty(len(lists.chunks), width, dtype=_sum_dtype(x), device=x.device)
+    if partial is not None and lists.chunks is not None:
         columns = _columns(width)
         grid = (len(lists.chunks), -(-width // columns))
         tile: dict[str, Any] = {"BLOCK_E": 16, "BLOCK_F": columns, "num_warps": _WARPS}
@@ -108,12 +110,12 @@ def gather(
 
 def gather_largest(lists: DeviceLists, x: Tensor) -> tuple[Tensor, Tensor]:
     """Each list's largest numbers, and the edges they came by (int32, -1 where a list is empty)."""
-    from penstock.nn.device import gather_kernels as kernels
-
     x = _straight(x)
     out = torch.empty(lists.rows, x.shape[1], dtype=x.dtype, device=x.device)
     winner = torch.empty_like(out, dtype=torch.int32)
-    if out.numel():
+    if out.numel() and not is_traced():
+        from penstock.nn.device import gather_kernels as kernels
+
         tile = _tile(x, lists.mean_length)
         grid = (-(-lists.rows // tile["BLOCK_R"]), -(-x.shape[1] // tile["BLOCK_F"]))
         sizes = {"WIDTH": x.shape[1], "X_STRIDE": x.stride(0), "NUMBER": _number(x)}
@@ -123,11 +125,11 @@ def gather_largest(lists: DeviceLists, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def copy_rows(table: Tensor, ids: Tensor, dtype: torch.dtype) -> Tensor:
     """[ids, width]: the table's rows in another type, in one pass."""
-    from penstock.nn.device import gather_kernels as kernels
-
     table = _straight(table)
     out = torch.empty(len(ids), table.shape[1], dtype=dtype, device=table.device)
-    if out.numel():
+    if out.numel() and not is_traced():
+        from penstock.nn.device import gather_kernels as kernels
+
         tile = _tile(table, 1)
         tile["BLOCK_R"] *= tile.pop("BLOCK_E") // 2
         grid = (-(-len(ids) // tile["BLOCK_R"]), -(-table.shape[1] // tile["BLOCK_F"]))

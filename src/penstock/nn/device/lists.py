@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from penstock.nn.traced import is_traced
 from penstock.sampling.device.block import CHUNK, DeviceBlock, SourceLists
 
 _LANES = 256
@@ -80,12 +81,13 @@ def looped(block: DeviceBlock) -> DeviceBlock:
 
 
 def _turn_round(block: DeviceBlock, rows: int) -> SourceLists:
-    from penstock.nn.device import list_kernels as kernels
-
     indptr, indices = block.lists, _tensor(block.indices)
     places, targets = len(indices), block.num_dst
     keys = torch.empty(places, dtype=torch.int32, device=indices.device)
-    kernels.source_keys[(-(-places // _LANES),)](indptr, indices, keys, targets, rows, places, BLOCK=_LANES)
+    if not is_traced():
+        from penstock.nn.device import list_kernels as kernels
+
+        kernels.source_keys[(-(-places // _LANES),)](indptr, indices, keys, targets, rows, places, BLOCK=_LANES)
     keys, order = torch.sort(keys, stable=True)
     made = SourceLists(
         torch.empty(rows + 1, dtype=torch.int32, device=keys.device), torch.empty_like(keys), torch.empty_like(keys)
@@ -93,35 +95,43 @@ def _turn_round(block: DeviceBlock, rows: int) -> SourceLists:
     sizes = targets, rows, places, (targets + 1).bit_length(), places.bit_length()
     grid = (-(-max(places, rows + 1) // _LANES),)
     outs = made.indptr, made.indices, made.edges
-    kernels.grouped_edges[grid](indptr, keys, order, *outs, *sizes, BLOCK=_LANES)
+    if not is_traced():
+        from penstock.nn.device import list_kernels as kernels
+
+        kernels.grouped_edges[grid](indptr, keys, order, *outs, *sizes, BLOCK=_LANES)
     return made
 
 
 def _chunks(indptr: Tensor, places: int) -> Tensor:
     """The row of every whole chunk of edges that lies in a long list."""
-    from penstock.nn.device import list_kernels as kernels
-
     count, rows = places // CHUNK, len(indptr) - 1
     found = torch.empty(count, dtype=torch.int32, device=indptr.device)
     steps = (rows + 1).bit_length()
-    kernels.chunk_rows[(-(-count // 128),)](indptr, found, rows, count, steps, CHUNK=CHUNK, BLOCK=128)
+    if not is_traced():
+        from penstock.nn.device import list_kernels as kernels
+
+        kernels.chunk_rows[(-(-count // 128),)](indptr, found, rows, count, steps, CHUNK=CHUNK, BLOCK=128)
     return found
 
 
 def _add_self_loops(block: DeviceBlock) -> DeviceBlock:
-    from penstock.nn.device import list_kernels as kernels
-
     indptr, indices, rows = block.lists, _tensor(block.indices), block.num_dst
     weights: Any = block.weights
     room = len(indices) + rows
     counts = torch.empty(rows, dtype=torch.int32, device=indptr.device)
     tile: dict[str, Any] = {"BLOCK_E": 8, "BLOCK_R": 32}
     grid = (-(-rows // tile["BLOCK_R"]),)
-    kernels.count_others[grid](indptr, indices, counts, rows, **tile)
+    if not is_traced():
+        from penstock.nn.device import list_kernels as kernels
+
+        kernels.count_others[grid](indptr, indices, counts, rows, **tile)
     ends = torch.cumsum(counts, 0, dtype=torch.int32)
     made = torch.zeros(rows + 1, dtype=torch.int32, device=indptr.device), indices.new_empty(room)
     heavy = None if weights is None else weights.new_empty(room)
-    kernels.write_looped[grid](indptr, indices, weights, ends, *made, heavy, rows, **tile)
+    if not is_traced():
+        from penstock.nn.device import list_kernels as kernels
+
+        kernels.write_looped[grid](indptr, indices, weights, ends, *made, heavy, rows, **tile)
     given: tuple[Any, Any] = made
     result = DeviceBlock(*given, block.num_src, heavy)
     if "longest" in block.derived:

@@ -22,6 +22,7 @@ from penstock.train.layerwise.reach import Reach
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Steps
+from penstock.train.whole.bin_sizes import bin_sizes
 from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes
 from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
 from penstock.train.whole.plan import make_plan, vertices_by_level
@@ -30,6 +31,7 @@ from penstock.train.whole.schedule import first_epoch
 from penstock.train.whole.step_passes import StepPasses
 from penstock.train.whole.steps import Passes, WholeSteps
 from penstock.train.whole.support import WHOLE_CAPTURED
+from penstock.train.whole.traced import traced_step_memory
 
 _MB = 1 << 20
 _ITEM = {"float32": 4, "bfloat16": 2}
@@ -146,12 +148,13 @@ class WholeExecution(LoadedExecution):
             return
         readable = session.task.readable(planned.seeds)
         order, counts = vertices_by_level(reach, layers, readable, job.scope == "all")
-        decision = self._decide(reach, order, counts, session.task.loss_bytes(len(planned.seeds)))
+        decision = self._decide(reach, order, counts, planned)
         plan = make_plan(reach, layers, order, counts, decision.bins)
         self._prepared.append(PreparedStep(session, plan, decision, planned))
 
-    def _decide(self, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], loss: int) -> Decision:
-        """`loss`: bytes that the loss takes, which is not computed in bins."""
+    def _decide(
+        self, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
+    ) -> Decision:
         session, job = self._session, self._session.job
         device = session.inputs.device
         sizes, place = layer_sizes(session, reach, order, counts), len(self._prepared)
@@ -159,13 +162,19 @@ class WholeExecution(LoadedExecution):
             return self._known[place]
         item = _ITEM[job.keep_type]
         spare, free = available_mb() << 20, free_bytes(device, job.device_share)
+        loss = session.task.loss_bytes(len(planned.seeds))
         if loss > free:
             raise PenstockError(
                 f"The loss of a step needs about {loss / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: raise"
                 " steps_per_epoch, or for tasks on edges lower supervision or negatives_per_edge.",
                 code="out-of-memory",
             )
-        return decide(sizes, job.bins, job.keep, item, free - loss, spare, device.type == "cuda")
+
+        def predict(decision: Decision) -> int:
+            divided = bin_sizes(reach, len(sizes), order, counts, decision.bins[0])
+            return traced_step_memory(session, order, counts, divided, decision, planned).bytes
+
+        return decide(sizes, job.bins, job.keep, item, free, spare, device.type == "cuda", predict=predict)
 
 
 def layer_sizes(

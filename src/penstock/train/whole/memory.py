@@ -1,7 +1,7 @@
 """How much memory a step on the whole graph takes, and the bins and places for rows that fit what there is."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -50,6 +50,10 @@ class Decision:
     """The most that is predicted to be allocated where the model is computed."""
 
 
+Predict = Callable[[Decision], int]
+"""Bytes that a step takes which is computed in this way."""
+
+
 def free_bytes(device: torch.device, share: float) -> int:
     """What a run may take of the memory that is free where its model is computed."""
     if device.type == "cuda":
@@ -68,8 +72,9 @@ def decide(
     spare: int,
     on_device: bool,
     overlapping: bool = False,
+    predict: "Predict | None" = None,
 ) -> Decision:
-    """`bins`: 0 where they are to be chosen. `item`: bytes of a kept number. `spare`: free memory of the host.
+    """`predict` says what a step takes; without it, a rule does. `bins`: 0 where they are to be chosen. `item`: bytes of a kept number. `spare`: free memory of the host.
 
     `overlapping`: several bins are there to overlap with messages. Otherwise they are there to save memory, and what
     the backward pass needs of each is computed again: kept for all bins, it is more than that of a single one.
@@ -82,12 +87,15 @@ def decide(
         here = place == "device" or (place == "host" and not on_device)
         for number in numbers:
             for retain in (True, False) if here and (number == 1 or overlapping) else (False,):
-                needed = step_bytes(sizes, number, place, item, retain, on_device)
+                chosen = Decision([number] * len(sizes), where, place == "recompute", retain, 0)
+                if predict is None:
+                    needed = step_bytes(sizes, number, place, item, retain, on_device)
+                else:
+                    needed = predict(chosen)
                 fits = needed <= free and (place != "host" or not on_device or kept <= spare)
                 # Who asks for a number of bins gets it, whatever is predicted.
                 if fits or (bins and place == places[-1] and not retain):
-                    return Decision([number] * len(sizes), where, place == "recompute", retain, needed)
-    needed = step_bytes(sizes, numbers[-1], places[-1], item, False, on_device)
+                    return replace(chosen, predicted_bytes=needed)
     raise PenstockError(
         f"A step on the whole graph needs {needed / 1e9:,.1f} GB at least, and {free / 1e9:,.1f} GB are free: lower"
         " hidden, set keep_type to bfloat16 or keep to disk, or use sampler neighbour.",

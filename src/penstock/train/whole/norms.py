@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from penstock.nn.traced import is_traced
 from penstock.nn.norm import BatchNorm, by_running_figures, move_running_figures, normalising
 
 Sum = Callable[[Tensor], None]
@@ -51,7 +52,7 @@ class LayerNorms:
             self._known = {norm: self._known.get(norm) or _no_rows(norm) for norm in self._norms}
             _add_all(self._add, [known.sums for known in self._known.values()])
         for norm, known in self._known.items():
-            known.count = round(float(known.sums[0, 0]))
+            known.count = 2 if is_traced() else round(float(known.sums[0, 0]))
             if known.count < 2:
                 continue
             offset, square = known.sums[1:] / known.count

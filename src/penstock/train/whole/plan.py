@@ -93,10 +93,7 @@ def make_plan(reach: Reach, layers: int, order: Rows, counts: list[dict[str, int
     for number in range(layers):
         kinds = reach.of_layer(number, layers)
         sample = reach.batches([kinds])
-        bounds = {
-            name: bin_bounds(_loads(reach.graph, kinds, name, order[name][: counts[number + 1][name]]), bins[number])
-            for name in order
-        }
+        bounds = layer_bounds(reach, layers, number, order, counts, bins[number])
         made.append(
             [
                 _make_bin(sample, order, {name: slice(int(b[i]), int(b[i + 1])) for name, b in bounds.items()}, places)
@@ -106,6 +103,17 @@ def make_plan(reach: Reach, layers: int, order: Rows, counts: list[dict[str, int
         if bins[number] == 1:
             made[-1] = [_in_place(made[-1][0], order, counts[number])]
     return WholePlan(order, counts, [[each for each in layer if each.num_rows] for layer in made])
+
+
+def layer_bounds(
+    reach: Reach, layers: int, number: int, order: Rows, counts: list[dict[str, int]], bins: int
+) -> dict[str, Array]:
+    """Where the bins of a layer start and end among its rows, by node type."""
+    kinds = reach.of_layer(number, layers)
+    return {
+        name: bin_bounds(_loads(reach.graph, kinds, name, vertices[: counts[number + 1][name]]), bins)
+        for name, vertices in order.items()
+    }
 
 
 def bin_bounds(loads: Array, bins: int) -> Array:

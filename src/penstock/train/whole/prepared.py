@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.graph.arrays import Array
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.device.block import on_device
 from penstock.train.session import Session
@@ -31,8 +32,7 @@ class PreparedStep:
 
     def __init__(self, session: Session, plan: WholePlan, decision: Decision, planned: Planned) -> None:
         self._session, self.plan, self.decision = session, plan, decision
-        device = session.inputs.device
-        self.bins = [[prepared_bin(work, device) for work in layer] for layer in plan.bins]
+        self.bins = [[self.prepared(work) for work in layer] for layer in plan.bins]
         model: Any = session.model
         read = plan.counts[1:] if model.needs_all_outputs else plan.counts[-1:]
         self.examples = ExampleSource(session, planned, plan.order, read)
@@ -58,14 +58,22 @@ class PreparedStep:
         x = self._kept_inputs.get(work)
         if x is None:
             stored = {name: ids for name, ids in work.names.items() if name not in session.inputs.tables}
-            x = {name: session.inputs.pull(name, ids) for name, ids in stored.items()}
+            x = {name: self.read(name, ids) for name, ids in stored.items()}
             if self.decision.retain:
                 self._kept_inputs[work] = x
         x = dict(x)
         for name, ids in work.names.items():
             if name in session.inputs.tables:
-                x[name] = session.inputs.pull(name, ids).requires_grad_()
+                x[name] = self.read(name, ids).requires_grad_()
         return x
+
+    def prepared(self, work: Bin) -> PreparedBin:
+        """A bin brought to where it is computed."""
+        return prepared_bin(work, self._session.inputs.device)
+
+    def read(self, node_type: str, ids: Array) -> Tensor:
+        """The input rows of some vertices."""
+        return self._session.inputs.pull(node_type, ids)
 
 
 def prepared_bin(work: Bin, device: torch.device) -> PreparedBin:

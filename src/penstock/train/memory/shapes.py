@@ -1,0 +1,136 @@
+"""Shapes of what frequent operations give, by rule.
+
+torch finds them by itself, for many operations in Python code that imports its compiler on the first call: seconds, and
+more memory than many a job takes. The rules here are those of the operations that models and losses are made of; for
+any other operation torch is asked.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_aten: Any = torch.ops.aten
+
+
+_ONE_BY_ONE = ("abs", "clamp_min", "elu", "exp", "gelu", "leaky_relu", "log", "neg", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh", "square")
+"""Operations on each number by itself."""
+
+
+def _alike(x: Tensor, *_: Any, **__: Any) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _itself(x: Tensor, *_: Any, **__: Any) -> Tensor:
+    return x
+
+
+def _joint(x: Any, y: Any, *_: Any, **__: Any) -> Tensor:
+    """Of two operands of which each may have one where the other has many; numbers have no shape."""
+    shapes = [tuple(each.shape) if isinstance(each, Tensor) else () for each in (x, y)]
+    return torch.empty(torch.broadcast_shapes(*shapes), dtype=torch.result_type(x, y), device="meta")
+
+
+def _quotient(x: Any, y: Any, *_: Any, **__: Any) -> Tensor:
+    made = _joint(x, y)
+    return made if made.is_floating_point() else made.float()
+
+
+def _product(_: Any, left: Tensor, right: Tensor, *__: Any, **___: Any) -> Tensor:
+    return left.new_empty(left.shape[0], right.shape[1])
+
+
+def _number(x: Tensor, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
+    return x.new_empty((), dtype=dtype or x.dtype)
+
+
+def _mean(x: Tensor, dims: list[int] | None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    gone = {dim % x.dim() for dim in (range(x.dim()) if not dims else dims)}
+    sizes = [1 if place in gone else size for place, size in enumerate(x.shape) if keepdim or place not in gone]
+    return x.new_empty(sizes, dtype=dtype or x.dtype)
+
+
+def _log_softmax(x: Tensor, _: int, half_to_float: bool) -> Tensor:
+    return torch.empty_like(x, dtype=torch.float32 if half_to_float else x.dtype)
+
+
+def _log_softmax_backward(grad: Tensor, _: Tensor, __: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(grad, dtype=dtype)
+
+
+def _nll_loss(x: Tensor, target: Tensor, _: Any, reduction: int, __: int) -> tuple[Tensor, Tensor]:
+    return x.new_empty(target.shape if reduction == 0 else ()), x.new_empty(())
+
+
+def _second_alike(_: Tensor, x: Tensor, *__: Any, **___: Any) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
+    parts = [part for part in parts if part.dim() > 1 or part.numel()] or parts
+    shape = list(parts[0].shape)
+    shape[dim] = sum(part.shape[dim] for part in parts)
+    kind = parts[0].dtype
+    for part in parts[1:]:
+        kind = torch.promote_types(kind, part.dtype)
+    return parts[0].new_empty(shape, dtype=kind)
+
+
+def _stacked(parts: list[Tensor], dim: int = 0) -> Tensor:
+    shape = list(parts[0].shape)
+    shape.insert(dim if dim >= 0 else dim + len(shape) + 1, len(parts))
+    return parts[0].new_empty(shape)
+
+
+def _layer_norm(x: Tensor, shape: list[int], *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    kept = [*x.shape[: x.dim() - len(shape)], *([1] * len(shape))]
+    return torch.empty_like(x), x.new_empty(kept, dtype=torch.float32), x.new_empty(kept, dtype=torch.float32)
+
+
+def _layer_norm_backward(
+    _: Tensor, x: Tensor, __: list[int], ___: Tensor, ____: Tensor, weight: Any, bias: Any, mask: list[bool]
+) -> tuple[Tensor | None, ...]:
+    return tuple(torch.empty_like(each) if wanted else None for each, wanted in zip((x, weight, bias), mask, strict=True))
+
+
+def _batch_norm(x: Tensor, _: Any, __: Any, ___: Any, ____: Any, training: bool, *_____: Any) -> tuple[Tensor, ...]:
+    kept = x.shape[1] if training else 0
+    return torch.empty_like(x), x.new_empty(kept, dtype=torch.float32), x.new_empty(kept, dtype=torch.float32)
+
+
+def _batch_norm_backward(_: Tensor, x: Tensor, *given: Any) -> tuple[Tensor | None, ...]:
+    columns, mask = x.shape[1], given[-1]
+    made = torch.empty_like(x), x.new_empty(columns), x.new_empty(columns)
+    return tuple(each if wanted else None for each, wanted in zip(made, mask, strict=True))
+
+
+def _typed_alike(x: Tensor, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
+    return torch.empty_like(x, dtype=dtype or x.dtype)
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    **{getattr(_aten, name).default: _alike for name in _ONE_BY_ONE},
+    **{
+        getattr(getattr(_aten, name), kind): rule
+        for name, rule in (("add", _joint), ("sub", _joint), ("mul", _joint), ("div", _quotient))
+        for kind in ("Tensor", "Scalar")
+    },
+    _aten.addmm.default: _product,
+    _aten.addmm_.default: _itself,
+    _aten.mean.default: _number,
+    _aten.mean.dim: _mean,
+    _aten._log_softmax.default: _log_softmax,
+    _aten._log_softmax_backward_data.default: _log_softmax_backward,
+    _aten.nll_loss_forward.default: _nll_loss,
+    _aten.nll_loss_backward.default: _second_alike,
+    _aten.threshold_backward.default: _alike,
+    _aten.cat.default: _joined,
+    _aten.stack.default: _stacked,
+    _aten.cumsum.default: _typed_alike,
+    _aten.native_batch_norm.default: _batch_norm,
+    _aten.native_batch_norm_backward.default: _batch_norm_backward,
+    _aten.native_layer_norm.default: _layer_norm,
+    _aten.native_layer_norm_backward.default: _layer_norm_backward,
+}
+"""By operation."""
