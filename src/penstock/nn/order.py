@@ -70,9 +70,10 @@ def _traced_columns(x: Tensor, trace: Trace) -> Block | None:
         return None
     entries = round(trace.density * x.numel())
     if trace.on_device:
-        lists: Any = torch.empty(len(x) + 1, dtype=torch.int32), torch.empty(entries, dtype=torch.int32)
+        lists: Any = torch.empty(len(x) + 1, dtype=torch.int32)
+        columns: Any = torch.empty(entries, dtype=torch.int32)
         values: Any = torch.empty(entries)
-        return DeviceBlock(*lists, x.shape[1], values)
+        return DeviceBlock(lists, columns, x.shape[1], values)
     return Block(room(len(x) + 1, np.int64), room(entries, np.int32), x.shape[1], room(entries, np.float32))
 
 

@@ -58,7 +58,7 @@ def array_of(x: Tensor) -> Array:
 
 def room(shape: int | Sequence[int], dtype: Any) -> Array:
     """An array of unset numbers, allocated by torch: so a trace of memory sees it."""
-    return array_of(torch.empty(shape, dtype=_TORCH[np.dtype(dtype)]))  # type: ignore[arg-type]
+    return array_of(torch.empty(shape, dtype=_TORCH[np.dtype(dtype)]))
 
 
 def tensor_of(array: Array) -> Tensor:

@@ -132,7 +132,7 @@ def test_too_small_a_share_is_a_sentence(tmp_path):
 
 def test_a_loss_that_does_not_fit_is_a_sentence(tmp_path, monkeypatch):
     """Every edge of a step against every other one: as many pairs as the square."""
-    monkeypatch.setattr(execution, "free_bytes", lambda *_: 10_000_000)
+    monkeypatch.setattr(execution, "free_bytes", lambda *_: 60_000_000)
     fields = {**WHOLE, **LINKS, "epochs": 1}
     trained(community_graph(), tmp_path / "uniform", **fields)
     with refused("out-of-memory loss supervision"):

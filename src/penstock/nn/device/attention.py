@@ -147,7 +147,9 @@ class _Attention:
         if out.numel() and not is_traced():
             from penstock.nn.device import attention_kernels as kernels
 
-            kernels.return_to_sources[(rows,)](*given, shares, of_score, grad, out, out_src, **self._sizes, NUMBER=_number(self._double))
+            kernels.return_to_sources[(rows,)](
+                *given, shares, of_score, grad, out, out_src, **self._sizes, NUMBER=_number(self._double)
+            )
         return out
 
 

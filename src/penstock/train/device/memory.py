@@ -6,12 +6,11 @@ import torch
 
 from penstock.sampling.device.room import Room
 from penstock.train.device.trial import StepMemory, room_load
+from penstock.train.memory.libraries import WORKSPACE
 
-_LIBRARIES = 32 << 20
-"""What a matrix library keeps for a stream that it works on,"""
 _STREAMS = 6
-"""and how often: for the trial's stream, those of two warm-ups and the one that captures, some with two libraries. That
-is what was missing in the memory of captured steps on an H200, whatever the graph."""
+"""Workspaces of matrix libraries: for the trial's stream, those of two warm-ups and the one that captures, some with
+two libraries. That is what was missing in the memory of captured steps on an H200, whatever the graph."""
 _ITEM_BYTES = 60
 """An item of an epoch: its name, number and label, before and after the shuffle, and the sort's own memory."""
 _EDGE_BYTES = 4
@@ -45,7 +44,7 @@ def captured_working(
         "epoch": items * (_ITEM_BYTES + 2 * label_bytes),
         "weights": 4 * 3 * parameters,
         "step": step.of(room_load(room, width)),
-        "libraries": _STREAMS * _LIBRARIES,
+        "libraries": _STREAMS * WORKSPACE,
     }
     if not in_place:
         parts["inputs"] = 2 * room.rows[-1] * width * row_type.itemsize
@@ -67,7 +66,7 @@ def loaded_working(
         "batches": (1 + ahead) * (load.inputs * row_type.itemsize + _EDGE_BYTES * (load.edges + load.rows)),
         "weights": 4 * 3 * parameters,
         "step": step.of(load),
-        "libraries": _LIBRARIES,
+        "libraries": WORKSPACE,
     }
     if room is not None:
         parts |= {"numbering": threads * 4 * vertices, "slots": threads * _slot_bytes(room)}

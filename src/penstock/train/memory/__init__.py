@@ -1,5 +1,5 @@
-"""What training will take of memory, said before it starts: a step is traced on fake tensors, and its allocations counted.
+"""What training will take of memory, said before it starts: a step is traced on tensors without numbers.
 
-`allocations` follows the storages of tensors, `caching_allocator` does with them what torch's allocator of a GPU does,
-and `fake_session` puts fake weights into a session for as long as it is traced.
+`allocations` follows the memory of tensors, `shapes` says what operations give, `heap` how the C library's heap grows
+with them, and `fake_session` puts weights without numbers into a session for as long as it is traced.
 """

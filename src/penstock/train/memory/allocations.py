@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from penstock.train.memory.shapes import RULES
+from penstock.train.memory.shapes import like, rule_for
 
 META = torch.device("meta")
 
@@ -30,7 +30,7 @@ class Event(NamedTuple):
     """What was computed."""
 
 
-class Allocations(TorchDispatchMode):
+class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, new tensors have no numbers, and the memory of each is noted until nothing refers to it.
 
     A tensor's memory lives as long as Python or autograd keeps it, here as in a real step, since the same code runs.
@@ -38,7 +38,7 @@ class Allocations(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self.moment = ""
         self._alive: dict[int, tuple[int, Any]] = {}
@@ -58,7 +58,7 @@ class Allocations(TorchDispatchMode):
         if _chooses_device(func):
             kwargs |= {"device": META}
             kwargs.pop("pin_memory", None)
-        out = RULES.get(func, func)(*args, **kwargs)
+        out = rule_for(func)(*args, **kwargs)
         for tensor in tree_leaves(out):
             if isinstance(tensor, torch.Tensor):
                 self.note(tensor)
@@ -94,7 +94,6 @@ class Allocations(TorchDispatchMode):
         finally:
             self.moment = before
 
-
     @contextmanager
     def updating(self) -> Iterator[None]:
         """Around an optimiser's step: the only numbers that it asks for are counts of its steps."""
@@ -111,7 +110,7 @@ class Allocations(TorchDispatchMode):
 
 
 def _without_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.is_meta else torch.empty_like(tensor, device=META)
+    return tensor if tensor.is_meta else like(tensor)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,9 +51,10 @@ def input_density(session: Session) -> float:
 def _fake_weights(module: nn.Module) -> Iterator[None]:
     """Parameters and buffers, replaced in their modules; one that several modules share stays shared."""
     made: dict[int, Tensor] = {}
-    before = []
+    before: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for part in module.modules():
-        for held in (part._parameters, part._buffers):
+        kinds: tuple[dict[str, Any], ...] = part._parameters, part._buffers
+        for held in kinds:
             before.append((held, dict(held)))
             for name, value in held.items():
                 if value is not None:

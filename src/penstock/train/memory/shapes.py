@@ -6,20 +6,57 @@ any other operation torch is asked.
 """
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 _aten: Any = torch.ops.aten
 
 
-_ONE_BY_ONE = ("abs", "clamp_min", "elu", "exp", "gelu", "leaky_relu", "log", "neg", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh", "square")
+_ONE_BY_ONE = (
+    "abs",
+    "clamp_min",
+    "elu",
+    "exp",
+    "gelu",
+    "leaky_relu",
+    "log",
+    "neg",
+    "relu",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "sqrt",
+    "tanh",
+    "square",
+)
 """Operations on each number by itself."""
 
 
+_RESHAPING = ("resize_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_", "detach_", "swapaxes_", "as_strided_")
+
+
+@cache
+def rule_for(operation: Any) -> Callable[..., Any]:
+    """The rule of an operation; the operation itself where there is none."""
+    name = operation._schema.name.rpartition("::")[2]
+    if name.endswith("_") and not name.endswith("__") and name not in _RESHAPING:
+        # It changes its first argument in place.
+        return _itself
+    rule: Callable[..., Any] = _RULES.get(operation, operation)
+    return rule
+
+
+def like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor of the same shape without numbers."""
+    return torch.empty(x.shape, dtype=dtype or x.dtype, device="meta")
+
+
 def _alike(x: Tensor, *_: Any, **__: Any) -> Tensor:
-    return torch.empty_like(x)
+    return like(x)
 
 
 def _itself(x: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -29,7 +66,7 @@ def _itself(x: Tensor, *_: Any, **__: Any) -> Tensor:
 def _joint(x: Any, y: Any, *_: Any, **__: Any) -> Tensor:
     """Of two operands of which each may have one where the other has many; numbers have no shape."""
     shapes = [tuple(each.shape) if isinstance(each, Tensor) else () for each in (x, y)]
-    return torch.empty(torch.broadcast_shapes(*shapes), dtype=torch.result_type(x, y), device="meta")
+    return torch.empty(np.broadcast_shapes(*shapes), dtype=torch.result_type(x, y), device="meta")
 
 
 def _quotient(x: Any, y: Any, *_: Any, **__: Any) -> Tensor:
@@ -46,17 +83,17 @@ def _number(x: Tensor, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
 
 
 def _mean(x: Tensor, dims: list[int] | None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    gone = {dim % x.dim() for dim in (range(x.dim()) if not dims else dims)}
+    gone = {dim % x.dim() for dim in (dims or range(x.dim()))}
     sizes = [1 if place in gone else size for place, size in enumerate(x.shape) if keepdim or place not in gone]
     return x.new_empty(sizes, dtype=dtype or x.dtype)
 
 
 def _log_softmax(x: Tensor, _: int, half_to_float: bool) -> Tensor:
-    return torch.empty_like(x, dtype=torch.float32 if half_to_float else x.dtype)
+    return like(x, torch.float32 if half_to_float else x.dtype)
 
 
 def _log_softmax_backward(grad: Tensor, _: Tensor, __: int, dtype: torch.dtype) -> Tensor:
-    return torch.empty_like(grad, dtype=dtype)
+    return like(grad, dtype)
 
 
 def _nll_loss(x: Tensor, target: Tensor, _: Any, reduction: int, __: int) -> tuple[Tensor, Tensor]:
@@ -64,7 +101,7 @@ def _nll_loss(x: Tensor, target: Tensor, _: Any, reduction: int, __: int) -> tup
 
 
 def _second_alike(_: Tensor, x: Tensor, *__: Any, **___: Any) -> Tensor:
-    return torch.empty_like(x)
+    return like(x)
 
 
 def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
@@ -85,39 +122,41 @@ def _stacked(parts: list[Tensor], dim: int = 0) -> Tensor:
 
 def _layer_norm(x: Tensor, shape: list[int], *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     kept = [*x.shape[: x.dim() - len(shape)], *([1] * len(shape))]
-    return torch.empty_like(x), x.new_empty(kept, dtype=torch.float32), x.new_empty(kept, dtype=torch.float32)
+    return like(x), x.new_empty(kept, dtype=torch.float32), x.new_empty(kept, dtype=torch.float32)
 
 
 def _layer_norm_backward(
     _: Tensor, x: Tensor, __: list[int], ___: Tensor, ____: Tensor, weight: Any, bias: Any, mask: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    return tuple(torch.empty_like(each) if wanted else None for each, wanted in zip((x, weight, bias), mask, strict=True))
+    return tuple(like(each) if wanted else None for each, wanted in zip((x, weight, bias), mask, strict=True))
 
 
 def _batch_norm(x: Tensor, _: Any, __: Any, ___: Any, ____: Any, training: bool, *_____: Any) -> tuple[Tensor, ...]:
     kept = x.shape[1] if training else 0
-    return torch.empty_like(x), x.new_empty(kept, dtype=torch.float32), x.new_empty(kept, dtype=torch.float32)
+    return like(x), x.new_empty(kept, dtype=torch.float32), x.new_empty(kept, dtype=torch.float32)
 
 
 def _batch_norm_backward(_: Tensor, x: Tensor, *given: Any) -> tuple[Tensor | None, ...]:
     columns, mask = x.shape[1], given[-1]
-    made = torch.empty_like(x), x.new_empty(columns), x.new_empty(columns)
+    made = like(x), x.new_empty(columns), x.new_empty(columns)
     return tuple(each if wanted else None for each, wanted in zip(made, mask, strict=True))
 
 
 def _typed_alike(x: Tensor, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
-    return torch.empty_like(x, dtype=dtype or x.dtype)
+    return like(x, dtype or x.dtype)
 
 
-RULES: dict[Any, Callable[..., Any]] = {
+_RULES: dict[Any, Callable[..., Any]] = {
     **{getattr(_aten, name).default: _alike for name in _ONE_BY_ONE},
     **{
         getattr(getattr(_aten, name), kind): rule
         for name, rule in (("add", _joint), ("sub", _joint), ("mul", _joint), ("div", _quotient))
         for kind in ("Tensor", "Scalar")
     },
+    _aten.mm.default: partial(_product, None),
+    _aten.bmm.default: lambda left, right: left.new_empty(*left.shape[:2], right.shape[2]),
     _aten.addmm.default: _product,
-    _aten.addmm_.default: _itself,
+    **{getattr(_aten, name).default: _typed_alike for name in ("empty_like", "zeros_like", "ones_like", "full_like")},
     _aten.mean.default: _number,
     _aten.mean.dim: _mean,
     _aten._log_softmax.default: _log_softmax,
@@ -133,4 +172,3 @@ RULES: dict[Any, Callable[..., Any]] = {
     _aten.native_layer_norm.default: _layer_norm,
     _aten.native_layer_norm_backward.default: _layer_norm_backward,
 }
-"""By operation."""

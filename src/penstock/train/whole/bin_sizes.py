@@ -26,7 +26,7 @@ class BinSize:
     @property
     def load(self) -> int:
         """Numbers of rows and edges together."""
-        computed = sum(some.stop - some.start for some in self.rows.values())
+        computed: int = sum(some.stop - some.start for some in self.rows.values())
         return computed + sum(self.inputs.values()) + sum(self.edges.values())
 
 

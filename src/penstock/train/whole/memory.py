@@ -74,7 +74,9 @@ def decide(
     overlapping: bool = False,
     predict: "Predict | None" = None,
 ) -> Decision:
-    """`predict` says what a step takes; without it, a rule does. `bins`: 0 where they are to be chosen. `item`: bytes of a kept number. `spare`: free memory of the host.
+    """`predict` says what a step takes; without it, a rule does.
+
+    `bins`: 0 where they are to be chosen. `item`: bytes of a kept number. `spare`: free memory of the host.
 
     `overlapping`: several bins are there to overlap with messages. Otherwise they are there to save memory, and what
     the backward pass needs of each is computed again: kept for all bins, it is more than that of a single one.

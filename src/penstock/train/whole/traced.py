@@ -1,6 +1,5 @@
-"""The memory of a step on the whole graph, before its bins are made: the step is traced on bins of the counted sizes."""
+"""The memory of a step on the whole graph, before its bins are made: it is traced on bins of the counted sizes."""
 
-import gc
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,8 @@ from penstock.sampling.block import Block, TypedBlock
 from penstock.sampling.device.block import DeviceBlock
 from penstock.train.memory.allocations import PeakMemory, peak_of
 from penstock.train.memory.fake_session import input_density, traced_session
+from penstock.train.memory.heap import heap_peak
+from penstock.train.memory.libraries import LOADED_ON_HOST, WORKSPACE
 from penstock.train.session import Session
 from penstock.train.whole.bin_sizes import BinSize
 from penstock.train.whole.levels import KeptLevel
@@ -27,6 +28,8 @@ _TRACED = 2
 step to step is concluded from these."""
 _STEPS = 2
 """The first step makes what later ones keep: constant aggregates, transposed lists, the optimiser's state."""
+_CAPTURED, _LAUNCHED = 5, 2
+"""Workspaces of matrix libraries on a GPU where steps are captured, and where they are launched one by one."""
 _DEVICE_UNIT = 512
 """A GPU's memory is allocated in pieces of so many bytes."""
 
@@ -45,7 +48,9 @@ def traced_step_memory(
         most = None if decision.retain else _TRACED
         traced = [sorted(layer, key=lambda each: -each.load)[:most] for layer in sizes]
         plan = WholePlan(order, counts, [[Bin(each.rows, each, {}, {}) for each in layer] for layer in traced])
-        vertices = {name: stand_in(len(ids), np.int64) if on_device else room(len(ids), np.int64) for name, ids in order.items()}
+        vertices = {
+            name: stand_in(len(ids), np.int64) if on_device else room(len(ids), np.int64) for name, ids in order.items()
+        }
         before = allocations.now
         step = _TracedStep(session, plan, decision, planned, vertices, on_device)
         key = torch.zeros(1, dtype=torch.int64) if on_device else None
@@ -54,11 +59,18 @@ def traced_step_memory(
                 _trace_step(session, step, planned, key, allocations)
         session.optimiser.zero_grad(set_to_none=True)
         session.optimiser.state.clear()
-        gc.collect()
         loads = [sum(each.load for layer in some for each in layer) for some in (sizes, traced)]
         further = (allocations.now - before) * (loads[0] / max(1, loads[1]) - 1)
-        peak = peak_of(allocations.events, _DEVICE_UNIT if on_device else 64)
-        return PeakMemory(peak.bytes + round(further), peak.moment)
+        if on_device:
+            peak, libraries = peak_of(allocations.events, _DEVICE_UNIT), _workspaces(session, decision) * WORKSPACE
+        else:
+            peak, libraries = heap_peak(allocations.events), LOADED_ON_HOST
+        return PeakMemory(peak.bytes + round(further) + libraries, peak.moment)
+
+
+def _workspaces(session: Session, decision: Decision) -> int:
+    """Streams and libraries with a workspace on a GPU: warm-ups and the capture have their own."""
+    return _CAPTURED if session.job.capture and decision.retain else _LAUNCHED
 
 
 def _trace_step(session: Session, step: "_TracedStep", planned: Planned, key: Any, allocations: Any) -> None:
@@ -93,14 +105,18 @@ class _TracedStep(PreparedStep):
         """Arrays and tensors of the sizes that the bin's will have."""
         size: Any = work.block
         new = stand_in if self._on_device else room
-        names, places, row_names = {}, {}, {}
+        names: dict[str, Array] = {}
+        places: dict[str, Tensor | None] = {}
+        row_names: dict[str, Tensor] = {}
         for name, count in size.inputs.items():
             if self._whole:
                 names[name], places[name] = self._vertices[name][:count], None
             else:
                 names[name], places[name] = new(count, np.int32), torch.empty(count, dtype=torch.int64)
             shared = self._whole and not self._on_device
-            row_names[name] = tensor_of(self._vertices[name])[:count] if shared else torch.empty(count, dtype=torch.int64)
+            row_names[name] = (
+                tensor_of(self._vertices[name])[:count] if shared else torch.empty(count, dtype=torch.int64)
+            )
         return PreparedBin(work.rows, self._block(size), dict.fromkeys(names), names, places, row_names)
 
     def read(self, node_type: str, ids: Array) -> Tensor:
@@ -122,14 +138,18 @@ class _TracedStep(PreparedStep):
         if not self._typed:
             return next(iter(parts.values()))
         given = {kind: part for kind, part in parts.items() if part.num_edges}
-        return TypedBlock(given, dict.fromkeys(self.plan.order, 0) | size.inputs, dict.fromkeys(self.plan.order, 0) | rows)
+        return TypedBlock(
+            given, dict.fromkeys(self.plan.order, 0) | size.inputs, dict.fromkeys(self.plan.order, 0) | rows
+        )
 
     def _part(self, sources: int, rows: int, edges: int, filled: int) -> Block:
         totals = rows if self._typed else sources
         if self._on_device:
-            whole: Any = torch.empty(rows + 1, dtype=torch.int32), torch.empty(edges, dtype=torch.int32)
+            lists: Any = torch.empty(rows + 1, dtype=torch.int32)
+            indices: Any = torch.empty(edges, dtype=torch.int32)
             weights: Any = torch.empty(edges) if self._weighted else None
-            return DeviceBlock(*whole, sources, weights, torch.empty(totals))  # type: ignore[arg-type]
+            sums: Any = torch.empty(totals)
+            return DeviceBlock(lists, indices, sources, weights, sums)
         # Which rows are empty is read; how long the lists of the others are is not.
         indptr = np.minimum(np.arange(rows + 1), filled) * edges // max(1, filled)
         weights = room(edges, np.float32) if self._weighted else None
