@@ -11,6 +11,7 @@ from penstock.api import train
 from penstock.progress import Progress
 from penstock.train.build import make_session
 from penstock.train.job import make_job
+from penstock.train.memory.allocations import PeakMemory
 from penstock.train.whole import execution
 from refusals import refused
 from training_graphs import (
@@ -74,7 +75,8 @@ def test_a_checkpoint_holds_the_step(tmp_path):
 def test_bins_stay_when_the_free_memory_changes(tmp_path, monkeypatch):
     """With another number of bins sums would be rounded differently."""
     fields = {**WHOLE, "bins": "auto", "model": "gcn"}
-    monkeypatch.setattr(execution, "free_bytes", lambda *_: 120_000)
+    monkeypatch.setattr(execution, "traced_step_memory", lambda *given: PeakMemory(120 // given[4].bins[0], ""))
+    monkeypatch.setattr(execution, "free_bytes", lambda *_: 40)
     whole = trained(community_graph(), tmp_path / "whole", **fields)
     assert whole.result["bins"][0] > 1
     run = trained(community_graph(), tmp_path / "run", **fields, progress=Interrupting(4))
