@@ -37,7 +37,8 @@ def test_every_kind_of_task_and_flow_is_measured(measured) -> None:
     for cost in profile.operators:
         assert 0 < cost.seconds.mean < 10, cost.name
     assert {each.process for each in profile.memory} == {"store", "sampler", "worker", "server"}
-    assert all(each.gb > 0.01 for each in profile.memory)
+    # A forked task shares most of its memory with the process that it was forked from.
+    assert all(each.gb > 0 for each in profile.memory)
     assert profile.batches == -(-len(graph.nodes["node"].splits["train"]) // job.batch_size)
     assert min(profile.transfer("blocks").bytes[0]) > 0
 

@@ -3,6 +3,7 @@
 import sys
 from unittest.mock import patch
 
+import pytest
 from setups import cluster_of, setup_of
 
 from penstock.cluster.cluster_file import read_cluster
@@ -21,6 +22,7 @@ def test_without_ray_there_is_one_sentence(tmp_path):
 
 
 def test_a_client_address_is_refused():
+    pytest.importorskip("ray")
     with refused("unsupported-combination ray.address"):
         join(RayOptions(address="ray://10.0.0.1:10001"))
 

@@ -25,6 +25,8 @@ def connected(monkeypatch, init, **options):
 
 @pytest.mark.parametrize("kind", [Exception, RuntimeError, TimeoutError, ConnectionError])
 def test_whatever_ray_raises_is_one_sentence(kind, monkeypatch):
+    pytest.importorskip("ray")
+
     def init(**given):
         raise kind(TIMED_OUT)
 
@@ -34,6 +36,8 @@ def test_whatever_ray_raises_is_one_sentence(kind, monkeypatch):
 
 
 def test_ray_that_hangs_is_given_up(monkeypatch):
+    pytest.importorskip("ray")
+
     def init(**given):
         while True:
             time.sleep(0.01)

@@ -75,12 +75,12 @@ def test_a_checkpoint_holds_the_step(tmp_path):
 def test_bins_stay_when_the_free_memory_changes(tmp_path, monkeypatch):
     """With another number of bins sums would be rounded differently."""
     fields = {**WHOLE, "bins": "auto", "model": "gcn"}
-    monkeypatch.setattr(execution, "traced_step_memory", lambda *given: PeakMemory(120 // given[4].bins[0], ""))
-    monkeypatch.setattr(execution, "free_bytes", lambda *_: 40)
+    monkeypatch.setattr(execution, "traced_step_memory", lambda *given: PeakMemory((3 << 30) // given[4].bins[0], ""))
+    monkeypatch.setattr(execution, "free_bytes", lambda *_: 1 << 30)
     whole = trained(community_graph(), tmp_path / "whole", **fields)
     assert whole.result["bins"][0] > 1
     run = trained(community_graph(), tmp_path / "run", **fields, progress=Interrupting(4))
-    monkeypatch.setattr(execution, "free_bytes", lambda *_: 1 << 30)
+    monkeypatch.setattr(execution, "free_bytes", lambda *_: 1 << 40)
     run = train(community_graph(), resume=run.path)
     assert run.result["bins"] == whole.result["bins"]
     assert_same_runs(whole, run)

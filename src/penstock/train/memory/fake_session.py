@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.nn.traced import Trace, tracing
+from penstock.progress import SILENT
 from penstock.train.memory.allocations import META, Allocations
 from penstock.train.optimisers import make_optimiser
 from penstock.train.session import Session
@@ -25,16 +26,17 @@ def traced_session(session: Session, density: float) -> Iterator[Allocations]:
     Fake tensors have no device: what they take is the same. `density` is the share of the input features that are not
     zero.
     """
-    optimiser, device, allocations = session.optimiser, session.inputs.device, Allocations()
+    before, device, allocations = (session.optimiser, session.progress), session.inputs.device, Allocations()
     on_device = device.type == "cuda"
     trace = Trace(density, on_device)
     with allocations, tracing(trace), allocations.during("set-up"), _fake_weights(session.learned):
         session.optimiser = make_optimiser(session.learned.parameters(), session.job)
-        session.inputs.device = META
+        session.inputs.device, session.progress = META, SILENT
         try:
             yield allocations
         finally:
-            session.optimiser, session.inputs.device = optimiser, device
+            session.inputs.device = device
+            session.optimiser, session.progress = before
 
 
 def input_density(session: Session) -> float:
