@@ -32,7 +32,7 @@ def drawing_on_device(placed: "Placed", job: Job, task: Task, schedule: Schedule
 
     if job.sample_on == "hybrid":
         return Shared(on_device, task.sample), ""
-    if job.sample_on == "auto" and job.sample_threads > 1 and not placed.is_captured:
+    if job.sample_on == "auto" and job.sample_threads > 1:
         alone, host = (seconds_a_batch(draw, schedule) for draw in (on_device, task.sample))
         said = f"a batch takes the device {1000 * alone:.1f} ms and a thread of the host {1000 * host:.1f} ms."
         if (job.sample_threads - 1) / host > _WORTH / alone:

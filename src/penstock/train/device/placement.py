@@ -36,7 +36,8 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
     schedule = Schedule(task.items, task.batch_size, job.seed)
     decision = decide(session, schedule, tried_steps(session, row_type(job)))
     placed = place_as_decided(session, decision, schedule, progress)
-    if decision.residence.topology != "host":
+    # Captured steps draw for themselves; a sampler beside them would keep a table of all vertices.
+    if decision.residence.topology != "host" and not decision.captured:
         placed.sample, who = drawing_on_device(placed, job, task, schedule)
         if who:
             placed.why.append(who)
