@@ -24,7 +24,7 @@ train: env
 test: env lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# Further whole runs on clusters of every kind, and ten times as many examples of every property: about half an hour on
+# Further whole runs on clusters of every kind, and ten times as many examples of every property: about a quarter of an hour on
 # two cores.
 test-long: env
 	$(BIN)/python -m pytest -m long

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -126,13 +126,16 @@ def full_disk(on: Stage) -> str:
     """The run folder's disk is full at a checkpoint: the run stops with a sentence, and goes on when there is room."""
     if os.geteuid() != 0:
         return "not tried: mounting a small disk needs root"
-    run, kept = on.run, on.run.with_suffix(".kept")
-    run.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(run)], check=True)
+    # A run folder appears whole, so it cannot be a mounted disk itself: it lies on one.
+    disk = on.run.with_suffix(".disk")
+    run = disk / "run"
+    small = replace(on, run=run, arguments=[str(run) if each == str(on.run) else each for each in on.arguments])
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)], check=True)
     try:
-        running = on.start()
+        running = small.start()
         _wait_for_steps(running, run)
-        filler = run / "filler"
+        filler = disk / "filler"
         with suppress(OSError), filler.open("wb", buffering=0) as file:
             while file.write(bytes(1 << 12)):
                 pass
@@ -140,12 +143,11 @@ def full_disk(on: Stage) -> str:
         filler.unlink()
         if status == 0 or "No space left" not in complaint or complaint.count("\n"):
             return f"FAILED: exit status {status}, {complaint[-300:]!r}"
-        said = _outcome(on.start("--resume", str(run)), on.limit, "stopped with a sentence, and was resumed")
-        shutil.copytree(run, kept)
+        said = _outcome(small.start("--resume", str(run)), on.limit, "stopped with a sentence, and was resumed")
+        shutil.copytree(run, on.run)
     finally:
-        subprocess.run(["umount", "-l", str(run)], check=False)
-        run.rmdir()
-    kept.rename(run)
+        subprocess.run(["umount", "-l", str(disk)], check=False)
+        disk.rmdir()
     return said
 
 
