@@ -11,16 +11,14 @@ Run: python benchmarks/whole_graph_bins.py [--graphs products,papers] [--models 
 """
 
 import argparse
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from penstock.cost.profile import Profile
 from penstock.plan.workloads.bin_cost import layer_costs
 from penstock.train.whole.shared.bin_choice import best_number
 from products_graph import show
-from whole_graph_cases import MODELS, Cuts, Exchange, predicted, profile_of, volume
-from whole_graph_simulated import REFINED, SHAPES, small_graph
+from whole_graph_cases import Cuts, Exchange, predicted, volume
+from whole_graph_simulated import REFINED, cases
 
 SWEEP = (1, 2, 4, 8, 16, 32)
 PLANNED = (2, 4, 8, 16)
@@ -39,16 +37,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     rows = []
-    for name in args.graphs.split(","):
-        shape = SHAPES[name]
-        with tempfile.TemporaryDirectory() as scratch:
-            cuts = Cuts(small_graph(shape, args.edges, Path(scratch) / "graph"), shape.rows, shape.entries)
-            for workers in map(int, args.workers.split(",")):
-                for model in (each for each in MODELS if each.name in args.models.split(",")):
-                    profile, sums = profile_of(model, shape.features, shape.classes), not model.heads
-                    for ratio in map(float, args.ratios.split(",")):
-                        about = {"graph": name, "model": model.name, "workers": workers, "ratio": ratio}
-                        rows.append(about | swept(cuts, workers, profile, sums, ratio))
+    for about, *case in cases(args):
+        ratios = map(float, args.ratios.split(","))
+        rows += [about | {"ratio": ratio} | swept(*case, ratio) for ratio in ratios]
     show("numbers of bins", rows, args.json)
 
 

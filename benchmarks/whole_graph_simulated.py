@@ -20,6 +20,7 @@ Run: python benchmarks/whole_graph_simulated.py [--graphs products,twitter] [--m
 
 import argparse
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,18 +68,23 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     rows = []
+    for about, *case in cases(args):
+        for ratio, link in links(*case, args.ratios).items():
+            rows.append(about | {"ratio": ratio} | compared(*case, link))
+    show("a step on the whole graph, simulated", rows, args.json)
+
+
+def cases(args: argparse.Namespace) -> Iterator[tuple[dict[str, Any], Cuts, int, Profile, bool]]:
+    """Every graph with every number of workers and every model that was asked for: what it is called, its cuts, the
+    workers, the profile, and whether sums may travel instead of rows."""
     for name in args.graphs.split(","):
         shape = SHAPES[name]
         with tempfile.TemporaryDirectory() as scratch:
             cuts = Cuts(small_graph(shape, args.edges, Path(scratch) / "graph"), shape.rows, shape.entries)
             for workers in map(int, args.workers.split(",")):
                 for model in (each for each in MODELS if each.name in args.models.split(",")):
-                    profile = profile_of(model, shape.features, shape.classes)
                     about = {"graph": name, "model": model.name, "workers": workers}
-                    sums = not model.heads
-                    for ratio, link in links(cuts, workers, profile, sums, args.ratios).items():
-                        rows.append(about | {"ratio": ratio} | compared(cuts, workers, profile, sums, link))
-    show("a step on the whole graph, simulated", rows, args.json)
+                    yield about, cuts, workers, profile_of(model, shape.features, shape.classes), not model.heads
 
 
 def small_graph(shape: Shape, entries: int, folder: Path) -> Graph:

@@ -180,3 +180,24 @@ def test_holes_that_are_too_small_make_the_heap_grow():
     events = [Event(0, 640, "a"), Event(1, 64, "a"), Event(0, -640, "a"), Event(2, 1280, "b")]
     assert heap_peak(events) == (640 + 64 + 1280, "b")
     assert peak_of(events) == (1344, "b")
+
+
+def test_a_layer_that_asks_for_numbers_is_predicted_by_a_rule():
+    class Asking(torch.nn.Module):
+        """Scales rows by what they are."""
+
+        def forward(self, x):
+            return x / max(1.0, float(x.abs().max()))
+
+    found = []
+    for asks in (False, True):
+        session = session_of(community_graph(), model="gcn", norm="layer")
+        if asks:
+            norms = [name for name, part in session.model.named_modules() if isinstance(part, torch.nn.LayerNorm)]
+            parent, _, last = norms[0].rpartition(".")
+            setattr(session.model.get_submodule(parent), last, Asking())
+        with session.execution.steps(schedule_of(session), START, lambda _: 1, lambda *_: None) as steps:
+            assert all(np.isfinite(step.loss) for done in steps for step in done)
+        found.append(session.execution.facts())
+    assert [facts["predicted_by"] for facts in found] == ["trace", "rule"]
+    assert min(facts["predicted_mb"] for facts in found) > 0

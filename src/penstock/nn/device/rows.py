@@ -67,5 +67,6 @@ class TableRows:
 def compute_dtype(weight: Tensor) -> torch.dtype:
     """The type in which a layer with this weight computes: autocast's where that is on."""
     kind = weight.device.type
+    # Traced tensors have no device; their autocast is that of the host.
     kind = "cpu" if kind == "meta" else kind
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype

@@ -23,8 +23,8 @@ def traced_session(session: Session, density: float) -> Iterator[Allocations]:
     """Within it the session's weights and optimiser are fake, and what a step allocates is noted; afterwards they are
     as before.
 
-    Fake tensors have no device: what they take is the same. `density` is the share of the input features that are not
-    zero.
+    Tensors without numbers have no device, and take the same bytes on each. `density` is the share of the input
+    features that are not zero.
     """
     before, device, allocations = (session.optimiser, session.progress), session.inputs.device, Allocations()
     on_device = device.type == "cuda"

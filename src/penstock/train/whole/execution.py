@@ -23,7 +23,7 @@ from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Steps
 from penstock.train.whole.bin_sizes import bin_sizes
-from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes
+from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes, step_bytes
 from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
 from penstock.train.whole.plan import make_plan, vertices_by_level
 from penstock.train.whole.prepared import PreparedStep
@@ -58,6 +58,8 @@ class WholeExecution(LoadedExecution):
         """The graph on a device, for exact inference."""
         self._kept: list[KeptNeighbourhood] = []
         """The steps of an epoch, of a module of the user's own."""
+        self._predicted_by = "trace"
+        """How the memory of steps is predicted."""
         self._known: list[Decision] = []
         """Of each step of an epoch, of a run that goes on: with others, sums would be rounded differently."""
 
@@ -129,6 +131,7 @@ class WholeExecution(LoadedExecution):
                 "recomputed": not decision.retain,
                 "captured": self._is_captured(),
                 "predicted_mb": round(decision.predicted_bytes / _MB, 1),
+                "predicted_by": self._predicted_by,
             }
             if self._session.device_peak is not None:
                 facts |= {
@@ -172,7 +175,14 @@ class WholeExecution(LoadedExecution):
 
         def predict(decision: Decision) -> int:
             divided = bin_sizes(reach, len(sizes), order, counts, decision.bins[0])
-            return traced_step_memory(session, order, counts, divided, decision, planned).bytes
+            try:
+                return traced_step_memory(session, order, counts, divided, decision, planned).bytes
+            except (RuntimeError, NotImplementedError):
+                # A layer of the user's own asks for numbers, which traced tensors do not have.
+                self._predicted_by = "rule"
+                place = "recompute" if decision.recompute_levels else decision.keep
+                on_device = device.type == "cuda"
+                return step_bytes(sizes, decision.bins[0], place, item, decision.retain, on_device) + loss
 
         return decide(sizes, job.bins, job.keep, item, free, spare, device.type == "cuda", predict=predict)
 

@@ -47,6 +47,7 @@ def traced_step_memory(
     with traced_session(session, input_density(session)) as allocations:
         most = None if decision.retain else _TRACED
         traced = [sorted(layer, key=lambda each: -each.load)[:most] for layer in sizes]
+        # A bin's size stands where its block will be.
         plan = WholePlan(order, counts, [[Bin(each.rows, each, {}, {}) for each in layer] for layer in traced])
         vertices = {
             name: stand_in(len(ids), np.int64) if on_device else room(len(ids), np.int64) for name, ids in order.items()
