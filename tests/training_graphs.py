@@ -47,6 +47,16 @@ def typed_graph(count=150, classes=3, seed=0):
     return Graph(nodes, edges, "papers")
 
 
+def labelled_edges():
+    """A symmetric graph whose edges tell whether both ends are of one class."""
+    graph = community_graph(degree=3)
+    (kind,) = graph.edges
+    lists, y = graph.edges[kind], graph.nodes["node"].fields["y"]
+    targets = np.repeat(np.arange(len(y)), np.diff(lists.indptr))
+    same = (y[lists.indices] == y[targets]).astype(np.int64)
+    return Graph(graph.nodes, {kind: EdgeSet(lists.indptr, lists.indices, {"kind": same})}, "pairs")
+
+
 def lists_of(src, dst, sources, destinations, **fields):
     """Edges as neighbour lists, fields along."""
     indptr, indices, order = build_lists(np.asarray(src), np.asarray(dst), sources, destinations, True)

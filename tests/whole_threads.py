@@ -128,11 +128,10 @@ class ThreadCut:
     """Vertices keep their numbers; the workers of `ranks` own equal ranges of them."""
 
     def __init__(self, session, rank, ranks):
-        self._graph, self._rank, self._ranks = session.graph, rank, ranks
-        self.types = list(session.graph.nodes)
-        self.sample_of = Reach(session.graph, [list(session.graph.edges)], session.job.weight).batches(
-            [list(session.graph.edges)]
-        )
+        self._graph, self._rank, self._ranks = session.task.messages, rank, ranks
+        self.types, self.message_edges = list(self._graph.nodes), self._graph.num_edges
+        kinds = list(self._graph.edges)
+        self.sample_of = Reach(self._graph, [kinds], session.job.weight).batches([kinds])
 
     def own(self, node_type):
         every = np.arange(self._graph.nodes[node_type].count)

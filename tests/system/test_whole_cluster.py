@@ -18,7 +18,14 @@ from cluster_runs import (
     run_on,
 )
 from penstock.cluster.run import resume_cluster_run
-from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
+from training_graphs import (
+    assert_same_state,
+    community_graph,
+    labelled_edges,
+    newest_checkpoint,
+    trained,
+    typed_graph,
+)
 
 ROUNDING = 1e-4
 WHOLE = {"sampler": "whole", "layers": 3, "bins": 3, "epochs": 8, "evaluate_every": 4, "hidden": 16, "dropout": 0.3}
@@ -92,3 +99,26 @@ def test_several_types_and_learned_rows(tmp_path, workers):
     cluster = cluster_file(tmp_path, machines=machines(*workers), partition=in_parts(graph, 2, tmp_path))
     run = run_on(cluster, graph.path, tmp_path / "run", **TYPED)
     assert_same_losses(run.path, one.path, ROUNDING)
+
+
+LINKS = {"task": "link-prediction", "rank_against": 20, "model": "gcn", "layers": 2}
+
+
+@pytest.mark.parametrize(
+    "make, fields",
+    [
+        (community_graph, {**LINKS, "supervision": 0.5}),
+        pytest.param(labelled_edges, {"task": "edge-classification", "label": "kind"}, marks=pytest.mark.long),
+        (typed_graph, {**TYPED, **LINKS, "model": "rgcn", "edge_type": "author__writes__paper"}),
+    ],
+    ids=["links", "classes of edges", "links between types"],
+)
+def test_tasks_on_edges(tmp_path, make, fields):
+    """Supervised edges carry no messages on any worker, and negatives may be other workers' vertices."""
+    graph, fields = make().save(tmp_path / "graph"), {**WHOLE, **fields}
+    one = trained(graph, tmp_path / "one", **fields)
+    cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, tmp_path))
+    run = run_on(cluster, graph.path, tmp_path / "run", **fields)
+    assert_same_losses(run.path, one.path, ROUNDING)
+    for name in ("supervised_edges", "message_edges"):
+        assert result_of(run.path)[name] == result_of(one.path)[name]

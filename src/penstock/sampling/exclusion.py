@@ -34,10 +34,12 @@ class Exclusion(NamedTuple):
 NOTHING = Exclusion(np.zeros(1, np.bool_), np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int64))
 
 
-def exclusion_of(pairs: Array | None, num_sources: int, num_destinations: int) -> Exclusion:
-    """From [2, m] sources above destinations."""
+def exclusion_of(pairs: "Array | Exclusion | None", num_sources: int, num_destinations: int) -> Exclusion:
+    """From [2, m] sources above destinations; one that was made before is taken as it is."""
     if pairs is None:
         return NOTHING
+    if isinstance(pairs, Exclusion):
+        return pairs
     pairs = np.asarray(pairs)
     if pairs.ndim != 2 or len(pairs) != 2 or (pairs.dtype.kind not in "iu" and pairs.size):
         raise PenstockError(

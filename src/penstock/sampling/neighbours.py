@@ -91,7 +91,7 @@ class NeighbourSampler:
         seeds: Array,
         key: BatchKey,
         *,
-        exclude: Array | None = None,
+        exclude: Array | Exclusion | None = None,
         times: Array | None = None,
         places: Array | None = None,
     ) -> MiniBatch[Block]:

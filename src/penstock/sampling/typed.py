@@ -84,7 +84,7 @@ class TypedNeighbourSampler:
         )
 
     def sample(
-        self, seeds: Mapping[str, Array], key: BatchKey, *, exclude: Mapping[Relation, Array] | None = None
+        self, seeds: Mapping[str, Array], key: BatchKey, *, exclude: Mapping[Relation, Array | Exclusion] | None = None
     ) -> MiniBatch[TypedBlock]:
         """The batch of some different seeds of each type; the same for the same key on any thread.
 
@@ -147,7 +147,7 @@ class TypedNeighbourSampler:
     def _in_order(self, fanouts: Mapping[EdgeType, int]) -> list[tuple[EdgeType, int]]:
         return [(kind, fanouts[kind]) for kind in self._lists if kind in fanouts]
 
-    def _exclusions(self, exclude: Mapping[Relation, Array]) -> dict[EdgeType, Exclusion]:
+    def _exclusions(self, exclude: Mapping[Relation, Array | Exclusion]) -> dict[EdgeType, Exclusion]:
         found = {}
         for relation, pairs in exclude.items():
             source, _, destination = kind = edge_type_among(self._edge_types, relation)

@@ -3,27 +3,25 @@
 import numpy as np
 import pytest
 
-from penstock import EdgeSet, Graph, NodeSet
+from penstock import Graph, NodeSet
 from penstock.sampling.links import find_reverse, supervise
 from penstock.train import tasks
 from penstock.train.whole import execution
 from refusals import refused
-from training_graphs import community_graph, facts_of, lines_of, lists_of, trained, typed_graph
+from training_graphs import (
+    community_graph,
+    facts_of,
+    labelled_edges,
+    lines_of,
+    lists_of,
+    trained,
+    typed_graph,
+)
 
 ROUNDING = 2e-5
 WHOLE = {"sampler": "whole", "layers": 2, "epochs": 5, "evaluate_every": 0, "hidden": 16, "rank_against": 20}
 LINKS = {"task": "link-prediction"}
 EDGES = {"task": "edge-classification", "label": "kind"}
-
-
-def labelled_edges():
-    """A symmetric graph whose edges tell whether both ends are of one class."""
-    graph = community_graph(degree=3)
-    (kind,) = graph.edges
-    lists, y = graph.edges[kind], graph.nodes["node"].fields["y"]
-    targets = np.repeat(np.arange(len(y)), np.diff(lists.indptr))
-    same = (y[lists.indices] == y[targets]).astype(np.int64)
-    return Graph(graph.nodes, {kind: EdgeSet(lists.indptr, lists.indices, {"kind": same})}, "pairs")
 
 
 def losses(run):

@@ -111,7 +111,7 @@ def make_parted_edge_batches(parts: Parts, job: Job, new: Mapping[str, Array], i
         batch.seeds = dict(seeds)
         return batch
 
-    return BatchSource(sample, items, job.batch_size)
+    return BatchSource(sample, items, batch_size_of(job, len(items)))
 
 
 def _shared(parts: Parts, job: Job, source: PartedSource, sampler: Any) -> SharedSampler:

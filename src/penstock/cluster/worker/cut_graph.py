@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity.scan import nan_rows
 from penstock.graph.schema import EdgeType
 from penstock.partition import Partition, open_partition
+from penstock.sampling.exclusion import Exclusion
 from penstock.sampling.links import HeldOutRule
 from penstock.sampling.parts import OwnedPart, RelationReader, edge_types_in
 from penstock.sampling.temporal import OF_NODES
@@ -69,6 +70,14 @@ class CutGraph(Graph):
         return self._size
 
 
+class SupervisedEdges(NamedTuple):
+    """Edges of a cut graph that carry no messages in training, and how many others do."""
+
+    pairs: dict[EdgeType, Exclusion]
+    """By relation, in the numbers of the cut graph."""
+    message_edges: int
+
+
 class Parts:
     """The parts of a run's graph as one of its tasks reaches them: mapped where they are here, else asked for."""
 
@@ -89,6 +98,8 @@ class Parts:
         """The way to a part's lists: draws go first, as rows cannot be asked for before they are known."""
         self.absent: dict[EdgeType, HeldOutRule] = {}
         """Edges that the task holds out, by relation: they are in the parts' files, and nobody draws them."""
+        self.supervised: SupervisedEdges | None = None
+        """Where the whole graph is one batch: edges that are predicted, and so carry no messages."""
         self.exchange = RowExchange(member)
         self._times: Array | None = None
 

@@ -4,18 +4,22 @@ They take 4 bytes an edge (8 where vertices are many), a quarter of what the ord
 them positives, negatives and ranks are found by the code of one machine. Neighbourhoods are drawn by the owners.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from penstock.cluster.worker.batch_source import make_parted_edge_batches
-from penstock.cluster.worker.cut_graph import CutGraph, Parts, RemoteEdges
+from penstock.cluster.worker.cut_graph import CutGraph, Parts, RemoteEdges, SupervisedEdges
 from penstock.cluster.worker.split import EdgeSplit, SeedSplit, whole_batches
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
-from penstock.sampling.links import Reverse, find_reverse, split_and_tell
+from penstock.sampling.exclusion import exclusion_of
+from penstock.sampling.key import BatchKey
+from penstock.sampling.links import EdgeBatcher, Reverse, find_reverse, split_and_tell, supervise
+from penstock.sampling.registry import sampler_entry
 from penstock.train.batch_source import check_sampler_supports
 from penstock.train.data import choose_edge_type
 from penstock.train.data_options import Task as TaskName
@@ -41,14 +45,45 @@ def make_parted_edge_task(parts: Parts, graph: CutGraph, job: Job, name: TaskNam
     share = None
     if setup.layout.world > 1:
         share = EdgeSplit(new[kind[2]], setup.layout.shares, setup.task.rank)
-    if links:
-        count = graph.edges[kind].count
-        items: Array = np.arange(count, dtype=index_dtype(count))
-        batches = make_parted_edge_batches(parts, job, new, items)
-        return LinkTask(graph, kind, batches, job, reverse, share), graph, whole_batches(items)
-    data = labelled_edges(graph, kind, job, None, reverse)
-    batches = make_parted_edge_batches(parts, job, new, data.splits["train"])
-    return EdgeTask(graph, data, batches, job, share), graph, whole_batches(batches.items)
+    data = None if links else labelled_edges(graph, kind, job, None, reverse)
+    count = graph.edges[kind].count
+    training: Array = np.arange(count, dtype=index_dtype(count)) if data is None else data.splits["train"]
+    if sampler_entry(job.sampler).supervision_apart:
+        training = _supervised(parts, whole, graph, kind, reverse, training, job, new)
+    batches = make_parted_edge_batches(parts, job, new, training)
+    split = whole_batches(training)
+    if data is None:
+        return LinkTask(graph, kind, batches, job, reverse, share), graph, split
+    return EdgeTask(graph, data, batches, job, share), graph, split
+
+
+def _supervised(
+    parts: Parts,
+    whole: Graph,
+    graph: CutGraph,
+    kind: EdgeType,
+    reverse: Reverse,
+    training: Array,
+    job: Job,
+    new: Mapping[str, Array],
+) -> Array:
+    """Positions of the edges that are predicted, which as many as the job says are; they carry no messages."""
+    found = supervise(whole, kind, training, job.supervision, job.seed, reverse)
+    left_out = whole.num_edges - found.messages.num_edges
+    pairs = EdgeBatcher(whole, kind, reverse=reverse).batch(found.positions, BatchKey(0, 0, 0)).exclude
+    by_type = pairs if isinstance(pairs, dict) else {kind: pairs}
+    parts.supervised = SupervisedEdges(
+        {
+            each: exclusion_of(
+                np.stack([new[each[0]][sources], new[each[2]][targets]]),
+                graph.nodes[each[0]].count,
+                graph.nodes[each[2]].count,
+            )
+            for each, (sources, targets) in by_type.items()
+        },
+        graph.num_edges - left_out,
+    )
+    return found.positions
 
 
 def _learn_names(parts: Parts, graph: CutGraph) -> None:

@@ -106,7 +106,7 @@ class CountedRun:
         if run.job.scope == "all":
             self._last_level = np.full(whole.count, layers, np.int8)
         else:
-            wanted = _trained(graph, whole.offsets)[:: run.job.steps_per_epoch]
+            wanted = _read_by_loss(graph, run.job.task, whole.offsets)[:: run.job.steps_per_epoch]
             self._last_level = levels_reached(whole.indptr, whole.indices, wanted, layers)
 
     def section(self, bins: int) -> WholeGraphExecution:
@@ -147,8 +147,10 @@ class CountedRun:
         return min(rates[home] / self.homes.count(home) for home in set(self.homes))
 
 
-def _trained(graph: Graph, offsets: dict[str, int]) -> Array:
+def _read_by_loss(graph: Graph, task: str, offsets: dict[str, int]) -> Array:
     """Numbers of the training vertices, type after type; all vertices where edges are trained on."""
+    if task in ("link-prediction", "edge-classification"):
+        return np.arange(graph.num_nodes)
     split = {name: nodes.splits.get("train") for name, nodes in graph.nodes.items()}
     found = [np.asarray(rows) + offsets[name] for name, rows in split.items() if rows is not None]
     return np.concatenate(found) if found else np.arange(graph.num_nodes)

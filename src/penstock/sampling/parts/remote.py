@@ -106,7 +106,7 @@ class PartedLists:
         return group_by_owner(readers.vertices, self._bounds)
 
     def _ask(self, kind: str, part: int, group: Group, body: TotalsRequest, readers: Readers) -> PendingCall:
-        excluded, seen = self._excluded(readers.exclusion, part), self._seen(readers, group)
+        excluded, seen = self._excluded(readers.exclusion, part, group.vertices), self._seen(readers, group)
         arrays = (group.vertices, *(seen or ()), *(() if excluded is None else (excluded,)))
         return self._channels(part).start(Message(kind, body.model_dump(), arrays))
 
@@ -134,14 +134,14 @@ class PartedLists:
             return self._local[part].draw_shared(group.vertices, key, fanout)
         if self._whole and self._weight is not None:
             return self._local[part].whole(group.vertices, self._weight)
-        excluded, seen = self._excluded(readers.exclusion, part), self._seen(readers, group)
+        excluded, seen = self._excluded(readers.exclusion, part, group.vertices), self._seen(readers, group)
         return self._local[part].draw(group.vertices, key, fanout, excluded, seen)
 
     def _totals(self, readers: Readers, groups: dict[int, Group], asked: dict[int, PendingCall]) -> Array:
         pieces = {}
         for part, group in groups.items():
             if part in self._local:
-                excluded, seen = self._excluded(readers.exclusion, part), self._seen(readers, group)
+                excluded, seen = self._excluded(readers.exclusion, part, group.vertices), self._seen(readers, group)
                 pieces[part] = self._local[part].totals(group.vertices, excluded, seen)
         for part, pending in asked.items():
             answer, who = pending.result(), f"The owner of part {part}"
@@ -166,13 +166,14 @@ class PartedLists:
         kind = np.float64 if self._whole else np.float32
         return PartAnswer(counts, sources, floats_received(arrays[2], len(sources), who, kind) if estimates else None)
 
-    def _excluded(self, exclusion: Exclusion, part: int) -> Array | None:
-        """Excluded edges [2, m] that lead to a part's vertices, in the cut graph's numbers; none: None."""
+    def _excluded(self, exclusion: Exclusion, part: int, vertices: Array) -> Array | None:
+        """Excluded edges [2, m] that lead to some of a part's vertices, in the cut graph's numbers; none: None."""
         if not exclusion:
             return None
         low, high = np.searchsorted(exclusion.destinations, self._bounds[part : part + 2])
-        if low == high:
+        at = low + np.flatnonzero(np.isin(exclusion.destinations[low:high], vertices))
+        if not len(at):
             return None
-        offsets = exclusion.offsets[low : high + 1]
-        destinations = np.repeat(exclusion.destinations[low:high], np.diff(offsets))
-        return np.stack([exclusion.sources[offsets[0] : offsets[-1]], destinations])
+        first, lengths = exclusion.offsets[at], exclusion.offsets[at + 1] - exclusion.offsets[at]
+        places = np.arange(lengths.sum()) + np.repeat(first - np.cumsum(lengths) + lengths, lengths)
+        return np.stack([exclusion.sources[places], np.repeat(exclusion.destinations[at], lengths)])

@@ -25,6 +25,7 @@ from penstock.train.tasks.ends import (
     Rows,
     Share,
     all_rows,
+    divided_examples,
     end_rows,
     examples_of,
     mean_of_batch,
@@ -32,7 +33,7 @@ from penstock.train.tasks.ends import (
     pair_bytes,
     sample_ends,
 )
-from penstock.train.tasks.task import Scores, chosen_metric
+from penstock.train.tasks.task import Owners, Scores, chosen_metric
 
 _REPORTED = ("accuracy", "macro-f1", "micro-f1")
 
@@ -64,6 +65,10 @@ class EdgeTask:
         batch = examples_of(self._batcher, planned, self._share)
         self.label(batch)
         return batch
+
+    def divided(self, planned: Planned, owners: Owners, world: int) -> list[Batch]:
+        """Each worker has the edges that lead to its own vertices."""
+        return divided_examples(self._batcher, planned, owners, world)
 
     def readable(self, items: Array) -> dict[str, Array]:
         """The ends of the edges."""

@@ -17,6 +17,7 @@ from penstock.sampling.block import MiniBatch
 from penstock.sampling.links import EdgeBatch, EdgeBatcher, share_of
 from penstock.train.batch_source import BatchSource
 from penstock.train.layerwise.inference import Inference
+from penstock.train.tasks.task import Owners
 
 _BLOCK_BYTES = 64 << 20
 """What a head computes of pairs at a time."""
@@ -42,6 +43,16 @@ def examples_of(batcher: EdgeBatcher, planned: Planned, share: Share | None = No
     if share is not None:
         links = share_of(links, share(links))
     return MiniBatch(links.nodes, links.nodes, [], links=links)
+
+
+def divided_examples(batcher: EdgeBatcher, planned: Planned, owners: Owners, world: int) -> list[Batch]:
+    """By rank, the edges of a batch that lead to a worker's vertices, with what stands against them."""
+    links = batcher.batch(planned.seeds, planned.key)
+    ranks, found = owners(links.edge_type[2], links.destination), list[Batch]()
+    for rank in range(world):
+        share = share_of(links, np.flatnonzero(ranks == rank))
+        found.append(MiniBatch(share.nodes, share.nodes, [], links=share))
+    return found
 
 
 def end_rows(out: Rows, kind: EdgeType, width: int, near: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

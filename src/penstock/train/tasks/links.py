@@ -27,6 +27,7 @@ from penstock.train.tasks.ends import (
     Rows,
     Share,
     all_rows,
+    divided_examples,
     end_rows,
     examples_of,
     mean_of_batch,
@@ -34,7 +35,7 @@ from penstock.train.tasks.ends import (
     pair_bytes,
     sample_ends,
 )
-from penstock.train.tasks.task import Scores, chosen_metric
+from penstock.train.tasks.task import Owners, Scores, chosen_metric
 
 _REPORTED = ("mrr", "hits@1", "hits@10", "hits@50")
 
@@ -87,6 +88,10 @@ class LinkTask:
         batch = examples_of(self._batcher, planned, self._share)
         self.label(batch)
         return batch
+
+    def divided(self, planned: Planned, owners: Owners, world: int) -> list[Batch]:
+        """Each worker has the edges that lead to its own vertices."""
+        return divided_examples(self._batcher, planned, owners, world)
 
     def readable(self, items: Array) -> dict[str, Array]:
         """Every vertex of both ends' types: negatives are drawn among them."""

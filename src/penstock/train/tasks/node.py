@@ -17,7 +17,7 @@ from penstock.train.job import Job
 from penstock.train.labels import Labelled
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import METRICS, Metric, default_metric
-from penstock.train.tasks.task import Scores, chosen_metric
+from penstock.train.tasks.task import Owners, Scores, chosen_metric
 
 _REPORTED = {
     "node-classification": ("accuracy", "macro-f1", "micro-f1"),
@@ -51,6 +51,14 @@ class NodeTask:
         batch: MiniBatch[Any] = MiniBatch(rows, rows, [])
         self.label(batch)
         return batch
+
+    def divided(self, planned: Planned, owners: Owners, world: int) -> list[Batch]:
+        """Each worker's own vertices, ascending."""
+        ranks, found = owners(self.node_type, planned.seeds), list[Batch]()
+        for rank in range(world):
+            rows = {self.node_type: np.sort(planned.seeds[ranks == rank])}
+            found.append(MiniBatch(rows, rows, []))
+        return found
 
     def readable(self, items: Array) -> dict[str, Array]:
         """The vertices themselves."""

@@ -1,5 +1,6 @@
 """The interface of tasks: items, loss and metrics."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +18,8 @@ from penstock.train.metrics import Metric, metric_named
 
 Scores = dict[str, dict[str, float]]
 """Metrics by split."""
+Owners = Callable[[str, Array], Array]
+"""(node type, vertices) -> the ranks of the workers that compute these vertices' rows."""
 
 
 class Task(Protocol):
@@ -66,6 +69,9 @@ class Task(Protocol):
 
     def examples(self, planned: Planned) -> Batch:
         """The batch of some items without neighbourhoods: seeds and labels."""
+
+    def divided(self, planned: Planned, owners: Owners, world: int) -> list[Batch]:
+        """By rank, each worker's examples of a batch without labels: those whose vertex or destination it computes."""
 
     def readable(self, items: Array) -> dict[str, Array]:
         """The vertices whose outputs the loss of some items may read in any epoch, ascending by node type."""

@@ -41,7 +41,7 @@ class ExampleSource:
             return self._fixed
         device, task = self._session.inputs.device, self._session.task
         batch: MiniBatch[Any] = task.examples(self._planned._replace(key=key))
-        batch.labels = _moved(as_tensors(batch.labels), device)
+        batch.labels = moved(as_tensors(batch.labels), device)
         found = Examples(batch, {name: self._places(name, rows, device) for name, rows in batch.seeds.items()})
         if not task.redraws:
             self._fixed = found
@@ -57,7 +57,8 @@ class ExampleSource:
         return torch.from_numpy(self._known[name][rows]).to(device)
 
 
-def _moved(labels: Any, device: torch.device) -> Any:
+def moved(labels: Any, device: torch.device) -> Any:
+    """Labels brought to where the model is computed."""
     if isinstance(labels, dict):
-        return {name: _moved(each, device) for name, each in labels.items()}
+        return {name: moved(each, device) for name, each in labels.items()}
     return labels.to(device)

@@ -16,5 +16,5 @@ WHOLE_CAPTURED = replace(
     moving_momentum=False,
 )
 """Steps on the whole graph that are captured once and replayed."""
-WHOLE_SHARED = replace(WHOLE, tasks=frozenset({"node-classification", "node-regression"}), user_modules=False)
+WHOLE_SHARED = replace(WHOLE, user_modules=False)
 """Among workers, each of which computes rows of its own vertices layer by layer."""

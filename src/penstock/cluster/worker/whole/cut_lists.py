@@ -23,6 +23,11 @@ class PartedCutLists:
         self.types, self._rank = list(book.node_types), parts.member.setup.task.rank
         self._ranges = {name: list(worker_ranges(parts.member.setup.layout, book, name)) for name in self.types}
         self._typed = not session.graph.is_homogeneous
+        self._exclude: Any = None
+        self.message_edges = session.graph.num_edges
+        if parts.supervised is not None:
+            pairs, self.message_edges = parts.supervised
+            self._exclude = pairs if self._typed else next(iter(pairs.values()))
         self._sampler: Any = parted_sampler(
             parts.partition,
             [dict.fromkeys(session.graph.edges, ALL) if self._typed else ALL],
@@ -55,5 +60,5 @@ class PartedCutLists:
     def sample(self, number: int, rows: dict[str, Array]) -> MiniBatch[Any]:
         """Whole lists: every layer follows all relations."""
         seeds: Any = rows if self._typed else next(iter(rows.values()))
-        batch: MiniBatch[Any] = self._sampler.sample(seeds, _ANY)
+        batch: MiniBatch[Any] = self._sampler.sample(seeds, _ANY, exclude=self._exclude)
         return batch

@@ -10,7 +10,6 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.pipeline.clock import Recorder
 from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.sampling.block import MiniBatch
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.execution.shared import SharedExecution
@@ -22,8 +21,9 @@ from penstock.train.whole.schedule import first_epoch
 from penstock.train.whole.shared.bin_choice import RATES, bins_by_cost
 from penstock.train.whole.shared.cut_plan import make_cut_plan
 from penstock.train.whole.shared.exchanges import EXCHANGES
-from penstock.train.whole.shared.interfaces import WholeWorkers
+from penstock.train.whole.shared.interfaces import Rows, WholeWorkers
 from penstock.train.whole.shared.levels import LevelRows, find_levels
+from penstock.train.whole.shared.loss_rows import LossRowSource
 from penstock.train.whole.shared.replication import cheaper_than, replicate_where_cheaper
 from penstock.train.whole.shared.shared_step import SharedStep
 from penstock.train.whole.shared.steps import Exposure, SharedWholeSteps
@@ -54,13 +54,16 @@ class SharedWholeExecution(SharedExecution):
         """One at a time. The plan is made with the other workers in the first round, and kept."""
         self._workers.begin_round()
         if self._prepared is None:
-            self._prepared = [self._prepare(place, each) for place, each in enumerate(first_epoch(schedule))]
+            steps = [each._replace(seeds=np.sort(each.seeds)) for each in first_epoch(schedule)]
+            self._prepared = [self._prepare(place, each) for place, each in enumerate(steps)]
         way = self._session, self._workers, self._prepared, schedule, start, recorder, self._exposure
         return SharedWholeSteps(*way)
 
     def facts(self) -> dict[str, Any]:
         """How the step was divided, and how long this worker has waited for others' rows."""
-        facts, job = super().facts(), self._session.job
+        facts, job, task = super().facts(), self._session.job, self._session.task
+        if self._workers.cut.message_edges < self._session.graph.num_edges:
+            facts |= {"supervised_edges": len(task.items), "message_edges": self._workers.cut.message_edges}
         if self._prepared:
             first = self._prepared[0]
             facts |= {
@@ -78,13 +81,10 @@ class SharedWholeExecution(SharedExecution):
 
     def _prepare(self, place: int, planned: Planned) -> SharedStep:
         session, job, workers = self._session, self._session.job, self._workers
-        task: Any = session.task
-        cut, kind, layers = workers.cut, task.node_type, layers_of(job)
-        numbers = cut.numbers(kind, planned.seeds)
-        mine = cut.ranks(kind, numbers) == workers.rank
-        seeds = np.sort(planned.seeds[mine])
-        rows = cut.numbers(kind, seeds)
-        wanted = {kind: cut.own(kind) if job.scope == "all" else np.sort(rows)}
+        cut, layers = workers.cut, layers_of(job)
+        names = self._readable(planned)
+        rows = {kind: cut.numbers(kind, ids) for kind, ids in names.items()}
+        wanted = {kind: cut.own(kind) if job.scope == "all" else np.sort(ids) for kind, ids in rows.items()}
         how = EXCHANGES[job.exchange]
         replicate = None
         if how.replicates:
@@ -97,7 +97,15 @@ class SharedWholeExecution(SharedExecution):
         decision = self._decide(levels)
         by_bin = how.pipeline(job) in ("intra", "both")
         plan = make_cut_plan(cut, workers.lists, f"step-{place}", levels, decision.bins, by_bin)
-        return SharedStep(session, cut, plan, decision, _labelled(task, kind, seeds), {kind: rows}, len(planned.seeds))
+        loss_rows = LossRowSource(session, planned, cut, workers.rank, workers.world, names)
+        return SharedStep(session, cut, plan, decision, loss_rows, rows)
+
+    def _readable(self, planned: Planned) -> Rows:
+        """Original numbers of this worker's vertices whose rows losses of a step may read, ascending by node type."""
+        cut, found = self._workers.cut, {}
+        for kind, vertices in self._session.task.readable(planned.seeds).items():
+            found[kind] = vertices[cut.ranks(kind, cut.numbers(kind, vertices)) == self._workers.rank]
+        return found
 
     def _decide(self, levels: list[LevelRows]) -> Decision:
         """From what never changes: a worker that is started again must divide its rows as before."""
@@ -117,13 +125,6 @@ class SharedWholeExecution(SharedExecution):
         received = [0, *(each.received for each in levels[1:-1])]
         several = bins_by_cost(sizes, received, self._workers.world, self._workers.bandwidth, RATES[device.type])
         return replace(decision, bins=[max(number, several) for number in decision.bins])
-
-
-def _labelled(task: Any, kind: str, seeds: Array) -> MiniBatch[Any]:
-    rows = {kind: seeds}
-    batch: MiniBatch[Any] = MiniBatch(rows, rows, [])
-    task.label(batch)
-    return batch
 
 
 def _sizes(session: Session, levels: list[LevelRows]) -> list[LayerSize]:

@@ -20,6 +20,8 @@ class CutLists(Protocol):
 
     types: list[str]
     """The node types, in the same order on every worker."""
+    message_edges: int
+    """Edges of all lists together: those that a task predicts are in none."""
 
     def own(self, node_type: str) -> Array:
         """This worker's vertices, ascending."""

@@ -1,4 +1,4 @@
-"""A worker's part of a step made ready: its bins, its seeds' places and labels, and inputs that are kept."""
+"""A worker's part of a step made ready: its bins, the places of rows that losses read, and inputs that are kept."""
 
 from typing import Any, NamedTuple
 
@@ -8,8 +8,6 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.nn.norm import BatchNorm
-from penstock.pipeline.host_carrier import as_tensors
-from penstock.sampling.block import MiniBatch
 from penstock.sampling.device.block import on_device
 from penstock.train.session import Session
 from penstock.train.whole.levels import KeptLevel
@@ -17,6 +15,7 @@ from penstock.train.whole.memory import Decision
 from penstock.train.whole.prepared import normalised_layers
 from penstock.train.whole.shared.cut_plan import CutPlan
 from penstock.train.whole.shared.interfaces import CutLists, Rows
+from penstock.train.whole.shared.loss_rows import LossRowSource
 from penstock.train.whole.shared.sent_sums import RowLists, SentSums
 from penstock.train.whole.shared.tasks import BinTask, make_tasks
 
@@ -37,12 +36,11 @@ class SharedStep:
         cut: CutLists,
         plan: CutPlan,
         decision: Decision,
-        batch: MiniBatch[Any],
+        loss_rows: LossRowSource,
         rows: Rows,
-        whole: int,
     ) -> None:
-        """`rows` are the numbers of the batch's seeds in the cut graph, and `whole` is how many all workers have."""
-        self._session, self.plan, self.decision, self.batch, self.whole = session, plan, decision, batch, whole
+        """`rows` are this worker's vertices whose rows losses may read, by their numbers in the cut graph."""
+        self._session, self.plan, self.decision, self.loss_rows = session, plan, decision, loss_rows
         self.device, self._cut = session.inputs.device, cut
         self.tasks = make_tasks(plan, self.device)
         self.sent_rows = [
@@ -64,9 +62,6 @@ class SharedStep:
             for level in plan.levels
         ]
         self.seeds = [_places(level.vertices, rows, self.device) for level in plan.levels[1:]]
-        self.num_seeds = sum(map(len, rows.values()))
-        labels = as_tensors(batch.labels)
-        batch.labels = labels.to(self.device)
         model: Any = session.model
         self.constant: dict[Any, Any] | None = None if model.options.input_dropout or not decision.retain else {}
         self.normalises = normalised_layers(session, plan.layers)
@@ -138,7 +133,7 @@ def _prepared_sums(sums: SentSums, device: torch.device) -> PreparedSums:
 
 
 def _places(vertices: Rows, rows: Rows, device: torch.device) -> dict[str, Tensor]:
-    """Where the seeds stand in a level."""
+    """Where some vertices stand in a level."""
     found = {}
     for kind, ids in rows.items():
         order = np.argsort(vertices[kind], kind="stable")

@@ -77,7 +77,7 @@ class StepState:
             if drawn is not None:
                 rows = rows[drawn.to(rows.device)]
             if group.count(kind):
-                sent.append(_as_array(self._with_sums(level, place, kind, kept, kept.read(kind, rows))))
+                sent.append(as_array(self._with_sums(level, place, kind, kept, kept.read(kind, rows))))
         self.workers.mail.post(group.rank, Tag(False, level, group.number), sent)
 
     def _with_sums(self, level: int, place: int, kind: str, kept: KeptLevel, rows: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class StepState:
             found, drawn = gradients.of(kind, rows), self._returned_drawn(level, place, kind)
             if found is not None and drawn is not None and self._draw is not None:
                 found = found[drawn.to(found.device)] / self._draw.share
-            sent.append(np.empty((0, 0), np.float32) if found is None else _as_array(found))
+            sent.append(np.empty((0, 0), np.float32) if found is None else as_array(found))
         self.workers.mail.post(group.rank, Tag(True, level, group.bin), sent)
 
     def receive_gradients(self, level: int, place: int) -> dict[str, Array] | None:
@@ -161,6 +161,7 @@ class StepState:
         return torch.from_numpy(self._draw.drawn(known))
 
 
-def _as_array(rows: Tensor) -> Array:
+def as_array(rows: Tensor) -> Array:
+    """Rows as they travel."""
     rows = rows.detach() if rows.dtype == torch.float64 else rows.detach().float()
     return rows.cpu().contiguous().numpy()

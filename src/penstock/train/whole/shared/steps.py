@@ -18,6 +18,7 @@ from penstock.train.whole.shared.backward import BackwardPass
 from penstock.train.whole.shared.exchanges import EXCHANGES
 from penstock.train.whole.shared.forward import ForwardPass
 from penstock.train.whole.shared.interfaces import WholeWorkers
+from penstock.train.whole.shared.loss import LossPass
 from penstock.train.whole.shared.shared_step import SharedStep
 from penstock.train.whole.shared.state import StepState
 from penstock.train.whole.steps import RepeatedSteps
@@ -69,53 +70,25 @@ class SharedWholeSteps(RepeatedSteps):
         state = StepState(session, step, workers, planned.key, how.pipeline(session.job), draw, waited)
         with session.drawing(planned.key.purpose("dropout")):
             ForwardPass(state).run()
-            answers, loss = _loss(state)
+            loss = LossPass(state, step.loss_rows.of(planned.key))
+            value = loss.forward()
         began = self._record(stage[0], began, planned)
         stage[0] = "backward"
-        inputs = _backward(state, answers, loss)
+        inputs = _backward(state, loss)
         began = self._record(stage[0], began, planned)
         # Gradients of learnable rows first: once the workers agree, all of them have been handed in.
         _learn(session, step, inputs)
         workers.mail.end()
-        total = workers.reduce_and_step(session, 0.0 if loss is None else float(loss.detach()))
+        total = workers.reduce_and_step(session, value)
         self._record("update", began, planned)
         return total
 
 
-Answers = list[dict[str, Tensor]]
-"""By level, the rows of this worker's seeds that the loss reads."""
-
-
-def _loss(state: StepState) -> tuple[Answers, Tensor | None]:
-    """This worker's part of the mean over all seeds; None: it has no seed."""
-    session, step, layers = state.session, state.step, state.plan.layers
-    model: Any = session.model
-    answers: Answers = [{} for _ in range(layers + 1)]
-    if not step.num_seeds:
-        return answers, None
-    read = range(1, layers + 1) if model.needs_all_outputs else [layers]
-    for number in read:
-        level = state.levels[number]
-        assert level is not None
-        for kind, places in step.seeds[number - 1].items():
-            answers[number][kind] = level.read(kind, places).detach().requires_grad_()
-    outputs: list[Any] = [answers[number] for number in read]
-    if session.graph.is_homogeneous:
-        outputs = [next(iter(each.values())) for each in outputs]
-    with session.precision():
-        return answers, session.task.loss(model.join(outputs), step.batch) * (step.num_seeds / step.whole)
-
-
-def _backward(state: StepState, answers: Answers, loss: Tensor | None) -> LevelGradients:
+def _backward(state: StepState, loss: LossPass) -> LevelGradients:
     """Gradients into the parameters; returns those of the input rows."""
     gradients = [LevelGradients(level.counts, state.step.device) for level in state.plan.levels]
+    loss.backward(gradients)
     sums: dict[Parameter, Tensor] = {}
-    if loss is not None:
-        loss.backward()  # type: ignore[no-untyped-call]
-        for number, level in enumerate(answers):
-            for kind, rows in level.items():
-                if rows.grad is not None:
-                    gradients[number].add(kind, state.step.seeds[number - 1][kind], rows.grad)
     for parameter in state.session.learned.parameters():
         if parameter.grad is not None:
             sums[parameter], parameter.grad = parameter.grad, None
