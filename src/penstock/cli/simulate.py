@@ -10,7 +10,6 @@ import typer
 from penstock.cli.output import JsonOption, print_json
 from penstock.cli.sweep import (
     SIMULATED_COLUMNS,
-    ChartOption,
     SweepOption,
     check_chart,
     computed_rows,
@@ -32,7 +31,11 @@ _POLICY_HELP = (
 
 def simulate_command(
     workload: Annotated[
-        Path, typer.Argument(metavar="WORKLOAD", help="A workload file (YAML), or a plan to replay (plan.json).")
+        Path,
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="A workload file (YAML), a plan to replay (plan.json), or with --queue a trace of jobs (YAML).",
+        ),
     ],
     policy: Annotated[
         str | None,
@@ -50,8 +53,14 @@ def simulate_command(
         Path | None, typer.Option(help="Write the completion time of every coflow to this table (.csv).")
     ] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Instead of the file's number.")] = None,
+    queue: Annotated[
+        bool,
+        typer.Option("--queue", help="Compare the queue's policies on a trace of jobs; --policy takes one of them."),
+    ] = False,
     sweep: SweepOption = None,
-    chart: ChartOption = None,
+    chart: Annotated[
+        Path | None, typer.Option(help="With --sweep or --queue: draw the results as a page (.html).")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """What a workload takes on its machines and links, what no schedule can beat, and what sets the pace.
@@ -61,7 +70,23 @@ def simulate_command(
     Example: penstock simulate plan.json --timeline timeline.html
 
     Example: penstock simulate workload.yaml --sweep nic_gbps=1,10,25
+
+    Example: penstock simulate --queue trace.yaml --chart queue.html
     """
+    if queue:
+        from penstock.cli.simulate_queue import refuse_options as refuse_with_queue
+        from penstock.cli.simulate_queue import simulate_trace_of_jobs
+
+        refuse_with_queue(
+            compare=compare,
+            queues=queues,
+            timeline=timeline,
+            out_coflows=out_coflows,
+            iterations=iterations,
+            sweep=sweep,
+        )
+        simulate_trace_of_jobs(workload, policy, chart, as_json)
+        return
     from penstock.cli.simulate_input import TraceSubject, subject_of, swept_simulations
     from penstock.cli.simulate_trace import refuse_options
 

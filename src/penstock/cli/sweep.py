@@ -69,6 +69,11 @@ def check_chart(chart: Path | None, sweep: Sequence[str] | None) -> None:
         return
     if not sweep:
         raise PenstockError("--chart draws a sweep: give --sweep FIELD=VALUE,VALUE,... as well.", code="option-missing")
+    check_page(chart)
+
+
+def check_page(chart: Path) -> None:
+    """Refuse a page that could not be written."""
     if chart.suffix != ".html":
         raise PenstockError(f"{chart} is not a page: end its name in .html.", code="invalid-value")
     if not chart.parent.is_dir():

@@ -29,18 +29,16 @@ class Packing:
         self._started: list[tuple[WaitingJob, DeviceRoom]] = []
         self._claim: WaitingJob | None = None
         self._beside_claim = empty = Rooms(devices, [])
-        self._possible = [job for job in waiting if any(empty.admits(job, device) for device in devices)]
-        late = [job for job in self._possible if job.waited_s > age_s]
+        # Behind a barrier nothing starts, however many wait.
+        asked = waiting if self.open else []
+        self._possible = [job for job in asked if any(empty.admits(job, device) for device in devices)]
+        late = [job for job in self._possible if job.waited_s >= age_s]
         for job in sorted(late, key=lambda job: (-job.priority, job.submitted)):
             device = self.best_device(job, measured=False)
-            if device is not None:
-                self.start(job, device)
-            elif self._claim is None:
-                self._claim = job
-                since_s = job.waited_s - age_s
-                self._beside_claim = Rooms(devices, [other for other in running if other.ran_s < since_s])
-                for other, device in self._started:
-                    self._beside_claim.add(other, device)
+            if device is None:
+                self._keep_room_for(job, age_s, running)
+                break
+            self.start(job, device)
 
     @property
     def candidates(self) -> list[WaitingJob]:
@@ -71,6 +69,13 @@ class Packing:
         return max(
             admitting, key=lambda device: (rooms.throughput_left(device), -rooms.bytes_left(device)), default=None
         )
+
+    def _keep_room_for(self, job: WaitingJob, age_s: float, running: Sequence[RunningJob]) -> None:
+        self._claim = job
+        since_s = job.waited_s - age_s
+        self._beside_claim = Rooms(self.rooms.devices, [other for other in running if other.ran_s < since_s])
+        for other, device in self._started:
+            self._beside_claim.add(other, device)
 
     def _leaves_room(self, job: WaitingJob, device: DeviceRoom) -> bool:
         claim = self._claim

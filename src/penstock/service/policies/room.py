@@ -1,6 +1,8 @@
 """Whether a device has room for one more job: memory, host memory, cores, places and throughput."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from penstock.service.policies.policy import DeviceRoom, JobNeeds, RunningJob
 
@@ -10,61 +12,113 @@ FULL_SPEED = 0.95
 """Jobs at this speed or above count as undisturbed; a little slowdown is noise."""
 
 
+@dataclass(frozen=True)
+class _Held:
+    """The jobs on a device, and what they take together; kept as sums, as queues of ten thousand jobs ask often."""
+
+    jobs: tuple[JobNeeds, ...] = ()
+    device_bytes: int = 0
+    host_bytes: int = 0
+    cores: float = 0.0
+    alone: bool = False
+
+    def plus(self, job: JobNeeds) -> "_Held":
+        return _Held(
+            (*self.jobs, job),
+            self.device_bytes + job.device_bytes,
+            self.host_bytes + job.host_bytes,
+            self.cores + job.cores,
+            self.alone or job.alone,
+        )
+
+    @cached_property
+    def full_speed(self) -> int:
+        """How many jobs are on the device if all of them were measured and run undisturbed, else 0."""
+        speeds = self.speeds
+        return len(speeds) if speeds and sum(speeds) >= FULL_SPEED * len(speeds) else 0
+
+    @cached_property
+    def speeds(self) -> list[float]:
+        """The measured speeds of all jobs; none where one is missing."""
+        speeds = [job.speed for job in self.jobs if isinstance(job, RunningJob) and job.speed is not None]
+        return speeds if len(speeds) == len(self.jobs) else []
+
+    @cached_property
+    def measured_load(self) -> float:
+        """The share of the device's throughput that the jobs ask for; above 1 they slow each other down."""
+        predicted = sum(_share(job, self.full_speed) for job in self.jobs)
+        if len(self.speeds) < 2:
+            return predicted
+        # A device that gives less than was asked for gives all it has: everybody's speed is one over the sum of shares.
+        mean = sum(self.speeds) / len(self.speeds)
+        return min(predicted, 1.0) if self.full_speed else 1 / max(mean, 1e-9)
+
+    @cached_property
+    def predicted_load(self) -> float:
+        """The same by what is known of the jobs before they run."""
+        return sum(_share(job, 0) for job in self.jobs)
+
+
 class Rooms:
     """The devices with the jobs on them. `add` fills them up while a policy decides."""
 
     def __init__(self, devices: Sequence[DeviceRoom], running: Iterable[RunningJob]) -> None:
         self.devices = list(devices)
-        self._held: dict[str, list[JobNeeds]] = {device.name: [] for device in devices}
+        self._held: dict[str, _Held] = {device.name: _Held() for device in devices}
         for job in running:
             # A device that was taken away may still have a job that ends.
-            self._held.setdefault(job.device, []).append(job)
+            self._held[job.device] = self._held.get(job.device, _Held()).plus(job)
 
     def idle(self) -> list[DeviceRoom]:
         """The devices on which nothing runs."""
-        return [device for device in self.devices if not self._held[device.name]]
+        return [device for device in self.devices if not self._held[device.name].jobs]
 
     def add(self, job: JobNeeds, device: DeviceRoom) -> None:
         """The job starts on the device."""
-        self._held[device.name].append(job)
+        self._held[device.name] = self._held[device.name].plus(job)
 
     def with_job(self, job: JobNeeds, device: DeviceRoom) -> "Rooms":
         """The same with one more job on the device."""
-        copy = Rooms(self.devices, [])
-        copy._held = {**self._held, device.name: [*self._held[device.name], job]}
-        return copy
+        more = Rooms(self.devices, [])
+        more._held = self._held | {device.name: self._held[device.name].plus(job)}
+        return more
 
     def admits(self, job: JobNeeds, device: DeviceRoom, measured: bool = True) -> bool:
         """Whether the job may start on the device now. An exact fit does. Without `measured`, measured speeds do not
         count against it, only what jobs were predicted to use."""
         held = self._held[device.name]
-        if held and (job.alone or any(other.alone for other in held)):
-            return False
-        machine = [other for peer in self.devices if peer.machine == device.machine for other in self._held[peer.name]]
         return (
-            sum(other.device_bytes for other in held) + job.device_bytes <= device.bytes
-            and sum(other.host_bytes for other in machine) + job.host_bytes <= device.host_bytes
-            and sum(other.cores for other in machine) + job.cores <= device.cores
+            held.device_bytes + job.device_bytes <= device.bytes
+            and not (held.jobs and (job.alone or held.alone))
             and self._has_throughput(job, device, measured)
+            and self._has_host(job, device)
         )
 
     def throughput_left(self, device: DeviceRoom, measured: bool = True) -> float:
         """The share of the device's throughput that the jobs on it leave, from 0 to 1."""
-        return max(0.0, 1.0 - _load(self._held[device.name], measured))
+        held = self._held[device.name]
+        return max(0.0, 1.0 - (held.measured_load if measured else held.predicted_load))
 
     def bytes_left(self, device: DeviceRoom) -> int:
         """The memory that the jobs on the device leave."""
-        return device.bytes - sum(job.device_bytes for job in self._held[device.name])
+        return device.bytes - self._held[device.name].device_bytes
+
+    def _has_host(self, job: JobNeeds, device: DeviceRoom) -> bool:
+        machine = [self._held[peer.name] for peer in self.devices if peer.machine == device.machine]
+        return (
+            sum(held.host_bytes for held in machine) + job.host_bytes <= device.host_bytes
+            and sum(held.cores for held in machine) + job.cores <= device.cores
+        )
 
     def _has_throughput(self, job: JobNeeds, device: DeviceRoom, measured: bool) -> bool:
         held = self._held[device.name]
         if device.concurrent is not None:
-            return len(held) < device.concurrent
-        if not held:
+            return len(held.jobs) < device.concurrent
+        if not held.jobs:
             return True
         # A job that would get less than half of what it asks for slows all others down and gains little: two equal
         # jobs that need three quarters of a device each end sooner on average one after the other.
-        share = _share(job, _at_full_speed(held) if measured else 0)
+        share = _share(job, held.full_speed if measured else 0)
         return self.throughput_left(device, measured) >= share / 2 - 1e-9
 
 
@@ -88,27 +142,9 @@ def never_fits(job: JobNeeds, devices: Sequence[DeviceRoom]) -> str | None:
     return f"It needs {' and '.join(lacks)}." if lacks else "No device has enough of everything that it needs."
 
 
-def _load(held: Sequence[JobNeeds], measured: bool) -> float:
-    """The share of a device's throughput that jobs ask for; above 1 they slow each other down."""
-    full_speed = _at_full_speed(held) if measured else 0
-    predicted = sum(_share(job, full_speed) for job in held)
-    speeds = [job.speed for job in held if isinstance(job, RunningJob) and job.speed is not None]
-    if not measured or len(speeds) < len(held) or len(held) < 2:
-        return predicted
-    mean = sum(speeds) / len(speeds)
-    # A device that gives less than was asked for gives all it has: everybody's speed is one over the sum of shares.
-    return min(predicted, 1.0) if mean >= FULL_SPEED else 1 / max(mean, 1e-9)
-
-
 def _share(job: JobNeeds, full_speed: int) -> float:
     """The job's share, or a guess. Where several unknown jobs run undisturbed there is probably room for one more: each
     is taken for a part so small that one fits, and the next measurement tells."""
     if job.share is not None:
         return job.share
     return min(UNKNOWN_SHARE, 1 / (full_speed + 1)) if full_speed else UNKNOWN_SHARE
-
-
-def _at_full_speed(held: Sequence[JobNeeds]) -> int:
-    """How many jobs are on the device if all of them were measured and run undisturbed, else 0."""
-    speeds = [job.speed for job in held if isinstance(job, RunningJob) and job.speed is not None]
-    return len(held) if held and len(speeds) == len(held) and sum(speeds) >= FULL_SPEED * len(held) else 0
