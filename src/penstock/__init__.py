@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.graph import EdgeSet, Graph, NodeSet, StringIds
     from penstock.graph.convert import load
     from penstock.partition import Cut, Partition, cut, open_partition, stitch
+    from penstock.service import Queue
 
 __all__ = [
     "Cut",
@@ -22,6 +23,7 @@ __all__ = [
     "NodeSet",
     "Partition",
     "PenstockError",
+    "Queue",
     "Run",
     "StringIds",
     "__version__",
@@ -48,6 +50,7 @@ _lookup = lazy_names(
         "penstock.graph": ("EdgeSet", "Graph", "NodeSet", "StringIds"),
         "penstock.graph.convert": ("load",),
         "penstock.partition": ("Cut", "Partition", "cut", "open_partition", "stitch"),
+        "penstock.service": ("Queue",),
     },
 )
 

@@ -58,6 +58,12 @@ _COMMANDS = {
     "report": "penstock.cli.report:report_command",
     "bench": "penstock.cli.bench:bench",
     "net": "penstock.cli.net:net",
+    "serve": "penstock.cli.serve:serve_command",
+    "submit": "penstock.cli.queue:submit_command",
+    "queue": "penstock.cli.queue:queue_command",
+    "logs": "penstock.cli.queue:logs_command",
+    "cancel": "penstock.cli.queue:cancel_command",
+    "wait": "penstock.cli.queue:wait_command",
 }
 
 

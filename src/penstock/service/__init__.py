@@ -1,1 +1,17 @@
-"""The queue: jobs that wait, the devices they share, and the policies that decide which job starts where and when."""
+"""The queue: jobs that wait on disk and are trained on this machine's devices, several at once where they fit together.
+
+`records` is what is known of a job, `database` keeps it through anything, `folder` is where a service lives.
+`submission` checks what is submitted, `scheduler` decides when jobs start and what becomes of them, `workers/` are the
+processes that train, `policies/` choose which job is next. `app` is the service's HTTP interface and `client` its user.
+"""
+
+from typing import TYPE_CHECKING
+
+from penstock.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.service.client import Queue
+
+__all__ = ["Queue"]
+
+__getattr__ = lazy_names(__name__, {"penstock.service.client": ("Queue",)})

@@ -1,0 +1,85 @@
+"""`penstock serve`: the service that keeps the queue and trains its jobs."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.output import JsonOption, print_json
+from penstock.cli.queue import FolderOption
+from penstock.errors import PenstockError
+from penstock.quantities import counted
+
+
+def serve_command(
+    folder: FolderOption = None,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0: a free one.")] = 0,
+    policy: Annotated[str, typer.Option(help="Which job is next: fit, base, lmcf or bmc.")] = "fit",
+    concurrent: Annotated[
+        str, typer.Option(metavar="N", help="Jobs at once on a device; auto: as memory and throughput allow.")
+    ] = "auto",
+    threads: Annotated[
+        int, typer.Option(min=0, help="Threads of a job that does not say how many; 0: half of the cores.")
+    ] = 0,
+    allow: Annotated[
+        list[Path] | None, typer.Option(help="A folder whose graphs jobs may name; may be repeated.")
+    ] = None,
+    allow_modules: Annotated[
+        bool, typer.Option("--allow-modules", help="Run code that jobs bring (module): trust whoever has the token.")
+    ] = False,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Tell the running service to take no more jobs and to end.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep a queue of jobs and train them on this machine's devices, several at once where they fit together.
+
+    Example: penstock serve --allow data
+
+    Example: penstock serve --drain
+    """
+    if drain:
+        _drain(folder, as_json)
+        return
+    from penstock.service.folder import default_folder
+    from penstock.service.service import ServiceOptions, serve, stopped_by_signals
+
+    options = ServiceOptions(
+        folder=default_folder() if folder is None else folder,
+        host=host,
+        port=port,
+        policy=policy,
+        concurrent=_count(concurrent),
+        allow=tuple(allow or ()),
+        allow_modules=allow_modules,
+        threads=threads,
+    )
+    with stopped_by_signals() as stopped:
+        serve(options, _say, stopped)
+    if as_json:
+        print_json({"folder": str(options.folder)})
+
+
+def _drain(folder: Path | None, as_json: bool) -> None:
+    from penstock.service.client import Queue
+
+    running = Queue(folder).drain()
+    if as_json:
+        print_json({"running": running})
+    else:
+        print(f"The service takes no more jobs and ends when {counted(running, 'jobs')} that run have ended.")
+
+
+def _count(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise PenstockError(f"--concurrent {text} is neither auto nor a number from 1 on.", code="invalid-value")
+    return int(text)
+
+
+def _say(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,95 @@
+"""Jobs as a policy sees them, and what a forecast makes of a job."""
+
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from penstock.service.active_task import ActiveTask
+from penstock.service.clock import age_of
+from penstock.service.policies import JobNeeds, RunningJob, WaitingJob, never_fits
+from penstock.service.records import JobRecord
+from penstock.service.rooms import Room
+from penstock.service.speeds import Speeds
+
+_MARGIN = 1.1
+"""A measured peak of the host's memory varies a little from run to run."""
+
+
+def waiting_jobs(rows: Iterable[sqlite3.Row], kind: str, rooms: Sequence[Room]) -> list[WaitingJob]:
+    """The jobs that could start on devices of a kind."""
+    return [
+        WaitingJob(
+            id=str(row["id"]),
+            device_bytes=row["device_bytes"] or 0,
+            host_bytes=row["host_bytes"] or 0,
+            cores=row["cores"],
+            share=share_of(row["cores"], kind, rooms),
+            alone=bool(row["alone"]),
+            submitted=row["id"],
+            priority=row["priority"],
+            waited_s=age_of(row["since"]),
+            expected_s=row["expected_s"],
+        )
+        for row in rows
+        if row["kind"] == kind
+    ]
+
+
+def running_jobs(tasks: Iterable[ActiveTask], speeds: Speeds) -> list[RunningJob]:
+    """The jobs that have a process which trains."""
+    return [
+        RunningJob(
+            id=str(task.record.id),
+            device_bytes=task.record.granted_device_bytes or 0,
+            host_bytes=task.record.granted_host_bytes or 0,
+            cores=task.record.cores,
+            share=share_of(task.record.cores, task.room.kind, [task.room]),
+            alone=task.record.alone,
+            device=task.room.device.name,
+            ran_s=time.monotonic() - task.began,
+            speed=speeds.of(task.meter, task.likeness),
+        )
+        for task in tasks
+        if task.room is not None
+    ]
+
+
+def share_of(cores: int, kind: str, rooms: Sequence[Room]) -> float | None:
+    """The share of a processor that a job's threads take; of a GPU's throughput nothing is known before."""
+    return min(1.0, cores / rooms[0].device.cores) if kind == "cpu" and rooms else None
+
+
+def after_forecast(record: JobRecord, outcome: dict[str, Any] | None, rooms: Sequence[Room]) -> dict[str, Any]:
+    """The changes to a job whose memory was forecast, by a process that reported `outcome` or was killed."""
+    if outcome is None:
+        return {"state": "waiting", "alone": 1, "reason": "Its memory could not be forecast: it runs alone."}
+    if outcome["state"] != "done":
+        return {"state": "failed", "code": outcome.get("code"), "reason": outcome["reason"]}
+    return with_need(record, outcome["need"], rooms)
+
+
+def need_of_alike(alike: JobRecord) -> dict[str, Any] | None:
+    """What is known of a job's memory through one that is alike; None where that one does not tell."""
+    host, device = alike.host_bytes, alike.device_bytes
+    if host is None and alike.state == "ended":
+        host, device = int((alike.peak_host_bytes or 0) * _MARGIN), alike.peak_device_bytes
+    return None if host is None else {"host_bytes": host, "device_bytes": device, "forecast": alike.forecast}
+
+
+def with_need(record: JobRecord, need: dict[str, Any], rooms: Sequence[Room]) -> dict[str, Any]:
+    """The changes to a job whose need is known: it waits, or is refused where no device could ever run it."""
+    changes = {name: need[name] for name in ("device_bytes", "host_bytes", "forecast")}
+    if need["host_bytes"] is None:
+        return {**changes, "state": "waiting", "alone": 1, "reason": "Its memory cannot be forecast: it runs alone."}
+    wanted = JobNeeds(
+        id=str(record.id),
+        device_bytes=need["device_bytes"] or 0,
+        host_bytes=need["host_bytes"],
+        cores=record.cores,
+    )
+    refused = never_fits(wanted, [room.device for room in rooms if room.kind == record.kind])
+    if refused is None:
+        return {**changes, "state": "waiting", "reason": ""}
+    advice = need["forecast"].get("advice") or "lower batch_size, hidden or threads, or use a larger machine."
+    return {**changes, "state": "failed", "code": "out-of-memory", "reason": f"{refused} To make it fit: {advice}"}

@@ -1,0 +1,175 @@
+"""The HTTP interface of a service. Everything under /api and /metrics needs the service's token."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from penstock.errors import Code, PenstockError
+from penstock.service.body_limit import BodyLimit
+from penstock.service.operations import Operations
+from penstock.service.pages import HEADERS, add_pages
+from penstock.service.served import Served
+from penstock.version import __version__
+
+MOST_LISTED = 500
+_STATUS: dict[Code, int] = {
+    "unknown-name": 404,
+    "file-not-found": 404,
+    "not-permitted": 403,
+    "untrusted-code": 403,
+    "closed": 409,
+    "in-use": 409,
+    "file-exists": 409,
+    "too-large": 413,
+    "not-available": 503,
+    "write-failed": 507,
+}
+_EVENT_PAUSE_S = 0.2
+_SILENCE_S = 15.0
+
+
+class Submission(BaseModel):
+    """Jobs to queue: all of them are, or none."""
+
+    model_config = ConfigDict(extra="forbid")
+    job: dict[str, Any] = Field(description="fields of the job (docs/job.md); paths are absolute")
+    sweep: dict[str, list[Any]] = Field({}, description="fields with the values to try: a job for each combination")
+    priority: int = Field(0, ge=-1000, le=1000, description="jobs with a higher number go first")
+
+
+def make_app(served: Served, token: str) -> FastAPI:
+    """The interface of a service; whoever knows `token` may use it."""
+
+    def authorised(authorization: str = Header("", include_in_schema=False)) -> None:
+        scheme, _, given = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not secrets.compare_digest(given.strip().encode(), token.encode()):
+            raise HTTPException(401, "Send the service's token: Authorization: Bearer TOKEN.")
+
+    app = FastAPI(title="Penstock queue", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(BodyLimit)
+    _answer_errors(app)
+    known = [Depends(authorised)]
+    _add_jobs(app, served.operations, known)
+    _add_watching(app, served, known)
+    add_pages(app, served, known)
+    return app
+
+
+def _add_jobs(app: FastAPI, operations: Operations, known: list[Any]) -> None:
+    @app.post("/api/jobs", dependencies=known, status_code=201)
+    def submit(submission: Submission) -> dict[str, Any]:
+        """Queue a job, or one for each combination of a sweep's values."""
+        records = operations.submit(submission.job, submission.sweep, submission.priority)
+        return {"jobs": [record.shown() for record in records]}
+
+    @app.get("/api/jobs", dependencies=known)
+    def jobs(
+        state: Annotated[list[str] | None, Query(description="only jobs in these states")] = None,
+        before: int | None = Query(None, description="continue a list: only jobs with smaller numbers"),
+        limit: int = Query(100, ge=1, le=MOST_LISTED),
+    ) -> dict[str, Any]:
+        """Jobs, newest first, and how many there are in each state."""
+        found = operations.database.jobs(state or (), before, limit)
+        return {
+            "jobs": [record.shown() for record in found],
+            "counts": operations.database.counts(),
+            "next": found[-1].id if len(found) == limit else None,
+        }
+
+    @app.get("/api/jobs/{number}", dependencies=known)
+    def job(number: int) -> dict[str, Any]:
+        """One job with its document and, where it has ended, its result."""
+        return operations.described(number)
+
+    @app.get("/api/jobs/{number}/log", dependencies=known)
+    def log(number: int, offset: int = Query(0, ge=0)) -> dict[str, Any]:
+        """What the job has printed from a byte on; `next` is where to go on, `final` whether nothing will follow."""
+        return operations.log(number, offset)
+
+    @app.get("/api/jobs/{number}/metrics", dependencies=known)
+    def metrics(number: int, offset: int = Query(0, ge=0)) -> dict[str, Any]:
+        """Records of the run's metrics from a byte on; `next` is where to go on."""
+        return operations.metrics(number, offset)
+
+    @app.post("/api/jobs/{number}/cancel", dependencies=known)
+    def cancel(number: int) -> dict[str, Any]:
+        """Cancel a job; one that runs writes a checkpoint first."""
+        return operations.cancel(number).shown()
+
+    @app.post("/api/drain", dependencies=known)
+    def drain() -> dict[str, Any]:
+        """Take no more jobs, start none, and end the service when the running jobs have ended."""
+        return {"running": operations.drain()}
+
+
+def _add_watching(app: FastAPI, served: Served, known: list[Any]) -> None:
+    @app.get("/api/devices", dependencies=known)
+    def devices() -> dict[str, Any]:
+        """Devices with their memory, and what runs on each of them."""
+        shown = {"devices": served.scheduler.devices(), "policy": served.scheduler.policy.name}
+        return {**shown, "draining": served.operations.draining}
+
+    @app.get("/api/events", dependencies=known)
+    def events(request: Request) -> StreamingResponse:
+        """Changes as server-sent events: `job` (a job's record), `devices`, or `reload` for one who fell behind."""
+        return StreamingResponse(_stream(request, served), media_type="text/event-stream")
+
+    @app.get("/api/openapi.json", dependencies=known)
+    def openapi() -> dict[str, Any]:
+        """The description of this interface."""
+        return app.openapi()
+
+
+async def _stream(request: Request, served: Served) -> AsyncIterator[str]:
+    number, silent = served.feed.newest, 0.0
+    yield "retry: 2000\n\n"
+    while not served.closing and not await request.is_disconnected():
+        found = served.feed.after(number)
+        if found is None:
+            number = served.feed.newest
+            yield "event: reload\ndata: {}\n\n"
+        else:
+            for event in found:
+                number = event.number
+                yield f"event: {event.kind}\ndata: {json.dumps(event.fields)}\n\n"
+        silent = 0.0 if found else silent + _EVENT_PAUSE_S
+        if silent >= _SILENCE_S:
+            # A line that says nothing keeps connections open, and finds those that are gone.
+            silent = 0.0
+            yield ": still here\n\n"
+        await asyncio.sleep(_EVENT_PAUSE_S)
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """Every refusal is one sentence and a code."""
+
+    def answer(status: int, sentence: str, code: Code) -> JSONResponse:
+        return JSONResponse({"error": sentence, "code": code}, status, HEADERS)
+
+    @app.exception_handler(PenstockError)
+    async def refused(request: Request, error: PenstockError) -> JSONResponse:
+        return answer(_STATUS.get(error.code, 400), str(error), error.code)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        return answer(400, f"The request is not valid: {where}: {problem['msg']}.", "invalid-document")
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        codes: dict[int, Code] = {401: "not-permitted", 404: "unknown-name"}
+        return answer(error.status_code, str(error.detail), codes.get(error.status_code, "usage"))
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
+        what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return answer(500, f"The service failed to answer ({what}): see its output.", "unexpected-failure")

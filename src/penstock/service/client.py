@@ -1,0 +1,144 @@
+"""A queue as a program uses it: `ps.Queue`, and what the commands call. It speaks to a service over HTTP."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from penstock.errors import PenstockError, known_code
+from penstock.graph.documents import read_yaml
+from penstock.service.folder import ServiceFolder, default_folder
+from penstock.service.records import FINAL, STATES
+
+_PATIENCE_S = 30.0
+_PAUSE_S = 0.2
+_PATHS = ("graph", "partition", "run")
+"""Fields of a job that name files."""
+
+
+class Queue:
+    """The jobs of a running service (`penstock serve`).
+
+    `folder` is the service's: that of PENSTOCK_QUEUE, or the user's own, by default.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self._folder = ServiceFolder(default_folder() if folder is None else Path(folder))
+
+    def submit(
+        self,
+        job: str | Path | Mapping[str, Any] | None = None,
+        *,
+        sweep: Mapping[str, Sequence[Any]] | None = None,
+        priority: int = 0,
+        **fields: Any,
+    ) -> list[int]:
+        """Queue a job, given as a file, as a mapping or as `fields` (docs/job.md); the numbers of what was queued.
+
+        `sweep` gives fields several values, and every combination becomes a job. Relative paths are those of this
+        process. A higher `priority` goes first.
+        """
+        given = dict(job) if isinstance(job, Mapping) else {} if job is None else read_yaml(Path(job), "the job to run")
+        sent = {"job": findable({**given, **fields}), "sweep": dict(sweep or {}), "priority": priority}
+        return [each["id"] for each in self._ask("POST", "/api/jobs", sent)["jobs"]]
+
+    def jobs(self, *states: str, limit: int = 100, before: int | None = None) -> list[dict[str, Any]]:
+        """The newest jobs, those in `states` only where some are named; `before` continues a list."""
+        found: list[dict[str, Any]] = self.listed(*states, limit=limit, before=before)["jobs"]
+        return found
+
+    def listed(self, *states: str, limit: int = 100, before: int | None = None) -> dict[str, Any]:
+        """The same with `counts`, the number of jobs in each state, and `next`, where the list goes on."""
+        for state in states:
+            if state not in STATES:
+                raise PenstockError(f"No job is ever {state!r}: states are {', '.join(STATES)}.", code="unknown-name")
+        asked = [("state", state) for state in states] + [("limit", str(limit))]
+        asked += [] if before is None else [("before", str(before))]
+        return self._ask("GET", f"/api/jobs?{urlencode(asked)}")
+
+    def job(self, number: int) -> dict[str, Any]:
+        """One job with its document and, where it has ended, its result."""
+        return self._ask("GET", f"/api/jobs/{number}")
+
+    def logs(self, number: int, follow: bool = False) -> Iterator[str]:
+        """What a job has printed, in pieces; with `follow` until it has ended."""
+        offset = 0
+        while True:
+            answer = self._ask("GET", f"/api/jobs/{number}/log?offset={offset}")
+            if answer["text"]:
+                yield answer["text"]
+            elif answer["final"] or not follow:
+                return
+            else:
+                time.sleep(_PAUSE_S)
+            offset = answer["next"]
+
+    def cancel(self, number: int) -> dict[str, Any]:
+        """Cancel a job; one that runs writes a checkpoint first."""
+        return self._ask("POST", f"/api/jobs/{number}/cancel")
+
+    def wait(self, *numbers: int) -> list[dict[str, Any]]:
+        """The jobs, when all of them have ended, failed or been cancelled."""
+        for number in numbers:
+            while self.job(number)["state"] not in FINAL:
+                time.sleep(_PAUSE_S)
+        return [self.job(number) for number in numbers]
+
+    def devices(self) -> dict[str, Any]:
+        """The service's devices with the jobs on them, and its policy."""
+        return self._ask("GET", "/api/devices")
+
+    def drain(self) -> int:
+        """Let the service take no more jobs and end when the running ones have; how many those are."""
+        return int(self._ask("POST", "/api/drain")["running"])
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        host, port = self._folder.address()
+        shown = f"[{host}]" if ":" in host else host
+        request = urllib.request.Request(f"http://{shown}:{port}{path}", method=method)
+        request.add_header("Authorization", f"Bearer {self._folder.token()}")
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
+            request.data = json.dumps(body).encode()
+        # Proxies of the environment are for other hosts than one's own.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=_PATIENCE_S) as answer:
+                found: dict[str, Any] = json.loads(answer.read())
+                return found
+        except urllib.error.HTTPError as error:
+            raise _refusal(error) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise PenstockError(
+                f"The service at {shown}:{port} does not answer ({reason}): see whether it still runs.",
+                code="peer-lost",
+            ) from None
+
+
+def findable(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's fields with paths that can be opened from any folder; names of data sets stay as they are."""
+    found = dict(fields)
+    for name in _PATHS:
+        value = found.get(name)
+        if isinstance(value, (str, Path)) and (
+            name != "graph" or Path(value).expanduser().exists() or "/" in str(value)
+        ):
+            found[name] = str(Path(value).expanduser().resolve())
+    module = found.get("module")
+    if isinstance(module, str) and module.rpartition(":")[0].endswith(".py"):
+        place, colon, attribute = module.rpartition(":")
+        found["module"] = f"{Path(place).resolve()}{colon}{attribute}"
+    return found
+
+
+def _refusal(error: urllib.error.HTTPError) -> PenstockError:
+    try:
+        fields = json.loads(error.read())
+        return PenstockError(str(fields["error"]), code=known_code(fields["code"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return PenstockError(f"The service answered {error.code} {error.reason}.", code="malformed-message")

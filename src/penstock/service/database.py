@@ -1,0 +1,233 @@
+"""The durable queue: jobs in SQLite. Every change is on disk before it is answered for."""
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.service.clock import moment
+from penstock.service.records import JobRecord
+
+VERSION = 1
+_TABLES = """
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL,
+    document TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    reason TEXT NOT NULL DEFAULT '',
+    code TEXT,
+    kind TEXT NOT NULL,
+    cores INTEGER NOT NULL,
+    device_bytes INTEGER,
+    host_bytes INTEGER,
+    forecast TEXT NOT NULL DEFAULT '{}',
+    granted_device_bytes INTEGER,
+    granted_host_bytes INTEGER,
+    peak_device_bytes INTEGER,
+    peak_host_bytes INTEGER,
+    device TEXT,
+    alone INTEGER NOT NULL DEFAULT 0,
+    cancelling INTEGER NOT NULL DEFAULT 0,
+    tries INTEGER NOT NULL DEFAULT 0,
+    lost INTEGER NOT NULL DEFAULT 0,
+    step INTEGER NOT NULL DEFAULT -1,
+    submitted REAL NOT NULL,
+    started REAL,
+    ended REAL,
+    seconds REAL NOT NULL DEFAULT 0,
+    pid INTEGER,
+    process_started TEXT,
+    run TEXT NOT NULL,
+    likeness TEXT NOT NULL,
+    since TEXT NOT NULL
+);
+CREATE INDEX jobs_by_state ON jobs (state, id);
+CREATE INDEX jobs_by_likeness ON jobs (likeness, state, id);
+CREATE UNIQUE INDEX jobs_by_run ON jobs (run) WHERE state NOT IN ('ended', 'failed', 'cancelled');
+"""
+_COLUMNS = tuple(each.name for each in fields(JobRecord))
+_JSON = ("document", "forecast")
+_FLAGS = ("alone", "cancelling")
+
+
+class Database:
+    """The jobs of one service. All threads of the service may use it; each change is one transaction."""
+
+    def __init__(self, path: Path, changed: Callable[[JobRecord], None] = lambda record: None) -> None:
+        """Open or make the database; `changed` is told of every job that was added or changed."""
+        self._path, self._changed = path, changed
+        self._lock = threading.RLock()
+        # Transactions are written out below; Python's own would begin them where it likes.
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._connection.row_factory = sqlite3.Row
+        with self._refusals():
+            self._prepare()
+
+    def close(self) -> None:
+        """Write the log of changes into the database and close it."""
+        with self._lock:
+            self._connection.close()
+
+    def add(self, jobs: Sequence[dict[str, Any]], run_of: Callable[[int], Path]) -> list[JobRecord]:
+        """Queue jobs, all of them or none; `run_of` gives the run folder for a job that names none."""
+        now, since, added = time.time(), moment(), []
+        with self._transaction():
+            first = self._next_id()
+            for number, job in enumerate(jobs, first):
+                values = {"id": number, "state": "submitted", "submitted": now, "since": since, **job}
+                values["run"] = values["run"] or str(run_of(number))
+                self._insert(values)
+                added.append(number)
+        records = [self.job(number) for number in added]
+        for record in records:
+            self._changed(record)
+        return records
+
+    def job(self, number: int) -> JobRecord:
+        """One job; refused where there is none of that number."""
+        with self._lock:
+            row = self._connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE id = ?", (number,)).fetchone()
+        if row is None:
+            raise PenstockError(f"There is no job {number}: `penstock queue` lists them.", code="unknown-name")
+        return _record(row)
+
+    def jobs(
+        self, states: Sequence[str] = (), before: int | None = None, limit: int | None = None, oldest: bool = False
+    ) -> list[JobRecord]:
+        """Jobs in some of the states (all by default), newest first or `oldest` first, at most `limit` of them.
+
+        `before` continues a list: only jobs with smaller numbers.
+        """
+        where, values = _where(states)
+        if before is not None:
+            where, values = f"{where} AND id < ?", [*values, before]
+        order = "ASC" if oldest else "DESC"
+        query = f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE {where} ORDER BY id {order} LIMIT ?"
+        with self._lock:
+            rows = self._connection.execute(query, [*values, -1 if limit is None else limit]).fetchall()
+        return [_record(row) for row in rows]
+
+    def waiting(self, states: Sequence[str]) -> list[sqlite3.Row]:
+        """What a policy needs of the jobs in some states, in the order of their submission.
+
+        `expected_s` is the mean time of jobs alike that have ended.
+        """
+        where, values = _where(states)
+        query = (
+            "SELECT id, kind, device_bytes, host_bytes, cores, priority, alone, since, expected_s FROM jobs LEFT JOIN"
+            " (SELECT likeness AS same, AVG(seconds) AS expected_s FROM jobs WHERE state = 'ended' GROUP BY likeness)"
+            f" ON likeness = same WHERE {where} ORDER BY id"
+        )
+        with self._lock:
+            return self._connection.execute(query, values).fetchall()
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs are in each state that has any."""
+        with self._lock:
+            return dict(self._connection.execute("SELECT state, COUNT(*) FROM jobs GROUP BY state").fetchall())
+
+    def change(self, number: int, since: Sequence[str] = (), **values: Any) -> bool:
+        """Change a job, provided that it is in one of the states `since` (any by default); whether it was."""
+        for name in _JSON:
+            if name in values:
+                values[name] = json.dumps(values[name])
+        if values.get("state") in ("waiting", "interrupted"):
+            values["since"] = moment()
+        where, states = _where(since)
+        assignments = ", ".join(f"{name} = ?" for name in values)
+        with self._transaction():
+            query = f"UPDATE jobs SET {assignments} WHERE id = ? AND {where}"
+            done = self._connection.execute(query, [*values.values(), number, *states]).rowcount > 0
+        if done:
+            self._changed(self.job(number))
+        return done
+
+    def likeness(self, number: int) -> str:
+        """A text that the job shares with those that need the same memory and about the same time."""
+        with self._lock:
+            return str(self._connection.execute("SELECT likeness FROM jobs WHERE id = ?", (number,)).fetchone()[0])
+
+    def alike(self, number: int) -> JobRecord | None:
+        """The newest other job that needs the same and has ended, or else one whose forecast is known."""
+        same = f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE likeness = ? AND id <> ? AND"
+        newest = "ORDER BY id DESC LIMIT 1"
+        given = (self.likeness(number), number)
+        with self._lock:
+            row = self._connection.execute(f"{same} state = 'ended' {newest}", given).fetchone()
+            row = row or self._connection.execute(f"{same} host_bytes IS NOT NULL {newest}", given).fetchone()
+        return None if row is None else _record(row)
+
+    def _next_id(self) -> int:
+        row = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").fetchone()
+        return 1 + (int(row[0]) if row else 0)
+
+    def _insert(self, values: dict[str, Any]) -> None:
+        values["document"] = json.dumps(values["document"])
+        names = ", ".join(values)
+        marks = ", ".join("?" for _ in values)
+        self._connection.execute(f"INSERT INTO jobs ({names}) VALUES ({marks})", list(values.values()))
+
+    def _prepare(self) -> None:
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > VERSION:
+            raise PenstockError(
+                f"{self._path} has version {version} and this release reads version {VERSION}: use the release that"
+                " wrote it, or name another folder with --folder.",
+                code="unsupported-version",
+            )
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        # A change that was answered for survives a power cut, not only a kill.
+        self._connection.execute("PRAGMA synchronous = FULL")
+        if version == 0:
+            self._connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._lock, self._refusals():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """What SQLite refuses, as a sentence."""
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            raise PenstockError(
+                f"Two jobs that have not ended cannot write one run folder ({error}): give each its own `run`.",
+                code="in-use",
+            ) from None
+        except sqlite3.OperationalError as error:
+            raise PenstockError(
+                f"Could not write {self._path}: {error}. Free space, then try again.", code="write-failed"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise PenstockError(
+                f"{self._path} is not a queue's database ({error}): restore it, or name another folder with --folder.",
+                code="damaged-file",
+            ) from None
+
+
+def _where(states: Sequence[str]) -> tuple[str, list[Any]]:
+    return (f"state IN ({', '.join('?' for _ in states)})", list(states)) if states else ("1", [])
+
+
+def _record(row: sqlite3.Row) -> JobRecord:
+    values = {name: row[name] for name in _COLUMNS}
+    values |= {name: json.loads(values[name]) for name in _JSON}
+    values |= {name: bool(values[name]) for name in _FLAGS}
+    return JobRecord(**values)

@@ -1,0 +1,138 @@
+"""The folder of a service: its database, its token, its address and what its jobs write."""
+
+import fcntl
+import json
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import PenstockError
+from penstock.graph.atomic import write_whole
+from penstock.graph.output_files import make_private_folder, open_lock, open_private, writing
+
+FORMAT, VERSION = "penstock-queue", 1
+_TOKEN_BYTES = 32
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class Address(NamedTuple):
+    """Where a service listens."""
+
+    host: str
+    port: int
+
+
+def default_folder() -> Path:
+    """The folder of PENSTOCK_QUEUE, or the user's own."""
+    named = os.environ.get("PENSTOCK_QUEUE")
+    if named:
+        return Path(named)
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "penstock" / "queue"
+
+
+class ServiceFolder:
+    """The files of one service. Only its owner may enter the folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().resolve()
+        self.database = self.path / "queue.sqlite"
+        self._token = self.path / "token"
+        self._address = self.path / "service.json"
+        self._lock = self.path / ".lock"
+        self._held: int | None = None
+
+    def hold(self) -> None:
+        """Make the folder where there is none, and keep every other service out of it until `close`."""
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.path)
+            make_private_folder(self.path / "jobs")
+        try:
+            self._held = open_lock(self._lock)
+        except BlockingIOError:
+            raise PenstockError(
+                f"A service already runs on {self.path}: use that one, stop it, or name another folder with --folder.",
+                code="in-use",
+            ) from None
+
+    def close(self) -> None:
+        """Let another service have the folder."""
+        if self._held is not None:
+            self._address.unlink(missing_ok=True)
+            os.close(self._held)
+            self._held = None
+
+    def publish(self, address: Address) -> None:
+        """Tell clients where the service listens."""
+        fields = {"format": FORMAT, "version": VERSION, "host": address.host, "port": address.port}
+        write_whole(self._address, json.dumps(fields) + "\n")
+
+    def address(self) -> Address:
+        """Where the service of this folder listens; refused where none runs.
+
+        A client asks for the lock, not for the file alone: after a crash somebody else may listen at the address that
+        the file still names, and must not be sent the token.
+        """
+        if not self._is_served():
+            raise PenstockError(
+                f"No service runs on {self.path}: start one with `penstock serve`, or name its folder with --folder or"
+                " PENSTOCK_QUEUE.",
+                code="not-available",
+            )
+        try:
+            found = json.loads(self._address.read_text())
+            return Address(str(found["host"]), int(found["port"]))
+        except FileNotFoundError:
+            raise PenstockError(
+                f"The service on {self.path} is only just starting: try again in a moment.", code="not-available"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PenstockError(
+                f"{self._address} cannot be read ({error}): start the service again.", code="damaged-file"
+            ) from None
+
+    def token(self) -> str:
+        """The secret that clients prove themselves with. Only the folder's owner can read it."""
+        try:
+            return self._token.read_text().strip()
+        except OSError as error:
+            raise PenstockError(
+                f"The token {self._token} cannot be read ({error.strerror}): only the owner of the service can.",
+                code="not-permitted",
+            ) from None
+
+    def make_token(self) -> str:
+        """The token, made where there is none. One that others could have read is replaced."""
+        with suppress(FileNotFoundError):
+            if self._token.lstat().st_mode & _OTHERS or not self._token.read_text().strip():
+                self._token.unlink()
+        with writing(self._token), suppress(FileExistsError):
+            descriptor = open_private(self._token, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+        return self.token()
+
+    def job(self, number: int) -> Path:
+        """The folder of a job; its run is in it unless the job names another."""
+        return self.path / "jobs" / str(number)
+
+    def log(self, number: int) -> Path:
+        """What a job's processes have printed."""
+        return self.job(number) / "log.txt"
+
+    def _is_served(self) -> bool:
+        try:
+            descriptor = os.open(self._lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False

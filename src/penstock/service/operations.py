@@ -1,0 +1,128 @@
+"""What the users of a service ask of it: to queue, show, cancel. The scheduler does the rest."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.graph.document_sweep import MOST_POINTS, Sweep
+from penstock.service.database import Database
+from penstock.service.folder import ServiceFolder
+from penstock.service.records import FINAL, STARTABLE, STARTED, JobRecord
+from penstock.service.submission import SubmissionRules, accepted_job, swept
+
+_CHUNK = 64 << 10
+"""Bytes of a log or of metrics that are read at once."""
+
+
+class Operations:
+    """The queue as its users see it. Every thread may call it; `wake` tells the scheduler that something changed."""
+
+    def __init__(self, folder: ServiceFolder, database: Database, rules: SubmissionRules) -> None:
+        self.folder, self.database, self.rules = folder, database, rules
+        self.draining = False
+        self._changed_read, self._changed_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def submit(self, fields: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], priority: int) -> list[JobRecord]:
+        """Queue a job, or one for each combination of a sweep's values: all of them, or none."""
+        if self.draining:
+            raise PenstockError("The service takes no more jobs: it ends when those that run have.", code="closed")
+        sweeps = [Sweep(field, tuple(values)) for field, values in sweep.items()]
+        combinations = 1
+        for each in sweeps:
+            combinations *= len(each.values)
+        if not 0 < combinations <= MOST_POINTS:
+            raise PenstockError(
+                f"The sweep has {combinations:,} combinations: give between 1 and {MOST_POINTS:,}.", code="too-large"
+            )
+        variants = swept(fields, sweeps) if sweeps else [("", dict(fields))]
+        jobs = [accepted_job(name, each, priority, self.rules) for name, each in variants]
+        if len(jobs) > 1 and jobs[0]["run"]:
+            raise PenstockError(
+                "All jobs of a sweep would write the run folder that the job names: leave `run` out.", code="in-use"
+            )
+        records = self.database.add(jobs, lambda number: self.folder.job(number) / "run")
+        self.wake()
+        return records
+
+    def cancel(self, number: int) -> JobRecord:
+        """Cancel a job. One that runs is told to stop: it finishes its step, writes a checkpoint and is cancelled."""
+        while True:
+            record = self.database.job(number)
+            if record.state in FINAL:
+                raise PenstockError(
+                    f"Job {number} is {record.state} already: there is nothing to cancel.", code="closed"
+                )
+            if record.state in ("submitted", *STARTABLE):
+                done = self.database.change(
+                    number, (record.state,), state="cancelled", reason="It was cancelled before it ran."
+                )
+            else:
+                done = self.database.change(number, ("forecasting", *STARTED), cancelling=1)
+            if done:
+                self.wake()
+                return self.database.job(number)
+
+    def drain(self) -> int:
+        """Take and start no more jobs, and end when the running ones have; how many those are."""
+        self.draining = True
+        self.wake()
+        counts = self.database.counts()
+        return sum(counts.get(state, 0) for state in STARTED)
+
+    def described(self, number: int) -> dict[str, Any]:
+        """A job with its document, and its result where it has one."""
+        record = self.database.job(number)
+        result = None
+        with suppress(OSError, ValueError):
+            result = json.loads((Path(record.run) / "run.json").read_text()).get("result")
+        return {**record.shown(), "document": record.document, "result": result}
+
+    def log(self, number: int, offset: int) -> dict[str, Any]:
+        """What a job has printed from a byte on, in whole lines where that is possible."""
+        final = self.database.job(number).is_final
+        text, after = _read(self.folder.log(number), offset)
+        return {"text": text.decode("utf-8", "replace"), "next": after, "final": final and not text}
+
+    def metrics(self, number: int, offset: int) -> dict[str, Any]:
+        """Records of a run's metrics from a byte on."""
+        record = self.database.job(number)
+        text, after = _read(Path(record.run) / "metrics.jsonl", offset)
+        found = []
+        for line in text.splitlines():
+            with suppress(ValueError):
+                found.append(json.loads(line))
+        return {"records": found, "next": after, "final": record.is_final and not text}
+
+    def wake(self) -> None:
+        """Let the scheduler look again."""
+        with suppress(BlockingIOError, OSError):
+            os.write(self._changed_write, b".")
+
+    @property
+    def changes(self) -> int:
+        """A descriptor that is readable after `wake`."""
+        return self._changed_read
+
+    def seen(self) -> bool:
+        """Forget that something changed; whether anything did."""
+        with suppress(BlockingIOError):
+            return bool(os.read(self._changed_read, 1 << 16))
+        return False
+
+
+def _read(path: Path, offset: int) -> tuple[bytes, int]:
+    """Lines of a file that begin at `offset`, and where the next ones do."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            chunk = file.read(_CHUNK)
+    except OSError:
+        return b"", offset
+    whole = chunk.rfind(b"\n") + 1
+    if whole == 0 and len(chunk) == _CHUNK:
+        whole = _CHUNK
+    return chunk[:whole], offset + whole

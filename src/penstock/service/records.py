@@ -1,0 +1,77 @@
+"""What is known of a queued job, and the states that it goes through."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+State = Literal[
+    "submitted", "forecasting", "waiting", "starting", "running", "interrupted", "ended", "failed", "cancelled"
+]
+STATES: tuple[str, ...] = get_args(State)
+STARTABLE = ("waiting", "interrupted")
+"""A job in one of these starts when there is room: from its beginning, or from its newest checkpoint."""
+STARTED = ("starting", "running")
+"""A job in one of these has a process that trains."""
+FINAL = ("ended", "failed", "cancelled")
+"""A job in one of these stays in it."""
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A job of the queue. Bytes are None until they are known; times are wall-clock seconds and only displayed."""
+
+    id: int
+    name: str
+    document: dict[str, Any]
+    """The fields of the job (docs/job.md)."""
+    priority: int
+    state: State
+    reason: str
+    """Why it is in its state, where that needs saying; a sentence."""
+    code: str | None
+    """The kind of the error that ended it (docs/errors.md)."""
+    kind: str
+    """What computes it: cpu or cuda."""
+    cores: int
+    device_bytes: int | None
+    """Forecast of its peak on the device, as reserved."""
+    host_bytes: int | None
+    """Forecast of its peak on the host."""
+    forecast: dict[str, Any]
+    """What else the forecast says."""
+    granted_device_bytes: int | None
+    granted_host_bytes: int | None
+    peak_device_bytes: int | None
+    """The most that it has reserved so far."""
+    peak_host_bytes: int | None
+    device: str | None
+    """The device that it runs or ran on."""
+    alone: bool
+    """Whether nothing may run beside it: its forecast was too low once."""
+    cancelling: bool
+    """Whether it is to be cancelled as soon as its process has ended."""
+    tries: int
+    """How often it was started."""
+    lost: int
+    """How often in a row its process was killed by others without having written a new checkpoint."""
+    step: int
+    """The step of its newest checkpoint when it was last looked at."""
+    submitted: float
+    started: float | None
+    ended: float | None
+    seconds: float
+    """How long its processes have run, all tries together."""
+    pid: int | None
+    process_started: str | None
+    """When its process started, as the system says it: with `pid` it names one process for good."""
+    run: str
+    """The run folder that it writes."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state in FINAL
+
+    def shown(self) -> dict[str, Any]:
+        """The record as the HTTP interface and `--json` give it, without its document."""
+        hidden = ("document", "pid", "process_started", "lost", "cancelling")
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in hidden}

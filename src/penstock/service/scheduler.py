@@ -1,0 +1,279 @@
+"""The loop of a service: it forecasts, starts, watches and settles jobs. It alone touches their processes."""
+
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.service.active_task import ActiveTask
+from penstock.service.admission import after_forecast, need_of_alike, running_jobs, waiting_jobs, with_need
+from penstock.service.operations import Operations
+from penstock.service.outcomes import after_end
+from penstock.service.policies import Policy
+from penstock.service.records import FINAL, STARTABLE, STARTED, JobRecord
+from penstock.service.rooms import Room
+from penstock.service.speeds import Speeds
+from penstock.service.submission import allowed_path
+from penstock.service.workers.pool import WarmPool
+from penstock.service.workers.process import ProcessName
+
+_TICK_S = 0.2
+_LOOK_AGAIN_S = 2.0
+"""Speeds and ages change without anybody telling."""
+_DISK_PAUSE_S = 1.0
+_FORECASTS = 1
+"""Forecasts at a time: they take a core from jobs that train."""
+
+
+class Scheduler:
+    """Carries out what the policy decides."""
+
+    def __init__(
+        self, operations: Operations, rooms: list[Room], policy: Policy, pool: WarmPool, say: Callable[[str], None]
+    ) -> None:
+        """`say` gets a line for whatever the owner of the service should see."""
+        self._operations, self._database = operations, operations.database
+        self._rooms, self.policy, self._pool, self._say = rooms, policy, pool, say
+        self._active: dict[int, ActiveTask] = {}
+        self._speeds = Speeds()
+        self._stopping, self._chosen_at = False, 0.0
+
+    def recover(self) -> None:
+        """Take up what an earlier service has left: its processes are ended, and their jobs go on from checkpoints."""
+        for record in self._database.jobs(("forecasting", *STARTED), oldest=True):
+            if record.pid is not None and record.process_started is not None:
+                ProcessName(record.pid, record.process_started).kill()
+            changes = {"state": "interrupted", "reason": "The service ended; it goes on from its newest checkpoint."}
+            if record.cancelling:
+                changes = {"state": "cancelled", "reason": f"It was cancelled; what it had trained is in {record.run}."}
+            elif record.state == "forecasting":
+                changes = {"state": "submitted", "reason": ""}
+            self._database.change(record.id, pid=None, process_started=None, **changes)
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """Until `stopped`, or until a drained service has no job left that runs; then end what still runs."""
+        while not stopped() and not (self._operations.draining and not self._trains()):
+            self._ticked()
+        self._stopping = True
+        while self._active:
+            for task in self._active.values():
+                task.stop()
+            self._ticked()
+
+    def tick(self) -> None:
+        """Wait until something happens, for a moment at most, and do what follows from it."""
+        changed = self._wait()
+        for task in list(self._active.values()):
+            changed |= self._attend(task)
+        if self._stopping or self._operations.draining:
+            return
+        self._start_forecasts()
+        if changed or time.monotonic() - self._chosen_at > _LOOK_AGAIN_S:
+            self._start_jobs()
+            self._chosen_at = time.monotonic()
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Each device with its memory and the jobs on it, as they were granted and measured."""
+        tasks = list(self._active.values())
+        return [
+            {
+                "name": room.device.name,
+                "kind": room.kind,
+                "title": room.title,
+                "bytes": room.device.bytes,
+                "host_bytes": room.device.host_bytes,
+                "cores": room.device.cores,
+                "concurrent": room.device.concurrent,
+                "running": [task.shown(self._speeds) for task in tasks if task.room is room],
+            }
+            for room in self._rooms
+        ]
+
+    def _ticked(self) -> None:
+        try:
+            self.tick()
+        except PenstockError as error:
+            if error.code != "write-failed":
+                raise
+            # Nothing is lost: what could not be written is tried again.
+            self._say(str(error))
+            time.sleep(_DISK_PAUSE_S)
+
+    def _trains(self) -> bool:
+        return any(task.kind == "train" for task in self._active.values())
+
+    def _wait(self) -> bool:
+        """Whether somebody has asked for something meanwhile."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._operations.changes, selectors.EVENT_READ)
+            for task in self._active.values():
+                selector.register(task.process, selectors.EVENT_READ)
+            ready = selector.select(_TICK_S)
+        return self._operations.changes in [key.fd for key, _ in ready] and self._operations.seen()
+
+    def _attend(self, task: ActiveTask) -> bool:
+        """Hear and watch a process; whether it has ended."""
+        messages, ended = task.process.heard()
+        for message in messages:
+            self._note(task, message)
+        self._watch_memory(task)
+        if self._database.job(task.record.id).cancelling:
+            task.stop()
+        if ended:
+            task.process.name.kill()
+            self._settle(task)
+            del self._active[task.record.id]
+            task.process.close()
+            self._neighbours_changed()
+        return ended
+
+    def _note(self, task: ActiveTask, message: dict[str, Any]) -> None:
+        if "running" in message:
+            self._database.change(task.record.id, ("starting",), state="running")
+        if "steps" in message:
+            task.meter.note(int(message["steps"]))
+        outcome = message.get("outcome")
+        if outcome is not None:
+            task.outcome = outcome
+        task.device_bytes = max(task.device_bytes, int((outcome or message).get("device_bytes", 0)))
+
+    def _watch_memory(self, task: ActiveTask) -> None:
+        """A job that takes more of the host than it was granted is ended: others were promised the rest."""
+        now = task.process.name.resident_bytes()
+        task.host_bytes = max(task.host_bytes, now)
+        granted = task.record.granted_host_bytes
+        if task.kind == "train" and granted is not None and now > granted and task.too_much is None:
+            task.too_much = (
+                f"It took {now / 1e6:,.0f} MB of the host's memory, and {granted / 1e6:,.0f} MB were forecast and"
+                " granted."
+            )
+            task.process.name.signal(signal.SIGKILL)
+
+    def _settle(self, task: ActiveTask) -> None:
+        """Write down what became of a job whose process has ended."""
+        record = self._database.job(task.record.id)
+        gone: dict[str, Any] = {"pid": None, "process_started": None}
+        if task.kind == "forecast":
+            changes = after_forecast(record, task.outcome, self._rooms)
+            if record.cancelling:
+                changes = {"state": "cancelled", "reason": "It was cancelled before it ran."}
+            elif self._stopping:
+                changes = {"state": "submitted"}
+        else:
+            gone["peak_host_bytes"] = max(task.host_bytes, record.peak_host_bytes or 0)
+            gone["peak_device_bytes"] = max(task.device_bytes, record.peak_device_bytes or 0)
+            gone["seconds"] = record.seconds + time.monotonic() - task.began
+            changes = after_end(
+                replace(record, **{name: gone[name] for name in ("peak_host_bytes", "peak_device_bytes")}),
+                task.outcome,
+                step=newest_step(Path(record.run)),
+                too_much=task.too_much,
+                stopping=self._stopping,
+                beside=any(other.room is task.room for other in self._active.values() if other is not task),
+            )
+            self._say(f"Job {record.id} ({record.name}) is {changes['state']}. {changes['reason']}".strip())
+        if changes["state"] in FINAL:
+            gone["ended"] = time.time()
+        self._database.change(record.id, **gone, **changes)
+
+    def _start_forecasts(self) -> None:
+        """Let the memory of submitted jobs be forecast; what is known of a job alike is taken over."""
+        while sum(task.kind == "forecast" for task in self._active.values()) < _FORECASTS:
+            found = self._database.jobs(("submitted",), limit=1, oldest=True)
+            if not found:
+                return
+            (record,) = found
+            alike = self._database.alike(record.id)
+            need = None if alike is None else need_of_alike(alike)
+            if need is not None:
+                self._database.change(record.id, ("submitted",), **with_need(record, need, self._rooms))
+                self._operations.wake()
+            elif self._database.change(record.id, ("submitted",), state="forecasting"):
+                room = self._room_for_forecast(record)
+                limits = {"bytes": room.device.bytes, "host_bytes": room.device.host_bytes}
+                task = {"kind": "forecast", "document": record.document, "room": limits, "modules": True}
+                self._begin(record, task, None, "forecasting")
+
+    def _room_for_forecast(self, record: JobRecord) -> Room:
+        return max((room for room in self._rooms if room.kind == record.kind), key=lambda room: room.device.bytes)
+
+    def _start_jobs(self) -> None:
+        rows = self._database.waiting(STARTABLE)
+        for kind in {room.kind for room in self._rooms} if rows else ():
+            rooms = [room for room in self._rooms if room.kind == kind]
+            waiting = waiting_jobs(rows, kind, rooms)
+            running = running_jobs(self._active.values(), self._speeds)
+            devices = [room.device for room in rooms]
+            for start in self.policy.choose(waiting, running, devices):
+                room = next(each for each in rooms if each.device.name == start.device)
+                self._start_job(int(start.id), room)
+
+    def _start_job(self, number: int, room: Room) -> None:
+        record = self._database.job(number)
+        granted_host = room.device.host_bytes if record.alone else record.host_bytes
+        granted_device = room.device.bytes if record.alone else record.device_bytes
+        started = self._database.change(
+            number,
+            STARTABLE,
+            state="starting",
+            device=room.device.name,
+            tries=record.tries + 1,
+            started=record.started or time.time(),
+            granted_host_bytes=granted_host,
+            granted_device_bytes=granted_device if room.kind == "cuda" else None,
+            reason="",
+        )
+        if not started:
+            return
+        record = self._database.job(number)
+        refused = self._refused(record)
+        if refused is not None:
+            self._database.change(number, state="failed", code=refused.code, reason=str(refused), ended=time.time())
+            return
+        task = {
+            "kind": "train",
+            "document": record.document,
+            "run": record.run,
+            "tries": record.tries,
+            "modules": self._operations.rules.modules,
+            "device_bytes": record.granted_device_bytes or 0,
+            "context_bytes": int(record.forecast.get("context_bytes", 0)),
+        }
+        self._begin(record, task, room, "starting")
+
+    def _refused(self, record: JobRecord) -> PenstockError | None:
+        """Whether a path of the job leads elsewhere since it was submitted."""
+        try:
+            for name in ("graph", "partition"):
+                value = record.document.get(name)
+                if value is not None and "/" in value:
+                    allowed_path(value, self._operations.rules.allowed)
+        except PenstockError as error:
+            return error
+        return None
+
+    def _begin(self, record: JobRecord, task: dict[str, Any], room: Room | None, state: str) -> None:
+        """Start a process for a job. It gets its task when its number is on disk: a service that is killed in between
+        leaves no process that the next one does not know."""
+        process = self._pool.start(self._operations.folder.job(record.id), room.environment if room else {})
+        name = process.name
+        self._database.change(record.id, (state,), pid=name.pid, process_started=name.started)
+        likeness = self._database.likeness(record.id)
+        self._active[record.id] = ActiveTask(record, process, task["kind"], likeness, room)
+        process.begin(task)
+        self._neighbours_changed()
+
+    def _neighbours_changed(self) -> None:
+        for task in self._active.values():
+            others = {other.record.id for other in self._active.values() if other.room is task.room} - {task.record.id}
+            task.meter.beside(frozenset(others))
+
+
+def newest_step(run: Path) -> int:
+    """The step of a run's newest checkpoint; -1 where there is none."""
+    files = sorted((run / "checkpoints").glob("step-*.ckpt"))
+    return int(files[-1].stem.removeprefix("step-")) if files else -1

@@ -1,0 +1,139 @@
+"""`penstock serve`: a service from its start to its end."""
+
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.graph.blocks import default_threads
+from penstock.service.database import Database
+from penstock.service.feed import Feed
+from penstock.service.folder import Address, ServiceFolder
+from penstock.service.operations import Operations
+from penstock.service.policies import policy_named
+from penstock.service.rooms import rooms_here
+from penstock.service.scheduler import Scheduler
+from penstock.service.served import Served
+from penstock.service.submission import SubmissionRules
+from penstock.service.workers.pool import WarmPool
+
+_CLOSING_S = 2
+
+
+@dataclass(frozen=True)
+class ServiceOptions:
+    """How a service is started."""
+
+    folder: Path
+    host: str = "127.0.0.1"
+    port: int = 0
+    policy: str = "fit"
+    concurrent: int | None = None
+    """Jobs at once on one device; None: by memory and throughput."""
+    allow: tuple[Path, ...] = ()
+    """Folders that jobs may name, beside the service's own and the working folder."""
+    allow_modules: bool = False
+    threads: int = 0
+    """Threads of a job that does not say how many; 0: half of the cores."""
+
+
+def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+    """Run a service until `stopped`, or until it was drained."""
+    policy = policy_named(options.policy)
+    with ExitStack() as stack:
+        folder = ServiceFolder(options.folder)
+        folder.hold()
+        stack.callback(folder.close)
+        listening = stack.enter_context(listening_at(options.host, options.port))
+        feed = Feed()
+        database = Database(folder.database, lambda record: feed.add("job", record.shown()))
+        stack.callback(database.close)
+        pool = WarmPool()
+        stack.callback(pool.close)
+        pool.prepare()
+        rooms = rooms_here(folder, pool, options.concurrent)
+        operations = Operations(
+            folder, database, _rules(options, folder, tuple(dict.fromkeys(room.kind for room in rooms)))
+        )
+        scheduler = Scheduler(operations, rooms, policy, pool, say)
+        scheduler.recover()
+        stack.enter_context(answering(Served(operations, scheduler, feed), listening, folder.make_token()))
+        host, port = listening.getsockname()[:2]
+        folder.publish(Address(host, port))
+        say(f"Serving the queue in {folder.path} at http://{host}:{port}; the token is in {folder.path / 'token'}.")
+        scheduler.run(stopped)
+
+
+def _rules(options: ServiceOptions, folder: ServiceFolder, kinds: tuple[str, ...]) -> SubmissionRules:
+    allowed = tuple(path.expanduser().resolve() for path in (folder.path, Path.cwd(), *options.allow))
+    threads = options.threads or max(1, default_threads() // 2)
+    return SubmissionRules(tuple(dict.fromkeys(allowed)), options.allow_modules, threads, kinds)
+
+
+@contextmanager
+def listening_at(host: str, port: int) -> Iterator[socket.socket]:
+    """The socket of the service; taken before anything else is done, as its port may be in use."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.socket(found[0], found[1])
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(found[4])
+    except OSError as error:
+        raise PenstockError(
+            f"The service cannot listen at {host}, port {port} ({error.strerror or error}): name another --port.",
+            code="in-use",
+        ) from None
+    with listening:
+        yield listening
+
+
+@contextmanager
+def answering(served: Served, listening: socket.socket, token: str) -> Iterator[None]:
+    """Answer HTTP requests in a thread."""
+    import uvicorn
+
+    from penstock.service.app import make_app
+
+    config = uvicorn.Config(
+        make_app(served, token),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_CLOSING_S,
+        lifespan="off",
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=[[listening]], name="http", daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.01)
+    try:
+        yield
+    finally:
+        served.closing = True
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and a polite kill end the service; its jobs write checkpoints first. A second one is not waited for."""
+    asked = threading.Event()
+
+    def hear(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

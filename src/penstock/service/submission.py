@@ -1,0 +1,120 @@
+"""What is submitted, checked before it is queued: a job's fields, the paths that it names, the code that it brings."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.graph.document_sweep import Sweep, fields_of, points_of, said, with_point
+from penstock.train.job import Job, make_job
+
+MOST_BYTES = 64 << 10
+"""Bytes of one job, as JSON."""
+_NEVER_MATTERS = ("lr", "embedding_lr", "run")
+"""Fields that change neither the memory of a job nor its time."""
+
+
+@dataclass(frozen=True)
+class SubmissionRules:
+    """What the owner of a service allows and what jobs get that leave it open."""
+
+    allowed: tuple[Path, ...]
+    """Folders, without links in their paths, whose contents jobs may name."""
+    modules: bool
+    """Whether code that a job names (`module`) is run."""
+    threads: int
+    """Threads of a job that does not say how many; a fixed number, as it decides how sums are rounded."""
+    kinds: tuple[str, ...]
+    """What computes here: cpu, or cuda and cpu. A job that does not say gets the first."""
+
+
+def swept(fields: Mapping[str, Any], sweeps: Sequence[Sweep]) -> list[tuple[str, dict[str, Any]]]:
+    """A job's fields for every combination of the sweeps' values, each with a name for what is special about it."""
+    known = fields_of(Job)
+    return [(said(point), with_point(fields, point, known)) for point in points_of(sweeps)]
+
+
+def accepted_job(name: str, fields: Mapping[str, Any], priority: int, rules: SubmissionRules) -> dict[str, Any]:
+    """The columns of a new job in the database; refused where its fields are wrong or name what is not allowed."""
+    job = make_job(dict(fields))
+    if len(json.dumps(dict(fields))) > MOST_BYTES:
+        raise PenstockError(f"The job has more than {MOST_BYTES:,} bytes: submit less.", code="too-large")
+    kind = _kind(job, rules)
+    changes: dict[str, Any] = {
+        "graph": _graph(job.graph, rules),
+        "partition": None if job.partition is None else str(allowed_path(job.partition, rules.allowed)),
+        "threads": job.threads or rules.threads,
+        "device": kind,
+    }
+    if job.module is not None and not rules.modules:
+        raise PenstockError(
+            f"The job brings code of its own ({job.module}), and this service runs none: start it with"
+            " --allow-modules if you trust everybody who has its token.",
+            code="untrusted-code",
+        )
+    run = ""
+    if job.run is not None:
+        run = str(allowed_path(job.run, rules.allowed))
+        if Path(run).exists():
+            raise PenstockError(f"{run} exists already: name another run folder.", code="file-exists")
+    document = job.model_copy(update=changes).model_dump(mode="json")
+    return {
+        "name": name or f"{Path(job.graph).name} {job.model_name}",
+        "document": document,
+        "priority": priority,
+        "kind": kind,
+        "cores": document["threads"],
+        "run": run,
+        "likeness": _likeness(document),
+    }
+
+
+def allowed_path(given: str, allowed: Sequence[Path]) -> Path:
+    """A path without links, which must lie in one of the allowed folders. Nothing is read to find that out."""
+    try:
+        path = Path(given).expanduser()
+        if not path.is_absolute():
+            raise PenstockError(
+                f"{given} is a relative path, and the service runs in a folder of its own: give an absolute one.",
+                code="invalid-value",
+            )
+        path = path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise PenstockError(f"{given!r} is not a path that can be used: correct it.", code="invalid-value") from None
+    if not any(path.is_relative_to(each) for each in allowed):
+        raise PenstockError(
+            f"{given} is outside of what the service may read ({', '.join(map(str, allowed))}): start it with --allow"
+            " and a folder that holds it.",
+            code="not-permitted",
+        )
+    return path
+
+
+def _graph(given: str, rules: SubmissionRules) -> str:
+    """A data set's name as it is; a path only if it is allowed and there."""
+    if "/" not in given and not given.startswith("~"):
+        return given
+    path = allowed_path(given, rules.allowed)
+    if not path.exists():
+        raise PenstockError(f"There is no graph at {given}: check the path.", code="graph-not-found")
+    return str(path)
+
+
+def _kind(job: Job, rules: SubmissionRules) -> str:
+    if job.device == "auto":
+        return rules.kinds[0]
+    if job.device not in rules.kinds:
+        raise PenstockError(
+            f"The job asks for device {job.device!r}, and this service has {' and '.join(rules.kinds)}: use auto.",
+            code="device-not-found",
+        )
+    return job.device
+
+
+def _likeness(document: Mapping[str, Any]) -> str:
+    """A text that jobs share if they need the same memory and about the same time."""
+    kept = {name: value for name, value in document.items() if name not in _NEVER_MATTERS}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,0 +1,122 @@
+"""The service's side of the warm program: tasks are started through it and heard through their pipes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.graph.output_files import make_private_folder, open_bytes
+from penstock.service.workers.process import ProcessName
+from penstock.service.workers.warm import LONGEST
+
+
+class TaskProcess:
+    """A process that waits for its task, and then does it."""
+
+    def __init__(self, name: ProcessName, entry: int, reports: int) -> None:
+        self.name = name
+        self._entry: int | None = entry
+        self._reports: int | None = reports
+        self._unread = b""
+
+    def fileno(self) -> int:
+        """The descriptor that is readable when the process has something to say, or is gone."""
+        assert self._reports is not None
+        return self._reports
+
+    def begin(self, task: dict[str, Any]) -> None:
+        """Tell it what to do. Before that it does nothing, and ends where the service does."""
+        assert self._entry is not None
+        data = json.dumps(task).encode() + b"\n"
+        with suppress(BrokenPipeError):
+            while data:
+                data = data[os.write(self._entry, data) :]
+
+    def heard(self) -> tuple[list[dict[str, Any]], bool]:
+        """What it has reported since it was last asked, and whether it has ended."""
+        ended = False
+        while self._reports is not None:
+            try:
+                chunk = os.read(self._reports, 1 << 16)
+            except BlockingIOError:
+                break
+            self._unread += chunk
+            if not chunk:
+                ended = True
+                break
+        *lines, self._unread = self._unread.split(b"\n")
+        return [json.loads(line) for line in lines], ended or not self.name.is_alive
+
+    def close(self) -> None:
+        """Forget the process; one that still runs ends when it notices."""
+        for descriptor in (self._entry, self._reports):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._entry = self._reports = None
+
+
+class WarmPool:
+    """Starts tasks as forks of a warm program, which is started on first use and again when it was killed."""
+
+    def __init__(self) -> None:
+        self._program: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    def prepare(self) -> None:
+        """Start the warm program, which imports for some seconds while others go on."""
+        if self._program is None or self._program.poll() is not None:
+            self.close()
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                # -P: what lies in the working folder must not stand in for an installed module.
+                command = [sys.executable, "-P", "-m", "penstock.service.workers.warm", str(theirs.fileno())]
+                self._program = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                )
+            self._socket = ours
+
+    def start(self, folder: Path, environment: dict[str, str]) -> TaskProcess:
+        """A process that waits for its task in `folder`, which gets its log."""
+        for _ in range(2):
+            self.prepare()
+            with suppress(OSError):
+                return self._forked(folder, environment)
+            self.close()
+        raise PenstockError("The program that starts jobs ends at once: see the service's output.", code="peer-lost")
+
+    def close(self) -> None:
+        """End the warm program; what it has forked goes on."""
+        if self._socket is not None:
+            self._socket.close()
+        if self._program is not None:
+            self._program.kill()
+            self._program.wait()
+        self._program = self._socket = None
+
+    def _forked(self, folder: Path, environment: dict[str, str]) -> TaskProcess:
+        assert self._socket is not None
+        make_private_folder(folder)
+        entry, told = os.pipe()
+        reports, told_back = os.pipe()
+        try:
+            with open_bytes(folder / "log.txt", "ab") as log:
+                request = json.dumps({"environment": environment, "folder": str(folder)}).encode()
+                socket.send_fds(self._socket, [request], [entry, log.fileno(), told_back])
+                answer = self._socket.recv(LONGEST)
+            if not answer:
+                raise ConnectionResetError
+        except BaseException:
+            os.close(told)
+            os.close(reports)
+            raise
+        finally:
+            os.close(entry)
+            os.close(told_back)
+        os.set_blocking(reports, False)
+        pid = int(json.loads(answer)["pid"])
+        return TaskProcess(ProcessName.of(pid) or ProcessName(pid, "gone"), told, reports)

@@ -1,0 +1,83 @@
+"""A program that imports everything once and forks a process for each task, which then starts at once.
+
+It never uses a GPU itself, since a process that has done so cannot be forked; and it runs no Python threads.
+"""
+
+import faulthandler
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import Any, NoReturn
+
+import numpy as np
+
+LONGEST = 64 << 10
+"""Bytes of a request or an answer."""
+
+
+def main() -> None:
+    """Fork on request until the service is gone; the only argument is the number of the socket."""
+    import_everything()
+    # Nobody asks how forks ended: what they have to say they have reported themselves.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # Ctrl-C in the service's terminal is the service's to hear.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+def import_everything() -> None:
+    """Import what tasks need, and load one kernel, for which Numba gets ready for all others."""
+    from penstock.partition.owners import split_by_owner
+    from penstock.service.workers import tasks
+
+    assert tasks.TASKS
+    split_by_owner(np.zeros(1, np.int64), np.array([0, 1]))
+
+
+def serve(requests: socket.socket) -> None:
+    """Answer each request, a task's environment with its standard files and its pipe, with the number of a fork."""
+    while True:
+        data, files, _, _ = socket.recv_fds(requests, LONGEST, 3)
+        if not data:
+            return
+        pid = os.fork()
+        if pid == 0:
+            requests.close()
+            _become(json.loads(data), files)
+        for file in files:
+            os.close(file)
+        requests.send(json.dumps({"pid": pid}).encode())
+
+
+def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
+    """What happens in a fork: `files` are its input, its log and where it reports to."""
+    status = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
+        entry, log, reports = files
+        for own, given in enumerate((entry, log, log)):
+            os.dup2(given, own)
+        os.close(entry)
+        os.close(log)
+        sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        faulthandler.enable()
+        from penstock.service.workers.tasks import run_task
+
+        status = run_task(reports)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # What the run has to say it has written: threads and exit handlers that this fork inherited are not waited for.
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""A service in pieces: its database, its operations and its scheduler, with a real port but without a process."""
+
+import http.client
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from penstock.service.database import Database
+from penstock.service.feed import Feed
+from penstock.service.folder import ServiceFolder
+from penstock.service.operations import Operations
+from penstock.service.policies import DeviceRoom, policy_named
+from penstock.service.rooms import Room
+from penstock.service.scheduler import Scheduler
+from penstock.service.served import Served
+from penstock.service.service import answering, listening_at
+from penstock.service.submission import SubmissionRules
+from penstock.service.workers.pool import WarmPool
+
+MB = 1 << 20
+
+
+@dataclass
+class Parts:
+    """What `service.serve` puts together."""
+
+    folder: ServiceFolder
+    database: Database
+    operations: Operations
+    scheduler: Scheduler
+    feed: Feed
+    pool: WarmPool
+
+    def close(self):
+        self.pool.close()
+        self.database.close()
+        self.folder.close()
+
+
+def make_parts(folder, allowed=(), modules=False, cores=2.0, host_bytes=4 << 30, policy="fit", concurrent=None):
+    """The parts of a service on a processor, which takes jobs but runs none before its scheduler ticks."""
+    service = ServiceFolder(folder)
+    service.hold()
+    feed = Feed()
+    database = Database(service.database, lambda record: feed.add("job", record.shown()))
+    rules = SubmissionRules((service.path, *allowed), modules, 1, ("cpu",))
+    operations = Operations(service, database, rules)
+    device = DeviceRoom(name="cpu", host_bytes=host_bytes, cores=cores, concurrent=concurrent)
+    pool = WarmPool()
+    scheduler = Scheduler(
+        operations, [Room("cpu", device, {}, "processor")], policy_named(policy), pool, lambda line: None
+    )
+    return Parts(service, database, operations, scheduler, feed, pool)
+
+
+class Answer:
+    """What came back: `status`, `headers` and the body."""
+
+    def __init__(self, response):
+        self.status, self.headers, self.text = response.status, response.headers, response.read().decode()
+
+    def json(self):
+        return json.loads(self.text)
+
+
+class Client:
+    """Requests to a service on this host, as any program could make them."""
+
+    def __init__(self, port, token):
+        self.port, self.headers = port, {"Authorization": f"Bearer {token}"}
+
+    def request(self, method, path, body=None, headers=None, fields=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        sent = {**self.headers, **(headers or {})}
+        if fields is not None:
+            body, sent["Content-Type"] = json.dumps(fields), "application/json"
+        try:
+            connection.request(method, path, body, sent)
+            return Answer(connection.getresponse())
+        finally:
+            connection.close()
+
+    def get(self, path, **more):
+        return self.request("GET", path, **more)
+
+    def post(self, path, fields=None, **more):
+        return self.request("POST", path, fields=fields, **more)
+
+
+@contextmanager
+def answering_parts(parts, token):
+    """A client of the parts, which answer at a free port."""
+    with listening_at("127.0.0.1", 0) as listening:
+        served = Served(parts.operations, parts.scheduler, parts.feed)
+        with answering(served, listening, token):
+            yield Client(listening.getsockname()[1], token)

@@ -1,0 +1,155 @@
+"""The HTTP interface: who may use it, what it answers, and what it never says."""
+
+import pytest
+
+from penstock.service.app import make_app
+from penstock.service.body_limit import MOST_BODY_BYTES
+from penstock.service.served import Served
+from queue_parts import answering_parts, make_parts
+from training_graphs import community_graph
+
+TOKEN = "the-token"
+
+
+@pytest.fixture
+def parts(tmp_path):
+    found = make_parts(tmp_path / "queue", allowed=[tmp_path.resolve()])
+    community_graph(30).save(tmp_path / "graph")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def client(parts):
+    with answering_parts(parts, TOKEN) as client:
+        yield client
+
+
+def refusal(answer, status, code):
+    """The sentence of a refusal."""
+    assert (answer.status, answer.json()["code"]) == (status, code), answer.text
+    return answer.json()["error"]
+
+
+def test_everything_with_data_needs_the_token(client, parts):
+    client.headers.clear()
+    schema = make_app(Served(parts.operations, parts.scheduler, parts.feed), TOKEN).openapi()
+    assert len(schema["paths"]) >= 8
+    for path, methods in schema["paths"].items():
+        for method in methods:
+            given = client.request(method.upper(), path.replace("{number}", "1"))
+            refusal(given, 401, "not-permitted")
+    for wrong in (f"Bearer {TOKEN}x", "Bearer ", f"Basic {TOKEN}", TOKEN, "Bearer t\xe9"):
+        answer = client.get("/api/jobs", headers={"Authorization": wrong})
+        assert TOKEN not in refusal(answer, 401, "not-permitted").replace("TOKEN", "")
+    # A token in an address would be written into logs and histories.
+    refusal(client.get(f"/api/jobs?token={TOKEN}"), 401, "not-permitted")
+
+
+def test_no_other_site_may_ask(client):
+    asked = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "GET"}
+    answer = client.request("OPTIONS", "/api/jobs", headers=asked)
+    assert "access-control-allow-origin" not in answer.headers
+    answer = client.get("/api/jobs", headers={"Origin": "https://elsewhere.example"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_job_is_queued_shown_and_cancelled(client, tmp_path):
+    answer = client.post("/api/jobs", fields={"job": {"graph": str(tmp_path / "graph")}, "priority": 2})
+    assert answer.status == 201
+    (job,) = answer.json()["jobs"]
+    assert (job["id"], job["state"], job["priority"]) == (1, "submitted", 2)
+    listed = client.get("/api/jobs").json()
+    assert (listed["counts"], listed["next"], [each["id"] for each in listed["jobs"]]) == ({"submitted": 1}, None, [1])
+    shown = client.get("/api/jobs/1").json()
+    assert shown["document"]["graph"] == str((tmp_path / "graph").resolve())
+    assert shown["result"] is None
+    assert client.get("/api/jobs/1/log").json() == {"text": "", "next": 0, "final": False}
+    assert client.get("/api/jobs/1/metrics").json() == {"records": [], "next": 0, "final": False}
+    assert client.post("/api/jobs/1/cancel").json()["state"] == "cancelled"
+    assert "cancelled" in refusal(client.post("/api/jobs/1/cancel"), 409, "closed")
+    assert client.get("/api/jobs/1/log").json()["final"] is True
+
+
+def test_a_sweep_is_a_job_for_each_combination_or_none_at_all(client, tmp_path):
+    job = {"graph": str(tmp_path / "graph")}
+    answer = client.post("/api/jobs", fields={"job": job, "sweep": {"lr": [0.1, 0.2], "hidden": [8, 16, 32]}})
+    names = [each["name"] for each in answer.json()["jobs"]]
+    assert len(names) == 6
+    assert names[0] == "lr=0.1, hidden=8"
+    documents = [client.get(f"/api/jobs/{number}").json()["document"] for number in range(1, 7)]
+    assert [(each["lr"], each["hidden"]) for each in documents][3:] == [(0.2, 8), (0.2, 16), (0.2, 32)]
+    refusal(client.post("/api/jobs", fields={"job": job, "sweep": {"lr": [0.1, -1]}}), 400, "invalid-document")
+    refusal(client.post("/api/jobs", fields={"job": job, "sweep": {"lr": []}}), 413, "too-large")
+    many = {"seed": list(range(1001))}
+    refusal(client.post("/api/jobs", fields={"job": job, "sweep": many}), 413, "too-large")
+    named = {**job, "run": str(tmp_path / "run")}
+    refusal(client.post("/api/jobs", fields={"job": named, "sweep": {"lr": [0.1, 0.2]}}), 409, "in-use")
+    assert client.get("/api/jobs").json()["counts"] == {"submitted": 6}
+
+
+def test_lists_go_on_where_they_ended(client, tmp_path):
+    job = {"graph": str(tmp_path / "graph")}
+    client.post("/api/jobs", fields={"job": job, "sweep": {"seed": [1, 2, 3]}})
+    first = client.get("/api/jobs?limit=2").json()
+    assert ([each["id"] for each in first["jobs"]], first["next"]) == ([3, 2], 2)
+    assert [each["id"] for each in client.get("/api/jobs?limit=2&before=2").json()["jobs"]] == [1]
+    assert client.get("/api/jobs?state=ended&state=failed").json()["jobs"] == []
+
+
+def test_bad_requests_are_one_sentence(client, tmp_path):
+    refusal(client.get("/api/jobs/99"), 404, "unknown-name")
+    refusal(client.get("/api/nothing"), 404, "unknown-name")
+    refusal(client.get("/api/jobs/nine"), 400, "invalid-document")
+    refusal(client.get("/api/jobs?limit=100000"), 400, "invalid-document")
+    refusal(client.post("/api/jobs", fields={"job": 3}), 400, "invalid-document")
+    refusal(client.post("/api/jobs", fields={"job": {}, "more": 1}), 400, "invalid-document")
+    refusal(client.post("/api/jobs", body=b"{"), 400, "invalid-document")
+    refusal(client.post("/api/jobs", fields={"job": {"graph": "/etc/passwd"}}), 403, "not-permitted")
+    refusal(client.post("/api/jobs", fields={"job": {"module": "os:getcwd"}}), 403, "untrusted-code")
+
+
+def test_requests_are_bounded_whatever_they_say_of_their_size(client):
+    refusal(client.post("/api/jobs", body=b" " * (MOST_BODY_BYTES + 1)), 413, "too-large")
+
+    def endless():
+        for _ in range(40):
+            yield b" " * (MOST_BODY_BYTES // 16)
+
+    refusal(client.post("/api/jobs", body=endless()), 413, "too-large")
+
+
+def test_a_drained_service_takes_no_more(client, tmp_path):
+    assert client.post("/api/drain").json() == {"running": 0}
+    refusal(client.post("/api/jobs", fields={"job": {"graph": str(tmp_path / "graph")}}), 409, "closed")
+    assert client.get("/api/devices").json()["draining"] is True
+
+
+def test_devices_say_what_they_have(client):
+    answer = client.get("/api/devices").json()
+    assert answer["policy"] == "fit"
+    (device,) = answer["devices"]
+    assert (device["name"], device["cores"], device["running"]) == ("cpu", 2.0, [])
+
+
+def test_the_page_of_the_interface_names_every_operation_and_loads_nothing(client):
+    page = client.get("/api", headers={"Authorization": ""})
+    assert page.status == 200
+    for path in client.get("/api/openapi.json").json()["paths"]:
+        assert path in page.text
+    assert "<script" not in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_events_tell_of_changes(client, parts, tmp_path):
+    client.post("/api/jobs", fields={"job": {"graph": str(tmp_path / "graph")}})
+    feed = parts.feed
+    (event,) = feed.after(0)
+    assert (event.kind, event.fields["id"], event.fields["state"]) == ("job", 1, "submitted")
+    client.post("/api/jobs/1/cancel")
+    assert [each.fields["state"] for each in feed.after(event.number)] == ["cancelled"]
+    assert feed.after(feed.newest) == []
+    assert feed.after(feed.newest + 1) is None
+    for _ in range(2100):
+        feed.add("job", {})
+    assert feed.after(event.number) is None
