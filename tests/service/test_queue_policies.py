@@ -92,6 +92,20 @@ def test_a_cpu_counts_cores_and_host_memory() -> None:
     assert started("fit", waiting, devices=[cpu]) == ["0", "1"]
 
 
+def test_jobs_run_on_devices_of_their_kind_and_share_the_host() -> None:
+    devices = [
+        DeviceRoom(name="cuda:0", kind="cuda", bytes=100, host_bytes=10, cores=4),
+        DeviceRoom(name="cpu", kind="cpu", host_bytes=10, cores=4),
+    ]
+    waiting = [
+        WaitingJob(id=f"{kind} {order}", kind=kind, host_bytes=6, cores=1, submitted=order)
+        for order, kind in enumerate(("cpu", "cuda"))
+    ]
+    starts = policy_named("fit").choose(waiting, [], devices)
+    assert [(start.id, start.device) for start in starts] == [("cpu 0", "cpu")]
+    assert "kind tpu" in (never_fits(WaitingJob(id="a", kind="tpu", submitted=0), devices) or "")
+
+
 def test_fit_goes_by_known_times_and_takes_memory_for_unknown_ones() -> None:
     waiting = [
         WaitingJob(id="short", device_bytes=40, submitted=0, expected_s=1.0),

@@ -18,6 +18,8 @@ class JobNeeds:
     """What a job takes of a device and of its machine while it runs."""
 
     id: str
+    kind: str = ""
+    """What computes it, such as cpu or cuda: it runs on devices of that kind only."""
     device_bytes: int = 0
     """Memory on the device as reserved, all included (CUDA context too); 0 on a CPU."""
     host_bytes: int = 0
@@ -59,6 +61,7 @@ class DeviceRoom:
     that name the same machine share them."""
 
     name: str
+    kind: str = ""
     bytes: int = 0
     """Memory that jobs may reserve, less what is kept back; 0 for a CPU."""
     host_bytes: int

@@ -88,7 +88,8 @@ class Rooms:
         count against it, only what jobs were predicted to use."""
         held = self._held[device.name]
         return (
-            held.device_bytes + job.device_bytes <= device.bytes
+            job.kind == device.kind
+            and held.device_bytes + job.device_bytes <= device.bytes
             and not (held.jobs and (job.alone or held.alone))
             and self._has_throughput(job, device, measured)
             and self._has_host(job, device)
@@ -124,11 +125,12 @@ class Rooms:
 
 def never_fits(job: JobNeeds, devices: Sequence[DeviceRoom]) -> str | None:
     """Why no device could ever run the job, as a sentence; None where one could once it is empty."""
+    devices = [device for device in devices if device.kind == job.kind]
     empty = Rooms(devices, [])
     if any(empty.admits(job, device) for device in devices):
         return None
     if not devices:
-        return "There is no device to run it on."
+        return f"There is no device of kind {job.kind} to run it on."
     largest = max(devices, key=lambda device: (device.bytes, device.host_bytes, device.cores))
     lacks = [
         f"{need:,} {what} where {largest.name} has {room:,}"
