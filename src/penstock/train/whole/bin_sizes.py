@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.graph.blocks import map_blocks
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
+from penstock.sampling.relabel import PerThread
 from penstock.train.layerwise.reach import Reach
 from penstock.train.whole.plan import layer_bounds
 
@@ -34,50 +36,68 @@ def bin_sizes(
     reach: Reach, layers: int, order: dict[str, Array], counts: list[dict[str, int]], bins: int
 ) -> list[list[BinSize]]:
     """The bins of every layer, if each is divided into so many."""
-    stamps = {name: np.full(nodes.count, -1, np.int32) for name, nodes in reach.graph.nodes.items()}
-    made, stamp = [], 0
-    for number in range(layers):
+    marks: PerThread[_Marks] = PerThread(lambda: _Marks(reach))
+
+    def sizes(number: int) -> list[BinSize]:
         kinds, bounds = reach.of_layer(number, layers), layer_bounds(reach, layers, number, order, counts, bins)
-        found = []
-        for place in range(bins):
+
+        def size(place: int, _: int) -> BinSize | None:
             rows = {name: slice(int(ends[place]), int(ends[place + 1])) for name, ends in bounds.items()}
             rows = {name: some for name, some in rows.items() if some.stop > some.start}
-            if rows:
-                found.append(_size(reach, kinds, order, rows, stamps, stamp))
-                stamp += 1
-        if bins == 1:
-            # The only bin of a layer reads the level below as it stands.
-            found = [BinSize(each.rows, counts[number], each.edges, each.filled) for each in found]
-        made.append(found)
-    return made
+            return _size(reach, kinds, order, rows, marks.get()) if rows else None
+
+        return [found for found in map_blocks(size, bins, 1) if found is not None]
+
+    if bins > 1:
+        return [sizes(number) for number in range(layers)]
+    whole = [_whole_size(reach, reach.of_layer(number, layers), order, counts, number) for number in range(layers)]
+    return [[each] if each.rows else [] for each in whole]
+
+
+def _whole_size(
+    reach: Reach, kinds: list[EdgeType], order: dict[str, Array], counts: list[dict[str, int]], number: int
+) -> BinSize:
+    """The only bin of a layer, which reads the level below as it stands: its edges are counted by their bounds."""
+    rows = {name: slice(0, count) for name, count in counts[number + 1].items() if count}
+    edges, filled = {}, {}
+    for kind in kinds:
+        if kind[2] in rows:
+            indptr, mine = reach.graph.edges[kind].indptr, order[kind[2]][rows[kind[2]]]
+            lengths = indptr[mine + 1] - indptr[mine]
+            edges[kind], filled[kind] = int(lengths.sum()), int(np.count_nonzero(lengths))
+    return BinSize(rows, counts[number], edges, filled)
+
+
+class _Marks:
+    """Which vertices the bin that a thread counts has met: a number for each of them, another for every bin."""
+
+    def __init__(self, reach: Reach) -> None:
+        self.of = {name: np.full(nodes.count, -1, np.int32) for name, nodes in reach.graph.nodes.items()}
+        self.bin = -1
 
 
 def _size(
-    reach: Reach,
-    kinds: list[EdgeType],
-    order: dict[str, Array],
-    rows: dict[str, slice],
-    stamps: dict[str, Array],
-    stamp: int,
+    reach: Reach, kinds: list[EdgeType], order: dict[str, Array], rows: dict[str, slice], marks: _Marks
 ) -> BinSize:
-    inputs = dict.fromkeys(stamps, 0)
+    marks.bin += 1
+    inputs = dict.fromkeys(marks.of, 0)
     for name, some in rows.items():
         own = order[name][some]
-        stamps[name][own] = stamp
+        marks.of[name][own] = marks.bin
         inputs[name] += len(own)
     edges, filled = {}, {}
     for kind in kinds:
         if kind[2] in rows:
             lists = reach.graph.edges[kind]
             mine = order[kind[2]][rows[kind[2]]]
-            new, read, reading = _count(lists.indptr, lists.indices, mine, stamps[kind[0]], stamp)
+            new, read, reading = _count(lists.indptr, lists.indices, mine, marks.of[kind[0]], marks.bin)
             inputs[kind[0]] += int(new)
             edges[kind], filled[kind] = int(read), int(reading)
     return BinSize(rows, {name: count for name, count in inputs.items() if count}, edges, filled)
 
 
 @njit(nogil=True, cache=True)
-def _count(indptr: Array, indices: Array, rows: Array, stamps: Array, stamp: int) -> tuple[int, int, int]:
+def _count(indptr: Array, indices: Array, rows: Array, marks: Array, number: int) -> tuple[int, int, int]:
     """Vertices that are read here for the first time, edges, and rows that have any."""
     new, edges, filled = 0, 0, 0
     for row in rows:
@@ -85,7 +105,7 @@ def _count(indptr: Array, indices: Array, rows: Array, stamps: Array, stamp: int
         edges += last - first
         filled += last > first
         for k in range(first, last):
-            if stamps[indices[k]] != stamp:
-                stamps[indices[k]] = stamp
+            if marks[indices[k]] != number:
+                marks[indices[k]] = number
                 new += 1
     return new, edges, filled

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from penstock.train.layerwise.reach import Reach
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Steps
-from penstock.train.whole.bin_sizes import bin_sizes
+from penstock.train.whole.bin_sizes import BinSize, bin_sizes
 from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes, step_bytes
 from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
 from penstock.train.whole.plan import make_plan, vertices_by_level
@@ -58,6 +59,8 @@ class WholeExecution(LoadedExecution):
         """The graph on a device, for exact inference."""
         self._kept: list[KeptNeighbourhood] = []
         """The steps of an epoch, of a module of the user's own."""
+        self._features_placed = 0
+        """Bytes of features that were put on the device."""
         self._predicted_by = "trace"
         """How the memory of steps is predicted."""
         self._known: list[Decision] = []
@@ -130,12 +133,13 @@ class WholeExecution(LoadedExecution):
                 "keep": "recompute" if decision.recompute_levels else decision.keep,
                 "recomputed": not decision.retain,
                 "captured": self._is_captured(),
-                "predicted_mb": round(decision.predicted_bytes / _MB, 1),
+                "predicted_mb": round((decision.predicted_bytes + self._features_placed) / _MB, 1),
                 "predicted_by": self._predicted_by,
             }
             if self._session.device_peak is not None:
+                features = "device" if decision.retain or self._features_placed else "host"
                 facts |= {
-                    "placement": {"topology": "device", "features": "device", "cache_rows": 0},
+                    "placement": {"topology": "device", "features": features, "cache_rows": 0},
                     "device_peak_mb": round(self._session.device_peak.read() / _MB, 1),
                     "device_predicted_mb": facts["predicted_mb"],
                 }
@@ -152,8 +156,32 @@ class WholeExecution(LoadedExecution):
         readable = session.task.readable(planned.seeds)
         order, counts = vertices_by_level(reach, layers, readable, job.scope == "all")
         decision = self._decide(reach, order, counts, planned)
+        if session.inputs.device.type == "cuda" and not decision.retain:
+            self._place_features(decision)
         plan = make_plan(reach, layers, order, counts, decision.bins)
         self._prepared.append(PreparedStep(session, plan, decision, planned))
+
+    def _place_features(self, decision: Decision) -> None:
+        """Put the features on the device where they fit beside the step: bins computed again read them often."""
+        # Triton is imported where there is a device for it.
+        from penstock.store.device.copies import to_device
+        from penstock.store.device.tables import ResidentTable
+        from penstock.train.device.decision import stored_type
+
+        session, inputs = self._session, self._session.inputs
+        elsewhere = {
+            name: session.graph.nodes[name].fields[field]
+            for name, field in inputs.fields.items()
+            if not inputs.sources[name].on_device
+        }
+        types = {name: stored_type(session.job, array) for name, array in elsewhere.items()}
+        taken = sum(array.size * types[name].itemsize for name, array in elsewhere.items())
+        if decision.predicted_bytes + taken > free_bytes(inputs.device, session.job.device_share):
+            return
+        for name, array in elsewhere.items():
+            table = to_device(array, inputs.device, types[name], progress=session.progress)
+            inputs.sources[name] = ResidentTable(table)
+        self._features_placed += taken
 
     def _decide(
         self, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
@@ -173,8 +201,12 @@ class WholeExecution(LoadedExecution):
                 code="out-of-memory",
             )
 
+        @cache
+        def divided_into(bins: int) -> list[list[BinSize]]:
+            return bin_sizes(reach, len(sizes), order, counts, bins)
+
         def predict(decision: Decision) -> int:
-            divided = bin_sizes(reach, len(sizes), order, counts, decision.bins[0])
+            divided = divided_into(decision.bins[0])
             try:
                 return traced_step_memory(session, order, counts, divided, decision, planned).bytes
             except (RuntimeError, NotImplementedError):

@@ -16,6 +16,8 @@ _ROWS_OUT = 4
 """Arrays as large as a bin's outputs that a layer holds at once: before and after its end, and their gradients."""
 _EDGE_BYTES = 20
 """Bytes that an edge of a block takes: its index, and the transposed lists of the backward pass."""
+_INDEX_BYTES = 4
+"""Bytes of the number of a neighbour in a block."""
 _MOST_BINS = 4096
 
 
@@ -84,25 +86,35 @@ def decide(
     numbers = [bins] if bins else [2**power for power in range(_MOST_BINS.bit_length())]
     places = _places(keep, on_device)
     kept = sum(size.rows * size.width_out for size in sizes[:-1]) * item
+    tried: list[int] = []
     for place in places:
         where: Where = "host" if place == "recompute" else place
         here = place == "device" or (place == "host" and not on_device)
-        for number in numbers:
+        least = _least_bytes(sizes, kept if here else 0)
+        # A place that no number of bins makes large enough is not tried: each try reads all edges.
+        for number in numbers if bins or least <= free else ():
             for retain in (True, False) if here and (number == 1 or overlapping) else (False,):
                 chosen = Decision([number] * len(sizes), where, place == "recompute", retain, 0)
                 if predict is None:
                     needed = step_bytes(sizes, number, place, item, retain, on_device)
                 else:
                     needed = predict(chosen)
+                tried.append(needed)
                 fits = needed <= free and (place != "host" or not on_device or kept <= spare)
                 # Who asks for a number of bins gets it, whatever is predicted.
                 if fits or (bins and place == places[-1] and not retain):
                     return replace(chosen, predicted_bytes=needed)
+    needed = min(tried, default=least)
     raise PenstockError(
         f"A step on the whole graph needs {needed / 1e9:,.1f} GB at least, and {free / 1e9:,.1f} GB are free: lower"
         " hidden, set keep_type to bfloat16 or keep to disk, or use sampler neighbour.",
         code="out-of-memory",
     )
+
+
+def _least_bytes(sizes: Sequence[LayerSize], kept: int) -> int:
+    """What a step takes at least, in however many bins: the rows that are kept, and the lists of neighbours."""
+    return kept + _INDEX_BYTES * sum(size.edges for size in sizes)
 
 
 def step_bytes(sizes: Sequence[LayerSize], bins: int, keep: str, item: int, retain: bool, on_device: bool) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.graph.blocks import map_blocks
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.sampling.block import Block, MiniBatch, TypedBlock
@@ -94,12 +95,7 @@ def make_plan(reach: Reach, layers: int, order: Rows, counts: list[dict[str, int
         kinds = reach.of_layer(number, layers)
         sample = reach.batches([kinds])
         bounds = layer_bounds(reach, layers, number, order, counts, bins[number])
-        made.append(
-            [
-                _make_bin(sample, order, {name: slice(int(b[i]), int(b[i + 1])) for name, b in bounds.items()}, places)
-                for i in range(bins[number])
-            ]
-        )
+        made.append(_make_bins(sample, order, bounds, bins[number], places))
         if bins[number] == 1:
             made[-1] = [_in_place(made[-1][0], order, counts[number])]
     return WholePlan(order, counts, [[each for each in layer if each.num_rows] for layer in made])
@@ -131,6 +127,18 @@ def _loads(graph: Graph, kinds: Sequence[EdgeType], name: str, rows: Array) -> A
             indptr = graph.edges[kind].indptr
             loads += indptr[rows + 1] - indptr[rows]
     return loads
+
+
+def _make_bins(
+    sample: Callable[[Rows], MiniBatch[Any]], order: Rows, bounds: dict[str, Array], bins: int, places: Rows
+) -> list[Bin]:
+    """The bins of a layer, several at a time."""
+
+    def work(number: int, _: int) -> Bin:
+        rows = {name: slice(int(ends[number]), int(ends[number + 1])) for name, ends in bounds.items()}
+        return _make_bin(sample, order, rows, places)
+
+    return list(map_blocks(work, bins, 1))
 
 
 def _make_bin(sample: Callable[[Rows], MiniBatch[Any]], order: Rows, rows: dict[str, slice], places: Rows) -> Bin:

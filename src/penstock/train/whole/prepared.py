@@ -57,14 +57,19 @@ class PreparedStep:
         session = self._session
         x = self._kept_inputs.get(work)
         if x is None:
-            stored = {name: ids for name, ids in work.names.items() if name not in session.inputs.tables}
-            x = {name: self.read(name, ids) for name, ids in stored.items()}
+            sources = session.inputs.sources
+            stored = [name for name in work.names if name not in session.inputs.tables]
+            # A source that the device reads by itself takes numbers that are there already.
+            ids: dict[str, Any] = {
+                name: (work.row_names if sources[name].on_device else work.names)[name] for name in stored
+            }
+            x = {name: self.read(name, ids[name]) for name in stored}
             if self.decision.retain:
                 self._kept_inputs[work] = x
         x = dict(x)
-        for name, ids in work.names.items():
+        for name, rows in work.names.items():
             if name in session.inputs.tables:
-                x[name] = self.read(name, ids).requires_grad_()
+                x[name] = self.read(name, rows).requires_grad_()
         return x
 
     def prepared(self, work: Bin) -> PreparedBin:
