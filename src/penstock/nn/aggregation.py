@@ -17,9 +17,9 @@ from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
 from penstock.nn.kernels import gather_max, gather_sum, scatter_winners
 from penstock.nn.threads import column_chunks, row_chunks, run_chunks
-from penstock.nn.traced import array_of, is_traced, room
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
+from penstock.traced import array_of, is_traced, room
 
 Reduce = Literal["mean", "sum", "max"]
 

@@ -15,9 +15,9 @@ from penstock.nn.aggregation import as_rows, check_rows, differentiable
 from penstock.nn.derived import transposed
 from penstock.nn.device import attention as on_device
 from penstock.nn.threads import row_chunks, run_chunks
-from penstock.nn.traced import room, tensor_of
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
+from penstock.traced import room, tensor_of
 
 
 def attend(

@@ -11,9 +11,9 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.nn.device.lists import looped
 from penstock.nn.kernels import transpose
-from penstock.nn.traced import is_traced, room
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
+from penstock.traced import is_traced, room
 
 Made = TypeVar("Made")
 

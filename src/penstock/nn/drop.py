@@ -30,9 +30,9 @@ from penstock.nn.device.drop import DropKey
 from penstock.nn.device.rectified import Rectified, rectified
 from penstock.nn.kernels import drop_rows, pass_where_positive
 from penstock.nn.threads import plain_chunks, run_chunks
-from penstock.nn.traced import array_of, is_traced
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
+from penstock.traced import array_of, is_traced
 
 _STEPS = 1 << 16
 """Shares are kept to this precision."""

@@ -12,9 +12,9 @@ from penstock.nn.aggregation import gather
 from penstock.nn.constant_input import is_constant, kept_of_rows
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
-from penstock.nn.traced import Trace, current_trace, room
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock, on_device
+from penstock.traced import Trace, current_trace, room
 
 Order = Literal["auto", "aggregate", "transform"]
 
@@ -70,9 +70,9 @@ def _traced_columns(x: Tensor, trace: Trace) -> Block | None:
         return None
     entries = round(trace.density * x.numel())
     if trace.on_device:
-        lists: Any = torch.empty(len(x) + 1, dtype=torch.int32)
-        columns: Any = torch.empty(entries, dtype=torch.int32)
-        values: Any = torch.empty(entries)
+        lists: Any = torch.empty(len(x) + 1, dtype=torch.int32, device=x.device)
+        columns: Any = torch.empty(entries, dtype=torch.int32, device=x.device)
+        values: Any = torch.empty(entries, device=x.device)
         return DeviceBlock(lists, columns, x.shape[1], values)
     return Block(room(len(x) + 1, np.int64), room(entries, np.int32), x.shape[1], room(entries, np.float32))
 

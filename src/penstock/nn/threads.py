@@ -14,7 +14,7 @@ import torch
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
 from penstock.nn.kernels import cut_evenly
-from penstock.nn.traced import is_traced
+from penstock.traced import is_traced
 
 _CHUNK = 1 << 18
 """Numbers read and written by a chunk: some hundred microseconds, long beside the microseconds of a call."""

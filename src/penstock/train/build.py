@@ -1,31 +1,15 @@
-"""From a job to a session: the graph opened, task, model and optimiser built and tried on a few seeds."""
+"""From a job to a session that is ready: its graph placed, its execution chosen, its model tried on a few seeds."""
 
 import torch
 
-from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
-from penstock.nn import ModelOptions, adapt, build_model
-from penstock.nn.layer_table import layer_entry
-from penstock.nn.user_module import build_user_module
-from penstock.pipeline.schedule import Schedule
 from penstock.progress import SILENT, Progress
-from penstock.train.batch_source import layers_of
-from penstock.train.data import choose_task, open_data, prepared, with_empty_relations
-from penstock.train.device_full import STEPS, device_memory
+from penstock.train.assembly import session_of, try_out
 from penstock.train.execution_modes import choose_execution, needs_placement
-from penstock.train.inputs import Inputs
 from penstock.train.job import Job
-from penstock.train.layerwise.engine import evaluating
 from penstock.train.learned_labels import LearnedLabels
-from penstock.train.optimisers import make_optimiser, make_schedule
 from penstock.train.processor import chosen_device
-from penstock.train.run_context import seeded
-from penstock.train.run_length import with_epochs
-from penstock.train.session import Session, model_at_fault
-from penstock.train.tasks import Task, make_task
-
-_TRIED = 4
-"""Seeds of the batch a model is tried on."""
+from penstock.train.session import Session
 
 
 def make_session(
@@ -39,19 +23,9 @@ def make_session(
 
     `taught` is what a run has learned from: the session is then for using its model, and the graph may lack labels.
     """
-    graph = open_data(job) if graph is None else prepared(graph, job)
     # Who only uses a model may do so on any machine.
     device = chosen_device(job.device if taught is None or job.device == "cpu" else "auto")
-    if not graph.edges:
-        if layer_entry(job.model).reads_neighbours or module is not None or job.module is not None:
-            raise PenstockError(
-                "The graph has no edges, so there are no neighbours to learn from: use model mlp.", code="missing-data"
-            )
-        graph = with_empty_relations(graph)
-    with seeded(job.seed, device):
-        inputs = Inputs(graph, job, device)
-        task, graph = make_task(taught.task if taught else choose_task(graph, job), graph, job, taught)
-        session = assembled(job, graph, inputs, task, module)
+    session = session_of(job, device, graph, module, taught)
     placed = None
     if device.type == "cuda" and needs_placement(job.sampler):
         # Triton is imported where there is a device for it.
@@ -61,61 +35,3 @@ def make_session(
     session.execution = choose_execution(session, placed)
     try_out(session, with_loss=taught is None)
     return session
-
-
-def assembled(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None = None) -> Session:
-    """A session of its parts: the model is built or adapted, with its optimiser and schedule.
-
-    What the job leaves open (`epochs: auto`) is decided: `session.job` says how.
-    """
-    given, job = job, with_epochs(job, graph, task)
-    decided = {} if job is given else {"epochs": job.epochs}
-    model = _make_model(job, graph, inputs, task, module)
-    parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
-    learned = torch.nn.ModuleDict(parts).to(inputs.device)
-    optimiser = make_optimiser(learned.parameters(), job, inputs.device)
-    return Session(job, graph, inputs, task, model, learned, optimiser, make_schedule(optimiser, job), decided)
-
-
-def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None) -> torch.nn.Module:
-    if module is None and job.module is not None:
-        widths = next(iter(inputs.widths.values())) if graph.is_homogeneous else dict(inputs.widths)
-        module = build_user_module(job.module, widths, task.out)
-    if module is not None:
-        if not module.training:
-            # Left so by an evaluation. A module in training whose parts are not has them frozen, and they stay so.
-            module.train()
-        if getattr(module, "layerwise", False):
-            return module
-        if job.weight is not None:
-            raise PenstockError(
-                "A module of your own takes no edge weights: leave out `weight`, or use a zoo model.",
-                code="unsupported-combination",
-            )
-        return adapt(module, not graph.is_homogeneous, layers_of(job), list(graph.edges))
-    chosen = {name: getattr(job, name) for name in ModelOptions.model_fields}
-    # The job has checked them.
-    options = ModelOptions.model_construct(**{**chosen, "layers": layers_of(job)})
-    if graph.is_homogeneous:
-        return build_model(options, next(iter(inputs.widths.values())), task.out)
-    return build_model(options, inputs.widths, task.out, list(graph.edges), getattr(task, "node_type", None))
-
-
-def try_out(session: Session, with_loss: bool) -> None:
-    """One small batch through the model and the loss: what does not fit shows before anything is written."""
-    if not with_loss and len(session.task.items) == 0:
-        return
-    schedule = Schedule(session.task.items, min(_TRIED, session.task.batch_size), session.job.seed)
-    planned = next(schedule.from_position())
-    batch, carrier = session.execution.sample(planned), session.inputs.carrier
-    carrier.gather(batch)
-    if with_loss:
-        session.task.label(batch)
-    with device_memory(lambda: "on a first small batch", STEPS):
-        carrier.transfer(batch)
-        carrier.arrive(batch)
-        x = session.inputs.complete(batch)
-        with model_at_fault(), torch.no_grad(), evaluating(session.model), session.precision():
-            out = session.encode(batch, x)
-            if with_loss:
-                session.task.loss(out, batch)

@@ -16,6 +16,7 @@ from penstock.pipeline.loader import Batch, Carrier
 from penstock.store.embedding import MOMENTS, EmbeddingTable
 from penstock.store.local import LocalStore
 from penstock.store.source import RowSource
+from penstock.traced import is_traced
 from penstock.train.data_options import DataOptions
 from penstock.train.job import Job
 
@@ -103,7 +104,7 @@ class Inputs:
         """Push the gradients of the learnable rows."""
         for name, table in self.tables.items():
             gradients = x[name].grad if name in x else None
-            if gradients is not None:
+            if gradients is not None and not is_traced():
                 pushed = _on_host(batch.vertices[name]), gradients.float().cpu().numpy()
                 table.push(*(_summed(*pushed) if self._repeats else pushed))
 

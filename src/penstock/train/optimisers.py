@@ -8,6 +8,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from penstock.errors import PenstockError, nearest
 from penstock.nn.eager import eager
+from penstock.traced import is_gpu
 from penstock.train.job import Job
 
 _ON_DEVICE: dict[str, dict[str, Any]] = {
@@ -38,7 +39,7 @@ def make_optimiser(
     options = {
         "lr": job.lr,
         **({"weight_decay": job.weight_decay} if job.weight_decay else {}),
-        **(_ON_DEVICE.get(job.optimiser, {}) if device is not None and device.type == "cuda" else {}),
+        **(_ON_DEVICE.get(job.optimiser, {}) if device is not None and is_gpu(device) else {}),
         **job.optimiser_options,
     }
     try:
@@ -71,7 +72,7 @@ def keep_ways(optimiser: torch.optim.Optimizer, state: Any) -> None:
 def rates_on_device(optimiser: torch.optim.Optimizer, device: torch.device) -> None:
     """Rates as numbers on a GPU, if the optimiser's steps can be captured; after a checkpoint was read, again."""
     for group in optimiser.param_groups:
-        if device.type == "cuda" and group.get("fused"):
+        if is_gpu(device) and group.get("fused"):
             group["lr"] = torch.tensor(float(group["lr"]), device=device)
 
 

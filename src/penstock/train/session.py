@@ -14,9 +14,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from penstock.errors import NotFinite, PenstockError
 from penstock.graph.graph import Graph
 from penstock.memory import HOST_PEAK, Peak
-from penstock.nn.traced import current_trace
 from penstock.pipeline.loader import Batch
 from penstock.progress import SILENT, Progress
+from penstock.traced import is_gpu, is_traced
 from penstock.train.batch_source import clock_for, layers_of
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
@@ -86,13 +86,11 @@ class Session:
 
     def precision(self) -> AbstractContextManager[Any]:
         """Around what is computed in the job's type."""
-        trace = current_trace()
-        on_host = self.inputs.device.type == "cpu" and not (trace is not None and trace.on_device)
-        if on_host or self.job.compute_type in ("float32", "tf32"):
+        if not is_gpu(self.inputs.device) or self.job.compute_type in ("float32", "tf32"):
             return nullcontext()
         # Casts are not kept: a captured step makes its own.
         dtype = torch.bfloat16 if self.job.compute_type == "bfloat16" else torch.float16
-        place = "cpu" if trace is not None else self.inputs.device.type
+        place = "cpu" if is_traced() else self.inputs.device.type
         return torch.autocast(place, dtype, cache_enabled=False)
 
     def backward(self, loss: torch.Tensor, skip: torch.Tensor | None = None) -> torch.Tensor | None:
@@ -101,7 +99,7 @@ class Session:
         In float16 gradients are computed larger, lest the small ones vanish, and then divided; a step in which one has
         become infinite is left out.
         """
-        if self.job.compute_type != "float16" or self.inputs.device.type == "cpu":
+        if self.job.compute_type != "float16" or not is_gpu(self.inputs.device):
             loss.backward()  # type: ignore[no-untyped-call]
             return skip
         (loss * _ENLARGED).backward()  # type: ignore[no-untyped-call]

@@ -49,7 +49,7 @@ def device_memory(monkeypatch):
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
     # Batches drawn ahead to find the rows that are read most: seconds each in the interpreter, and two tell them too.
-    monkeypatch.setattr("penstock.train.device.placement._COUNTED", 2)
+    monkeypatch.setattr("penstock.train.device.placed_graph._COUNTED", 2)
     one_launch_at_a_time(monkeypatch)
     return free
 

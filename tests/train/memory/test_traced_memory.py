@@ -10,9 +10,10 @@ from penstock.train.batch_source import layers_of
 from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.layerwise.reach import Reach
-from penstock.train.memory.allocations import Allocations, Event, peak_of
-from penstock.train.memory.heap import Heap, heap_peak
 from penstock.train.run_context import run_context
+from penstock.train.trace.allocations import Allocations, Event, peak_of
+from penstock.train.trace.cuda_allocator import DevicePeak
+from penstock.train.trace.heap import Heap, heap_peak
 from penstock.train.whole import traced
 from penstock.train.whole.bin_sizes import bin_sizes
 from penstock.train.whole.memory import Decision
@@ -60,7 +61,7 @@ def traced_events(monkeypatch, graph, bins, device="cpu", **fields):
         return peak_of(found)
 
     monkeypatch.setattr(traced, "heap_peak", kept)
-    monkeypatch.setattr(traced, "peak_of", kept)
+    monkeypatch.setattr(traced, "device_peak", lambda found: DevicePeak(kept(found).bytes, 0, "", {}))
     session.inputs.device = torch.device(device)
     weights = dict(session.learned.named_parameters())
     decision = Decision([bins] * layers, "host" if device == "cpu" else "device", False, bins == 1, 0)

@@ -11,7 +11,7 @@ from penstock.api import train
 from penstock.progress import Progress
 from penstock.train.build import make_session
 from penstock.train.job import make_job
-from penstock.train.memory.allocations import PeakMemory
+from penstock.train.trace.allocations import PeakMemory
 from penstock.train.whole import execution
 from refusals import refused
 from training_graphs import (

@@ -14,10 +14,10 @@ from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.plan.residence import usable
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
-from penstock.train.device.decision import Decision, decide, row_type
-from penstock.train.device.memory import loaded_working
+from penstock.train.device.decision import Decision, decide
+from penstock.train.device.memory import TrialMemory, loaded_working, row_type
 from penstock.train.device.placed import Placed
-from penstock.train.device.placement import bring_batches, place_as_decided
+from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.device.share_supply import Share, ShareOfSchedule
 from penstock.train.device.trial import NOTHING, Load, StepMemory, tried_steps
 from penstock.train.execution.support import SHARED_DEVICE_SAMPLING, demands_of, reasons_against
@@ -123,7 +123,7 @@ def _with_whole_graph(session: Session, parts: Parts, share: Share, step: StepMe
     job = session.job
     whole = replace(session, graph=gathered_graph(parts, _cut_graph(session), session.inputs.fields))
     shares = ShareOfSchedule(Schedule(session.task.items, session.task.batch_size, job.seed), share)
-    decision = decide(whole, shares, step)
+    decision = decide(whole, shares, TrialMemory(whole, step))
     if (decision.residence.topology, decision.residence.features) != ("device", "device"):
         return None
     placed = place_as_decided(whole, decision, shares)

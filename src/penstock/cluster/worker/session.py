@@ -15,8 +15,8 @@ from penstock.cluster.worker.split import SeedSplit, whole_batches
 from penstock.cluster.worker.worker_group import ClusterWorkerGroup
 from penstock.sampling.registry import sampler_entry
 from penstock.sampling.temporal import OF_NODES
+from penstock.train.assembly import assembled, try_out
 from penstock.train.batch_source import check_sampler_supports, clock_for
-from penstock.train.build import assembled, try_out
 from penstock.train.checks import check_job
 from penstock.train.data import choose_task
 from penstock.train.execution_modes import choose_execution, needs_placement

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from penstock.nn.device.lists import destination_lists, source_lists
-from penstock.nn.traced import is_traced
 from penstock.sampling.device.block import DeviceBlock
+from penstock.traced import is_traced
 
 
 def attend(

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.nn.traced import is_traced
 from penstock.sampling.device.block import DeviceBlock
+from penstock.traced import is_traced
 
 _WORDS = 512
 """Random words of one program, four numbers each."""

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from penstock.nn.device.lists import DeviceLists
-from penstock.nn.traced import is_traced
 from penstock.sampling.device.block import CHUNK
+from penstock.traced import is_traced
 
 _WARPS = 4
 _THREADS = 32 * _WARPS

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.nn.traced import is_traced
 from penstock.sampling.device.block import CHUNK, DeviceBlock, SourceLists
+from penstock.traced import is_traced
 
 _LANES = 256
 """Searches of one program."""

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.sampling.device import kernels
 from penstock.sampling.device.block import CHUNK, DeviceBlock, SourceLists
 from penstock.sampling.device.room import Room
+from penstock.traced import is_traced
 
 _EDGES = 1024
 _FEWEST = 32
@@ -104,7 +104,9 @@ class Slot:
 
     def draw(self, epoch: DeviceEpoch) -> None:
         """Draw the epoch's next batch into this slot."""
-        room, hops = self.room, len(self._fanouts)
+        if is_traced():
+            return
+        kernels, room, hops = _kernels(), self.room, len(self._fanouts)
         size = min(1024, _power(epoch.batch_size))
         kernels.start[(_blocks(epoch.batch_size, size),)](
             epoch.order, epoch.cursor, epoch.counts, epoch.batch_size, self.vertices, self.known, self.place,
@@ -180,7 +182,7 @@ class Slot:
         look_programs = _blocks(self.room.edges[hop - 1], _EDGES) if looks_up else 0
         last = max(hop - 1, 0)
         turned = self._turned[last] if looks_up and last < len(self._turned) else None
-        kernels.count_and_look_up[(count_programs + look_programs,)](
+        _kernels().count_and_look_up[(count_programs + look_programs,)](
             self._topology.indptr, self.vertices, self.known[hop:], self._row_sums[hop if counts else 0],
             self._sources[last % 2], self.edge_counts[last:], self.place, self._indices[last],
             None if turned is None else turned.readers, None if turned is None else turned.slots,
@@ -194,7 +196,7 @@ class Slot:
         programs = _blocks(rows_room, rows)
         turned = self._turned[hop] if hop < len(self._turned) else None
         drawn = self._sources[hop % 2] if self._is_numbered(hop) else self._indices[hop]
-        kernels.draw[(programs,)](
+        _kernels().draw[(programs,)](
             self._topology.indptr, self._topology.indices, self.vertices, self.known[hop:], self._row_sums[hop],
             self.keys[hop:], self._indptrs[hop], drawn, self.edge_counts[hop:], self._positions[hop],
             None if turned is None else turned.targets, self.place, self.needed[2 * hop :], rows_room,
@@ -206,6 +208,7 @@ class Slot:
     def _number(self, hop: int) -> None:
         programs = _blocks(self.room.edges[hop], _EDGES)
         read = self._sources[hop % 2], self.edge_counts[hop:], self.place, self._edge_sums, self._is_new
+        kernels = _kernels()
         kernels.count_new[(programs,)](*read, B=_EDGES)
         kernels.number_new[(programs,)](
             *read, self.vertices, self.known[hop:], self.known[hop + 1 :], self.needed[2 * hop + 1 :],
@@ -229,7 +232,7 @@ class Turned:
 
     def fill(self, indices: Tensor, edges: Tensor) -> None:
         """Fill the reversed lists from edges whose positions are known."""
-        rows, lists = self._rows, self.lists
+        kernels, rows, lists = _kernels(), self._rows, self.lists
         programs = _blocks(rows, _EDGES)
         kernels.count_readers[(programs,)](self.readers, self._sums, rows, B=_EDGES)
         if self.chunks is not None:
@@ -265,3 +268,10 @@ def _blocks(size: int, block: int) -> int:
 
 def _power(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
+
+
+def _kernels() -> Any:
+    """Triton is imported at the first launch: where memory is only predicted there may be none."""
+    from penstock.sampling.device import kernels
+
+    return kernels

@@ -17,6 +17,7 @@ from penstock.sampling.kernels import SCANNED
 from penstock.sampling.key import BatchKey
 from penstock.sampling.lists import check_seeds
 from penstock.sampling.relabel import PerThread
+from penstock.traced import TracedStream, is_traced
 
 _FIRST_ROOM = 1 << 22
 """Rows and edges a hop that a sampler starts with at most; it grows when a batch lacks room."""
@@ -61,7 +62,7 @@ class DeviceNeighbourSampler:
             while True:
                 slot = self._slot(state, room)
                 slot.draw(epoch)
-                sizes: list[int] = slot.needed.tolist()
+                sizes = self._sizes(slot)
                 if all(size <= held for size, held in zip(sizes, room.sizes, strict=True)):
                     break
                 # Cut short: draw again, with places as they were before.
@@ -80,6 +81,11 @@ class DeviceNeighbourSampler:
         keys = np.array([key.hop(hop) for hop in range(len(self.fanouts))], np.uint64)
         epoch.keys[0].copy_(torch.from_numpy(keys.view(np.int64)))
         return epoch
+
+    def _sizes(self, slot: Slot) -> list[int]:
+        """What the batch that was just drawn needs of each hop's room; waits for the device."""
+        sizes: list[int] = slot.needed.tolist()
+        return sizes
 
     def _slot(self, state: "_ThreadState", room: Room) -> Slot:
         if state.slot is None or state.slot.room != room:
@@ -118,6 +124,8 @@ def check_fanouts(fanouts: Sequence[int]) -> None:
 
 def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
     """A stream beside the one that computes; None where there are none."""
+    if is_traced():
+        return TracedStream()  # type: ignore[return-value]
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
@@ -126,6 +134,9 @@ def on_stream(stream: "torch.cuda.Stream | None") -> Iterator[None]:
     """Launch in the block on that stream."""
     if stream is None:
         yield
+    elif isinstance(stream, TracedStream):
+        with stream.entered():
+            yield
     else:
         with torch.cuda.stream(stream):
             yield

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import keys_of
-from penstock.sampling.device.kernels import hash_names
+from penstock.traced import is_traced
 
 _BLOCK = 1024
 
@@ -16,7 +16,10 @@ def shuffled(names: Tensor, key: np.uint64) -> Tensor:
     draws = torch.empty_like(names)
     signed = int(np.uint64(key).astype(np.int64)) if key else 0
     stream = torch.tensor([signed], device=names.device)
-    hash_names[(-(-len(names) // _BLOCK),)](names, draws, stream, len(names), B=_BLOCK)
+    if not is_traced():
+        from penstock.sampling.device.kernels import hash_names
+
+        hash_names[(-(-len(names) // _BLOCK),)](names, draws, stream, len(names), B=_BLOCK)
     return torch.sort(draws, stable=True).indices
 
 

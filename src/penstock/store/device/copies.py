@@ -11,6 +11,7 @@ from penstock.graph.arrays import Array, release_pages
 from penstock.graph.blocks import ranges
 from penstock.progress import SILENT, Progress
 from penstock.store.device.pinned_memory import page_locked
+from penstock.traced import is_traced
 
 _CHUNK_BYTES = 64 << 20
 """A staging buffer: over a millisecond of the bus's time, long beside a launch; small beside any table."""
@@ -35,6 +36,8 @@ def to_device(
             f"There is no room for {what} ({size:.1f} GB) on {device}: set them to pinned, or free device memory.",
             code="out-of-memory",
         ) from None
+    if is_traced():
+        return placed
     with progress.step(f"placing {what} on the device", array.nbytes, "bytes"):
         if device.type == "cuda":
             _through_staging(source, placed, chunk_bytes, progress)
@@ -53,6 +56,9 @@ def to_pinned(
 ) -> Tensor:
     """A copy in host memory that `device` reads in place, converted to `dtype` where given."""
     source = _Source(array, dtype, what)
+    if is_traced():
+        # Pages that nobody touches take no memory.
+        return page_locked(array.shape, source.dtype, device)
 
     def fill(tensor: Tensor) -> None:
         _straight(source, tensor, chunk_bytes, progress)

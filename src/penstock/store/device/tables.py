@@ -16,6 +16,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.store.rows import Columns, Span, span_of
 from penstock.store.source import RowSource, check_room
+from penstock.traced import is_traced
 
 Where = Literal["device", "pinned", "cached"]
 
@@ -58,8 +59,6 @@ class DeviceSource(RowSource):
         too, are where in `out` rows go; `span` is the columns [first, last). Nothing waits for the device: a gather can
         be captured in a CUDA graph.
         """
-        from penstock.store.device.kernels import launch_gather
-
         wanted = (len(ids), *self.row_shape(span))
         if out is None:
             out = torch.empty(wanted, dtype=self.dtype, device=ids.device)
@@ -74,8 +73,11 @@ class DeviceSource(RowSource):
                 f"Rows are gathered by int32 or int64 ids in a contiguous array, not by {ids.dtype}.", code="wrong-type"
             )
         if out.numel():
-            lines, first = out.view(rows, -1), 0 if span is None else span[0]
-            launch_gather(self._lines, ids, lines, count, self._reading_order(ids), self._cache, places, first)
+            lines, first, order = out.view(rows, -1), 0 if span is None else span[0], self._reading_order(ids)
+            if not is_traced():
+                from penstock.store.device.kernels import launch_gather
+
+                launch_gather(self._lines, ids, lines, count, order, self._cache, places, first)
         return out
 
     def read(self, ids: Any, to: Any = None, columns: Columns = None, dtype: Any = None) -> Any:

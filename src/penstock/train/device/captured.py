@@ -21,7 +21,7 @@ from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import DeviceBlock
 from penstock.sampling.device.hops import NEVER, Slot
 from penstock.sampling.device.room import Room
-from penstock.train.device.kernels import take_labels
+from penstock.traced import is_traced, memory_for
 from penstock.train.device.launches import Lane, Moment, Recorded, rest, warm_up
 from penstock.train.device.placed import Placed
 from penstock.train.device.stopwatch import Stopwatch
@@ -29,6 +29,7 @@ from penstock.train.device.supply import Supply
 from penstock.train.optimisers import prepare_skipping
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Step
+from penstock.train.trace.categories import BATCHES
 
 _FIRST_BURST = 16
 BURST_SECONDS = 1.0
@@ -53,7 +54,8 @@ class CapturedSteps:
         self._position, self._placed = start, placed
         device = placed.device
         self._clock = Stopwatch(device, recorder)
-        self._supply = self._make_supply()
+        with memory_for(BATCHES):
+            self._supply = self._make_supply()
         self._computing, self._drawing = Lane.computing(device), Lane.beside(device)
         self._slots: list[CapturedSlot] = []
         self._drawn = 0
@@ -68,7 +70,7 @@ class CapturedSteps:
 
     def __enter__(self) -> Self:
         prepare_skipping(self._session.optimiser)
-        self._supply.fill(self._position)
+        self.fill(self._position)
         self._capture()
         return self
 
@@ -85,6 +87,11 @@ class CapturedSteps:
             yield self._burst(many)
             # Whoever asks to stop is heard between two bursts.
             self._most = max(1, int(BURST_SECONDS * many / (time.perf_counter() - began)))
+
+    def fill(self, position: Position) -> None:
+        """Make an epoch ready from one of its batches on."""
+        with memory_for(BATCHES):
+            self._supply.fill(position)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -112,7 +119,7 @@ class CapturedSteps:
         ended = batch == self._schedule.batches
         self._position = Position(epoch + 1, 0) if ended else Position(epoch, batch)
         if ended:
-            self._supply.fill(self._position)
+            self.fill(self._position)
             self._drawn = 0
         return done
 
@@ -188,8 +195,9 @@ class CapturedSlot:
         self._session, self._supply, placed = session, supply, supply.placed
         assert room.rows[0] == supply.epoch.batch_size
         self._blocks: list[DeviceBlock] = []
-        self.slot: Slot = placed.slot(room, len(supply.purposes), place)
-        self._batch = self._make_batch()
+        with memory_for(BATCHES):
+            self.slot: Slot = placed.slot(room, len(supply.purposes), place)
+            self._batch = self._make_batch()
         device = placed.device
         self.drawn, self.free = Moment(device), Moment(device)
         self.free.mark(Lane.computing(device))
@@ -228,10 +236,13 @@ class CapturedSlot:
         width = batch.labels.shape[1] if batch.labels.dim() > 1 else 1
         columns = 1 << (width - 1).bit_length()
         rows = max(1, min(1024, 4096 // columns))
-        take_labels[(-(-size // rows),)](
-            supply.labels, slot.number, supply.epoch.counts, supply.weights, size, batch.labels, batch.seed_weights,
-            WIDTH=width, COLUMNS=columns, B=rows,
-        )  # fmt: skip
+        if not is_traced():
+            from penstock.train.device.kernels import take_labels
+
+            take_labels[(-(-size // rows),)](
+                supply.labels, slot.number, supply.epoch.counts, supply.weights, size, batch.labels, batch.seed_weights,
+                WIDTH=width, COLUMNS=columns, B=rows,
+            )  # fmt: skip
         if not isinstance(self._rows, TableRows):
             supply.placed.table.gather(slot.vertices, self._rows, slot.known[-1:])
 

@@ -1,7 +1,7 @@
 """What goes where for a session, and what is captured: what the job allows, held against the device's memory."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,13 +14,12 @@ from penstock.pipeline.schedule import BatchPlan
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.sampling import NeighbourSampler
 from penstock.sampling.device.room import Room, largest_room, room_for
-from penstock.train.device.memory import Working, captured_working, loaded_working
-from penstock.train.device.trial import NOTHING, StepMemory
+from penstock.train.device.memory import TYPES, Working, loaded_working, row_type
+from penstock.train.device.trial import NOTHING
+from penstock.train.device_memory import device_memory_of
 from penstock.train.execution.support import CAPTURED, DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
 from penstock.train.session import Session
-
-TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,27 @@ class Decision:
     captured: bool
     in_place: bool
     why: list[str]
+    predicted_bytes: int = 0
+    """The most that tensors will take on the device."""
+    predicted_by: str = ""
+    """How that was found: `traced` or `trial`."""
 
 
-def decide(session: Session, schedule: BatchPlan, step: StepMemory) -> Decision:
-    """For a session that trains; `step` is what a step was seen to need.
+class MemoryModel(Protocol):
+    """Says what training takes of a device, before anything is there."""
+
+    method: str
+    """`traced` or `trial`."""
+
+    def working(self, room: Room | None, captured: bool, in_place: bool) -> Working:
+        """What it takes beside topology and features, if steps are done in this way."""
+
+    def predicted(self, decision: Decision) -> int:
+        """The most that tensors take at once, with everything where it was decided to be."""
+
+
+def decide(session: Session, schedule: BatchPlan, memory: MemoryModel) -> Decision:
+    """For a session that trains; `memory` says what its steps need.
 
     What does not fit is refused here, before anything is moved.
     """
@@ -53,13 +69,14 @@ def decide(session: Session, schedule: BatchPlan, step: StepMemory) -> Decision:
     uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job)]
     room = None if on_host else presampled_room(job, graph, schedule)
     in_place = not uncaptured and layer_entry(job.model).reads_in_place(job) and _in_place(job)
-    working, residence = _fitting(session, step, room, not uncaptured, in_place, on_host)
+    working, residence = _fitting(session, memory, room, not uncaptured, in_place, on_host)
     captured = not uncaptured and "host" not in (residence.topology, residence.features)
     if not uncaptured and not captured:
         uncaptured = ["the host draws batches or copies features for each"]
     in_place = in_place and captured and residence.features == "device"
     why = [*residence.why, *_why_steps(on_host, uncaptured)]
-    return Decision(residence, working, room, captured, in_place, why)
+    decision = Decision(residence, working, room, captured, in_place, why, predicted_by=memory.method)
+    return replace(decision, predicted_bytes=memory.predicted(decision))
 
 
 def _uncaptured_by_wish(job: Job) -> list[str]:
@@ -74,11 +91,6 @@ def nothing_placed(job: Job) -> Decision:
     return Decision(Residence("host", "host", 0, working.bytes, 0, []), working, None, False, False, [])
 
 
-def row_type(job: Job) -> torch.dtype:
-    """The type in which features reach the model."""
-    return TYPES.get(job.compute_type, torch.float32)
-
-
 def stored_type(job: Job, array: Any) -> torch.dtype:
     """The type of placed features: as asked for; stored float16 stays, everything else is float32."""
     if job.feature_type != "stored":
@@ -87,23 +99,14 @@ def stored_type(job: Job, array: Any) -> torch.dtype:
 
 
 def _fitting(
-    session: Session, step: StepMemory, room: Room | None, captured: bool, in_place: bool, on_host: list[str]
+    session: Session, memory: MemoryModel, room: Room | None, captured: bool, in_place: bool, on_host: list[str]
 ) -> tuple[Working, Residence]:
     """The working memory and the places that go together: what is read in place lies on the device, what is captured
     is nowhere on the host."""
     job, inputs, graph = session.job, session.inputs, session.graph
-    parameters, rows_as = sum(p.numel() for p in session.learned.parameters()), row_type(job)
-    task: Any = session.task
-    label = task.labels_of(task.items[:1]).nbytes if captured else 0
     ways = [(True, True)] * in_place + [(True, False)] * captured + [(False, False)]
     for is_captured, reads_in_place in ways:
-        if is_captured and room is not None:
-            given = max(inputs.widths.values()), graph.num_nodes, len(task.items), label, parameters, rows_as
-            working = captured_working(step, room, *given, reads_in_place)
-        else:
-            working = loaded_working(
-                step, room, graph.num_nodes, job.transfer_depth + 1, parameters, rows_as, job.sample_threads
-            )
+        working = memory.working(room, is_captured and room is not None, reads_in_place)
         residence = _decided(job, graph, inputs.fields, working, on_host, inputs.device)
         on_the_host = "host" in (residence.topology, residence.features)
         if (not reads_in_place or residence.features == "device") and not (is_captured and on_the_host):
@@ -137,9 +140,7 @@ def _decided(
         )
     tables = [graph.nodes[name].fields[field] for name, field in fields.items()]
     sizes = [table.size * stored_type(job, table).itemsize for table in tables]
-    free, total = torch.cuda.mem_get_info(device)
-    # What torch keeps for later is ours as well.
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free, total = device_memory_of(device)
     edges = next(iter(graph.edges.values()), None)
     topology = 0 if drawn_on_host or edges is None else edges.indptr.nbytes + edges.indices.nbytes
     rows = sum(len(table) for table in tables)

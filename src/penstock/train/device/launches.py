@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from penstock.sampling.device.neighbours import on_stream, side_stream
+from penstock.traced import is_traced, recording
 
 
 class Lane:
@@ -77,8 +78,12 @@ class Recorded:
     def __init__(
         self, work: Callable[[], None], device: torch.device, lane: Lane | None = None, pool: Any = None
     ) -> None:
-        self._work = work
+        self._work, self._pool = work, pool
         self._graph = torch.cuda.CUDAGraph() if device.type == "cuda" else None
+        if is_traced():
+            stream: Any = None if lane is None else lane.stream
+            with recording(stream, pool) as self._pool:
+                work()
         if self._graph is not None:
             with torch.cuda.graph(self._graph, pool=pool, stream=None if lane is None else lane.stream):
                 work()
@@ -86,7 +91,7 @@ class Recorded:
     @property
     def pool(self) -> Any:
         """Where its memory is from."""
-        return None if self._graph is None else self._graph.pool()
+        return self._pool if self._graph is None else self._graph.pool()
 
     def replay(self) -> None:
         """Launch it all again, on the lane entered."""
@@ -98,6 +103,11 @@ class Recorded:
 
 def warm_up(work: Callable[[], None], device: torch.device, times: int) -> None:
     """Do something some times before it is recorded: kernels compile, libraries allocate what they keep."""
+    if is_traced():
+        with Lane.beside(device).entered():
+            for _ in range(times):
+                work()
+        return
     if device.type != "cuda":
         work()
         return

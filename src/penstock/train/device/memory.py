@@ -1,12 +1,17 @@
-"""What training takes of a device's memory beside the graph, said before anything is placed."""
+"""What training takes of a device's memory beside the graph, by two small steps that were tried there."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from penstock.sampling.device.room import Room
 from penstock.train.device.trial import StepMemory, room_load
-from penstock.train.memory.libraries import WORKSPACE
+from penstock.train.job import Job
+from penstock.train.session import Session
+from penstock.train.trace.libraries import library_memory
+
+TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 _STREAMS = 6
 """Workspaces of matrix libraries: for the trial's stream, those of two warm-ups and the one that captures, some with
@@ -24,6 +29,38 @@ class Working:
     bytes: int
     row_type: torch.dtype
     parts: dict[str, int]
+
+
+class TrialMemory:
+    """By what a step was seen to need. Where a trace cannot be had this is what there is."""
+
+    method = "trial"
+
+    def __init__(self, session: Session, step: StepMemory) -> None:
+        self._session, self._step = session, step
+
+    def working(self, room: Room | None, captured: bool, in_place: bool) -> Working:
+        """See `decision.MemoryModel`."""
+        session, job = self._session, self._session.job
+        task: Any = session.task
+        parameters, rows_as = sum(p.numel() for p in session.learned.parameters()), row_type(job)
+        vertices = session.graph.num_nodes
+        if captured and room is not None:
+            label, width = task.labels_of(task.items[:1]).nbytes, max(session.inputs.widths.values())
+            given = width, vertices, len(task.items), label, parameters, rows_as
+            return captured_working(self._step, room, *given, in_place)
+        return loaded_working(
+            self._step, room, vertices, job.transfer_depth + 1, parameters, rows_as, job.sample_threads
+        )
+
+    def predicted(self, decision: Any) -> int:
+        """See `decision.MemoryModel`."""
+        return int(decision.residence.device_bytes)
+
+
+def row_type(job: Job) -> torch.dtype:
+    """The type in which features reach the model."""
+    return TYPES.get(job.compute_type, torch.float32)
 
 
 def captured_working(
@@ -44,7 +81,7 @@ def captured_working(
         "epoch": items * (_ITEM_BYTES + 2 * label_bytes),
         "weights": 4 * 3 * parameters,
         "step": step.of(room_load(room, width)),
-        "libraries": _STREAMS * WORKSPACE,
+        "libraries": _STREAMS * library_memory().product_workspace,
     }
     if not in_place:
         parts["inputs"] = 2 * room.rows[-1] * width * row_type.itemsize
@@ -66,7 +103,7 @@ def loaded_working(
         "batches": (1 + ahead) * (load.inputs * row_type.itemsize + _EDGE_BYTES * (load.edges + load.rows)),
         "weights": 4 * 3 * parameters,
         "step": step.of(load),
-        "libraries": WORKSPACE,
+        "libraries": library_memory().product_workspace,
     }
     if room is not None:
         parts |= {"numbering": threads * 4 * vertices, "slots": threads * _slot_bytes(room)}

@@ -19,6 +19,7 @@ from penstock.store import CachedSource
 from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTable
 from penstock.train.device.decision import Decision
 from penstock.train.device.whole import DeviceWholeGraph
+from penstock.train.device_memory import device_memory_of
 from penstock.train.job import Job
 from penstock.train.layerwise.plan import LayerPlan
 
@@ -62,7 +63,7 @@ class Placed:
     @property
     def predicted_bytes(self) -> int:
         """The most that will be allocated on the device."""
-        return self.decision.residence.device_bytes
+        return self.decision.predicted_bytes or self.decision.residence.device_bytes
 
     def take_room(self, room: Any) -> None:
         """The room that a run had when it was interrupted; a document's, so it is looked at."""
@@ -106,8 +107,7 @@ class Placed:
             or len(self.tables) != 1
         ):
             return None
-        free, _ = torch.cuda.mem_get_info(self.device)
-        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        free, _ = device_memory_of(self.device)
         width = max(job.hidden, self.table.shape[1])
         if len(self.topology.indices) >= 1 << 31 or 6 * 4 * width * graph.num_nodes > free // 2:
             return None

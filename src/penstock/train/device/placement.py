@@ -1,40 +1,30 @@
-"""A session's graph put where it was decided to be."""
+"""Where a session's graph goes on a device: decided by what its steps are predicted to need, and carried out."""
 
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
-
-from penstock.graph.csr import offsets_of
-from penstock.graph.graph import Graph
-from penstock.pipeline.device import DeviceCarrier
-from penstock.pipeline.schedule import BatchPlan, Schedule
+from penstock.pipeline.schedule import Schedule
 from penstock.progress import SILENT, Progress
-from penstock.sampling.device.hops import Topology
-from penstock.sampling.device.neighbours import DeviceNeighbourSampler
-from penstock.store.device.copies import to_device, to_pinned
-from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable, by_counts, by_device_counts
-from penstock.train.device.decision import Decision, decide, nothing_placed, row_type, stored_type
+from penstock.train.device.decision import Decision, decide, nothing_placed
 from penstock.train.device.device_sampling import drawing_on_device
+from penstock.train.device.memory import TrialMemory, row_type
 from penstock.train.device.placed import Placed
+from penstock.train.device.placed_graph import bring_batches, place_as_decided
+from penstock.train.device.traced import TracedMemory
 from penstock.train.device.trial import tried_steps
-from penstock.train.job import Job
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session
-
-_COUNTED = 100
-"""Batches drawn ahead to count which rows are read most."""
+from penstock.train.trace.libraries import measure_libraries
+from penstock.train.trace.untraceable import UntraceableError
 
 
 def place(session: Session, training: bool, progress: Progress = SILENT) -> Placed:
     """Decide where everything goes, say why, put it there, and let batches find it."""
-    job, task = session.job, session.task
-    session.device_peak = device_peak(session.inputs.device)
+    job, task, device = session.job, session.task, session.inputs.device
+    if device.type == "cuda":
+        measure_libraries(device)
+    session.device_peak = device_peak(device)
     if not training:
-        return bring_batches(session, Placed.of(job, session.inputs.device, nothing_placed(job)))
+        return bring_batches(session, Placed.of(job, device, nothing_placed(job)))
     schedule = Schedule(task.items, task.batch_size, job.seed)
-    decision = decide(session, schedule, tried_steps(session, row_type(job)))
+    decision = _decided(session, schedule)
     placed = place_as_decided(session, decision, schedule, progress)
     # Captured steps draw for themselves; a sampler beside them would keep a table of all vertices.
     if decision.residence.topology != "host" and not decision.captured:
@@ -46,63 +36,9 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
     return bring_batches(session, placed)
 
 
-def place_as_decided(session: Session, decision: Decision, schedule: BatchPlan, progress: Progress = SILENT) -> Placed:
-    """Put a session's graph where it was decided to be, and say why."""
-    placed = Placed.of(session.job, session.inputs.device, decision)
-    for sentence in placed.why:
-        progress.note(sentence)
-    _put(placed, session.job, session.graph, session.inputs.fields, schedule, progress)
-    return placed
-
-
-def bring_batches(session: Session, placed: Placed) -> Placed:
-    """Let batches of the pipeline find the device, and what was placed there."""
-    inputs = session.inputs
-    sources = {**inputs.sources, **placed.tables, **placed.cached}
-    inputs.carrier = DeviceCarrier(placed.device, sources, placed.decision.working.row_type, inputs.scale)
-    return placed
-
-
-def _put(
-    placed: Placed, job: Job, graph: Graph, fields: dict[str, str], schedule: BatchPlan, progress: Progress
-) -> None:
-    """Copy topology and features to their places."""
-    device, residence = placed.device, placed.decision.residence
-    if residence.topology != "host":
-        (edges,) = graph.edges.values()
-        move = to_device if residence.topology == "device" else to_pinned
-        placed.topology = Topology(
-            move(edges.indptr, device, what="list bounds", progress=progress),
-            move(edges.indices, device, what="neighbour lists", progress=progress),
-        )
-    if residence.features == "host":
-        return
-    for name, field_name in fields.items():
-        array = graph.nodes[name].fields[field_name]
-        dtype = stored_type(job, array)
-        if residence.features == "device":
-            placed.tables[name] = ResidentTable(to_device(array, device, dtype, progress=progress))
-            continue
-        pinned = to_pinned(array, device, dtype, progress=progress)
-        if residence.cache_rows:
-            hottest = _hottest(placed, job, graph, schedule, residence.cache_rows)
-            placed.tables[name] = CachedTable(pinned, hottest, device)
-            placed.cached_rows = len(hottest)
-        else:
-            placed.tables[name] = PinnedTable(pinned, device)
-
-
-def _hottest(placed: Placed, job: Job, graph: Graph, schedule: BatchPlan, rows: int) -> Tensor:
-    """The rows that are read most: counted in some batches drawn ahead, or by how many lists a vertex is in."""
-    if job.placed.cache_by == "degree" or placed.topology is None:
-        (edges,) = graph.edges.values()
-        return torch.from_numpy(by_counts(np.diff(offsets_of(edges.indices, graph.num_nodes)), rows))
-    sampler = DeviceNeighbourSampler(placed.topology, placed.fanouts, placed.device, replace=placed.replace)
-    counts = torch.zeros(graph.num_nodes, dtype=torch.int32, device=placed.device)
-    for planned, _ in zip(schedule.from_position(), range(_COUNTED), strict=False):
-        batch: Any = sampler.sample(planned.seeds, planned.key)
-        if batch.ready is not None:
-            batch.ready.synchronize()
-        (vertices,) = batch.vertices.values()
-        counts.index_add_(0, vertices.long(), torch.ones_like(vertices))
-    return by_device_counts(counts, rows)
+def _decided(session: Session, schedule: Schedule) -> Decision:
+    """By a traced run; where the model asks for numbers, which a trace does not have, by two small steps."""
+    try:
+        return decide(session, schedule, TracedMemory(session, schedule))
+    except UntraceableError:
+        return decide(session, schedule, TrialMemory(session, tried_steps(session, row_type(session.job))))

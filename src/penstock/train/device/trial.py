@@ -54,6 +54,11 @@ def tried_steps(session: Session, row_type: torch.dtype) -> StepMemory:
     # Libraries allocate what they keep when they are first used.
     _tried(session, carrier, sizes[0])
     tried = [_tried(session, carrier, seeds) for seeds in sizes]
+    return followed(tried, min(size, len(session.task.items)) / sizes[-1])
+
+
+def followed(tried: list[tuple[Load, float]], factor: float) -> StepMemory:
+    """The line through steps that were tried, from the smallest to the largest, to a batch `factor` times as large."""
     (small, little), (large, much) = tried[0], tried[-1]
     grown = _weighed(large) - _weighed(small)
     if grown > 0.1 * _weighed(large) and much > little:
@@ -61,7 +66,6 @@ def tried_steps(session: Session, row_type: torch.dtype) -> StepMemory:
         fixed = max(0.0, little - a_row * _weighed(small))
     else:
         a_row, fixed = much / max(1.0, _weighed(large)), 0.0
-    factor = min(size, len(session.task.items)) / sizes[-1]
     return StepMemory(fixed, a_row, Load(*(round(factor * amount) for amount in large)))
 
 
@@ -95,7 +99,7 @@ def _tried(session: Session, carrier: DeviceCarrier, seeds: int) -> tuple[Load, 
             ) from None
         torch.cuda.synchronize(device)
         most = peak.read()
-    return _load(batch, x), most - before
+    return batch_load(batch, x), most - before
 
 
 @contextmanager
@@ -109,7 +113,8 @@ def _left_alone(session: Session) -> Iterator[None]:
         session.optimiser.zero_grad(set_to_none=True)
 
 
-def _load(batch: Batch, x: dict[str, Any]) -> Load:
+def batch_load(batch: Batch, x: dict[str, Any]) -> Load:
+    """The size of a batch with its inputs."""
     rows = edges = 0
     for block in batch.blocks:
         rows += sum(part.num_dst for part in block.parts)

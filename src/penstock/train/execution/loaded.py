@@ -89,21 +89,31 @@ class LoadedSteps:
         return self._loader.times()
 
     def _step(self, loaded: Loaded) -> float:
-        session, batch, key = self._session, loaded.batch, loaded.planned.key.purpose("dropout")
+        session = self._session
         x = prepared_batch(session, loaded)
-        with session.drawing(key), dropping(key, batch.row_names), session.precision():
-            loss = session.task.loss(session.encode(batch, x), batch)
+        loss = loss_of(session, loaded, x)
         value = float(loss.detach())
-        if not math.isfinite(value):
-            return value
-        skip = session.backward(loss)
-        if session.job.clip:
-            rows = session.inputs.learned_rows(batch, x)
-            torch.nn.utils.clip_grad_norm_([*session.learned.parameters(), *rows], session.job.clip)
-        cast(Any, session.optimiser).found_inf = None if skip is None else skip[0]
-        session.optimiser.step()
-        session.inputs.learn(batch, x)
+        if math.isfinite(value):
+            learn_from(session, loss, loaded.batch, x)
         return value
+
+
+def loss_of(session: Session, loaded: Loaded, x: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The loss of a loaded batch, with what its gradients need."""
+    batch, key = loaded.batch, loaded.planned.key.purpose("dropout")
+    with session.drawing(key), dropping(key, batch.row_names), session.precision():
+        return session.task.loss(session.encode(batch, x), batch)
+
+
+def learn_from(session: Session, loss: torch.Tensor, batch: Batch, x: dict[str, torch.Tensor]) -> None:
+    """The gradients of a batch's loss, and the optimiser's step with them."""
+    skip = session.backward(loss)
+    if session.job.clip:
+        rows = session.inputs.learned_rows(batch, x)
+        torch.nn.utils.clip_grad_norm_([*session.learned.parameters(), *rows], session.job.clip)
+    cast(Any, session.optimiser).found_inf = None if skip is None else skip[0]
+    session.optimiser.step()
+    session.inputs.learn(batch, x)
 
 
 def prepared_batch(session: Session, loaded: Loaded) -> dict[str, torch.Tensor]:

@@ -60,7 +60,7 @@ class LayerEngine:
             if torch.is_grad_enabled():
                 for rows in x.values():
                     rows.requires_grad_()
-            out = self._layer(number, sampled, x)
+            out = self.layer(number, sampled, x)
             sink.write(sampled.chunk, out)
             if keep is not None:
                 keep(ChunkPass(sampled.chunk, sampled.blocks[0], sampled.inputs, x, out))
@@ -103,7 +103,8 @@ class LayerEngine:
         except StageError as error:
             raise error.__cause__ or error from None
 
-    def _layer(self, number: int, sampled: Sampled, x: dict[str, Any]) -> torch.Tensor:
+    def layer(self, number: int, sampled: Sampled, x: dict[str, Any]) -> torch.Tensor:
+        """What layer `number` gives for a chunk."""
         if number == 0:
             x = self.prepared(x)
         name = sampled.chunk.node_type

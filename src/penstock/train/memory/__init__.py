@@ -1,5 +1,5 @@
-"""What training will take of memory, said before it starts: a step is traced on tensors without numbers.
+"""What a job will take of memory, on the device and on the host, before it starts.
 
-`allocations` follows the memory of tensors, `shapes` says what operations give, `heap` how the C library's heap grows
-with them, and `fake_session` puts weights without numbers into a session for as long as it is traced.
+`forecast` predicts a job's peak from a trace of its own code (`train/trace`), `document` says it in words and JSON, and
+`remedies` what would make a job fit a device that is too small for it.
 """

@@ -8,6 +8,7 @@ from penstock.sampling.device.hops import Topology
 from penstock.store.device.copies import to_device
 from penstock.store.device.tables import ResidentTable
 from penstock.train.device.whole import DeviceWholeGraph
+from penstock.train.device_memory import device_memory_of
 from penstock.train.layerwise.host import HostPlan
 from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.session import Session
@@ -23,7 +24,7 @@ def whole_on_device(session: Session) -> Callable[[HostPlan], LayerPlan | None]:
         return lambda host: None
     ((name, nodes),), (edges,) = graph.nodes.items(), graph.edges.values()
     features = nodes.fields[session.inputs.fields[name]]
-    free, _ = torch.cuda.mem_get_info(device)
+    free, _ = device_memory_of(device)
     width = max(job.hidden, features.shape[1])
     if 4 * (_ARRAYS * width * nodes.count + graph.num_edges) > free // 2:
         return lambda host: None

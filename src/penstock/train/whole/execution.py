@@ -15,7 +15,6 @@ from penstock.pipeline.clock import Recorder
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.execution.support import demands_of, reasons_against
 from penstock.train.layerwise.host import HostPlan
 from penstock.train.layerwise.inference import Inference
 from penstock.train.layerwise.plan import LayerPlan
@@ -23,6 +22,7 @@ from penstock.train.layerwise.reach import Reach
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Steps
+from penstock.train.trace.untraceable import UntraceableError
 from penstock.train.whole.bin_sizes import BinSize, bin_sizes
 from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes, step_bytes
 from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
@@ -31,7 +31,7 @@ from penstock.train.whole.prepared import PreparedStep
 from penstock.train.whole.schedule import first_epoch
 from penstock.train.whole.step_passes import StepPasses
 from penstock.train.whole.steps import Passes, WholeSteps
-from penstock.train.whole.support import WHOLE_CAPTURED
+from penstock.train.whole.support import is_captured
 from penstock.train.whole.traced import traced_step_memory
 
 _MB = 1 << 20
@@ -94,11 +94,8 @@ class WholeExecution(LoadedExecution):
 
     def _is_captured(self) -> bool:
         """Whether steps are captured: where all that they need stays on a GPU and is the same in every epoch."""
-        session = self._session
-        if session.inputs.device.type != "cuda" or not session.job.capture or not self._prepared:
-            return False
-        retained = all(step.decision.retain for step in self._prepared) and not session.task.redraws
-        return retained and not reasons_against(WHOLE_CAPTURED, demands_of(session))
+        on_device = self._session.inputs.device.type == "cuda" and bool(self._prepared)
+        return on_device and is_captured(self._session, [step.decision for step in self._prepared])
 
     def _passes(self, planned: Planned) -> Passes:
         return StepPasses(self._session, self._prepared[planned.key.batch], planned.key)
@@ -186,37 +183,47 @@ class WholeExecution(LoadedExecution):
     def _decide(
         self, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
     ) -> Decision:
-        session, job = self._session, self._session.job
-        device = session.inputs.device
-        sizes, place = layer_sizes(session, reach, order, counts), len(self._prepared)
+        place = len(self._prepared)
         if place < len(self._known):
             return self._known[place]
-        item = _ITEM[job.keep_type]
-        spare, free = available_mb() << 20, free_bytes(device, job.device_share)
-        loss = session.task.loss_bytes(len(planned.seeds))
-        if loss > free:
-            raise PenstockError(
-                f"The loss of a step needs about {loss / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: raise"
-                " steps_per_epoch, or for tasks on edges lower supervision or negatives_per_edge.",
-                code="out-of-memory",
-            )
+        decision, self._predicted_by = decide_step(self._session, reach, order, counts, planned)
+        return decision
 
-        @cache
-        def divided_into(bins: int) -> list[list[BinSize]]:
-            return bin_sizes(reach, len(sizes), order, counts, bins)
 
-        def predict(decision: Decision) -> int:
-            divided = divided_into(decision.bins[0])
-            try:
-                return traced_step_memory(session, order, counts, divided, decision, planned).bytes
-            except (RuntimeError, NotImplementedError):
-                # A layer of the user's own asks for numbers, which traced tensors do not have.
-                self._predicted_by = "rule"
-                place = "recompute" if decision.recompute_levels else decision.keep
-                on_device = device.type == "cuda"
-                return step_bytes(sizes, decision.bins[0], place, item, decision.retain, on_device) + loss
+def decide_step(
+    session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
+) -> tuple[Decision, str]:
+    """How a step is computed within the memory there is, and by what its memory was predicted: `trace` or `rule`."""
+    job, device = session.job, session.inputs.device
+    sizes, item = layer_sizes(session, reach, order, counts), _ITEM[job.keep_type]
+    spare, free = available_mb() << 20, free_bytes(device, job.device_share)
+    loss = session.task.loss_bytes(len(planned.seeds))
+    if loss > free:
+        raise PenstockError(
+            f"The loss of a step needs about {loss / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: raise"
+            " steps_per_epoch, or for tasks on edges lower supervision or negatives_per_edge.",
+            code="out-of-memory",
+        )
+    predicted_by = "trace"
 
-        return decide(sizes, job.bins, job.keep, item, free, spare, device.type == "cuda", predict=predict)
+    @cache
+    def divided_into(bins: int) -> list[list[BinSize]]:
+        return bin_sizes(reach, len(sizes), order, counts, bins)
+
+    def predict(decision: Decision) -> int:
+        nonlocal predicted_by
+        divided = divided_into(decision.bins[0])
+        try:
+            return traced_step_memory(session, order, counts, divided, decision, planned).bytes
+        except (RuntimeError, NotImplementedError, UntraceableError):
+            # A layer of the user's own asks for numbers, which traced tensors do not have.
+            predicted_by = "rule"
+            place = "recompute" if decision.recompute_levels else decision.keep
+            on_device = device.type == "cuda"
+            return step_bytes(sizes, decision.bins[0], place, item, decision.retain, on_device) + loss
+
+    decision = decide(sizes, job.bins, job.keep, item, free, spare, device.type == "cuda", predict=predict)
+    return decision, predicted_by
 
 
 def layer_sizes(

@@ -8,6 +8,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.memory import available_mb
+from penstock.train.device_memory import device_memory_of
 from penstock.train.whole.levels import Where
 
 _SHARE = 0.6
@@ -59,9 +60,8 @@ Predict = Callable[[Decision], int]
 def free_bytes(device: torch.device, share: float) -> int:
     """What a run may take of the memory that is free where its model is computed."""
     if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(min(free + reserved, share * total))
+        free, total = device_memory_of(device)
+        return int(min(free, share * total))
     return int(_SHARE * (available_mb() << 20))
 
 

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from penstock.nn.norm import BatchNorm, by_running_figures, move_running_figures, normalising
-from penstock.nn.traced import is_traced
+from penstock.traced import is_traced
 
 Sum = Callable[[Tensor], None]
 """Replaces numbers by the sums of all workers'."""

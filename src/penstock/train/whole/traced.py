@@ -1,37 +1,50 @@
 """The memory of a step on the whole graph, before its bins are made: it is traced on bins of the counted sizes."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.nn.traced import room, stand_in, tensor_of
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import Block, TypedBlock
 from penstock.sampling.device.block import DeviceBlock
-from penstock.train.memory.allocations import PeakMemory, peak_of
-from penstock.train.memory.fake_session import input_density, traced_session
-from penstock.train.memory.heap import heap_peak
-from penstock.train.memory.libraries import LOADED_ON_HOST, WORKSPACE
+from penstock.traced import memory_for, room, stand_in, tensor_of
 from penstock.train.session import Session
+from penstock.train.trace.allocations import META, Event, PeakMemory
+from penstock.train.trace.categories import FEATURES, TOPOLOGY
+from penstock.train.trace.cuda_allocator import DevicePeak, device_peak
+from penstock.train.trace.fake_session import input_density, traced_session
+from penstock.train.trace.heap import heap_peak
+from penstock.train.trace.inference import trace_inference
+from penstock.train.trace.libraries import LOADED_ON_HOST
+from penstock.train.trace.small_batch import try_small_batch
+from penstock.train.trace.untraceable import traceable
 from penstock.train.whole.bin_sizes import BinSize
 from penstock.train.whole.levels import KeptLevel
 from penstock.train.whole.memory import Decision
 from penstock.train.whole.plan import Bin, WholePlan
 from penstock.train.whole.prepared import PreparedBin, PreparedStep
 from penstock.train.whole.step_passes import StepPasses
+from penstock.train.whole.support import is_captured
 
 _TRACED = 2
 """Bins of a layer that are traced, the largest ones, where one is computed after the other. What further ones keep from
 step to step is concluded from these."""
 _STEPS = 2
 """The first step makes what later ones keep: constant aggregates, transposed lists, the optimiser's state."""
-_CAPTURED, _LAUNCHED = 5, 2
-"""Workspaces of matrix libraries on a GPU where steps are captured, and where they are launched one by one."""
-_DEVICE_UNIT = 512
-"""A GPU's memory is allocated in pieces of so many bytes."""
+
+
+class StepSizes(NamedTuple):
+    """One step of an epoch, before its bins are made."""
+
+    order: dict[str, Array]
+    counts: list[dict[str, int]]
+    sizes: list[list[BinSize]]
+    decision: Decision
+    planned: Planned
 
 
 def traced_step_memory(
@@ -43,67 +56,95 @@ def traced_step_memory(
     planned: Planned,
 ) -> PeakMemory:
     """The most memory that steps take at once where the model is computed, their bins and the weights included."""
-    on_device = session.inputs.device.type == "cuda"
-    with traced_session(session, input_density(session)) as allocations:
-        most = None if decision.retain else _TRACED
-        traced = [sorted(layer, key=lambda each: -each.load)[:most] for layer in sizes]
-        # A bin's size stands where its block will be.
-        plan = WholePlan(order, counts, [[Bin(each.rows, each, {}, {}) for each in layer] for layer in traced])
-        vertices = {
-            name: stand_in(len(ids), np.int64) if on_device else room(len(ids), np.int64) for name, ids in order.items()
-        }
+    step = StepSizes(order, counts, sizes, decision, planned)
+    if session.inputs.device.type == "cuda":
+        found = traced_device_run(session, [step])
+        return PeakMemory(found.allocated, found.moment)
+    events, further = traced_host_steps(session, step)
+    peak = heap_peak(events)
+    return PeakMemory(peak.bytes + further + LOADED_ON_HOST, peak.moment)
+
+
+def traced_host_steps(session: Session, given: StepSizes) -> tuple[list[Event], int]:
+    """What steps allocate on the host in order, and what bins that were not traced keep from step to step."""
+    with traced_session(session, input_density(session), False) as allocations:
+        vertices = {name: room(len(ids), np.int64) for name, ids in given.order.items()}
         before = allocations.now
-        step = _TracedStep(session, plan, decision, planned, vertices, on_device)
-        key = torch.zeros(1, dtype=torch.int64) if on_device else None
+        traced = _TracedStep(session, given, vertices, False)
         for number in range(_STEPS):
             with allocations.during(f"step {number + 1}"):
-                _trace_step(session, step, planned, key, allocations)
+                _trace_step(session, traced, given.planned)
         session.optimiser.zero_grad(set_to_none=True)
         session.optimiser.state.clear()
-        loads = [sum(each.load for layer in some for each in layer) for some in (sizes, traced)]
-        further = (allocations.now - before) * (loads[0] / max(1, loads[1]) - 1)
-        if on_device:
-            peak, libraries = peak_of(allocations.events, _DEVICE_UNIT), _workspaces(session, decision) * WORKSPACE
-        else:
-            peak, libraries = heap_peak(allocations.events), LOADED_ON_HOST
-        return PeakMemory(peak.bytes + round(further) + libraries, peak.moment)
+        return allocations.events, traced.further(allocations.now - before)
 
 
-def _workspaces(session: Session, decision: Decision) -> int:
-    """Streams and libraries with a workspace on a GPU: warm-ups and the capture have their own."""
-    return _CAPTURED if session.job.capture and decision.retain else _LAUNCHED
+def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePeak:
+    """The most that a run takes of a GPU: its steps, captured or launched, and its validations."""
+    from penstock.pipeline.device import DeviceCarrier
+    from penstock.train.whole.captured import CapturedWholeStep
+    from penstock.train.whole.device_inference import whole_on_device
+
+    inputs, further = session.inputs, 0
+    with traceable(), traced_session(session, input_density(session), True) as allocations:
+        inputs.carrier = DeviceCarrier(META, inputs.sources, scale=inputs.scale)
+        with allocations.during("trial of a few seeds"):
+            try_small_batch(session, steps[0].planned)
+        with allocations.during("preparation"):
+            traced = [_TracedStep(session, each, _stood_for(each), True) for each in steps]
+        before, captured, pool = allocations.now, list[Any](), None
+        for step, given in zip(traced, steps, strict=True):
+            if is_captured(session, [each.decision for each in steps]):
+                with allocations.during("captured step"):
+                    captured.append(CapturedWholeStep(session, step, given.planned, pool))
+                    pool = captured[0].pool
+                continue
+            for number in range(_STEPS):
+                with allocations.during(f"step {number + 1}"):
+                    _trace_step(session, step, given.planned)
+            further += step.further(allocations.now - before)
+        trace_inference(session, lambda: session.whole_graph_inference(whole_on_device(session)), allocations)
+        found = device_peak(allocations.events)
+        return found._replace(allocated=found.allocated + further, reserved=found.reserved + further)
 
 
-def _trace_step(session: Session, step: "_TracedStep", planned: Planned, key: Any, allocations: Any) -> None:
+def _stood_for(step: StepSizes) -> dict[str, Array]:
+    return {name: stand_in(len(ids), np.int64) for name, ids in step.order.items()}
+
+
+def _trace_step(session: Session, step: "_TracedStep", planned: Planned) -> None:
     session.optimiser.zero_grad(set_to_none=True)
-    passes = StepPasses(session, step, planned.key, key)
-    with allocations.during(f"{allocations.moment}, forward"):
-        loss = passes.forward()
-    with allocations.during(f"{allocations.moment}, backward"):
-        passes.backward(loss)
-    with allocations.during(f"{allocations.moment}, update"), allocations.updating():
-        session.optimiser.step()
+    passes = StepPasses(session, step, planned.key)
+    passes.backward(passes.forward())
+    session.optimiser.step()
 
 
 class _TracedStep(PreparedStep):
     """A step whose bins have sizes only."""
 
-    def __init__(
-        self,
-        session: Session,
-        plan: WholePlan,
-        decision: Decision,
-        planned: Planned,
-        vertices: dict[str, Array],
-        on_device: bool,
-    ) -> None:
+    def __init__(self, session: Session, given: StepSizes, vertices: dict[str, Array], on_device: bool) -> None:
+        most = None if given.decision.retain else _TRACED
+        traced = [sorted(layer, key=lambda each: -each.load)[:most] for layer in given.sizes]
+        loads = [sum(each.load for layer in some for each in layer) for some in (given.sizes, traced)]
+        self._untraced = loads[0] / max(1, loads[1]) - 1
+        # A bin's size stands where its block will be.
+        bins = [[Bin(each.rows, each, {}, {}) for each in layer] for layer in traced]
+        plan = WholePlan(given.order, given.counts, bins)
         self._vertices, self._on_device = vertices, on_device
-        self._typed, self._whole = not session.graph.is_homogeneous, decision.bins == [1] * plan.layers
+        self._typed, self._whole = not session.graph.is_homogeneous, given.decision.bins == [1] * plan.layers
         self._weighted = session.job.weight is not None
-        super().__init__(session, plan, decision, planned)
+        super().__init__(session, plan, given.decision, given.planned)
+
+    def further(self, kept: int) -> int:
+        """What bins that were not traced keep, if those that were keep so much."""
+        return round(kept * self._untraced)
 
     def prepared(self, work: Bin) -> PreparedBin:
         """Arrays and tensors of the sizes that the bin's will have."""
+        with memory_for(TOPOLOGY):
+            return self._prepared(work)
+
+    def _prepared(self, work: Bin) -> PreparedBin:
         size: Any = work.block
         new = stand_in if self._on_device else room
         names: dict[str, Array] = {}
@@ -113,16 +154,17 @@ class _TracedStep(PreparedStep):
             if self._whole:
                 names[name], places[name] = self._vertices[name][:count], None
             else:
-                names[name], places[name] = new(count, np.int32), torch.empty(count, dtype=torch.int64)
-            shared = self._whole and not self._on_device
-            row_names[name] = (
-                tensor_of(self._vertices[name])[:count] if shared else torch.empty(count, dtype=torch.int64)
-            )
+                names[name], places[name] = new(count, np.int32), torch.empty(count, dtype=torch.int64, device=META)
+            if self._whole and not self._on_device:
+                row_names[name] = tensor_of(self._vertices[name])[:count]
+            else:
+                row_names[name] = torch.empty(count, dtype=torch.int64, device=META)
         return PreparedBin(work.rows, self._block(size), dict.fromkeys(names), names, places, row_names)
 
     def read(self, node_type: str, ids: Array) -> Tensor:
         """Rows of features."""
-        return torch.empty(len(ids), self._session.inputs.widths[node_type])
+        with memory_for(FEATURES):
+            return torch.empty(len(ids), self._session.inputs.widths[node_type], device=META)
 
     def level(self, number: int) -> KeptLevel:
         """Room for a level's rows; what is kept elsewhere takes none."""
@@ -146,10 +188,10 @@ class _TracedStep(PreparedStep):
     def _part(self, sources: int, rows: int, edges: int, filled: int) -> Block:
         totals = rows if self._typed else sources
         if self._on_device:
-            lists: Any = torch.empty(rows + 1, dtype=torch.int32)
-            indices: Any = torch.empty(edges, dtype=torch.int32)
-            weights: Any = torch.empty(edges) if self._weighted else None
-            sums: Any = torch.empty(totals)
+            lists: Any = torch.empty(rows + 1, dtype=torch.int32, device=META)
+            indices: Any = torch.empty(edges, dtype=torch.int32, device=META)
+            weights: Any = torch.empty(edges, device=META) if self._weighted else None
+            sums: Any = torch.empty(totals, device=META)
             return DeviceBlock(lists, indices, sources, weights, sums)
         # Which rows are empty is read; how long the lists of the others are is not.
         indptr = np.minimum(np.arange(rows + 1), filled) * edges // max(1, filled)
@@ -165,9 +207,9 @@ class _LevelElsewhere(KeptLevel):
 
     def write(self, node_type: str, rows: slice, out: Tensor) -> None:
         """Keep the shape."""
-        self._values[node_type] = torch.empty(0, out.shape[1])
+        self._values[node_type] = torch.empty(0, out.shape[1], device=META)
 
     def read(self, node_type: str, rows: Tensor | None) -> Tensor:
         """New rows."""
         count = self._counts[node_type] if rows is None else len(rows)
-        return torch.empty(count, self._values[node_type].shape[1], dtype=self._computed)
+        return torch.empty(count, self._values[node_type].shape[1], dtype=self._computed, device=META)

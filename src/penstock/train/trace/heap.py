@@ -9,7 +9,7 @@ arrays are large.
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
-from penstock.train.memory.allocations import Event, PeakMemory
+from penstock.train.trace.allocations import Event, PeakMemory
 
 _UNIT = 64
 """torch aligns its arrays to so many bytes."""

@@ -44,8 +44,8 @@ def rule_for(operation: Any) -> Callable[..., Any]:
     """The rule of an operation; the operation itself where there is none."""
     name = operation._schema.name.rpartition("::")[2]
     if name.endswith("_") and not name.endswith("__") and name not in _RESHAPING:
-        # It changes its first argument in place.
-        return _itself
+        # It changes its first argument in place; operations on lists return nothing.
+        return _itself if operation._schema.returns else _nothing
     rule: Callable[..., Any] = _RULES.get(operation, operation)
     return rule
 
@@ -57,6 +57,10 @@ def like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 def _alike(x: Tensor, *_: Any, **__: Any) -> Tensor:
     return like(x)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
 
 
 def _itself(x: Tensor, *_: Any, **__: Any) -> Tensor:

@@ -1,0 +1,100 @@
+"""A session's graph put where it was decided to be, and found by the pipeline's batches."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.graph.arrays import Array
+from penstock.graph.csr import offsets_of
+from penstock.graph.graph import Graph
+from penstock.pipeline.device import DeviceCarrier
+from penstock.pipeline.schedule import BatchPlan
+from penstock.progress import SILENT, Progress
+from penstock.sampling.device.hops import Topology
+from penstock.sampling.device.neighbours import DeviceNeighbourSampler
+from penstock.store.device.copies import to_device, to_pinned
+from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable, by_counts, by_device_counts
+from penstock.traced import is_traced, memory_for
+from penstock.train.device.decision import Decision, stored_type
+from penstock.train.device.placed import Placed
+from penstock.train.job import Job
+from penstock.train.session import Session
+from penstock.train.trace.categories import FEATURES, TOPOLOGY
+
+_COUNTED = 100
+"""Batches drawn ahead to count which rows are read most."""
+
+
+def place_as_decided(session: Session, decision: Decision, schedule: BatchPlan, progress: Progress = SILENT) -> Placed:
+    """Put a session's graph where it was decided to be, and say why."""
+    placed = Placed.of(session.job, session.inputs.device, decision)
+    for sentence in placed.why:
+        progress.note(sentence)
+    _put(placed, session.job, session.graph, session.inputs.fields, schedule, progress)
+    return placed
+
+
+def bring_batches(session: Session, placed: Placed) -> Placed:
+    """Let batches of the pipeline find the device, and what was placed there."""
+    inputs = session.inputs
+    sources = {**inputs.sources, **placed.tables, **placed.cached}
+    inputs.carrier = DeviceCarrier(placed.device, sources, placed.decision.working.row_type, inputs.scale)
+    return placed
+
+
+def _put(
+    placed: Placed, job: Job, graph: Graph, fields: dict[str, str], schedule: BatchPlan, progress: Progress
+) -> None:
+    """Copy topology and features to their places."""
+    device, residence = placed.device, placed.decision.residence
+    if residence.topology != "host":
+        (edges,) = graph.edges.values()
+        move = to_device if residence.topology == "device" else to_pinned
+        with memory_for(TOPOLOGY):
+            placed.topology = Topology(
+                move(edges.indptr, device, what="list bounds", progress=progress),
+                move(edges.indices, device, what="neighbour lists", progress=progress),
+            )
+    if residence.features == "host":
+        return
+    for name, field_name in fields.items():
+        array = graph.nodes[name].fields[field_name]
+        with memory_for(FEATURES):
+            _put_features(placed, job, graph, schedule, name, array, progress)
+
+
+def _put_features(
+    placed: Placed, job: Job, graph: Graph, schedule: BatchPlan, name: str, array: Array, progress: Progress
+) -> None:
+    """One node type's features."""
+    device, residence, dtype = placed.device, placed.decision.residence, stored_type(job, array)
+    if residence.features == "device":
+        placed.tables[name] = ResidentTable(to_device(array, device, dtype, progress=progress))
+        return
+    pinned = to_pinned(array, device, dtype, progress=progress)
+    if residence.cache_rows:
+        hottest = _hottest(placed, job, graph, schedule, residence.cache_rows)
+        placed.tables[name] = CachedTable(pinned, hottest, device)
+        placed.cached_rows = len(hottest)
+    else:
+        placed.tables[name] = PinnedTable(pinned, device)
+
+
+def _hottest(placed: Placed, job: Job, graph: Graph, schedule: BatchPlan, rows: int) -> Tensor:
+    """The rows that are read most: counted in some batches drawn ahead, or by how many lists a vertex is in."""
+    if is_traced():
+        return torch.arange(rows)
+    if job.placed.cache_by == "degree" or placed.topology is None:
+        (edges,) = graph.edges.values()
+        return torch.from_numpy(by_counts(np.diff(offsets_of(edges.indices, graph.num_nodes)), rows))
+    sampler = DeviceNeighbourSampler(placed.topology, placed.fanouts, placed.device, replace=placed.replace)
+    counts = torch.zeros(graph.num_nodes, dtype=torch.int32, device=placed.device)
+    for planned, _ in zip(schedule.from_position(), range(_COUNTED), strict=False):
+        batch: Any = sampler.sample(planned.seeds, planned.key)
+        if batch.ready is not None:
+            batch.ready.synchronize()
+        (vertices,) = batch.vertices.values()
+        counts.index_add_(0, vertices.long(), torch.ones_like(vertices))
+    return by_device_counts(counts, rows)

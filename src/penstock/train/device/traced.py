@@ -1,0 +1,156 @@
+"""The memory of training on a GPU, before there is one: the run's own code is traced on tensors without numbers.
+
+The graph is placed, the model tried on a few seeds, steps are recorded or launched, and the model is validated, each by
+the code that does it in a run. So what is held at once, on which stream and in whose pool, is what a run holds.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.pipeline.loader import Loaded
+from penstock.pipeline.schedule import START, Position, Schedule
+from penstock.plan import Residence
+from penstock.plan.residence import Place
+from penstock.sampling.device.hops import Slot
+from penstock.sampling.device.neighbours import DeviceNeighbourSampler
+from penstock.sampling.device.room import Room, largest_room
+from penstock.traced import memory_for
+from penstock.train.device.captured import CapturedSteps
+from penstock.train.device.decision import Decision
+from penstock.train.device.execution import CapturedExecution, DeviceExecution
+from penstock.train.device.memory import Working, row_type
+from penstock.train.device.placed import Placed
+from penstock.train.device.placed_graph import bring_batches, place_as_decided
+from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
+from penstock.train.session import Session
+from penstock.train.trace.allocations import META, Allocations, Event
+from penstock.train.trace.batch_sizes import LargestBatch, enlarged, largest_batch
+from penstock.train.trace.categories import BATCHES, FEATURES, TOPOLOGY
+from penstock.train.trace.cuda_allocator import DevicePeak, device_peak
+from penstock.train.trace.fake_session import input_density, traced_session
+from penstock.train.trace.inference import trace_inference
+from penstock.train.trace.small_batch import carried, try_small_batch
+from penstock.train.trace.untraceable import traceable
+
+_STEPS = 2
+"""The first step makes what later ones keep."""
+
+
+class TracedMemory:
+    """What training takes of a GPU, by a trace (see `decision.MemoryModel`)."""
+
+    method = "traced"
+
+    def __init__(self, session: Session, schedule: Schedule) -> None:
+        self._session, self._schedule = session, schedule
+        self._largest: LargestBatch | None = None
+        self.peak = DevicePeak(0, 0, "", {})
+        """Of the last decision that was asked about."""
+
+    @property
+    def largest(self) -> LargestBatch:
+        """The largest batch that the run is expected to draw."""
+        if self._largest is None:
+            batches = self._schedule.batches * max(1, self._session.job.epochs)
+            self._largest = largest_batch(self._session, self._schedule, batches)
+        return self._largest
+
+    def working(self, room: Room | None, captured: bool, in_place: bool) -> Working:
+        """What is reserved beside topology and features, if these are on the device as far as the job allows it."""
+        job = self._session.job
+        features: Place = "device" if job.placed.features == "auto" else job.placed.features
+        topology: Place = "host" if room is None else "pinned" if job.placed.topology == "pinned" else "device"
+        residence = Residence(topology, features, 0, 0, 0, [])
+        found = self._traced(Decision(residence, Working(0, row_type(job), {}), room, captured, in_place, []))
+        parts = {name: size for name, size in found.categories.items() if name not in (FEATURES, TOPOLOGY)}
+        graph = found.allocated - sum(parts.values())
+        return Working(found.reserved - graph, row_type(job), parts)
+
+    def predicted(self, decision: Decision) -> int:
+        """The most that tensors take at once."""
+        self.peak = self._traced(decision)
+        return self.peak.allocated
+
+    def _traced(self, decision: Decision) -> DevicePeak:
+        largest = None if decision.captured else self.largest
+        return device_peak(traced_run(self._session, decision, self._schedule, largest))
+
+
+def traced_run(session: Session, decision: Decision, schedule: Schedule, largest: LargestBatch | None) -> list[Event]:
+    """Everything that a run allocates on a GPU, in order. `largest`: its largest batch, where steps are launched."""
+    with traceable(), traced_session(session, input_density(session), True) as allocations:
+        with allocations.during("placement"):
+            placed = bring_batches(session, place_as_decided(session, decision, schedule))
+            session.inputs.sources.update(placed.tables)
+        planned = next(schedule.from_position())
+        with allocations.during("trial of a few seeds"):
+            try_small_batch(session, planned)
+        if decision.captured:
+            _trace_captured(session, placed, schedule, allocations)
+        else:
+            assert largest is not None
+            _trace_launched(session, placed, largest, allocations)
+        return allocations.events
+
+
+def _trace_captured(session: Session, placed: Placed, schedule: Schedule, allocations: Allocations) -> None:
+    execution = CapturedExecution(session, placed)
+    with allocations.during("captured step"):
+        steps = CapturedSteps(session, placed, schedule, START, lambda _: 1, lambda *_: None)
+        with steps:
+            with allocations.during("start of an epoch"):
+                steps.fill(Position(0, 0))
+            trace_inference(session, execution.inference, allocations)
+
+
+def _trace_launched(session: Session, placed: Placed, largest: LargestBatch, allocations: Allocations) -> None:
+    """Steps on the largest batch, while the pipeline's queues hold as many more as they may."""
+    job = session.job
+    execution = DeviceExecution(session, placed)
+    draw = _drawing(placed, job.sample_threads, largest) if placed.topology is not None else None
+    ahead = [job.transfer_depth, job.transfer_threads]
+    drawn = [job.sample_depth, job.sample_threads, job.gather_depth, job.gather_threads] if draw is not None else []
+    with allocations.during("step"):
+        queued = [draw(number) for number in range(sum(drawn))] if draw is not None else []
+        waiting = [carried(session, _next(largest, draw)) for _ in range(sum(ahead))]
+        for number in range(_STEPS):
+            with allocations.during(f"step {number + 1}"):
+                loaded = carried(session, _next(largest, draw))
+                x = prepared_batch(session, loaded)
+                learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
+                del loaded, x
+        trace_inference(session, execution.inference, allocations)
+        del queued, waiting
+
+
+Draw = Callable[[int], Any]
+
+
+def _next(largest: LargestBatch, draw: Draw | None) -> Loaded:
+    return largest.loaded() if draw is None else Loaded(largest.planned, draw(0))
+
+
+def _drawing(placed: Placed, threads: int, largest: LargestBatch) -> Draw:
+    """The device's samplers, one for each thread; they draw the largest batch."""
+    batch = enlarged(largest.batch, largest.factor)
+    most = largest_room(len(largest.planned.seeds), placed.fanouts, placed.topology.count)
+    drawn = [size for block in batch.blocks[::-1] for size in (block.num_edges, block.num_src)]
+    sizes = [min(size, bound) for size, bound in zip(drawn, most.sizes, strict=True)]
+    samplers = [_TracedSampler(placed, sizes, [block.indptr for block in batch.blocks]) for _ in range(threads)]
+
+    def draw(number: int) -> Any:
+        with memory_for(BATCHES):
+            return samplers[number % threads].sample(largest.planned.seeds, largest.planned.key)
+
+    return draw
+
+
+class _TracedSampler(DeviceNeighbourSampler):
+    """Draws batches of known sizes."""
+
+    def __init__(self, placed: Placed, sizes: Sequence[int], indptrs: Sequence[Any]) -> None:
+        super().__init__(placed.topology, placed.fanouts, META, "node", placed.replace, placed.totals, room=placed.room)
+        self._known, self._indptrs = list(sizes), indptrs
+
+    def _sizes(self, slot: Slot) -> list[int]:
+        return self._known

@@ -1,0 +1,115 @@
+"""The steps of a job on the host, traced: as many batches as the pipeline holds, and a step on the largest."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.graph.arrays import Array
+from penstock.pipeline.host_carrier import as_tensors
+from penstock.pipeline.loader import Loaded
+from penstock.pipeline.schedule import Schedule
+from penstock.traced import memory_for
+from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
+from penstock.train.session import Session
+from penstock.train.trace.allocations import META, Event
+from penstock.train.trace.batch_sizes import LargestBatch, largest_batch
+from penstock.train.trace.categories import BATCHES
+from penstock.train.trace.fake_session import input_density, traced_session
+from penstock.train.trace.heap import heap_peak
+from penstock.train.trace.untraceable import traceable
+
+_STEPS = 2
+"""The first step makes what later ones keep."""
+_BUFFER_SLACK = 1.25
+"""Feature buffers have room for somewhat larger batches than the first (`pipeline.host_carrier`)."""
+HOLES = "holes of the heap"
+
+
+class HostPeak(NamedTuple):
+    """The most that steps take of the host's heap, by category, and when."""
+
+    categories: dict[str, int]
+    moment: str
+
+    @property
+    def bytes(self) -> int:
+        """All categories together."""
+        return sum(self.categories.values())
+
+    @classmethod
+    def of(cls, events: Sequence[Event], further: int = 0) -> "HostPeak":
+        """The peak of a trace; `further` bytes are kept that it has not seen."""
+        peak = heap_peak(events)
+        held, most, now = Counter[str](), dict[str, int](), 0
+        best = 0
+        for event in events:
+            held[event.category] += event.bytes
+            now += event.bytes
+            if now > best:
+                best, most = now, dict(+held)
+        holes = max(0, peak.bytes - best)
+        return cls({**most, HOLES: holes + further}, peak.moment)
+
+
+def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str, str]:
+    """What a run allocates of the heap at once, how that was found, and how the largest batch was."""
+    batches = schedule.batches * max(1, session.job.epochs)
+    largest = largest_batch(session, schedule, batches)
+    with traceable(), traced_session(session, input_density(session), False) as allocations:
+        with allocations.during("pipeline"), memory_for(BATCHES):
+            ahead = _ahead(session, largest)
+        for number in range(_STEPS):
+            with allocations.during(f"step {number + 1}"):
+                loaded = _carried(session, largest)
+                x = prepared_batch(session, loaded)
+                learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
+                del loaded, x
+        del ahead
+        return HostPeak.of(allocations.events), "traced", largest.how
+
+
+def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
+    """Memory of the batches that wait in the pipeline's queues and threads, and of the one that is computed."""
+    job, batch = session.job, largest.loaded().batch
+    gathered = job.gather_threads + job.gather_depth + job.transfer_threads + job.transfer_depth + 1
+    sampled = job.sample_threads + job.sample_depth
+    arrays = [array for block in batch.blocks for part in block.parts for array in _arrays(part)]
+    arrays += [*batch.vertices.values(), *batch.seeds.values()]
+    held: list[Any] = [_like(array) for _ in range(gathered + sampled) for array in arrays]
+    for name, field in session.inputs.fields.items():
+        table = session.graph.nodes[name].fields[field]
+        rows = int(_BUFFER_SLACK * len(batch.vertices.get(name, ())) * table.itemsize * table.shape[1])
+        # The buffer of the batch that is computed is made with it.
+        held += [torch.empty(rows, dtype=torch.uint8, device=META) for _ in range(gathered - 1)]
+    return held
+
+
+def _arrays(part: Any) -> list[Array]:
+    return [each for each in (part.indptr, part.indices, part.weights, part.totals, part.edges) if each is not None]
+
+
+def _like(array: Array) -> torch.Tensor:
+    return torch.empty(array.nbytes, dtype=torch.uint8, device=META)
+
+
+def _carried(session: Session, largest: LargestBatch) -> Loaded:
+    """The largest batch as the host's carrier makes it; its buffers are among those that are held ahead."""
+    loaded = largest.loaded()
+    session.task.label(loaded.batch)
+    for name, field in session.inputs.fields.items():
+        if name not in loaded.batch.vertices:
+            continue
+        table = session.graph.nodes[name].fields[field]
+        rows, width = len(loaded.batch.vertices[name]), table.shape[1]
+        with memory_for(BATCHES):
+            stored = torch.from_numpy(np.empty(0, table.dtype)).dtype
+            buffer = torch.empty(int(_BUFFER_SLACK * rows * width), dtype=stored, device=META)
+            x = buffer[: rows * width].view(rows, width).to(torch.float32)
+        # A converted copy stands beside the buffer that it was made from.
+        loaded.buffers.append(buffer)  # type: ignore[arg-type]
+        loaded.batch.features[name] = x if session.inputs.scale is None else session.inputs.scale(x)
+    loaded.batch.labels = as_tensors(loaded.batch.labels)
+    return loaded

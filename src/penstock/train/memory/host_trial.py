@@ -1,0 +1,57 @@
+"""What a step keeps, learned from two small ones on the host: where a model cannot be traced."""
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from penstock.pipeline.host_carrier import HostCarrier
+from penstock.pipeline.loader import Loaded
+from penstock.pipeline.schedule import Schedule
+from penstock.train.device.trial import Load, StepMemory, batch_load, followed
+from penstock.train.execution.loaded import loss_of
+from penstock.train.run_context import generators_kept
+from penstock.train.session import Session
+from penstock.train.trace.allocations import Allocations, peak_of
+
+
+def tried_on_host(session: Session) -> StepMemory:
+    """Compute two small batches on the host and note what their tensors take."""
+    device, carrier = session.inputs.device, session.inputs.carrier
+    session.inputs.device, session.inputs.carrier = torch.device("cpu"), HostCarrier(session.inputs.sources)
+    try:
+        size = min(session.task.batch_size, len(session.task.items))
+        sizes = sorted({max(1, size // part) for part in (4, 2)})
+        return followed([_tried(session, seeds) for seeds in sizes], size / sizes[-1])
+    finally:
+        session.inputs.device, session.inputs.carrier = device, carrier
+
+
+def _tried(session: Session, seeds: int) -> tuple[Load, float]:
+    planned = next(Schedule(session.task.items, seeds, session.job.seed).from_position())
+    loaded = Loaded(planned, session.task.sample(planned))
+    carrier: Any = session.inputs.carrier
+    carrier.gather(loaded.batch)
+    session.task.label(loaded.batch)
+    carrier.transfer(loaded.batch)
+    x = session.inputs.complete(loaded.batch)
+    buffers = {name: values.clone() for name, values in session.learned.named_buffers()}
+    noted = _Noted()
+    with generators_kept(), noted:
+        session.backward(loss_of(session, loaded, x))
+    session.optimiser.zero_grad(set_to_none=True)
+    for name, values in session.learned.named_buffers():
+        values.copy_(buffers[name])
+    return batch_load(loaded.batch, x), peak_of(noted.events).bytes
+
+
+class _Noted(Allocations):  # type: ignore[no-untyped-call]
+    """Notes the memory of real tensors, and computes."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Do an operation and note what it returns."""
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self.note(tensor)
+        return out

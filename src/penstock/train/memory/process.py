@@ -1,0 +1,62 @@
+"""What a training process takes of the host before it computes: the interpreter, torch, kernels. Measured once."""
+
+import functools
+import subprocess
+import sys
+
+import torch
+from pydantic import Field, ValidationError
+
+from penstock.graph.atomic import write_whole
+from penstock.graph.cache_folder import cache_folder
+from penstock.graph.documents import StrictDocument
+
+_CUDA_ON_HOST = 900 << 20
+"""Bytes of the host that CUDA's libraries and torch's kernels for a GPU take, measured beside an H200."""
+_STATED = 420 << 20
+_TIMEOUT = 120
+
+
+class ProcessMemory(StrictDocument):
+    """What was measured."""
+
+    resident: int = Field(_STATED, ge=0, description="bytes of a process that has trained two steps on a tiny graph")
+    measured_on: str | None = Field(None, description="the torch and the Python that were measured; none: stated")
+
+
+def process_bytes(on_device: bool) -> int:
+    """Resident bytes of a process that trains next to nothing."""
+    return _known().resident + (_CUDA_ON_HOST if on_device else 0)
+
+
+@functools.cache
+def _known() -> ProcessMemory:
+    name, file = f"torch {torch.__version__}, Python {sys.version.split()[0]}", cache_folder() / "process.json"
+    try:
+        found = ProcessMemory.model_validate_json(file.read_text())
+        if found.measured_on == name:
+            return found
+    except (OSError, ValueError, ValidationError):
+        pass
+    try:
+        # The first one may have to compile kernels.
+        size = min(_measured(), _measured())
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ProcessMemory.model_validate({})
+    found = ProcessMemory(resident=size, measured_on=name)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, found.model_dump_json(indent=2))
+    except OSError:
+        # It is measured again by the next process.
+        return found
+    return found
+
+
+def _measured() -> int:
+    """The peak of a child process that trains a tiny graph."""
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.train.memory.tiny_run"], capture_output=True, text=True, timeout=_TIMEOUT,
+        check=True,
+    )  # fmt: skip
+    return int(done.stdout.split()[-1])

@@ -1,0 +1,223 @@
+"""The allocations and frees of a computation that is traced on tensors without numbers, in their order.
+
+The tensors are torch's `meta` tensors: shapes and types that go through operations and autograd and take no memory.
+torch's `FakeTensorMode`, which is made of them, would bring its compiler along: seconds of import, and more memory than
+many a job.
+"""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from penstock.traced import MemoryPlace, current_category, current_place, memory_for
+from penstock.train.trace.categories import ACTIVATIONS, GRADIENTS, LIBRARIES, OPTIMISER
+from penstock.train.trace.inside import library_workspaces, memory_inside
+from penstock.train.trace.shapes import like, rule_for
+
+META = torch.device("meta")
+
+
+class Event(NamedTuple):
+    """Memory of a tensor that is taken (bytes above zero) or given back (below).
+
+    An event of no bytes is the moment at which a GPU's allocator gives free memory back to the driver.
+    """
+
+    storage: int
+    """Names the memory."""
+    bytes: int
+    moment: str
+    """What was computed."""
+    category: str = ""
+    """What the memory is for."""
+    place: MemoryPlace = MemoryPlace()
+    """The stream and the pool of a GPU that it belongs to."""
+
+
+class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, new tensors have no numbers, and the memory of each is noted until nothing refers to it.
+
+    A tensor's memory lives as long as Python or autograd keeps it, here as in a real step, since the same code runs.
+    Real tensors are read as if they had no numbers; they are not noted. With `on_device`, tensors on the `meta` device
+    stand for those of a GPU, and all others are the host's: these have numbers, are computed with, and are not noted.
+    """
+
+    def __init__(self, on_device: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.events: list[Event] = []
+        self._on_device, self._phase, self._operation = on_device, "", ""
+        self._alive: dict[int, tuple[int, Any]] = {}
+        self._names = 0
+        self._updates = False
+        self._libraries: set[tuple[str, MemoryPlace]] = set()
+        self._layers: list[tuple[int, str]] = []
+        """For each layer that was entered, autograd's count of operations then, and its name."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing is compiled here, and torch's compiler takes seconds to import."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Do an operation on shapes alone, and note what it allocates."""
+        if self._updates and func is torch.ops.aten._local_scalar_dense.default:
+            return 1
+        kwargs = dict(kwargs or {})
+        if self._on_device and not _concerns_device(args, kwargs):
+            return func(*args, **kwargs)
+        args, kwargs = tree_map_only(torch.Tensor, _without_numbers, (args, kwargs))
+        if _chooses_device(func):
+            kwargs |= {"device": META}
+            kwargs.pop("pin_memory", None)
+        self._operation = func._schema.name.rpartition("::")[2]
+        if self._on_device:
+            self._take_inside(func, args, kwargs)
+        out = rule_for(func)(*args, **kwargs)
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self.note(tensor)
+        return out
+
+    def note(self, tensor: torch.Tensor) -> None:
+        """Follow a tensor's memory from now on, unless it is known."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        known = self._alive.get(key)
+        if known is not None and known[1]() is not None:
+            return
+        size = storage.nbytes()
+        if not size:
+            return
+        self._names += 1
+        taken = Event(self._names, size, *self._when(), current_place())
+        self.events.append(taken)
+        self._alive[key] = taken.storage, weakref.ref(storage, lambda _: self._freed(key, taken))
+
+    def _freed(self, key: int, taken: Event) -> None:
+        self.events.append(taken._replace(bytes=-taken.bytes))
+        found = self._alive.get(key)
+        if found is not None and found[0] == taken.storage:
+            del self._alive[key]
+
+    def _take_inside(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Note what a GPU's operation takes for itself: a library's workspace for each stream; other memory while it
+        computes."""
+        place = current_place()
+        for library, size in library_workspaces(func):
+            if size and (library, place) not in self._libraries:
+                self._libraries.add((library, place))
+                self._names += 1
+                self.events.append(Event(self._names, size, self._when()[0], LIBRARIES, place))
+        sizes = [size for size in memory_inside(func, args, kwargs) if size]
+        if sizes:
+            taken = [Event(self._names + 1 + number, size, *self._when(), place) for number, size in enumerate(sizes)]
+            self._names += len(sizes)
+            self.events += taken + [each._replace(bytes=-each.bytes) for each in taken]
+
+    def empty_cache(self) -> None:
+        """Note that a GPU's allocator gives free memory back to the driver."""
+        self.events.append(Event(0, 0, self._phase))
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """What happens within it happens in this phase of the run."""
+        before, self._phase = self._phase, phase
+        self._layers.clear()
+        try:
+            yield
+        finally:
+            self._phase = before
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """Around an optimiser's step: the only numbers that it asks for are counts of its steps."""
+        self._updates = True
+        try:
+            with memory_for(OPTIMISER):
+                yield
+        finally:
+            self._updates = False
+
+    @contextmanager
+    def following(self, model: nn.Module) -> Iterator[None]:
+        """Within it the moments of events name the model's layers."""
+        parts = [(name, part) for name, part in model.named_modules() if name and not isinstance(part, nn.ModuleList)]
+        hooks = [part.register_forward_pre_hook(self._entering(name)) for name, part in parts]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _entering(self, name: str) -> Any:
+        def enter(*_: Any) -> None:
+            self._layers.append((_sequence_number(), name))
+
+        return enter
+
+    def _when(self) -> tuple[str, str]:
+        """The moment in words, and what is allocated for."""
+        node: Any = torch._C._current_autograd_node()
+        layer, category = "", current_category()
+        if self._updates:
+            direction = "update"
+        elif node is not None:
+            direction, number, category = "backward", node._sequence_nr(), GRADIENTS
+            layer = next((name for first, name in reversed(self._layers) if first <= number), "")
+        else:
+            direction, layer = ("forward", self._layers[-1][1]) if self._layers else ("", "")
+        words = [self._phase, direction, layer, self._operation if direction else ""]
+        return ", ".join(each for each in words if each), category or ACTIVATIONS
+
+    @property
+    def now(self) -> int:
+        """Bytes that are taken at this moment."""
+        return sum(event.bytes for event in self.events)
+
+
+def _sequence_number() -> int:
+    """Operations that autograd has recorded so far."""
+    number: int = cast(Any, torch.autograd)._get_sequence_nr()
+    return number
+
+
+def _without_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.is_meta else like(tensor)
+
+
+def _concerns_device(args: Any, kwargs: Any) -> bool:
+    """Whether an operation reads or makes tensors of the traced device."""
+    if kwargs.get("device") == META:
+        return True
+    return any(isinstance(each, torch.Tensor) and each.is_meta for each in tree_leaves((args, kwargs)))
+
+
+@cache
+def _chooses_device(operation: Any) -> bool:
+    return any(argument.name == "device" for argument in operation._schema.arguments)
+
+
+class PeakMemory(NamedTuple):
+    """The most memory that was taken at once, and when."""
+
+    bytes: int
+    moment: str
+
+
+def peak_of(events: list[Event], unit: int = 1) -> PeakMemory:
+    """The most that was allocated at once, each allocation rounded up to whole units."""
+    now = most = 0
+    moment = ""
+    for event in events:
+        size = -(-abs(event.bytes) // unit) * unit
+        now += size if event.bytes > 0 else -size
+        if now > most:
+            most, moment = now, event.moment
+    return PeakMemory(most, moment)

@@ -1,0 +1,73 @@
+"""Memory that libraries take for themselves, which no trace of tensors sees: measured once for each machine.
+
+Where nothing was measured the numbers here are taken, those of an H200. The first run on a GPU measures them there and
+keeps them in the user's cache folder (`libraries.json`), where predictions without a GPU find them too.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from pydantic import Field, ValidationError
+
+from penstock.graph.atomic import write_whole
+from penstock.graph.cache_folder import cache_folder
+from penstock.graph.documents import StrictDocument
+
+LOADED_ON_HOST = 48 << 20
+"""Bytes of code, compiled kernels and buffers of a first step on the host, measured on ARM with two threads."""
+_LARGEST_CONTEXT = 4 << 30
+"""What is more is other processes'."""
+
+
+class LibraryMemory(StrictDocument):
+    """What libraries keep on a GPU."""
+
+    product_workspace: int = Field(32 << 20, ge=0, description="bytes that cuBLAS keeps for each stream")
+    bias_workspace: int = Field(32 << 20, ge=0, description="bytes that cuBLASLt keeps for each stream")
+    context: int = Field(528 << 20, ge=0, description="bytes of the CUDA context with torch's kernels")
+    measured_on: str | None = Field(None, description="the GPU and the torch that were measured; none: an H200's")
+
+
+@functools.cache
+def library_memory() -> LibraryMemory:
+    """What was measured on this machine, or the stated numbers; the GPU is not touched."""
+    try:
+        return LibraryMemory.model_validate_json((cache_folder() / _FILE).read_text())
+    except (OSError, ValueError, ValidationError):
+        return LibraryMemory.model_validate({})
+
+
+def measure_libraries(device: torch.device) -> None:
+    """Measure what libraries keep on a GPU, unless that is known; the process must not have computed there before."""
+    name = f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
+    if library_memory().measured_on == name:
+        return
+    with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+        x, bias = torch.zeros(64, 64, device=device), torch.zeros(64, device=device)
+        product = _kept(device, lambda: torch.mm(x, x))
+        biased = _kept(device, lambda: torch.addmm(bias, x, x))
+    clear: Any = torch._C
+    clear._cuda_clearCublasWorkspaces()
+    free, total = torch.cuda.mem_get_info(device)
+    context = total - free - torch.cuda.memory_reserved(device)
+    found: dict[str, Any] = {"product_workspace": product, "bias_workspace": biased, "measured_on": name}
+    known = LibraryMemory.model_validate({**found, **({"context": context} if context < _LARGEST_CONTEXT else {})})
+    try:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        write_whole(cache_folder() / _FILE, known.model_dump_json(indent=2))
+    except OSError:
+        # A later run measures again.
+        return
+    library_memory.cache_clear()
+
+
+def _kept(device: torch.device, work: Any) -> int:
+    """Bytes that are allocated after some work whose result is dropped."""
+    before = torch.cuda.memory_allocated(device)
+    work()
+    torch.cuda.synchronize(device)
+    return int(torch.cuda.memory_allocated(device) - before)
+
+
+_FILE = "libraries.json"
