@@ -32,12 +32,16 @@ class Parts:
     pool: WarmPool
 
     def close(self):
-        self.pool.close()
-        self.database.close()
-        self.folder.close()
+        """Let go of the folder; whoever has brought the pool closes it."""
+        if self.folder.is_held:
+            self.operations.close()
+            self.database.close()
+            self.folder.close()
 
 
-def make_parts(folder, allowed=(), modules=False, cores=2.0, host_bytes=4 << 30, policy="fit", concurrent=None):
+def make_parts(
+    folder, allowed=(), modules=False, cores=2.0, host_bytes=4 << 30, policy="fit", concurrent=None, pool=None
+):
     """The parts of a service on a processor, which takes jobs but runs none before its scheduler ticks."""
     service = ServiceFolder(folder)
     service.hold()
@@ -46,7 +50,7 @@ def make_parts(folder, allowed=(), modules=False, cores=2.0, host_bytes=4 << 30,
     rules = SubmissionRules((service.path, *allowed), modules, 1, ("cpu",))
     operations = Operations(service, database, rules)
     device = DeviceRoom(name="cpu", host_bytes=host_bytes, cores=cores, concurrent=concurrent)
-    pool = WarmPool()
+    pool = WarmPool() if pool is None else pool
     scheduler = Scheduler(
         operations, [Room("cpu", device, {}, "processor")], policy_named(policy), pool, lambda line: None
     )

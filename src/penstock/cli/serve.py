@@ -21,6 +21,9 @@ def serve_command(
     concurrent: Annotated[
         str, typer.Option(metavar="N", help="Jobs at once on a device; auto: as memory and throughput allow.")
     ] = "auto",
+    sharing: Annotated[
+        str, typer.Option(help="How processes share a GPU: mps, time-slices, or auto (MPS where it can be had).")
+    ] = "auto",
     threads: Annotated[
         int, typer.Option(min=0, help="Threads of a job that does not say how many; 0: half of the cores.")
     ] = 0,
@@ -55,6 +58,7 @@ def serve_command(
         concurrent=_count(concurrent),
         allow=tuple(allow or ()),
         allow_modules=allow_modules,
+        sharing=sharing,
         threads=threads,
     )
     with stopped_by_signals() as stopped:

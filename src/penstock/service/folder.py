@@ -59,6 +59,11 @@ class ServiceFolder:
                 code="in-use",
             ) from None
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this process has the folder."""
+        return self._held is not None
+
     def close(self) -> None:
         """Let another service have the folder."""
         if self._held is not None:

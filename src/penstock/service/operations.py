@@ -97,6 +97,11 @@ class Operations:
                 found.append(json.loads(line))
         return {"records": found, "next": after, "final": record.is_final and not text}
 
+    def close(self) -> None:
+        """Nobody asks any more."""
+        os.close(self._changed_read)
+        os.close(self._changed_write)
+
     def wake(self) -> None:
         """Let the scheduler look again."""
         with suppress(BlockingIOError, OSError):

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from penstock.service.rooms import rooms_here
 from penstock.service.scheduler import Scheduler
 from penstock.service.served import Served
 from penstock.service.submission import SubmissionRules
+from penstock.service.workers.cuda_mps import started_mps
 from penstock.service.workers.pool import WarmPool
 
 _CLOSING_S = 2
@@ -39,6 +40,8 @@ class ServiceOptions:
     allow: tuple[Path, ...] = ()
     """Folders that jobs may name, beside the service's own and the working folder."""
     allow_modules: bool = False
+    sharing: str = "auto"
+    """How processes share a GPU: through CUDA MPS, or in time slices."""
     threads: int = 0
     """Threads of a job that does not say how many; 0: half of the cores."""
 
@@ -58,9 +61,15 @@ def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable
         stack.callback(pool.close)
         pool.prepare()
         rooms = rooms_here(folder, pool, options.concurrent)
+        if any(room.kind == "cuda" for room in rooms):
+            mps = started_mps(folder.path / "mps", options.sharing)
+            if mps is not None:
+                stack.callback(mps.close)
+                rooms = [replace(room, environment={**room.environment, **mps.environment}) for room in rooms]
         operations = Operations(
             folder, database, _rules(options, folder, tuple(dict.fromkeys(room.kind for room in rooms)))
         )
+        stack.callback(operations.close)
         scheduler = Scheduler(operations, rooms, policy, pool, say)
         scheduler.recover()
         stack.enter_context(answering(Served(operations, scheduler, feed), listening, folder.make_token()))
