@@ -49,11 +49,9 @@ def make_parts(
     database = Database(service.database, lambda record: feed.add("job", record.shown()))
     rules = SubmissionRules((service.path, *allowed), modules, 1, ("cpu",))
     operations = Operations(service, database, rules)
-    device = DeviceRoom(name="cpu", host_bytes=host_bytes, cores=cores, concurrent=concurrent)
+    device = DeviceRoom(name="cpu", kind="cpu", host_bytes=host_bytes, cores=cores, concurrent=concurrent)
     pool = WarmPool() if pool is None else pool
-    scheduler = Scheduler(
-        operations, [Room("cpu", device, {}, "processor")], policy_named(policy), pool, lambda line: None
-    )
+    scheduler = Scheduler(operations, [Room(device, {}, "processor")], policy_named(policy), pool, lambda line: None)
     return Parts(service, database, operations, scheduler, feed, pool)
 
 

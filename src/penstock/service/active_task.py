@@ -24,12 +24,16 @@ class ActiveTask:
     """train or forecast."""
     likeness: str = ""
     room: Room | None = None
+    trains: bool = False
+    """Whether it has begun to train, which ends its start."""
     outcome: dict[str, Any] | None = None
     too_much: str | None = None
     began: float = field(default_factory=time.monotonic)
     told_to_stop: float | None = None
+    now_bytes: int = 0
+    """What it holds of the host's memory now, without pages of files."""
     host_bytes: int = 0
-    """The most that was seen of the host's memory."""
+    """The most that it has held of the host's memory."""
     device_bytes: int = 0
     """The most that it has reserved of the device, as it says."""
     meter: SpeedMeter = field(default_factory=SpeedMeter)
@@ -42,7 +46,8 @@ class ActiveTask:
             "granted_device_bytes": self.record.granted_device_bytes,
             "granted_host_bytes": self.record.granted_host_bytes,
             "device_bytes": self.device_bytes,
-            "host_bytes": self.host_bytes,
+            "host_bytes": self.now_bytes,
+            "peak_host_bytes": self.host_bytes,
             "cores": self.record.cores,
             "steps": self.meter.steps,
             "speed": speeds.of(self.meter, self.likeness),

@@ -16,15 +16,16 @@ _MARGIN = 1.1
 """A measured peak of the host's memory varies a little from run to run."""
 
 
-def waiting_jobs(rows: Iterable[sqlite3.Row], kind: str, rooms: Sequence[Room]) -> list[WaitingJob]:
-    """The jobs that could start on devices of a kind."""
+def waiting_jobs(rows: Iterable[sqlite3.Row], rooms: Sequence[Room]) -> list[WaitingJob]:
+    """The jobs that could start."""
     return [
         WaitingJob(
             id=str(row["id"]),
+            kind=row["kind"],
             device_bytes=row["device_bytes"] or 0,
             host_bytes=row["host_bytes"] or 0,
             cores=row["cores"],
-            share=share_of(row["cores"], kind, rooms),
+            share=share_of(row["cores"], row["kind"], rooms),
             alone=bool(row["alone"]),
             submitted=row["id"],
             priority=row["priority"],
@@ -32,7 +33,6 @@ def waiting_jobs(rows: Iterable[sqlite3.Row], kind: str, rooms: Sequence[Room]) 
             expected_s=row["expected_s"],
         )
         for row in rows
-        if row["kind"] == kind
     ]
 
 
@@ -41,10 +41,11 @@ def running_jobs(tasks: Iterable[ActiveTask], speeds: Speeds) -> list[RunningJob
     return [
         RunningJob(
             id=str(task.record.id),
+            kind=task.record.kind,
             device_bytes=task.record.granted_device_bytes or 0,
             host_bytes=task.record.granted_host_bytes or 0,
             cores=task.record.cores,
-            share=share_of(task.record.cores, task.room.kind, [task.room]),
+            share=share_of(task.record.cores, task.record.kind, [task.room]),
             alone=task.record.alone,
             device=task.room.device.name,
             ran_s=time.monotonic() - task.began,
@@ -84,11 +85,12 @@ def with_need(record: JobRecord, need: dict[str, Any], rooms: Sequence[Room]) ->
         return {**changes, "state": "waiting", "alone": 1, "reason": "Its memory cannot be forecast: it runs alone."}
     wanted = JobNeeds(
         id=str(record.id),
+        kind=record.kind,
         device_bytes=need["device_bytes"] or 0,
         host_bytes=need["host_bytes"],
         cores=record.cores,
     )
-    refused = never_fits(wanted, [room.device for room in rooms if room.kind == record.kind])
+    refused = never_fits(wanted, [room.device for room in rooms])
     if refused is None:
         return {**changes, "state": "waiting", "reason": ""}
     advice = need["forecast"].get("advice") or "lower batch_size, hidden or threads, or use a larger machine."

@@ -33,7 +33,8 @@ _STATUS: dict[Code, int] = {
     "write-failed": 507,
 }
 _EVENT_PAUSE_S = 0.2
-_SILENCE_S = 15.0
+_DEVICES_EVERY, _STILL_EVERY = 5, 75
+"""Pauses between looks at the devices, and between signs of life."""
 
 
 class Submission(BaseModel):
@@ -129,23 +130,30 @@ def _add_watching(app: FastAPI, served: Served, known: list[Any]) -> None:
 
 
 async def _stream(request: Request, served: Served) -> AsyncIterator[str]:
-    number, silent = served.feed.newest, 0.0
+    number, quiet, devices = served.feed.newest, 0, ""
     yield "retry: 2000\n\n"
     while not served.closing and not await request.is_disconnected():
-        found = served.feed.after(number)
-        if found is None:
-            number = served.feed.newest
-            yield "event: reload\ndata: {}\n\n"
-        else:
-            for event in found:
-                number = event.number
-                yield f"event: {event.kind}\ndata: {json.dumps(event.fields)}\n\n"
-        silent = 0.0 if found else silent + _EVENT_PAUSE_S
-        if silent >= _SILENCE_S:
+        lines, number = _changes(served, number)
+        shown = json.dumps(served.scheduler.devices()) if quiet % _DEVICES_EVERY == 0 else devices
+        if shown != devices:
+            devices = shown
+            lines.append(f'event: devices\ndata: {{"devices": {devices}}}\n\n')
+        quiet += 1
+        if not lines and quiet % _STILL_EVERY == 0:
             # A line that says nothing keeps connections open, and finds those that are gone.
-            silent = 0.0
-            yield ": still here\n\n"
+            lines.append(": still here\n\n")
+        for line in lines:
+            yield line
         await asyncio.sleep(_EVENT_PAUSE_S)
+
+
+def _changes(served: Served, number: int) -> tuple[list[str], int]:
+    """Events after a number, as lines, and the number of the last one."""
+    found = served.feed.after(number)
+    if found is None:
+        return ["event: reload\ndata: {}\n\n"], served.feed.newest
+    lines = [f"event: {event.kind}\ndata: {json.dumps(event.fields)}\n\n" for event in found]
+    return lines, found[-1].number if found else number
 
 
 def _answer_errors(app: FastAPI) -> None:

@@ -22,10 +22,14 @@ _LOOKING_S = 120.0
 class Room:
     """A device that jobs run on: a policy's view of it, and how a process is told to use it."""
 
-    kind: str
     device: DeviceRoom
     environment: dict[str, str]
     title: str
+
+    @property
+    def kind(self) -> str:
+        """What computes here: cpu or cuda."""
+        return self.device.kind
 
 
 def rooms_here(folder: ServiceFolder, pool: WarmPool, concurrent: int | None) -> list[Room]:
@@ -33,9 +37,9 @@ def rooms_here(folder: ServiceFolder, pool: WarmPool, concurrent: int | None) ->
     host, cores = int((available_mb() << 20) * _HOST_SHARE), float(default_threads())
     rooms = [
         Room(
-            "cuda",
             DeviceRoom(
                 name=f"cuda:{gpu['index']}",
+                kind="cuda",
                 bytes=int(gpu["free_bytes"] * _DEVICE_SHARE),
                 host_bytes=host,
                 cores=cores,
@@ -46,8 +50,8 @@ def rooms_here(folder: ServiceFolder, pool: WarmPool, concurrent: int | None) ->
         )
         for gpu in _gpus(folder, pool)
     ]
-    room = DeviceRoom(name="cpu", host_bytes=host, cores=cores, concurrent=concurrent)
-    return [*rooms, Room("cpu", room, {"CUDA_VISIBLE_DEVICES": ""}, "this machine's processor")]
+    room = DeviceRoom(name="cpu", kind="cpu", host_bytes=host, cores=cores, concurrent=concurrent)
+    return [*rooms, Room(room, {"CUDA_VISIBLE_DEVICES": ""}, "this machine's processor")]
 
 
 def _visible(index: int) -> str:

@@ -121,7 +121,10 @@ class Scheduler:
         for message in messages:
             self._note(task, message)
         self._watch_memory(task)
-        if self._database.job(task.record.id).cancelling:
+        record = self._database.job(task.record.id)
+        if record.state == "starting" and task.trains:
+            self._database.change(record.id, ("starting",), state="running")
+        if record.cancelling:
             task.stop()
         if ended:
             task.process.name.kill()
@@ -132,19 +135,20 @@ class Scheduler:
         return ended
 
     def _note(self, task: ActiveTask, message: dict[str, Any]) -> None:
-        if "running" in message:
-            self._database.change(task.record.id, ("starting",), state="running")
+        """Keep what a process reports. Nothing is written here: a full disk must not lose what was read."""
+        task.trains |= "running" in message
         if "steps" in message:
             task.meter.note(int(message["steps"]))
         outcome = message.get("outcome")
         if outcome is not None:
             task.outcome = outcome
+            task.host_bytes = max(task.host_bytes, int(outcome["host_bytes"]))
         task.device_bytes = max(task.device_bytes, int((outcome or message).get("device_bytes", 0)))
 
     def _watch_memory(self, task: ActiveTask) -> None:
         """A job that takes more of the host than it was granted is ended: others were promised the rest."""
         now = task.process.name.resident_bytes()
-        task.host_bytes = max(task.host_bytes, now)
+        task.now_bytes, task.host_bytes = now, max(task.host_bytes, now)
         granted = task.record.granted_host_bytes
         if task.kind == "train" and granted is not None and now > granted and task.too_much is None:
             task.too_much = (
@@ -202,15 +206,11 @@ class Scheduler:
         return max((room for room in self._rooms if room.kind == record.kind), key=lambda room: room.device.bytes)
 
     def _start_jobs(self) -> None:
-        rows = self._database.waiting(STARTABLE)
-        for kind in {room.kind for room in self._rooms} if rows else ():
-            rooms = [room for room in self._rooms if room.kind == kind]
-            waiting = waiting_jobs(rows, kind, rooms)
-            running = running_jobs(self._active.values(), self._speeds)
-            devices = [room.device for room in rooms]
-            for start in self.policy.choose(waiting, running, devices):
-                room = next(each for each in rooms if each.device.name == start.device)
-                self._start_job(int(start.id), room)
+        waiting = waiting_jobs(self._database.waiting(STARTABLE), self._rooms)
+        running = running_jobs(self._active.values(), self._speeds)
+        rooms = {room.device.name: room for room in self._rooms}
+        for start in self.policy.choose(waiting, running, [room.device for room in self._rooms]) if waiting else ():
+            self._start_job(int(start.id), rooms[start.device])
 
     def _start_job(self, number: int, room: Room) -> None:
         record = self._database.job(number)

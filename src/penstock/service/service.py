@@ -95,7 +95,8 @@ def listening_at(host: str, port: int) -> Iterator[socket.socket]:
         listening.bind(found[4])
     except OSError as error:
         raise PenstockError(
-            f"The service cannot listen at {host}, port {port} ({error.strerror or error}): name another --port.",
+            f"The service cannot listen at {host}, port {port} ({error.strerror or error}): name another --host or"
+            " --port.",
             code="in-use",
         ) from None
     with listening:
