@@ -16,8 +16,7 @@ from penstock.service.served import Served
 from penstock.service.service import answering, listening_at
 from penstock.service.submission import SubmissionRules
 from penstock.service.workers.pool import WarmPool
-
-MB = 1 << 20
+from penstock.service.workers.ray_jobs import HandOver
 
 
 @dataclass
@@ -39,19 +38,19 @@ class Parts:
             self.folder.close()
 
 
-def make_parts(
-    folder, allowed=(), modules=False, cores=2.0, host_bytes=4 << 30, policy="fit", concurrent=None, pool=None
-):
-    """The parts of a service on a processor, which takes jobs but runs none before its scheduler ticks."""
+def make_parts(folder, allowed=(), modules=False, host_bytes=4 << 30, pool=None, rooms=None, trainers=None):
+    """The parts of a service on a processor of two cores; it runs no job before its scheduler ticks."""
     service = ServiceFolder(folder)
     service.hold()
     feed = Feed()
     database = Database(service.database, lambda record: feed.add("job", record.shown()))
     rules = SubmissionRules((service.path, *allowed), modules, 1, ("cpu",))
     operations = Operations(service, database, rules)
-    device = DeviceRoom(name="cpu", kind="cpu", host_bytes=host_bytes, cores=cores, concurrent=concurrent)
+    device = DeviceRoom(name="cpu", kind="cpu", host_bytes=host_bytes, cores=2.0)
+    rooms = [Room(device, {}, "processor")] if rooms is None else rooms
     pool = WarmPool() if pool is None else pool
-    scheduler = Scheduler(operations, [Room(device, {}, "processor")], policy_named(policy), pool, lambda line: None)
+    policy = policy_named("fit") if trainers is None else HandOver()
+    scheduler = Scheduler(operations, rooms, policy, pool, lambda line: None, trainers)
     return Parts(service, database, operations, scheduler, feed, pool)
 
 

@@ -21,6 +21,9 @@ def serve_command(
     concurrent: Annotated[
         str, typer.Option(metavar="N", help="Jobs at once on a device; auto: as memory and throughput allow.")
     ] = "auto",
+    ray: Annotated[
+        str | None, typer.Option(help="Hand jobs to the Ray cluster at this address (auto: this host's).")
+    ] = None,
     sharing: Annotated[
         str, typer.Option(help="How processes share a GPU: mps, time-slices, or auto (MPS where it can be had).")
     ] = "auto",
@@ -58,6 +61,7 @@ def serve_command(
         concurrent=_count(concurrent),
         allow=tuple(allow or ()),
         allow_modules=allow_modules,
+        ray=ray,
         sharing=sharing,
         threads=threads,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.service.records import JobRecord
 from penstock.service.rooms import Room
 from penstock.service.speeds import SpeedMeter, Speeds
-from penstock.service.workers.pool import TaskProcess
+from penstock.service.workers.starter import StartedTask
 
 GRACE_S = 20.0
 """Seconds for a job to finish its step and write a checkpoint."""
@@ -19,7 +19,7 @@ class ActiveTask:
     """A process of the service and the job that it works for."""
 
     record: JobRecord
-    process: TaskProcess
+    process: StartedTask
     kind: str
     """train or forecast."""
     likeness: str = ""

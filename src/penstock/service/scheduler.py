@@ -20,6 +20,7 @@ from penstock.service.speeds import Speeds
 from penstock.service.submission import allowed_path
 from penstock.service.workers.pool import WarmPool
 from penstock.service.workers.process import ProcessName
+from penstock.service.workers.starter import Starter
 
 _TICK_S = 0.2
 _LOOK_AGAIN_S = 2.0
@@ -33,11 +34,19 @@ class Scheduler:
     """Carries out what the policy decides."""
 
     def __init__(
-        self, operations: Operations, rooms: list[Room], policy: Policy, pool: WarmPool, say: Callable[[str], None]
+        self,
+        operations: Operations,
+        rooms: list[Room],
+        policy: Policy,
+        pool: WarmPool,
+        say: Callable[[str], None],
+        trainers: Starter | None = None,
     ) -> None:
-        """`say` gets a line for whatever the owner of the service should see."""
+        """`trainers` start the jobs, where `pool` does not; forecasts are always made here. `say` gets a line for
+        whatever the owner of the service should see."""
         self._operations, self._database = operations, operations.database
         self._rooms, self.policy, self._pool, self._say = rooms, policy, pool, say
+        self._trainers: Starter = pool if trainers is None else trainers
         self._active: dict[int, ActiveTask] = {}
         self._speeds = Speeds()
         self._stopping, self._chosen_at = False, 0.0
@@ -241,6 +250,7 @@ class Scheduler:
             "tries": record.tries,
             "modules": self._operations.rules.modules,
             "device_bytes": record.granted_device_bytes or 0,
+            "host_bytes": record.granted_host_bytes or 0,
             "context_bytes": int(record.forecast.get("context_bytes", 0)),
         }
         self._begin(record, task, room, "starting")
@@ -259,7 +269,8 @@ class Scheduler:
     def _begin(self, record: JobRecord, task: dict[str, Any], room: Room | None, state: str) -> None:
         """Start a process for a job. It gets its task when its number is on disk: a service that is killed in between
         leaves no process that the next one does not know."""
-        process = self._pool.start(self._operations.folder.job(record.id), room.environment if room else {})
+        starter = self._pool if room is None else self._trainers
+        process = starter.start(self._operations.folder.job(record.id), room.environment if room else {})
         name = process.name
         self._database.change(record.id, (state,), pid=name.pid, process_started=name.started)
         likeness = self._database.likeness(record.id)

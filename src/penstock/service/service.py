@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
@@ -16,13 +16,16 @@ from penstock.service.database import Database
 from penstock.service.feed import Feed
 from penstock.service.folder import Address, ServiceFolder
 from penstock.service.operations import Operations
-from penstock.service.policies import policy_named
+from penstock.service.policies import Policy, policy_named
 from penstock.service.rooms import rooms_here
 from penstock.service.scheduler import Scheduler
 from penstock.service.served import Served
 from penstock.service.submission import SubmissionRules
 from penstock.service.workers.cuda_mps import started_mps
 from penstock.service.workers.pool import WarmPool
+
+if TYPE_CHECKING:
+    from penstock.service.workers.ray_jobs import RayJobs
 
 _CLOSING_S = 2
 
@@ -42,13 +45,15 @@ class ServiceOptions:
     allow_modules: bool = False
     sharing: str = "auto"
     """How processes share a GPU: through CUDA MPS, or in time slices."""
+    ray: str | None = None
+    """The address of a Ray cluster that jobs are handed to."""
     threads: int = 0
     """Threads of a job that does not say how many; 0: half of the cores."""
 
 
 def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
     """Run a service until `stopped`, or until it was drained."""
-    policy = policy_named(options.policy)
+    policy: Policy = policy_named(options.policy)
     with ExitStack() as stack:
         folder = ServiceFolder(options.folder)
         folder.hold()
@@ -60,8 +65,14 @@ def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable
         pool = WarmPool()
         stack.callback(pool.close)
         pool.prepare()
-        rooms = rooms_here(folder, pool, options.concurrent)
-        if any(room.kind == "cuda" for room in rooms):
+        trainers: RayJobs | None = None
+        if options.ray is not None:
+            from penstock.service.workers import ray_jobs
+
+            trainers, policy = ray_jobs.RayJobs(options.ray), ray_jobs.HandOver()
+            stack.callback(trainers.close)
+        rooms = rooms_here(folder, pool, options.concurrent) if trainers is None else trainers.rooms()
+        if trainers is None and any(room.kind == "cuda" for room in rooms):
             mps = started_mps(folder.path / "mps", options.sharing)
             if mps is not None:
                 stack.callback(mps.close)
@@ -70,7 +81,7 @@ def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable
             folder, database, _rules(options, folder, tuple(dict.fromkeys(room.kind for room in rooms)))
         )
         stack.callback(operations.close)
-        scheduler = Scheduler(operations, rooms, policy, pool, say)
+        scheduler = Scheduler(operations, rooms, policy, pool, say, trainers)
         scheduler.recover()
         stack.enter_context(answering(Served(operations, scheduler, feed), listening, folder.make_token()))
         host, port = listening.getsockname()[:2]

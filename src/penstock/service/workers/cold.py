@@ -1,0 +1,44 @@
+"""A program that does one task: for machines where no warm program waits. Its argument is where it reports to."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from penstock.graph.output_files import open_bytes
+from penstock.service.workers.pool import TaskProcess
+from penstock.service.workers.process import ProcessName
+
+
+def cold_process(folder: Path, environment: dict[str, str]) -> TaskProcess:
+    """A process that imports what it needs and then waits for its task in `folder`, which gets its log."""
+    entry, told = os.pipe()
+    reports, told_back = os.pipe()
+    try:
+        with open_bytes(folder / "log.txt", "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "penstock.service.workers.cold", str(told_back)],
+                stdin=entry,
+                stdout=log,
+                stderr=log,
+                pass_fds=[told_back],
+                cwd=folder,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+    finally:
+        os.close(entry)
+        os.close(told_back)
+    os.set_blocking(reports, False)
+    return TaskProcess(ProcessName.of(process.pid) or ProcessName(process.pid, "gone"), told, reports)
+
+
+def main() -> int:
+    """Do the task that comes on standard input."""
+    from penstock.service.workers.tasks import run_task
+
+    return run_task(int(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
