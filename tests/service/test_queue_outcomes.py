@@ -1,0 +1,145 @@
+"""What becomes of a job when its process has ended, and when its memory is known: decisions, without processes."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from penstock.service.admission import after_forecast, need_of_alike, waiting_jobs
+from penstock.service.outcomes import MOST_LOST, after_end
+from penstock.service.policies import DeviceRoom
+from penstock.service.records import JobRecord
+from penstock.service.rooms import Room
+from penstock.service.speeds import SpeedMeter, Speeds
+from refusals import check_refusal
+
+JOB = JobRecord(
+    id=1,
+    name="a",
+    document={},
+    priority=0,
+    state="running",
+    reason="",
+    code=None,
+    kind="cpu",
+    cores=1,
+    device_bytes=None,
+    host_bytes=100,
+    forecast={},
+    granted_device_bytes=None,
+    granted_host_bytes=100,
+    peak_device_bytes=None,
+    peak_host_bytes=150,
+    device="cpu",
+    alone=False,
+    cancelling=False,
+    tries=1,
+    lost=0,
+    step=3,
+    submitted=0.0,
+    started=0.0,
+    ended=None,
+    seconds=0.0,
+    pid=5,
+    process_started="x",
+    run="/runs/1",
+)
+ROOMS = [Room(DeviceRoom(name="cpu", kind="cpu", host_bytes=1000, cores=4.0), {}, "")]
+FAILED = {"state": "failed", "code": "diverged", "reason": "The loss became NaN.", "fault": False}
+
+
+def test_a_job_that_is_done_has_ended_unless_it_was_cancelled():
+    assert after_end(JOB, {"state": "done"}, step=9)["state"] == "ended"
+    assert after_end(replace(JOB, cancelling=True), {"state": "done"}, step=9)["state"] == "cancelled"
+    assert after_end(replace(JOB, cancelling=True), None, step=9)["state"] == "cancelled"
+
+
+def test_a_failure_is_told_in_its_own_words():
+    found = after_end(JOB, FAILED, step=3)
+    assert (found["state"], found["code"], found["reason"]) == ("failed", "diverged", "The loss became NaN.")
+
+
+def test_a_killed_process_counts_only_without_a_new_checkpoint():
+    assert after_end(JOB, None, step=3) | {"reason": ""} == {"state": "interrupted", "reason": "", "lost": 1, "step": 3}
+    assert after_end(replace(JOB, lost=MOST_LOST), None, step=4)["lost"] == 1
+    assert after_end(replace(JOB, lost=MOST_LOST), None, step=3)["state"] == "failed"
+    # What the service does itself is nobody's fault.
+    assert "lost" not in after_end(replace(JOB, lost=MOST_LOST), None, step=3, stopping=True)
+
+
+def test_too_little_memory_is_forgiven_once():
+    first = after_end(JOB, None, step=3, too_much="It took too much.")
+    assert (first["state"], first["alone"], first["host_bytes"]) == ("interrupted", 1, 150)
+    second = after_end(replace(JOB, alone=True), None, step=3, too_much="It took too much.")
+    check_refusal(second["code"], second["reason"], "out-of-memory whole device")
+    full = {**FAILED, "code": "out-of-memory"}
+    assert after_end(JOB, full, step=3)["alone"] == 1
+    assert after_end(replace(JOB, alone=True), full, step=3)["state"] == "failed"
+
+
+def test_a_fault_of_a_shared_device_is_tried_again_alone():
+    fault = {**FAILED, "fault": True}
+    assert after_end(JOB, fault, step=3, beside=True)["alone"] == 1
+    assert after_end(JOB, fault, step=3, beside=False)["state"] == "failed"
+    assert after_end(replace(JOB, alone=True), fault, step=3, beside=True)["state"] == "failed"
+
+
+def test_a_run_folder_that_is_still_held_is_tried_again_a_few_times():
+    held = {**FAILED, "code": "in-use"}
+    assert after_end(JOB, held, step=3)["state"] == "interrupted"
+    assert after_end(replace(JOB, lost=MOST_LOST), held, step=3)["state"] == "failed"
+
+
+def need(host, device=None):
+    fields = {"host_bytes": host, "device_bytes": device, "forecast": {"advice": "lower batch_size to 8."}}
+    return {"state": "done", "need": fields}
+
+
+def test_a_forecast_lets_a_job_wait_or_refuses_it_for_good():
+    assert after_forecast(JOB, need(900), ROOMS)["state"] == "waiting"
+    found = after_forecast(JOB, need(1001), ROOMS)
+    check_refusal(found["code"], found["reason"], "out-of-memory 1,001 1,000 batch_size")
+    unknown = after_forecast(JOB, need(None), ROOMS)
+    assert (unknown["state"], unknown["alone"]) == ("waiting", 1)
+    assert after_forecast(JOB, None, ROOMS)["alone"] == 1
+    assert after_forecast(JOB, FAILED, ROOMS)["code"] == "diverged"
+    assert after_forecast(replace(JOB, cores=5), need(1), ROOMS)["state"] == "failed"
+
+
+def test_what_a_job_alike_has_taken_stands_for_a_forecast():
+    assert need_of_alike(JOB)["host_bytes"] == 100
+    assert need_of_alike(replace(JOB, host_bytes=None)) is None
+    assert need_of_alike(replace(JOB, host_bytes=None, state="ended"))["host_bytes"] == pytest.approx(165, abs=1)
+
+
+def test_a_policy_is_told_the_share_of_the_processor_and_the_age():
+    row = {
+        "id": 3,
+        "kind": "cpu",
+        "device_bytes": None,
+        "host_bytes": 7,
+        "cores": 2,
+        "priority": 1,
+        "alone": 0,
+        "since": "",
+        "expected_s": 4.0,
+    }
+    (job,) = waiting_jobs([row], ROOMS)
+    assert (job.id, job.kind, job.share, job.waited_s, job.expected_s) == ("3", "cpu", 0.5, 0.0, 4.0)
+
+
+def test_speed_is_measured_against_running_alone(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    speeds, meter = Speeds(), SpeedMeter()
+    meter.note(0)
+    now[0] += 10
+    meter.note(100)
+    assert speeds.of(meter, "x") == 1.0
+    meter.beside(frozenset({2}))
+    assert speeds.of(meter, "x") is None
+    meter.note(100)
+    now[0] += 10
+    meter.note(150)
+    assert speeds.of(meter, "x") == pytest.approx(0.5)
+    assert speeds.of(meter, "y") is None
