@@ -129,6 +129,12 @@ class Database:
         with self._lock:
             return self._connection.execute(query, values).fetchall()
 
+    def submitted(self, limit: int) -> list[JobRecord]:
+        """Jobs whose memory is to be forecast, the most urgent first."""
+        query = f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE state = 'submitted' ORDER BY priority DESC, id LIMIT ?"
+        with self._lock:
+            return [_record(row) for row in self._connection.execute(query, (limit,)).fetchall()]
+
     def counts(self) -> dict[str, int]:
         """How many jobs are in each state that has any."""
         with self._lock:

@@ -28,6 +28,8 @@ _LOOK_AGAIN_S = 2.0
 _DISK_PAUSE_S = 1.0
 _FORECASTS = 1
 """Forecasts at a time: they take a core from jobs that train."""
+_ALIKE_AT_ONCE = 50
+"""Submitted jobs that are looked at in one go: thousands at once would keep the others waiting."""
 
 
 class Scheduler:
@@ -195,21 +197,20 @@ class Scheduler:
 
     def _start_forecasts(self) -> None:
         """Let the memory of submitted jobs be forecast; what is known of a job alike is taken over."""
-        while sum(task.kind == "forecast" for task in self._active.values()) < _FORECASTS:
-            found = self._database.jobs(("submitted",), limit=1, oldest=True)
-            if not found:
-                return
-            (record,) = found
+        busy = sum(task.kind == "forecast" for task in self._active.values())
+        for record in self._database.submitted(_ALIKE_AT_ONCE):
             alike = self._database.alike(record.id)
             need = None if alike is None else need_of_alike(alike)
             if need is not None:
                 self._database.change(record.id, ("submitted",), **with_need(record, need, self._rooms))
                 self._operations.wake()
-            elif self._database.change(record.id, ("submitted",), state="forecasting"):
+            elif busy < _FORECASTS and self._database.change(record.id, ("submitted",), state="forecasting"):
+                busy += 1
                 room = self._room_for_forecast(record)
                 limits = {"bytes": room.device.bytes, "host_bytes": room.device.host_bytes}
-                task = {"kind": "forecast", "document": record.document, "room": limits, "modules": True}
-                self._begin(record, task, None, "forecasting")
+                self._begin(
+                    record, {"kind": "forecast", "document": record.document, "room": limits}, None, "forecasting"
+                )
 
     def _room_for_forecast(self, record: JobRecord) -> Room:
         return max((room for room in self._rooms if room.kind == record.kind), key=lambda room: room.device.bytes)
