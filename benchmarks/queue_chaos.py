@@ -94,7 +94,7 @@ def _killed(service: ServiceProcess, target: str) -> bool:
     pids = _processes(service.folder)
     if target == "job":
         return bool(pids) and _kill(random.choice(pids))
-    warm = _warm_programs()
+    warm = _warm_programs(service)
     if target == "warm":
         return bool(warm) and _kill(warm[0])
     service.kill()
@@ -126,9 +126,9 @@ def _all_ended(folder: Path) -> bool:
     return not _rows(folder, "SELECT 1 FROM jobs WHERE state NOT IN ('ended', 'failed', 'cancelled') LIMIT 1")
 
 
-def _warm_programs() -> list[int]:
-    """The program that starts jobs: the oldest of all processes with its words, which its forks have, too."""
-    asked = ["pgrep", "-u", str(os.getuid()), "-o", "-f", "penstock.service.workers.warm"]
+def _warm_programs(service: ServiceProcess) -> list[int]:
+    """The program that starts jobs, a child of the service."""
+    asked = ["pgrep", "-P", str(service.pid), "-f", "penstock.service.workers.warm"]
     found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
     return [int(pid) for pid in found]
 

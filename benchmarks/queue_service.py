@@ -36,6 +36,12 @@ class ServiceProcess:
                 time.sleep(0.05)
         raise SystemExit(f"The service did not start: see {self.folder.parent / 'serve.log'}")
 
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """End it without warning."""
         assert self._process is not None

@@ -41,7 +41,7 @@ def submit_command(
     more = [each for each in given if "=" in each]
     if len(files) != 1 or (more and not sweep):
         raise PenstockError(
-            "Name one job file, and fields to try behind --sweep, as in `penstock submit job.yaml --sweep lr=0.01,0.003`.",
+            "Name one job file, and fields behind --sweep, as in `penstock submit job.yaml --sweep lr=0.01,0.003`.",
             code="usage",
         )
     sweeps = parse_sweeps([*(sweep or []), *more])

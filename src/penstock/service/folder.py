@@ -58,6 +58,8 @@ class ServiceFolder:
                 f"A service already runs on {self.path}: use that one, stop it, or name another folder with --folder.",
                 code="in-use",
             ) from None
+        # Where a service was killed, its file names an address at which somebody else may listen by now.
+        self._address.unlink(missing_ok=True)
 
     @property
     def is_held(self) -> bool:
