@@ -56,6 +56,38 @@ def running_jobs(tasks: Iterable[ActiveTask], speeds: Speeds) -> list[RunningJob
     ]
 
 
+def start_of(record: JobRecord, room: Room, modules: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a start on a device changes of a job, and the task of its process; `modules`: whether its code is run.
+
+    A job that runs alone is granted the whole device, whatever was forecast.
+    """
+    device_bytes = room.device.bytes if record.alone else record.device_bytes
+    granted = {
+        "granted_host_bytes": room.device.host_bytes if record.alone else record.host_bytes,
+        "granted_device_bytes": device_bytes if room.kind == "cuda" else None,
+    }
+    changes = {
+        "state": "starting",
+        "reason": "",
+        "device": room.device.name,
+        "tries": record.tries + 1,
+        "started": record.started or time.time(),
+        **granted,
+    }
+    task = {
+        "kind": "train",
+        "document": record.document,
+        "run": record.run,
+        "tries": record.tries + 1,
+        "modules": modules,
+        "device_bytes": granted["granted_device_bytes"] or 0,
+        "host_bytes": granted["granted_host_bytes"] or 0,
+        "room_bytes": room.device.bytes,
+        "context_bytes": int(record.forecast.get("context_bytes", 0)),
+    }
+    return changes, task
+
+
 def share_of(cores: int, kind: str, rooms: Sequence[Room]) -> float | None:
     """The share of a processor that a job's threads take; of a GPU's throughput nothing is known before."""
     return min(1.0, cores / rooms[0].device.cores) if kind == "cpu" and rooms else None

@@ -3,14 +3,21 @@
 import selectors
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.service.active_task import ActiveTask
-from penstock.service.admission import after_forecast, need_of_alike, running_jobs, waiting_jobs, with_need
+from penstock.service.admission import (
+    after_forecast,
+    need_of_alike,
+    running_jobs,
+    start_of,
+    waiting_jobs,
+    with_need,
+)
 from penstock.service.operations import Operations
 from penstock.service.outcomes import after_end
 from penstock.service.policies import Policy
@@ -204,13 +211,12 @@ class Scheduler:
             if need is not None:
                 self._database.change(record.id, ("submitted",), **with_need(record, need, self._rooms))
                 self._operations.wake()
-            elif busy < _FORECASTS and self._database.change(record.id, ("submitted",), state="forecasting"):
+            elif busy < _FORECASTS:
                 busy += 1
                 room = self._room_for_forecast(record)
                 limits = {"bytes": room.device.bytes, "host_bytes": room.device.host_bytes}
-                self._begin(
-                    record, {"kind": "forecast", "document": record.document, "room": limits}, None, "forecasting"
-                )
+                task = {"kind": "forecast", "document": record.document, "room": limits}
+                self._begin(record, ("submitted",), {"state": "forecasting"}, task, None)
 
     def _room_for_forecast(self, record: JobRecord) -> Room:
         return max((room for room in self._rooms if room.kind == record.kind), key=lambda room: room.device.bytes)
@@ -220,41 +226,9 @@ class Scheduler:
         running = running_jobs(self._active.values(), self._speeds)
         rooms = {room.device.name: room for room in self._rooms}
         for start in self.policy.choose(waiting, running, [room.device for room in self._rooms]) if waiting else ():
-            self._start_job(int(start.id), rooms[start.device])
-
-    def _start_job(self, number: int, room: Room) -> None:
-        record = self._database.job(number)
-        granted_host = room.device.host_bytes if record.alone else record.host_bytes
-        granted_device = room.device.bytes if record.alone else record.device_bytes
-        started = self._database.change(
-            number,
-            STARTABLE,
-            state="starting",
-            device=room.device.name,
-            tries=record.tries + 1,
-            started=record.started or time.time(),
-            granted_host_bytes=granted_host,
-            granted_device_bytes=granted_device if room.kind == "cuda" else None,
-            reason="",
-        )
-        if not started:
-            return
-        record = self._database.job(number)
-        refused = self._refused(record)
-        if refused is not None:
-            self._database.change(number, state="failed", code=refused.code, reason=str(refused), ended=time.time())
-            return
-        task = {
-            "kind": "train",
-            "document": record.document,
-            "run": record.run,
-            "tries": record.tries,
-            "modules": self._operations.rules.modules,
-            "device_bytes": record.granted_device_bytes or 0,
-            "host_bytes": record.granted_host_bytes or 0,
-            "context_bytes": int(record.forecast.get("context_bytes", 0)),
-        }
-        self._begin(record, task, room, "starting")
+            record, room = self._database.job(int(start.id)), rooms[start.device]
+            changes, task = start_of(record, room, self._operations.rules.modules)
+            self._begin(record, STARTABLE, changes, task, room)
 
     def _refused(self, record: JobRecord) -> PenstockError | None:
         """Whether a path of the job leads elsewhere since it was submitted."""
@@ -267,17 +241,35 @@ class Scheduler:
             return error
         return None
 
-    def _begin(self, record: JobRecord, task: dict[str, Any], room: Room | None, state: str) -> None:
-        """Start a process for a job. It gets its task when its number is on disk: a service that is killed in between
-        leaves no process that the next one does not know."""
+    def _begin(
+        self, record: JobRecord, since: Sequence[str], changes: dict[str, Any], task: dict[str, Any], room: Room | None
+    ) -> None:
+        """Start a process for a job that is still in one of the states `since`, and change the job.
+
+        The process gets its task when its number is on disk: a service that is killed in between leaves none that the
+        next one does not know. Where the disk is full or the job was cancelled, it ends without having begun.
+        """
+        refused = self._refused(record)
+        if refused is not None:
+            why = {"state": "failed", "code": refused.code, "reason": str(refused), "ended": time.time()}
+            self._database.change(record.id, since, **why)
+            return
         starter = self._pool if room is None else self._trainers
         process = starter.start(self._operations.folder.job(record.id), room.environment if room else {})
-        name = process.name
-        self._database.change(record.id, (state,), pid=name.pid, process_started=name.started)
-        likeness = self._database.likeness(record.id)
-        self._active[record.id] = ActiveTask(record, process, task["kind"], likeness, room)
-        process.begin(task)
-        self._neighbours_changed()
+        known = {"pid": process.name.pid, "process_started": process.name.started}
+        begun = False
+        try:
+            begun = self._database.change(record.id, since, **known, **changes)
+        finally:
+            if not begun:
+                process.close()
+        if begun:
+            process.begin(task)
+            record = self._database.job(record.id)
+            self._active[record.id] = ActiveTask(
+                record, process, task["kind"], self._database.likeness(record.id), room
+            )
+            self._neighbours_changed()
 
     def _neighbours_changed(self) -> None:
         for task in self._active.values():

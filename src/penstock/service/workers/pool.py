@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.graph.output_files import make_private_folder, open_bytes
+from penstock.graph.output_files import make_private_folder, open_bytes, writing
 from penstock.service.workers.process import ProcessName
 from penstock.service.workers.warm import LONGEST
 
@@ -82,11 +82,15 @@ class WarmPool:
 
     def start(self, folder: Path, environment: dict[str, str]) -> TaskProcess:
         """A process that waits for its task in `folder`, which gets its log."""
-        for _ in range(2):
-            self.prepare()
-            with suppress(OSError):
-                return self._forked(folder, environment)
-            self.close()
+        with writing(folder):
+            make_private_folder(folder)
+            log = open_bytes(folder / "log.txt", "ab")
+        with log:
+            for _ in range(2):
+                self.prepare()
+                with suppress(ConnectionError):
+                    return self._forked(folder, environment, log.fileno())
+                self.close()
         raise PenstockError("The program that starts jobs ends at once: see the service's output.", code="peer-lost")
 
     def close(self) -> None:
@@ -98,16 +102,14 @@ class WarmPool:
             self._program.wait()
         self._program = self._socket = None
 
-    def _forked(self, folder: Path, environment: dict[str, str]) -> TaskProcess:
+    def _forked(self, folder: Path, environment: dict[str, str], log: int) -> TaskProcess:
         assert self._socket is not None
-        make_private_folder(folder)
         entry, told = os.pipe()
         reports, told_back = os.pipe()
         try:
-            with open_bytes(folder / "log.txt", "ab") as log:
-                request = json.dumps({"environment": environment, "folder": str(folder)}).encode()
-                socket.send_fds(self._socket, [request], [entry, log.fileno(), told_back])
-                answer = self._socket.recv(LONGEST)
+            request = json.dumps({"environment": environment, "folder": str(folder)}).encode()
+            socket.send_fds(self._socket, [request], [entry, log, told_back])
+            answer = self._socket.recv(LONGEST)
             if not answer:
                 raise ConnectionResetError
         except BaseException:

@@ -34,8 +34,10 @@ class ProcessName(NamedTuple):
         if not self.is_alive:
             return
         with suppress(ProcessLookupError, PermissionError):
-            # A task's process leads a session, in which stays what it starts itself.
-            os.killpg(self.pid, number) if os.getpgid(self.pid) == self.pid else os.kill(self.pid, number)
+            # A task's process leads a session, in which stays what it starts itself; one that has only just been forked
+            # does not yet.
+            send = os.killpg if os.getpgid(self.pid) == self.pid else os.kill
+            send(self.pid, number)
 
     def kill(self) -> bool:
         """End it at once and wait until it is gone; whether it is."""
