@@ -1,5 +1,8 @@
 """The HTTP interface: who may use it, what it answers, and what it never says."""
 
+import http.client
+import json
+
 import pytest
 
 from penstock.service.app import make_app
@@ -153,3 +156,21 @@ def test_events_tell_of_changes(client, parts, tmp_path):
     for _ in range(2100):
         feed.add("job", {})
     assert feed.after(event.number) is None
+
+
+def test_events_are_streamed_until_the_service_ends(client, tmp_path):
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=30)
+    connection.request("GET", "/api/events", headers=client.headers)
+    stream = connection.getresponse()
+    assert stream.headers["content-type"].startswith("text/event-stream")
+    assert stream.readline() == b"retry: 2000\n"
+    client.post("/api/jobs", fields={"job": {"graph": str(tmp_path / "graph")}})
+    found = {}
+    while set(found) != {"devices", "job"}:
+        line = stream.readline().decode()
+        assert line
+        if line.startswith("event: "):
+            found[line.split()[1]] = json.loads(stream.readline().decode().removeprefix("data: "))
+    assert (found["job"]["id"], found["job"]["state"]) == (1, "submitted")
+    assert found["devices"]["devices"][0]["name"] == "cpu"
+    connection.close()
