@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import time
 
 import pytest
 
@@ -174,3 +175,22 @@ def test_events_are_streamed_until_the_service_ends(client, tmp_path):
     assert (found["job"]["id"], found["job"]["state"]) == (1, "submitted")
     assert found["devices"]["devices"][0]["name"] == "cpu"
     connection.close()
+
+
+def test_ten_thousand_jobs_do_not_slow_the_interface_down(client, parts, tmp_path):
+    job = {"name": "a", "document": {}, "priority": 0, "kind": "cpu", "cores": 1, "run": "", "likeness": "x"}
+    for _ in range(10):
+        parts.database.add([job] * 1000, lambda number: tmp_path / str(number))
+    fields = {"job": {"graph": str(tmp_path / "graph")}}
+    for ask in (
+        lambda: client.post("/api/jobs", fields=fields),
+        lambda: client.get("/api/jobs?limit=100"),
+        lambda: client.get("/api/jobs?state=submitted&before=5000&limit=100"),
+        lambda: client.get("/api/jobs/9000"),
+    ):
+        took = []
+        for _ in range(3):
+            start = time.perf_counter()
+            assert ask().status < 300
+            took.append(time.perf_counter() - start)
+        assert min(took) < 0.2
