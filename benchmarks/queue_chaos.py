@@ -59,7 +59,7 @@ def main() -> None:
 def measure(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, Any]:
     """What became of the jobs."""
     graph = folder / "graph"
-    make_graph(recipe_named("synthetic-arxiv").scaled(0.02)).save(graph)
+    make_graph(recipe_named("synthetic-arxiv").scaled(0.02), graph)
     service, draws = ServiceProcess(folder / "queue"), random.Random(seed)
     service.start()
     fields = {**JOB, "graph": str(graph)}

@@ -29,7 +29,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         graph = folder / "graph"
-        make_graph(recipe_named("synthetic-arxiv").scaled(arguments.scale)).save(graph)
+        make_graph(recipe_named("synthetic-arxiv").scaled(arguments.scale), graph)
         files = _job_files(folder, graph, arguments.jobs)
         # Kernels are compiled, and the graph's files are in memory, for everybody.
         _trained(files[0], folder / "first", 1)

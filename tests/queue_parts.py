@@ -10,13 +10,13 @@ from penstock.service.feed import Feed
 from penstock.service.folder import ServiceFolder
 from penstock.service.operations import Operations
 from penstock.service.policies import DeviceRoom, policy_named
+from penstock.service.ray_jobs import HandOver
 from penstock.service.rooms import Room
 from penstock.service.scheduler import Scheduler
 from penstock.service.served import Served
 from penstock.service.service import answering, listening_at
 from penstock.service.submission import SubmissionRules
 from penstock.service.workers.pool import WarmPool
-from penstock.service.workers.ray_jobs import HandOver
 
 
 @dataclass

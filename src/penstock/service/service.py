@@ -25,7 +25,7 @@ from penstock.service.workers.cuda_mps import started_mps
 from penstock.service.workers.pool import WarmPool
 
 if TYPE_CHECKING:
-    from penstock.service.workers.ray_jobs import RayJobs
+    from penstock.service.ray_jobs import RayJobs
 
 _CLOSING_S = 2
 
@@ -67,7 +67,7 @@ def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable
         pool.prepare()
         trainers: RayJobs | None = None
         if options.ray is not None:
-            from penstock.service.workers import ray_jobs
+            from penstock.service import ray_jobs
 
             trainers, policy = ray_jobs.RayJobs(options.ray), ray_jobs.HandOver()
             stack.callback(trainers.close)

@@ -7,8 +7,8 @@ import warnings
 import pytest
 
 from penstock.service.policies import DeviceRoom, WaitingJob
+from penstock.service.ray_jobs import HandOver
 from penstock.service.records import FINAL
-from penstock.service.workers.ray_jobs import HandOver
 from queue_parts import make_parts
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained
 
@@ -21,7 +21,7 @@ PATIENCE_S = 240
 def jobs():
     from ray.cluster_utils import Cluster
 
-    from penstock.service.workers.ray_jobs import RayJobs
+    from penstock.service.ray_jobs import RayJobs
 
     logging.getLogger("ray").setLevel(logging.ERROR)
     with warnings.catch_warnings():

@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from penstock.memory import HOST_PEAK
 from penstock.service.workers.memory_need import memory_need
 from penstock.service.workers.reports import LoggedProgress, Reports
 from penstock.train.device_full import is_host_full
+from penstock.train.device_memory import assumed_memory
 from penstock.train.job import make_job
 from penstock.train.run import resume_run, start_run
 from penstock.train.run_folder import RunFolder
@@ -60,13 +61,14 @@ def train(task: dict[str, Any], reports: Reports) -> dict[str, Any]:
     _limit_device(task)
     if task["device_bytes"]:
         threading.Thread(target=_report_device, args=[reports], name="device", daemon=True).start()
-    if task["tries"] > 1 and has_checkpoint(run):
-        folder = resume_run(run, progress=progress, trust_module=task["modules"])
-    else:
+    # What is placed where is decided as for the forecast: by the device's memory, not by what others leave of it.
+    memory = assumed_memory(task["room_bytes"], torch.cuda.memory_allocated) if task["device_bytes"] else nullcontext()
+    with memory:
+        if task["tries"] > 1 and has_checkpoint(run):
+            return _ended(resume_run(run, progress=progress, trust_module=task["modules"]))
         job = make_job({**task["document"], "run": str(run)})
         # What an earlier try left without a checkpoint is replaced; a first try replaces nothing.
-        folder = start_run(job, force=task["tries"] > 1, progress=progress)
-    return _ended(folder)
+        return _ended(start_run(job, force=task["tries"] > 1, progress=progress))
 
 
 def forecast(task: dict[str, Any], reports: Reports) -> dict[str, Any]:
