@@ -45,6 +45,8 @@ bench: env
 	$(BIN)/python benchmarks/resuming.py
 	$(BIN)/python benchmarks/soak.py
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/queue_cpu.py
+	$(BIN)/python benchmarks/queue_chaos.py
 
 # Runs under the machine's own Python, which has CUDA torch, and needs neither a venv nor the network: what that Python
 # lacks of penstock's dependencies may be unpacked into .gpu/site (a wheel is a zip file). Only files with GPU tests are

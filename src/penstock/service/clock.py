@@ -11,21 +11,21 @@ from pathlib import Path
 
 def moment() -> str:
     """Now, as it can be kept on disk."""
-    return f"{_boot()} {time.monotonic():.3f}"
+    return f"{boot()} {time.monotonic():.3f}"
 
 
 def age_of(kept: str | None) -> float:
     """Seconds since a kept moment; 0 where the system has been started since then, as nobody can tell."""
-    boot, _, seconds = (kept or "").partition(" ")
+    start, _, seconds = (kept or "").partition(" ")
     try:
-        return max(0.0, time.monotonic() - float(seconds)) if boot == _boot() else 0.0
+        return max(0.0, time.monotonic() - float(seconds)) if start == boot() else 0.0
     except ValueError:
         return 0.0
 
 
 @cache
-def _boot() -> str:
-    """Which start of the system this is."""
+def boot() -> str:
+    """Which start of the system this is: what is counted from it means nothing in another."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -24,7 +24,9 @@ class Operations:
     def __init__(self, folder: ServiceFolder, database: Database, rules: SubmissionRules) -> None:
         self.folder, self.database, self.rules = folder, database, rules
         self.draining = False
-        self._changed_read, self._changed_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._changed_read, self._changed_write = os.pipe()
+        for descriptor in (self._changed_read, self._changed_write):
+            os.set_blocking(descriptor, False)
 
     def submit(self, fields: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], priority: int) -> list[JobRecord]:
         """Queue a job, or one for each combination of a sweep's values: all of them, or none."""

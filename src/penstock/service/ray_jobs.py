@@ -114,7 +114,9 @@ class RayTask:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.name = RayProcess()
         self._folder, self._environment = folder, environment
-        self._heard_read, self._heard_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._heard_read, self._heard_write = os.pipe()
+        for descriptor in (self._heard_read, self._heard_write):
+            os.set_blocking(descriptor, False)
         self._lock, self._messages, self._closed = threading.Lock(), list[dict[str, Any]](), threading.Event()
 
     def fileno(self) -> int:
@@ -166,7 +168,8 @@ class RayTask:
                     return
                 self._messages += messages
                 self.name.held_bytes, self.name.is_alive = held, not ended
-                os.write(self._heard_write, b".")
+                with suppress(BlockingIOError):
+                    os.write(self._heard_write, b".")
 
 
 class JobActor:

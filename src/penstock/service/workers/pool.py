@@ -12,7 +12,7 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.graph.output_files import make_private_folder, open_bytes, writing
 from penstock.service.workers.process import ProcessName
-from penstock.service.workers.warm import LONGEST
+from penstock.service.workers.warm import rest_of_line
 
 
 class TaskProcess:
@@ -71,7 +71,7 @@ class WarmPool:
         """Start the warm program, which imports for some seconds while others go on."""
         if self._program is None or self._program.poll() is not None:
             self.close()
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             with theirs:
                 # -P: what lies in the working folder must not stand in for an installed module.
                 command = [sys.executable, "-P", "-m", "penstock.service.workers.warm", str(theirs.fileno())]
@@ -107,10 +107,11 @@ class WarmPool:
         entry, told = os.pipe()
         reports, told_back = os.pipe()
         try:
-            request = json.dumps({"environment": environment, "folder": str(folder)}).encode()
-            socket.send_fds(self._socket, [request], [entry, log, told_back])
-            answer = self._socket.recv(LONGEST)
-            if not answer:
+            request = json.dumps({"environment": environment, "folder": str(folder)}).encode() + b"\n"
+            sent = socket.send_fds(self._socket, [request], [entry, log, told_back])
+            self._socket.sendall(request[sent:])
+            answer = rest_of_line(self._socket, b"")
+            if not answer.endswith(b"\n"):
                 raise ConnectionResetError
         except BaseException:
             os.close(told)

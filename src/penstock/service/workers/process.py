@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.service.clock import boot
+
 _GONE_S = 10.0
 
 
@@ -68,12 +70,7 @@ def _started(pid: int) -> str | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
         return None
-    return None if fields[0] in "ZX" else f"{_boot()}:{fields[19]}"
-
-
-def _boot() -> str:
-    """Which start of the system this is: start times are counted from it."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return None if fields[0] in "ZX" else f"{boot()}:{fields[19]}"
 
 
 def _ps(pid: int, wanted: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 LONGEST = 64 << 10
-"""Bytes of a request or an answer."""
+"""Bytes of a request or an answer that are read at once; each is a line."""
 
 
 def main() -> None:
@@ -41,7 +41,8 @@ def serve(requests: socket.socket) -> None:
     """Answer each request, a task's environment with its standard files and its pipe, with the number of a fork."""
     while True:
         data, files, _, _ = socket.recv_fds(requests, LONGEST, 3)
-        if not data:
+        data += rest_of_line(requests, data)
+        if not data.endswith(b"\n"):
             return
         pid = os.fork()
         if pid == 0:
@@ -49,7 +50,18 @@ def serve(requests: socket.socket) -> None:
             _become(json.loads(data), files)
         for file in files:
             os.close(file)
-        requests.send(json.dumps({"pid": pid}).encode())
+        requests.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+
+
+def rest_of_line(stream: socket.socket, read: bytes) -> bytes:
+    """What is missing of a line of which some was read; less than that where the other side is gone."""
+    rest = b""
+    while not (read + rest).endswith(b"\n"):
+        more = stream.recv(LONGEST)
+        if not more:
+            break
+        rest += more
+    return rest
 
 
 def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
