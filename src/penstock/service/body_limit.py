@@ -4,13 +4,14 @@ import json
 from typing import Any
 
 MOST_BODY_BYTES = 1 << 20
+_MOST_DISCARDED = 64 * MOST_BODY_BYTES
 _REFUSAL = json.dumps(
     {"error": f"The request has more than {MOST_BODY_BYTES:,} bytes: send less.", "code": "too-large"}
 ).encode()
 
 
 class BodyLimit:
-    """An ASGI layer that reads no more of a request than is allowed, and answers 413 to one that is longer."""
+    """An ASGI layer that keeps no more of a request than is allowed, and answers 413 to one that is longer."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -19,17 +20,18 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = b""
-        while True:
+        body, size, more = b"", 0, True
+        while more and size <= _MOST_DISCARDED:
             message = await receive()
             if message["type"] != "http.request":
                 return
-            body += message.get("body", b"")
-            if len(body) > MOST_BODY_BYTES:
-                await _refuse(send)
-                return
-            if not message.get("more_body", False):
-                break
+            part, more = message.get("body", b""), message.get("more_body", False)
+            size += len(part)
+            # What is too much is read and dropped for a while: a client that still sends would not hear the answer.
+            body = body + part if size <= MOST_BODY_BYTES else b""
+        if size > MOST_BODY_BYTES:
+            await _refuse(send)
+            return
         given = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replayed() -> Any:
