@@ -125,6 +125,7 @@ def test_auto_starts_two_jobs_of_which_nothing_is_known() -> None:
     [
         ((1.0, 1.0), 1),  # Undisturbed: one more is tried.
         ((0.97, 1.0, 1.0), 1),
+        ((1.0,) * 12, 1),
         ((0.8, 0.8), 0),  # Saturated.
         ((1.0, None), 0),  # Not measured since the last start.
     ],
@@ -137,9 +138,9 @@ def test_auto_tries_one_more_job_while_the_running_ones_are_undisturbed(
 
 
 def test_auto_fills_the_device_by_predicted_shares() -> None:
-    waiting = jobs(1, 2, 3, 4, share=0.4)
-    # A job that still gets half of its share starts: 0.4 + 0.4 leaves 0.2.
-    assert started("fit", waiting, devices=[AUTO]) == ["0:1", "1:2", "2:3"]
+    # 0.4 + 0.4 leaves a fifth of the device, for which a third job starts; beside 0.95 nothing does.
+    assert started("fit", jobs(1, 2, 3, 4, share=0.4), devices=[AUTO]) == ["0:1", "1:2", "2:3"]
+    assert started("fit", jobs(1, 2, share=0.95), devices=[AUTO]) == ["0:1"]
 
 
 def test_jobs_spread_over_devices() -> None:
