@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 GPU_SITE := .gpu/site
 
-.PHONY: env train test lint bench test-long test-gpu clean
+.PHONY: env train test lint bench test-long test-browser test-gpu clean
 
 env: $(STAMP)
 
@@ -29,6 +29,10 @@ test: env lint
 test-long: env
 	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m hypothesis --hypothesis-profile=long
+
+# The live page of `penstock serve` in a real browser: needs chromium. `make test` runs it as well where there is one.
+test-browser: env
+	$(BIN)/python -m pytest tests/service/test_queue_page.py -rs
 
 lint: env
 	$(BIN)/ruff check .

@@ -3,17 +3,21 @@
 Pages hold no data and need no token; what they show they ask for with one, under /api.
 """
 
+import base64
+import hashlib
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from penstock.service.interface_page import interface_page
+from penstock.service.prometheus import CONTENT_TYPE, exposition
 from penstock.service.served import Served
 
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self';"
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; connect-src 'self';"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
@@ -22,10 +26,33 @@ HEADERS = {
 }
 """No page may be framed, loads anything from elsewhere, or is kept by browsers."""
 
+_PAGE = Path(__file__).with_name("page.html")
+"""The live page: one file that loads nothing else."""
+
 
 def add_pages(app: FastAPI, served: Served, known: list[Any]) -> None:
     """Add the pages; routes that show data depend on `known`, which asks for the token."""
+    page = _PAGE.read_text(encoding="utf-8")
+    page_headers = _with_script(page)
 
     @app.get("/api", include_in_schema=False)
     def described() -> HTMLResponse:
         return HTMLResponse(interface_page(app.openapi()), headers=HEADERS)
+
+    @app.get("/", include_in_schema=False)
+    def live() -> HTMLResponse:
+        return HTMLResponse(page, headers=page_headers)
+
+    @app.get("/metrics", dependencies=known)
+    def metrics() -> PlainTextResponse:
+        """Figures for Prometheus; its `authorization` setting sends the token."""
+        text = exposition(served.operations.database.counts(), served.scheduler.devices())
+        return PlainTextResponse(text, headers=HEADERS, media_type=CONTENT_TYPE)
+
+
+def _with_script(page: str) -> dict[str, str]:
+    """Headers that let the page's own script run, known by its hash, and nothing else."""
+    script = page.partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = HEADERS["Content-Security-Policy"]
+    return {**HEADERS, "Content-Security-Policy": f"{policy}; script-src 'sha256-{digest}'"}
