@@ -11,12 +11,13 @@ from browser import CHROMIUM, Browser, browser
 from penstock.report import style
 from penstock.service.served import Served
 from penstock.service.service import answering, listening_at
-from queue_parts import MB, Client, Parts, answering_parts, make_parts
+from queue_parts import Client, Parts, answering_parts, make_parts
 from training_graphs import community_graph
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="the live page is tested in chromium, which is not installed")
 
 TOKEN = "the-token-of-the-test"
+MB = 1 << 20
 
 
 @pytest.fixture(scope="module")
