@@ -34,7 +34,7 @@ JOB = {
     "fanouts": [5, 5],
     "hidden": 32,
     "batch_size": 64,
-    "epochs": 30,
+    "epochs": 40,
     "evaluate_every": 5,
     "checkpoint_steps": 10,
     "checkpoint_minutes": 0,
@@ -65,14 +65,16 @@ def measure(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, Any]:
     fields = {**JOB, "graph": str(graph)}
     numbers = service.queue.submit(fields, sweep={"seed": list(range(jobs))})
     began, done, twice = time.monotonic(), Counter[str](), 0
-    while sum(done.values()) < kills:
-        time.sleep(draws.uniform(0.2, 1.5))
+    while sum(done.values()) < kills and not _all_ended(service.folder):
+        # A kill when nothing trains would prove nothing.
+        if not _processes(service.folder):
+            time.sleep(0.02)
+            continue
+        time.sleep(draws.uniform(0.05, 1.5))
         twice += _run_twice(service.folder)
         target = draws.choice(TARGETS)
-        if _killed(service, target):
+        if _killed(service, target, draws):
             done[target] += 1
-        if _all_ended(service.folder):
-            break
     found = service.queue.wait(*numbers)
     seconds = time.monotonic() - began
     service.stop()
@@ -89,11 +91,11 @@ def measure(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _killed(service: ServiceProcess, target: str) -> bool:
+def _killed(service: ServiceProcess, target: str, draws: random.Random) -> bool:
     """Kill what was drawn, if there is any; a service that is dead is started again."""
     pids = _processes(service.folder)
     if target == "job":
-        return bool(pids) and _kill(random.choice(pids))
+        return bool(pids) and _kill(draws.choice(pids))
     warm = _warm_programs(service)
     if target == "warm":
         return bool(warm) and _kill(warm[0])
