@@ -64,6 +64,7 @@ def client(tmp_path):
     with answering_parts(parts, "the-token") as client:
         yield client
     parts.close()
+    parts.pool.close()
 
 
 def test_it_is_served_to_those_who_know_the_token(client) -> None:

@@ -11,6 +11,7 @@ from browser import CHROMIUM, Browser, browser
 from penstock.report import style
 from penstock.service.served import Served
 from penstock.service.service import answering, listening_at
+from penstock.service.workers.pool import WarmPool
 from queue_parts import Client, Parts, answering_parts, make_parts
 from training_graphs import community_graph
 
@@ -28,10 +29,12 @@ def page(tmp_path_factory):
 
 @pytest.fixture
 def parts(tmp_path):
-    found = make_parts(tmp_path / "queue", allowed=[tmp_path.resolve()])
+    pool = WarmPool()
+    found = make_parts(tmp_path / "queue", allowed=[tmp_path.resolve()], pool=pool)
     community_graph(30).save(tmp_path / "graph")
     yield found
     found.close()
+    pool.close()
 
 
 @pytest.fixture

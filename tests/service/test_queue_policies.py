@@ -1,8 +1,12 @@
 """Which job starts where, by policy, on cases small enough to be decided by hand."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from penstock.service.policies import (
+    AGE_S,
     POLICIES,
     DeviceRoom,
     RunningJob,
@@ -10,6 +14,8 @@ from penstock.service.policies import (
     never_fits,
     policy_named,
 )
+from penstock.service.policies.overdue import Packing
+from penstock.service.policies.policy import by_size
 from refusals import refused
 
 GPU = DeviceRoom(name="cuda:0", bytes=100, host_bytes=1000, cores=16, concurrent=8)
@@ -188,3 +194,12 @@ def test_what_no_device_could_run_is_said_in_a_sentence() -> None:
 def test_an_unknown_policy_is_refused() -> None:
     with refused("unknown-name lmfc lmcf"):
         policy_named("lmfc")
+
+
+def test_the_policy_in_the_documentation_works(monkeypatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "queue.md").read_text()
+    (code,) = re.findall(r"```text\n(class LargestFirst.*?)```", page, re.S)
+    names = {"AGE_S": AGE_S, "Packing": Packing, "by_size": by_size}
+    exec(code, names)
+    monkeypatch.setitem(POLICIES, "largest-first", names["LargestFirst"])
+    assert started("largest-first", jobs(50, 30, 60, 10, 20)) == ["2:60", "1:30", "3:10"]
