@@ -118,7 +118,7 @@ class Cuts:
         return np.rint(counts * factor).astype(np.int64)
 
 
-_ROWS = ("rows", "halo", "sent", "returned")
+_ROWS = ("rows", "inputs", "halo", "sent", "returned")
 
 
 def machines_of(workers: int, link: float = LINK) -> Machines:
@@ -160,7 +160,7 @@ def volume(layers: Sequence[LayerBins], profile: Profile) -> tuple[float, float]
     compute, sent = np.zeros(workers), np.zeros(workers)
     for layer, cost in zip(layers, layer_costs(profile, "cpu"), strict=True):
         for rank in range(workers):
-            size = float(layer.rows[rank].sum()), float(layer.edges[rank].sum())
+            size = [float(each[rank].sum()) for each in (layer.rows, layer.edges, layer.inputs)]
             compute[rank] += cost.forward.seconds(*size) + cost.backward.seconds(*size)
         rows = layer.sent.sum(axis=1)
         sent += (rows.sum(axis=1) + rows.sum(axis=0)) * cost.width_out * NUMBER

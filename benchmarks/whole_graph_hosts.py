@@ -58,6 +58,7 @@ from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.placement import PlacedUnits
 from penstock.plan.workloads.bin_cost import layer_costs
 from penstock.plan.workloads.entry import PlannedRun
+from penstock.plan.workloads.message_cost import MESSAGE
 from penstock.plan.workloads.whole import WHOLE
 from penstock.plan.workloads.whole_section import WholeGraphExecution
 from penstock.progress import SILENT
@@ -157,10 +158,13 @@ def _larger(profile: Profile, times: float) -> Profile:
     costs = layer_costs(profile, "cpu")
     operators = []
     for each in profile.operators:
+        if each.name == MESSAGE:
+            operators.append(each)
+            continue
         direction, layer = each.name.split()
         line, size = getattr(costs[int(layer)], direction), each.sizes
-        seconds = line.fixed + times * (line.row * size["rows"] + line.edge * size["edges"])
-        operators.append(each.model_copy(update={"seconds": CostSpread(mean=seconds)}))
+        larger = line.seconds(*(times * size[name] for name in ("rows", "edges", "inputs")))
+        operators.append(each.model_copy(update={"seconds": CostSpread(mean=larger)}))
     return profile.model_copy(update={"operators": operators})
 
 

@@ -2,7 +2,7 @@
 
 `whole_graph_hosts.py` starts it in place of `penstock.cluster.tasks`. Everything else of the run is as it is: plans,
 messages over the wire, the order of bins, sums, and weights. The variable `PENSTOCK_BIN_SECONDS` names a JSON file with
-the seconds of a bin for each layer and direction: of the bin itself, of each row, and of each edge.
+the seconds of a bin for each layer and direction: of the bin itself, and of each row, edge and input.
 
 From the first bin on the task goes before others on this machine's processors, of which it needs little: waiting for
 one would count as computing.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cluster.tasks.__main__ import main
+from penstock.plan.workloads.bin_cost import CostLine
 from penstock.train.whole.shared.backward import BackwardPass
 from penstock.train.whole.shared.forward import ForwardPass
 
@@ -45,8 +46,8 @@ def _padded(compute: Callable[..., None], lines: list[list[float]]) -> Callable[
             _hurry()
         began = time.perf_counter()
         compute(passes, task)
-        fixed, row, edge = lines[task.layer]
-        left = fixed + row * task.num_rows + edge * task.block.num_edges - (time.perf_counter() - began)
+        taken = CostLine(*lines[task.layer]).seconds(task.num_rows, task.block.num_edges, task.num_inputs)
+        left = taken - (time.perf_counter() - began)
         if left > 0:
             time.sleep(left)
 

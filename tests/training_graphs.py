@@ -57,6 +57,18 @@ def labelled_edges():
     return Graph(graph.nodes, {kind: EdgeSet(lists.indptr, lists.indices, {"kind": same})}, "pairs")
 
 
+def scattered_ring(count=200):
+    """A ring whose vertices are numbered at random: in the order of numbers neighbours are far apart."""
+    rng = np.random.default_rng(4)
+    number = rng.permutation(count)
+    left, right = number, np.roll(number, 1)
+    edges = lists_of(np.concatenate([left, right]), np.concatenate([right, left]), count, count)
+    y = (np.argsort(number) * 4 // count).astype(np.int64)
+    x = (np.eye(4)[y] + rng.normal(0, 1, (count, 4))).astype(np.float32)
+    nodes = NodeSet(count, {"x": x, "y": y}, {"train": np.arange(0, count, 2), "val": np.arange(1, count, 2)})
+    return Graph({"node": nodes}, {("node", "to", "node"): edges}, "ring")
+
+
 def lists_of(src, dst, sources, destinations, **fields):
     """Edges as neighbour lists, fields along."""
     indptr, indices, order = build_lists(np.asarray(src), np.asarray(dst), sources, destinations, True)

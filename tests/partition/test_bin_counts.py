@@ -56,6 +56,20 @@ def test_rows_and_edges_add_up_to_the_graph(graph, owner, bins, eager):
             assert (layer.edges + layer.rows).max() < edges.max() / bins + degrees.max() + 60 / bins
 
 
+def test_inputs_are_the_different_rows_that_a_bin_reads(graph, owner):
+    """Its own rows among them, as layers read those, too."""
+    last = np.full(60, LAYERS)
+    (first, *_) = count_bins(*graph, owner, WORKERS, last, 1).layers
+    for worker in range(WORKERS):
+        mine = np.flatnonzero(owner == worker)
+        assert first.inputs[worker, 0] == len({*mine, *(u for v in mine for u in neighbours(*graph, v))})
+    several = count_bins(*graph, owner, WORKERS, last, 4).layers[0].inputs
+    assert (several.sum(1) > first.inputs[:, 0]).all() and (several.max(1) <= first.inputs[:, 0]).all()
+    # Of sums, which replace rows, readers read one for each sender: never more than the rows.
+    summed = count_bins(*graph, owner, WORKERS, last, 1, sums=True).layers[1].inputs
+    assert (summed <= count_bins(*graph, owner, WORKERS, last, 1).layers[1].inputs + np.bincount(owner)[:, None]).all()
+
+
 @pytest.mark.parametrize("again", [-1, 3])
 def test_rows_cross_once_for_each_reading_worker(graph, owner, again):
     last = levels_reached(*graph, np.arange(0, 60, 7), LAYERS)

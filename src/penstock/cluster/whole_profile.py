@@ -1,13 +1,16 @@
 """The profile of a job that trains on the whole graph: bins are computed on this host, by one process.
 
-Rows and edges decide what a bin takes, and a plan counts them in its own parts. So one process is measured, and the
-profile serves clusters of every size.
+Rows, edges and inputs decide what a bin takes, and a plan counts them in its own parts. So one process is measured, and
+the profile serves clusters of every size. Messages are measured between two endpoints of that process, which take the
+time of both ends.
 """
 
+from penstock.cluster.message_profile import measure_messages
 from penstock.cost.profile import CostSpread, MemoryUse, OperatorCost, Profile, TransferCost, deciding
 from penstock.memory import resident_mb
 from penstock.plan.workloads import workload_of
 from penstock.plan.workloads.bin_cost import BACKWARD, FORWARD, operator_name
+from penstock.plan.workloads.message_cost import MESSAGE
 from penstock.progress import Progress
 from penstock.train.build import make_session
 from penstock.train.job import Job
@@ -19,15 +22,20 @@ _MOST_REPEATS = 5
 
 
 def profile_whole(job: Job, device: str, iterations: int, progress: Progress) -> Profile:
-    """Forward and backward passes of some bins of every layer, by their sizes."""
+    """Forward and backward passes of some bins of every layer, and messages of rows, by their sizes."""
     measured = job.model_copy(update={"threads": 1, "device": device, "epochs": max(job.epochs, 1)})
     repeats = min(iterations, _MOST_REPEATS)
     with run_context(measured), progress.step("measuring bins"):
         session = make_session(measured)
+        messages = list(measure_messages(repeats))
         found = {(each.layer, each.rows, each.edges): each for each in measure_bins(session, repeats)}
         weights = sum(each.numel() * each.element_size() for each in session.learned.parameters())
         held = resident_mb() / 1024
     operators = [cost for each in found.values() for cost in _operators(each, device, repeats)]
+    operators += [
+        OperatorCost(name=MESSAGE, sizes={"bytes": float(size)}, iterations=repeats, seconds=CostSpread(mean=seconds))
+        for size, seconds in messages
+    ]
     return Profile(
         mode=workload_of(job.sampler).mode,
         job=deciding(job.model_dump(mode="json")),
@@ -42,7 +50,7 @@ def profile_whole(job: Job, device: str, iterations: int, progress: Progress) ->
 
 
 def _operators(measured: MeasuredBin, device: str, repeats: int) -> list[OperatorCost]:
-    at = {name: float(getattr(measured, name)) for name in ("rows", "edges", "width_in", "width_out")}
+    at = {name: float(getattr(measured, name)) for name in ("rows", "edges", "inputs", "width_in", "width_out")}
     return [
         OperatorCost(
             name=operator_name(way, measured.layer),

@@ -27,6 +27,7 @@ class LayerBins:
 
     rows: Array  # int64 [W, B]: rows that a bin computes
     edges: Array  # int64 [W, B]: entries of their lists
+    inputs: Array  # int64 [W, B]: different rows and sums of the level below that a bin reads
     remote_edges: Array  # int64 [W, B]: of these, entries that name vertices of other workers
     halo: Array  # int64 [W]: rows of other workers that a worker reads in this layer
     again: Array  # int64 [W, 2]: rows, and their edges, of other workers that a worker computes itself in this layer
@@ -118,6 +119,7 @@ def count_bins(
             LayerBins(
                 rows=_sums(owner, bin_of, order, np.ones(len(owner), np.int64), workers, bins),
                 edges=_sums(owner, bin_of, order, degrees, workers, bins),
+                inputs=read.inputs,
                 remote_edges=read.remote,
                 halo=read.sent.sum(axis=(0, 1)) + read.again[:, 0],
                 again=np.zeros((workers, 2), np.int64),
@@ -144,12 +146,13 @@ class _Read:
         self.sent, self.returned = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         self.needed, self.awaited = np.full(shape, -1, np.int32), np.full(shape, bins, np.int32)
         self.remote, self.again = np.zeros(shape[:2], np.int64), np.zeros((workers, 2), np.int64)
+        self.inputs = np.zeros(shape[:2], np.int64)
 
     def count(self, indptr: Array, indices: Array, owner: Array, order: Array, bin_of: Array, below: Array) -> None:
         """Read the lists of a layer's vertices, which stand in `order` by worker and bin."""
         _count_read(
             indptr, indices, owner, order, bin_of, below, self._computed, self._summed,
-            self.sent, self.returned, self.needed, self.awaited, self.remote, self.again,
+            self.sent, self.returned, self.needed, self.awaited, self.remote, self.again, self.inputs,
         )  # fmt: skip
 
 
@@ -265,19 +268,27 @@ def _count_read(
     awaited: Array,
     remote: Array,
     again: Array,
+    inputs: Array,
 ) -> None:
     # Readers come worker after worker and bin after bin, so a row's first reader in a worker is in the first bin.
     reader = np.full(owner.shape[0], -1, np.int32)
+    gathered = np.full(owner.shape[0], -1, np.int64)
     last = np.full(sent.shape[0], -1, np.int32)
     for v in order:
         worker, own = owner[v], bin_of[v]
+        place = np.int64(worker) * sent.shape[1] + own
+        inputs[worker, own] += gathered[v] != place
+        gathered[v] = place
         for k in range(indptr[v], indptr[v + 1]):
             u = indices[k]
             sender = owner[u]
+            in_sum = summed.shape[0] and summed[k]
+            if not in_sum:
+                inputs[worker, own] += gathered[u] != place
+                gathered[u] = place
             if sender == worker:
                 continue
             remote[worker, own] += 1
-            in_sum = summed.shape[0] and summed[k]
             is_new = reader[u] != worker
             reader[u] = worker
             if computed.shape[0] and computed[u]:
@@ -297,6 +308,7 @@ def _count_read(
             if last[sender] >= 0:
                 sent[sender, last[sender], worker] += 1
                 returned[worker, own, sender] += 1
+                inputs[worker, own] += 1
                 last[sender] = -1
 
 

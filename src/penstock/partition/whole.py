@@ -41,13 +41,18 @@ def whole_of(graph: Graph) -> WholeAdjacency:
             f"Graph {graph.name!r} is a part of a cut graph: partition the whole graph instead.",
             code="whole-graph-needed",
         )
+    check_graph(graph)
+    for edge_type in graph.edges:
+        check_order(graph, edge_type)
+    return merged_lists(graph)
+
+
+def merged_lists(graph: Graph) -> WholeAdjacency:
+    """All vertices of a graph whose lists were checked, and may be in any order."""
     offsets, total = {}, 0
     for name, nodes in graph.nodes.items():
         offsets[name] = total
         total += nodes.count
-    check_graph(graph)
-    for edge_type in graph.edges:
-        check_order(graph, edge_type)
     if graph.is_homogeneous and graph.edges:
         return WholeAdjacency(graph, offsets, graph.indptr, graph.indices)
     return WholeAdjacency(graph, offsets, *_merged_lists(graph, offsets, total))

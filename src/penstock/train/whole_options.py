@@ -1,10 +1,10 @@
 """The fields of a job that trains on the whole graph at once."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from penstock.graph.documents import AutoCount, StrictDocument
+from penstock.graph.documents import AutoCount, StrictDocument, split_commas
 
 
 class WholeOptions(StrictDocument):
@@ -32,6 +32,11 @@ class WholeOptions(StrictDocument):
         "both",
         description="whole, exchange bins: intra: a bin's rows are sent while later bins of its layer are computed;"
         " inter: a bin of the next layer starts as soon as its own inputs are there",
+    )
+    replicate_costs: Annotated[list[float], BeforeValidator(split_commas)] = Field(
+        [],
+        description="whole, exchange replicate: seconds of a row and of an edge for each layer, which a plan fills in;"
+        " none: stated rates of a core",
     )
     boundary_share: float = Field(
         1.0, gt=0, le=1, description="whole, exchange boundary: share of remote rows that each step draws"

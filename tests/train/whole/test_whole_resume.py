@@ -21,6 +21,7 @@ from training_graphs import (
     facts_of,
     lines_of,
     newest_checkpoint,
+    scattered_ring,
     trained,
     typed_graph,
 )
@@ -34,6 +35,7 @@ CASES = {
     ),
     "learned rows of several types": (typed_graph, {"model": "rgcn", "embedding": 8}),
     "links": (community_graph, {"task": "link-prediction", "rank_against": 20, "scorer": "mlp"}),
+    "in the order of a search": (scattered_ring, {"bins": 5}),
     "computed again": (community_graph, {"keep": "recompute", "layers": 3, "model": "gcn"}),
 }
 

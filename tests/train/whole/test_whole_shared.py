@@ -91,33 +91,58 @@ def test_boundary_is_unbiased(monkeypatch):
     assert 0.4 < received / (400 * 2 * 4 * WHOLE["hidden"] * halo) < 0.6
 
 
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
 @pytest.mark.parametrize("share", ["none", "some", "all"])
-def test_replicas_change_no_loss(monkeypatch, share):
+def test_replicas_change_no_loss(monkeypatch, share, model):
+    """Of all levels but the last; where all are computed here nothing is received."""
     graph = community_graph(120)
-    fields = {"model": "gcn", "layers": 3, "bins": 3}
+    fields = {"model": model, "layers": 3, "bins": 3, "heads": 2}
     expected = losses_of(graph, 1, **fields)
     chosen = {
-        "none": lambda lengths: np.zeros(len(lengths), np.bool_),
-        "some": lambda lengths: lengths < np.median(lengths),
-        "all": lambda lengths: np.ones(len(lengths), np.bool_),
+        "none": lambda lengths, missing: np.zeros(len(lengths), np.bool_),
+        "some": lambda lengths, missing: lengths < np.median(lengths),
+        "all": lambda lengths, missing: np.ones(len(lengths), np.bool_),
     }[share]
     monkeypatch.setattr(execution, "cheaper_than", lambda *_: chosen)
     np.testing.assert_allclose(losses_of(graph, 3, exchange="replicate", **fields), expected, rtol=ROUNDING)
     workers, _ = train_in_threads(graph, 2, epochs=1, exchange="replicate", **{**WHOLE, **fields})
-    assert (workers[0][2]["replicated_rows"] > 0) == (share != "none")
+    facts = workers[0][2]
+    assert (facts["replicated_rows"] > 0) == (share != "none") and (facts["halo_rows"] > 0) == (share != "all")
+    assert facts["replicated_by"] == "stated rates"
 
 
 def test_long_lists_are_received_and_short_ones_computed():
     slow = cheaper_than(1e6, 100, 256, constant=False, learned=False)
-    assert slow(np.array([1, 10**6])).tolist() == [True, False]
-    assert not cheaper_than(1e12, 100, 256, constant=False, learned=False)(np.array([1])).any()
+    assert slow(np.array([1, 10**6]), np.zeros(2)).tolist() == [True, False]
+    assert not cheaper_than(1e12, 100, 256, constant=False, learned=False)(np.array([1]), np.zeros(1)).any()
+
+
+def test_rows_that_would_be_received_for_a_replica_count_and_so_do_measured_costs():
+    """A row and its gradient take 4 ms, and so does each that is missing."""
+    assert cheaper_than(128e3, 64, 64, False, True)(np.array([3, 3]), np.array([0, 1])).tolist() == [True, False]
+    measured = cheaper_than(128e3, 64, 64, False, True, [1e-3, 1e-3])
+    assert measured(np.array([2, 3]), np.zeros(2)).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_deeper_rows_are_replicated_by_cost_where_links_are_slow(monkeypatch, world):
+    """Vertices without missing inputs first: fewer rows travel than with replicas of the first layer alone."""
+    graph, fields = community_graph(150), {**WHOLE, "model": "gcn", "layers": 3, "bins": 2, "exchange": "replicate"}
+    monkeypatch.setattr(ThreadWorkers, "bandwidth", 1e5)
+    deep = train_in_threads(graph, world, epochs=2, **fields)[0]
+    costly = [1e-9, 1e-9, 1.0, 1.0, 1.0, 1.0]
+    shallow = train_in_threads(graph, world, epochs=2, **fields, replicate_costs=costly)[0]
+    np.testing.assert_allclose(deep[0][0], shallow[0][0], rtol=ROUNDING)
+    assert shallow[0][2]["replicated_by"] == "measured costs"
+    halo, fewer = (sum(worker[2]["halo_rows"] for worker in workers) for workers in (shallow, deep))
+    assert 0 < fewer < halo
 
 
 def test_lists_of_inputs_that_never_change_cost_nothing_and_gradients_of_learned_ones_do():
     longest = {}
     for constant, learned in ((True, False), (False, False), (False, True)):
         cheaper = cheaper_than(1e8, 100, 64, constant, learned)
-        longest[constant, learned] = int(cheaper(np.arange(1, 10**4)).sum())
+        longest[constant, learned] = int(cheaper(np.arange(1, 10**4), np.zeros(10**4 - 1)).sum())
     assert longest[True, False] == 10**4 - 1 > longest[False, False] > longest[False, True] > 0
 
 

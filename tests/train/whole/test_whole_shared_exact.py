@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from test_whole_exact import EPOCHS, graph_for, in_float64
 
+from penstock.train.whole.shared import execution
 from whole_threads import train_in_threads
 
 EXACT = 1e-9
@@ -44,3 +45,14 @@ def trained(model, world, **fields):
 def test_losses_of_one_worker(expected, model, exchange, world, bins):
     found = trained(model, world, bins=bins, exchange=exchange)
     np.testing.assert_allclose(found, expected(model), rtol=EXACT)
+
+
+@pytest.mark.parametrize("model", ["gcn", "rgcn"])
+def test_deeper_replicas(monkeypatch, model):
+    """Every other vertex of every level is computed by its readers."""
+    fields = {**WHOLE, "layers": 4, "model": model}
+    one, _ = train_in_threads(graph_for(model), 1, EPOCHS, prepare=in_float64, **fields, bins=1)
+    monkeypatch.setattr(execution, "cheaper_than", lambda *_: lambda lengths, missing: np.arange(len(lengths)) % 2 == 0)
+    found, _ = train_in_threads(graph_for(model), 3, EPOCHS, prepare=in_float64, **fields, bins=3, exchange="replicate")
+    assert found[0][2]["replicated_rows"] > 0
+    np.testing.assert_allclose(found[0][0], one[0][0], rtol=EXACT)

@@ -7,20 +7,22 @@ from scipy.optimize import nnls
 
 from penstock.cost.profile import OperatorCost, Profile
 from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
 
 FORWARD, BACKWARD = "forward", "backward"
 
 
 class CostLine(NamedTuple):
-    """Seconds of a bin by its rows and edges."""
+    """Seconds of a bin by its rows, its edges, and the different rows that it reads."""
 
     fixed: float
     row: float
     edge: float
+    input: float = 0.0
 
-    def seconds(self, rows: float, edges: float) -> float:
+    def seconds(self, rows: float, edges: float, inputs: float = 0.0) -> float:
         """Seconds of a bin; one without rows is not computed."""
-        return self.fixed + self.row * rows + self.edge * edges if rows else 0.0
+        return self.fixed + self.row * rows + self.edge * edges + self.input * inputs if rows else 0.0
 
 
 class LayerCost(NamedTuple):
@@ -54,12 +56,18 @@ def layer_costs(profile: Profile, device: str) -> list[LayerCost]:
 
 def fitted_line(measured: list[OperatorCost]) -> CostLine:
     """The line nearest to some measurements by relative difference, none of whose terms is below 0."""
-    at = np.array([[1.0, each.sizes["rows"], each.sizes["edges"]] for each in measured])
-    seconds = np.array([each.seconds.mean for each in measured])
-    # Columns of about the same size: those of rows and edges are millions.
+    # Profiles of earlier releases say nothing of inputs.
+    at = np.array([[1.0, each.sizes["rows"], each.sizes["edges"], each.sizes.get("inputs", 0.0)] for each in measured])
+    return CostLine(*fitted_terms(at, np.array([each.seconds.mean for each in measured])))
+
+
+def fitted_terms(at: Array, seconds: Array) -> list[float]:
+    """For every column of `at` a factor of at least 0, such that products add up to about the seconds of each row."""
+    # Columns of about the same size: those of rows, edges and bytes are millions.
     weights, scale = 1 / np.maximum(seconds, 1e-9), np.maximum(at.max(axis=0), 1e-300)
     terms, _ = nnls(at / scale * weights[:, None], seconds * weights)
-    return CostLine(*(terms / scale).tolist())
+    found: list[float] = (terms / scale).tolist()
+    return found
 
 
 def _measured(profile: Profile, name: str, device: str) -> list[OperatorCost]:

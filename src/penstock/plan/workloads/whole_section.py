@@ -1,5 +1,6 @@
 """How a run on the whole graph is set up: bins of all workers, and the rows that they exchange."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ class PlannedLayer(StrictDocument):
 
     rows: Table = Field(description="rows that each worker's bins compute")
     edges: Table
+    inputs: Table = Field(default=[], description="different rows that they read; none in plans of earlier releases")
     remote_edges: Table = Field(description="of these, edges from vertices of other workers")
     halo: list[int] = Field(description="rows of others that each worker reads")
     again: Table = Field(description="rows of others, and their edges, that each worker computes itself")
@@ -44,7 +46,8 @@ class PlannedLayer(StrictDocument):
 
     def counted(self) -> LayerBins:
         """The layer as arrays."""
-        return LayerBins(**{name: np.array(getattr(self, name)) for name in type(self).model_fields})
+        found = {name: np.array(getattr(self, name)) for name in type(self).model_fields}
+        return LayerBins(**found | ({} if self.inputs else {"inputs": np.zeros_like(found["rows"])}))
 
 
 class WholeGraphExecution(StrictDocument):
@@ -57,6 +60,9 @@ class WholeGraphExecution(StrictDocument):
     exchange: Literal["bins", "layer", "boundary", "replicate"] = "bins"
     pipeline: Literal["none", "inter", "intra", "both"] = "both"
     boundary_share: float = Field(default=1.0, gt=0, le=1)
+    replicate_costs: list[float] = Field(
+        default=[], description="with exchange replicate: seconds of a row and of an edge for each layer, both passes"
+    )
     number_bytes: int = Field(default=4, description="of numbers that wait for the backward pass")
     send_inputs: bool = Field(
         default=False, description="whether inputs of other workers are sent in every step; ours are kept"
@@ -121,6 +127,7 @@ class CountedRun:
             exchange=job.exchange,
             pipeline=job.pipeline,
             boundary_share=job.boundary_share,
+            replicate_costs=_replica_costs(self.costs) if job.exchange == "replicate" else [],
             number_bytes=2 if job.keep_type == "bfloat16" else 4,
             inputs=counts.inputs.tolist(),
             layers=[PlannedLayer.of(layer) for layer in counts.layers],
@@ -154,6 +161,15 @@ def _read_by_loss(graph: Graph, task: str, offsets: dict[str, int]) -> Array:
     split = {name: nodes.splits.get("train") for name, nodes in graph.nodes.items()}
     found = [np.asarray(rows) + offsets[name] for name, rows in split.items() if rows is not None]
     return np.concatenate(found) if found else np.arange(graph.num_nodes)
+
+
+def _replica_costs(costs: Sequence[LayerCost]) -> list[float]:
+    """Of a row, which is read too, and of an edge."""
+    found = []
+    for cost in costs:
+        passes = cost.forward, cost.backward
+        found += [sum(line.row + line.input for line in passes), sum(line.edge for line in passes)]
+    return found
 
 
 def again_degree(first: LayerCost, rate: float) -> int:

@@ -14,6 +14,7 @@ from penstock.graph.arrays import Array
 from penstock.partition.bin_counts import LayerBins
 from penstock.plan.workloads.bin_cost import layer_costs
 from penstock.plan.workloads.gradient_sums import Summed, sum_around_ring, sum_on_servers
+from penstock.plan.workloads.message_cost import handling_of, message_cost
 from penstock.plan.workloads.whole_section import WholeGraphExecution
 from penstock.simulate.workload import Workload
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
@@ -25,8 +26,8 @@ Bins = list[list[Item]]
 Connections = dict[tuple[int, int], dict[int, Item]]
 """The flows of a layer in one direction: from one worker to another, by the bin after which they start."""
 
-Seconds = Callable[[float, float], float]
-"""Of a bin with so many rows and edges."""
+Seconds = Callable[..., float]
+"""Of a bin with so many rows, edges and inputs."""
 
 
 def bin_name(direction: str, layer: int, place: int, rank: int) -> str:
@@ -41,6 +42,7 @@ class WholeTemplate:
         self._profile, self._section = profile, execution
         self._costs = layer_costs(profile, execution.device)
         self._layers = [layer.counted() for layer in execution.layers]
+        self._handling = handling_of(execution, self._costs, message_cost(profile))
         self._building = WorkloadBuilder("training")
         self._stores = [self._process(name, "store") for name in execution.stores]
         self._servers = [self._process(f"server-{number}", "server") for number in range(execution.servers)]
@@ -69,8 +71,8 @@ class WholeTemplate:
     def _forward(self) -> list[Bins]:
         made: list[Bins] = []
         for number, layer in enumerate(self._layers):
-            cost = self._costs[number].forward
-            made.append(self._compute(number, layer, "forward", cost.seconds))
+            seconds, handling = self._costs[number].forward.seconds, self._handling.forward[number]
+            made.append(self._compute(number, layer, "forward", seconds, handling))
             if number:
                 self._exchange(number - 1, self._layers[number - 1].sent, made[-2], layer.needed, made[-1], "rows")
             elif self._section.send_inputs:
@@ -81,14 +83,15 @@ class WholeTemplate:
         made: list[Bins] = [[] for _ in self._layers]
         for number in reversed(range(len(self._layers))):
             layer = self._layers[number]
-            made[number] = self._compute(number, layer, "backward", self._costs[number].backward.seconds)
+            seconds, handling = self._costs[number].backward.seconds, self._handling.backward[number]
+            made[number] = self._compute(number, layer, "backward", seconds, handling)
             if number + 1 < len(self._layers):
                 above = self._layers[number + 1].returned
                 self._exchange(number, above, made[number + 1], layer.awaited, made[number], "gradients")
         return made
 
-    def _compute(self, number: int, layer: LayerBins, direction: str, seconds: Seconds) -> Bins:
-        """A task for each bin: each worker's one after the other, backward in reverse."""
+    def _compute(self, number: int, layer: LayerBins, direction: str, seconds: Seconds, handling: Array) -> Bins:
+        """A task for each bin with the messages handled meanwhile: one after the other, backward in reverse."""
         share = self._section.share
         edges = layer.edges - (1 - share) * layer.remote_edges * (number > 0)
         found: Bins = []
@@ -96,7 +99,8 @@ class WholeTemplate:
             bins = range(self._section.bins)
             tasks: dict[int, Item] = {}
             for place in bins if direction == "forward" else reversed(bins):
-                work = seconds(float(layer.rows[rank, place]), float(edges[rank, place]))
+                counts = layer.rows[rank, place], edges[rank, place], layer.inputs[rank, place]
+                work = seconds(*map(float, counts)) + float(handling[rank, place])
                 if place == bins[-1] and layer.again[rank, 0]:
                     # Rows of others come last: nobody waits for them but this worker's next layer.
                     work += seconds(*map(float, layer.again[rank]))

@@ -86,7 +86,7 @@ def _whole(session: Session) -> DeviceForecast:
     for planned in first_epoch(schedule):
         planned = planned._replace(seeds=np.sort(planned.seeds))
         order, counts = vertices_by_level(reach, layers, session.task.readable(planned.seeds), job.scope == "all")
-        decision, method = decide_step(session, reach, order, counts, planned)
+        order, decision, method = decide_step(session, reach, order, counts, planned)
         methods.add(method)
         sizes = bin_sizes(reach, layers, order, counts, decision.bins[0])
         steps.append(StepSizes(order, counts, sizes, decision, planned))

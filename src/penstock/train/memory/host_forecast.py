@@ -78,7 +78,7 @@ def _whole_steps(session: Session, schedule: Schedule) -> tuple[HostPeak, str, s
     for planned in first_epoch(schedule):
         planned = planned._replace(seeds=np.sort(planned.seeds))
         order, counts = vertices_by_level(reach, layers, session.task.readable(planned.seeds), job.scope == "all")
-        decision, method = decide_step(session, reach, order, counts, planned)
+        order, decision, method = decide_step(session, reach, order, counts, planned)
         if method == "rule":
             reason = "a layer asks for numbers, which traced tensors do not have; a rule counts rows and edges"
             return HostPeak({"activations": decision.predicted_bytes}, "a step"), "rule", reason

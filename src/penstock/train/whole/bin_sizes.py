@@ -76,6 +76,11 @@ class _Marks:
         self.bin = -1
 
 
+def num_inputs(sizes: list[list[BinSize]]) -> int:
+    """Rows that the bins of all layers read together."""
+    return sum(count for layer in sizes for each in layer for count in each.inputs.values())
+
+
 def _size(
     reach: Reach, kinds: list[EdgeType], order: dict[str, Array], rows: dict[str, slice], marks: _Marks
 ) -> BinSize:

@@ -1,7 +1,7 @@
 """The execution mode of sampler `whole`, on one machine: exact steps over the whole graph, in bins."""
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
@@ -23,7 +23,7 @@ from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Steps
 from penstock.train.trace.untraceable import UntraceableError
-from penstock.train.whole.bin_sizes import BinSize, bin_sizes
+from penstock.train.whole.bin_sizes import BinSize, bin_sizes, num_inputs
 from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes, step_bytes
 from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
 from penstock.train.whole.plan import make_plan, vertices_by_level
@@ -33,6 +33,7 @@ from penstock.train.whole.step_passes import StepPasses
 from penstock.train.whole.steps import Passes, WholeSteps
 from penstock.train.whole.support import is_captured
 from penstock.train.whole.traced import traced_step_memory
+from penstock.train.whole.vertex_order import in_search_order
 
 _MB = 1 << 20
 _ITEM = {"float32": 4, "bfloat16": 2}
@@ -152,7 +153,7 @@ class WholeExecution(LoadedExecution):
             return
         readable = session.task.readable(planned.seeds)
         order, counts = vertices_by_level(reach, layers, readable, job.scope == "all")
-        decision = self._decide(reach, order, counts, planned)
+        order, decision = self._in_order(reach, order, counts, planned)
         if session.inputs.device.type == "cuda" and not decision.retain:
             self._place_features(decision)
         plan = make_plan(reach, layers, order, counts, decision.bins)
@@ -180,17 +181,40 @@ class WholeExecution(LoadedExecution):
             inputs.sources[name] = ResidentTable(table)
         self._features_placed += taken
 
-    def _decide(
+    def _in_order(
         self, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
-    ) -> Decision:
+    ) -> tuple[dict[str, Array], Decision]:
+        """The order of vertices, and how the step is computed. A run that goes on has those that it had."""
         place = len(self._prepared)
         if place < len(self._known):
-            return self._known[place]
-        decision, self._predicted_by = decide_step(self._session, reach, order, counts, planned)
-        return decision
+            known = self._known[place]
+            return in_search_order(reach.graph, order, counts) if known.searched else order, known
+        order, decision, self._predicted_by = decide_step(self._session, reach, order, counts, planned)
+        return order, decision
 
 
 def decide_step(
+    session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
+) -> tuple[dict[str, Array], Decision, str]:
+    """The order of vertices, how a step is computed within the memory there is, and by what its memory was predicted:
+    `trace` or `rule`.
+
+    The order is that of a search where several bins read fewer rows in it than in the order of numbers.
+    """
+    decision, predicted_by = _decided(session, reach, order, counts, planned)
+    bins = max(decision.bins)
+    if bins == 1:
+        return order, decision, predicted_by
+    searched = in_search_order(reach.graph, order, counts)
+    before, after = (num_inputs(bin_sizes(reach, len(decision.bins), each, counts, bins)) for each in (order, searched))
+    if after < before:
+        again, predicted_by = _decided(session, reach, searched, counts, planned)
+        if max(again.bins) > 1:
+            return searched, replace(again, searched=True), predicted_by
+    return order, decision, predicted_by
+
+
+def _decided(
     session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
 ) -> tuple[Decision, str]:
     """How a step is computed within the memory there is, and by what its memory was predicted: `trace` or `rule`."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.train.batch_source import layers_of
 from penstock.train.layerwise.reach import Reach
 from penstock.train.session import Session
+from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.memory import Decision
 from penstock.train.whole.passes import LayerPasses
 from penstock.train.whole.plan import make_plan, vertices_by_level
@@ -30,6 +31,8 @@ class MeasuredBin(NamedTuple):
     layer: int
     rows: int
     edges: int
+    inputs: int
+    """Different rows that it reads."""
     width_in: int
     width_out: int
     forward_s: float
@@ -39,7 +42,8 @@ class MeasuredBin(NamedTuple):
 def measure_bins(session: Session, repeats: int) -> Iterator[MeasuredBin]:
     """The least seconds of so many computations of some bins: of the processor, or of a GPU with all that it waits for.
 
-    Rows between layers are random: how long they take does not depend on them.
+    Gathering what a bin reads is a part of it, and so is adding to gradients of that. Rows between layers are random:
+    how long they take does not depend on them.
     """
     if not getattr(session.model, "layerwise", False):
         raise PenstockError(
@@ -58,44 +62,63 @@ def measure_bins(session: Session, repeats: int) -> Iterator[MeasuredBin]:
         decision = Decision([bins] * layers, "host", False, True, 0)
         step = PreparedStep(session, plan, decision, planned)
         passes = LayerPasses(session, planned.key.purpose("dropout"), step.constant)
-        widths: dict[str, int] = {}
+        below: KeptLevel | None = None
         for layer, works in enumerate(step.bins):
-            given = dict(widths)
+            measured = _MeasuredLayer(session, step, passes, layer, below)
             for place in sorted({round(each) for each in np.linspace(0, len(works) - 1, _MEASURED)}):
-                found, widths = _measure(session, step, passes, layer, works[place], given, repeats)
-                yield found
+                yield measured.measure(works[place], repeats)
+            below = measured.random_level()
 
 
-def _measure(
-    session: Session,
-    step: PreparedStep,
-    passes: LayerPasses,
-    layer: int,
-    work: PreparedBin,
-    given: dict[str, int],
-    repeats: int,
-) -> tuple[MeasuredBin, dict[str, int]]:
-    device, seconds = session.inputs.device, []
-    for _ in range(repeats + 1):
-        x = step.inputs(work) if layer == 0 else _random_rows(work, given, device)
-        began = _now(device)
-        out = passes.compute(layer, work, x)
-        computed = _now(device)
-        read = [rows for rows in out.values() if rows.requires_grad]
-        torch.autograd.backward(read, [torch.ones_like(rows) for rows in read])
-        seconds.append((computed - began, _now(device) - computed))
-    session.optimiser.zero_grad(set_to_none=True)
-    # The first one compiles kernels, and aggregates what is kept.
-    forward, backward = (min(each) for each in zip(*seconds[1:], strict=True))
-    widths = {name: rows.shape[1] for name, rows in out.items()}
-    read_width = max(rows.shape[1] for rows in x.values())
-    edges = int(work.block.num_edges)
-    return MeasuredBin(layer, work.num_rows, edges, read_width, max(widths.values()), forward, backward), widths
+class _MeasuredLayer:
+    """One layer of a step, which reads features or random rows."""
 
+    def __init__(
+        self, session: Session, step: PreparedStep, passes: LayerPasses, number: int, below: KeptLevel | None
+    ) -> None:
+        self._session, self._step, self._passes, self._number, self._below = session, step, passes, number, below
+        self._device, self._counts = session.inputs.device, step.plan.counts
+        self._widths: dict[str, int] = {}
 
-def _random_rows(work: PreparedBin, widths: dict[str, int], device: torch.device) -> dict[str, Tensor]:
-    rows: dict[str, Any] = {name: len(ids) for name, ids in work.names.items() if name in widths}
-    return {name: torch.randn(count, widths[name], device=device).requires_grad_() for name, count in rows.items()}
+    def measure(self, work: PreparedBin, repeats: int) -> MeasuredBin:
+        """The least of so many computations of a bin, after one that compiles kernels and aggregates what is kept."""
+        number, seconds = self._number, []
+        for _ in range(repeats + 1):
+            level, below = self._step.level(number + 1), LevelGradients(self._counts[number], self._device)
+            began = _now(self._device)
+            known = self._passes.forward(number, work, self._fetch(number, work), level, True)
+            computed = _now(self._device)
+            assert known is not None
+            above = LevelGradients(self._counts[number + 1], self._device)
+            for name, rows in known.out.items():
+                above.add(name, None, rows.new_ones(self._counts[number + 1][name], rows.shape[1]))
+            for name, rows in known.x.items():
+                if rows.requires_grad:
+                    below.add(name, None, rows.new_zeros(self._counts[number][name], rows.shape[1]))
+            resumed = _now(self._device)
+            self._passes.backward(number, work, known, self._fetch, above, below)
+            seconds.append((computed - began, _now(self._device) - resumed))
+            self._widths = {name: rows.shape[1] for name, rows in known.out.items()}
+            width_in = max(rows.shape[1] for rows in known.x.values())
+        self._session.optimiser.zero_grad(set_to_none=True)
+        forward, backward = (min(each) for each in zip(*seconds[1:], strict=True))
+        counts = work.num_rows, int(work.block.num_edges), work.num_inputs
+        return MeasuredBin(number, *counts, width_in, max(self._widths.values()), forward, backward)
+
+    def random_level(self) -> KeptLevel:
+        """Rows for the layer above, of which some bins are known."""
+        level = self._step.level(self._number + 1)
+        for name, width in self._widths.items():
+            count = self._counts[self._number + 1][name]
+            level.write(name, slice(0, count), torch.randn(count, width, device=self._device))
+        return level
+
+    def _fetch(self, number: int, work: PreparedBin) -> dict[str, Tensor]:
+        below = self._below
+        if below is None:
+            return self._step.inputs(work)
+        known = {name: places for name, places in work.places.items() if name in below.types}
+        return {name: below.read(name, places).detach().requires_grad_() for name, places in known.items()}
 
 
 def _now(device: torch.device) -> float:

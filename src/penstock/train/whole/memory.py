@@ -51,6 +51,8 @@ class Decision:
     """Whether all that the backward pass needs of every bin is kept, so that nothing is computed again."""
     predicted_bytes: int
     """The most that is predicted to be allocated where the model is computed."""
+    searched: bool = False
+    """Whether vertices stand in the order of a search, and not in that of their numbers."""
 
 
 Predict = Callable[[Decision], int]

@@ -24,7 +24,7 @@ from penstock.train.whole.shared.exchanges import EXCHANGES
 from penstock.train.whole.shared.interfaces import Rows, WholeWorkers
 from penstock.train.whole.shared.levels import LevelRows, find_levels
 from penstock.train.whole.shared.loss_rows import LossRowSource
-from penstock.train.whole.shared.replication import cheaper_than, replicate_where_cheaper
+from penstock.train.whole.shared.replication import Cheaper, cheaper_than, replicate_where_cheaper
 from penstock.train.whole.shared.shared_step import SharedStep
 from penstock.train.whole.shared.steps import Exposure, SharedWholeSteps
 
@@ -77,6 +77,8 @@ class SharedWholeExecution(SharedExecution):
                 "replicated_rows": sum(step.plan.replicated_rows for step in self._prepared),
                 "exposed_communication_s": round(self._exposure.seconds, 3),
             }
+            if EXCHANGES[job.exchange].replicates:
+                facts["replicated_by"] = "measured costs" if job.replicate_costs else "stated rates"
         return facts
 
     def _prepare(self, place: int, planned: Planned) -> SharedStep:
@@ -88,10 +90,7 @@ class SharedWholeExecution(SharedExecution):
         how = EXCHANGES[job.exchange]
         replicate = None
         if how.replicates:
-            width, learned = max(session.inputs.widths.values()), bool(session.inputs.tables)
-            constant = not learned and not job.input_dropout
-            cheaper = cheaper_than(workers.bandwidth, width, job.hidden, constant, learned)
-            replicate = replicate_where_cheaper(cut, cheaper)
+            replicate = replicate_where_cheaper(cut, workers.rank, [self._cheaper(each) for each in range(layers - 1)])
         scale = how.source_scale(job) if session.graph.is_homogeneous else None
         levels = find_levels(cut, workers.lists, f"step-{place}", layers, wanted, job.scope == "all", replicate, scale)
         decision = self._decide(levels)
@@ -99,6 +98,16 @@ class SharedWholeExecution(SharedExecution):
         plan = make_cut_plan(cut, workers.lists, f"step-{place}", levels, decision.bins, by_bin)
         loss_rows = LossRowSource(session, planned, cut, workers.rank, workers.world, names)
         return SharedStep(session, cut, plan, decision, loss_rows, rows)
+
+    def _cheaper(self, layer: int) -> Cheaper:
+        """Whether rows of a layer are cheaper to compute than to receive."""
+        inputs, job, bandwidth = self._session.inputs, self._session.job, self._workers.bandwidth
+        measured = job.replicate_costs[2 * layer : 2 * layer + 2]
+        if layer:
+            return cheaper_than(bandwidth, job.hidden, job.hidden, False, True, measured)
+        learned = bool(inputs.tables)
+        constant = not learned and not job.input_dropout
+        return cheaper_than(bandwidth, max(inputs.widths.values()), job.hidden, constant, learned, measured)
 
     def _readable(self, planned: Planned) -> Rows:
         """Original numbers of this worker's vertices whose rows losses of a step may read, ascending by node type."""

@@ -28,8 +28,9 @@ from penstock.train.whole.shared.vertex_order import in_order, search_order
 _CHUNK = 1 << 16
 """Vertices whose lists are read at a time."""
 
-Replicate = Callable[[int, str, Array], Array]
-"""(level, node type, vertices of others that are read here) -> a mask of those to compute here."""
+Replicate = Callable[[int, Rows, Rows], Rows]
+"""(level, vertices of others that are read here, this worker's vertices that are) -> by node type a mask of those of
+others to compute here."""
 
 
 @dataclass(eq=False)
@@ -93,7 +94,7 @@ def find_levels(
 
 def lengths_of(cut: CutLists, number: int, kind: str, vertices: Array) -> Array:
     """The number of edges that a layer reads for each of some vertices."""
-    return np.concatenate([_NONE, *(_lengths(batch) for batch in _batches(cut, number, kind, vertices))])
+    return np.concatenate([_NONE, *(_lengths(batch) for batch in batches_of(cut, number, kind, vertices))])
 
 
 class _ReadLists(NamedTuple):
@@ -111,7 +112,7 @@ def _read(cut: CutLists, rank: int, number: int, rows: Rows, scale: SourceScale 
     loads, found, edges = {}, dict.fromkeys(rows, _NONE), list[CutEdges]()
     for kind, vertices in rows.items():
         lengths = [_NONE]
-        for batch in _batches(cut, number, kind, vertices):
+        for batch in batches_of(cut, number, kind, vertices):
             lengths.append(_lengths(batch) + 1)
             for source, ids in batch.vertices.items():
                 found[source] = np.union1d(found[source], np.asarray(ids, np.int64))
@@ -122,7 +123,8 @@ def _read(cut: CutLists, rank: int, number: int, rows: Rows, scale: SourceScale 
     return _ReadLists(loads, found, joined)
 
 
-def _batches(cut: CutLists, number: int, kind: str, vertices: Array) -> Iterator[MiniBatch[Any]]:
+def batches_of(cut: CutLists, number: int, kind: str, vertices: Array) -> Iterator[MiniBatch[Any]]:
+    """The whole lists that a layer reads of some vertices, some at a time."""
     for start in range(0, len(vertices), _CHUNK):
         yield cut.sample(number, {kind: vertices[start : start + _CHUNK]})
 
@@ -152,15 +154,17 @@ def _level_below(
     read = lists_read.vertices
     owner = {kind: cut.ranks(kind, ids) for kind, ids in read.items()}
     halo = {kind: ids[owner[kind] != lists.rank] for kind, ids in read.items()}
-    copies = {
-        kind: np.zeros(len(ids), np.bool_) if replicate is None else replicate(number, kind, ids)
-        for kind, ids in halo.items()
-    }
+    copies = {kind: np.zeros(len(ids), np.bool_) for kind, ids in halo.items()}
+    if replicate is not None:
+        copies = replicate(number, halo, {kind: ids[owner[kind] == lists.rank] for kind, ids in read.items()})
     replicas = {kind: ids[copies[kind]] for kind, ids in halo.items()}
     halo = {kind: ids[~copies[kind]] for kind, ids in halo.items()}
     sums, wanted = None, [NO_SUMS] * lists.world
     if lists_read.cut_edges is not None:
-        received = lists_read.cut_edges.only(~np.isin(lists_read.cut_edges.sources, next(iter(replicas.values()))))
+        # A replica of the level above reads its own row as it is, which no sum has.
+        ((kind, above),) = rows.items()
+        alone = np.concatenate([replicas[kind], above[cut.ranks(kind, above) != lists.rank]])
+        received = lists_read.cut_edges.only(~np.isin(lists_read.cut_edges.sources, alone))
         sums, wanted = choose_sums(cut, lists.world, received)
     told = _tell(cut, lists, f"{name}/needs", halo, ranks_wanted(cut, number, rows, halo), wanted)
     computed = {}

@@ -34,7 +34,8 @@ class LossPass:
             return 0.0
         session, batch = self._state.session, self._rows.batch
         for kind, rows in batch.seeds.items():
-            self._read[kind] = self._gathered(kind, len(rows), received).requires_grad_()
+            found = self._joined[kind].detach() if self._rows.only_own else self._gathered(kind, len(rows), received)
+            self._read[kind] = found.requires_grad_()
         out: Any = self._read
         if session.graph.is_homogeneous:
             (out,) = self._read.values()
@@ -52,6 +53,18 @@ class LossPass:
         for rank, places in self._elsewhere(self._rows.read):
             self._post(rank, True, [_gradients(self._read[kind])[some] for kind, some in places.items()])
         received = self._receive(True, self._rows.sent)
+        sums = self._sums(received)
+        if sums:
+            torch.autograd.backward([self._joined[kind] for kind in sums], list(sums.values()))
+        for number, level in enumerate(self._answers):
+            for kind, rows in level.items():
+                if rows.grad is not None:
+                    gradients[number].add(kind, self._state.step.seeds[number - 1][kind], rows.grad)
+
+    def _sums(self, received: dict[int, Places]) -> Places:
+        """The gradients of this worker's rows, of all losses that read them."""
+        if self._rows.only_own:
+            return {kind: _gradients(rows) for kind, rows in self._read.items()}
         sums: Places = {}
         for rank, places in enumerate(self._rows.sent):
             for kind, some in places.items():
@@ -63,12 +76,7 @@ class LossPass:
                 else:
                     found = received[rank][kind].to(rows)
                 sums[kind].index_add_(0, some, found)
-        if sums:
-            torch.autograd.backward([self._joined[kind] for kind in sums], list(sums.values()))
-        for number, level in enumerate(self._answers):
-            for kind, rows in level.items():
-                if rows.grad is not None:
-                    gradients[number].add(kind, self._state.step.seeds[number - 1][kind], rows.grad)
+        return sums
 
     def _join(self) -> None:
         state, layers = self._state, self._state.plan.layers

@@ -33,6 +33,9 @@ class LossRows(NamedTuple):
     read: list[Places]
     """and where in the rows of the batch's seeds each worker's rows stand, in the same order."""
 
+    only_own: bool = False
+    """Whether no loss reads another worker's rows, and this one's reads all its own as they stand."""
+
     @property
     def num_examples(self) -> int:
         """Vertices or edges of this worker."""
@@ -60,11 +63,11 @@ class LossRowSource:
         mine.labels = moved(as_tensors(mine.labels), device)
         # The loss of a share of edges is its part of the mean, and that of vertices the mean of its own.
         share = mine.num_seeds / len(planned.seeds) if mine.links is None else 1.0
-        found = LossRows(mine, share, [], [])
-        for rank, theirs in enumerate(divided):
-            found.sent.append(self._sent(theirs.seeds, device))
-            found.read.append(self._of_owner(rank, mine.seeds, device))
-        return found
+        sent = [self._sent(theirs.seeds, device) for theirs in divided]
+        read = [self._of_owner(rank, mine.seeds, device) for rank in range(self._world)]
+        others = any(sent[rank] or read[rank] for rank in range(self._world) if rank != self._rank)
+        as_they_stand = all(np.array_equal(self._names.get(kind, ()), rows) for kind, rows in mine.seeds.items())
+        return LossRows(mine, share, sent, read, as_they_stand and not others)
 
     def _sent(self, seeds: Rows, device: torch.device) -> Places:
         places = {

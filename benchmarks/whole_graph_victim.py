@@ -1,0 +1,97 @@
+"""A task of a run on the whole graph that kills itself (SIGKILL) in a phase of a step, for `whole_graph_kills.py`.
+
+The variable `PENSTOCK_KILL` holds the worker's rank, the epoch, the phase and a file. The file is made right before the
+kill, so that the task that takes its place lives on. Everything else of the task is as it is.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.cluster.tasks.__main__ import main
+from penstock.train import loop, state_file
+from penstock.train.whole.shared.backward import BackwardPass
+from penstock.train.whole.shared.forward import ForwardPass
+from penstock.train.whole.shared.state import StepState
+from penstock.train.whole.shared.steps import SharedWholeSteps
+
+VARIABLE = "PENSTOCK_KILL"
+
+
+class Victim:
+    """Where the task stands, and where it dies."""
+
+    def __init__(self, rank: int, epoch: int, phase: str, file: str) -> None:
+        self._at, self._file = (rank, epoch, phase), Path(file)
+        self.rank, self.epoch, self.calls = -1, -1, 0
+
+    def reached(self, phase: str, calls: int = 1) -> None:
+        """Die where this is the place, the second time for `calls` of 2, and nobody has died before."""
+        if (self.rank, self.epoch, phase) != self._at:
+            return
+        self.calls += 1
+        if self.calls == calls and not self._file.exists():
+            self._file.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch(self) -> None:
+        """Look at every phase of the steps that follow."""
+        _before(SharedWholeSteps, "_exchanged_step", self._begin)
+        _after(ForwardPass, "_compute", lambda found: self.reached("forward", 2))
+        _after(StepState, "receive_rows", lambda found: self.reached("exchange") if found else None)
+        _after(BackwardPass, "_compute", lambda found: self.reached("backward", 2))
+        _after(state_file, "pack_state", lambda found: self.reached("checkpoint"))
+        _before(loop.Loop, "save", self._save)
+
+    def _begin(self, steps: Any, planned: Any, step: Any) -> None:
+        self.rank, self.epoch, self.calls = steps._workers.rank, planned.key.epoch, 0
+        if self._at[2] in ("sum", "summed") and not hasattr(steps, "_real_sum"):
+            steps._real_sum = steps._workers.reduce_and_step
+            steps._workers.reduce_and_step = self._summing(steps._real_sum)
+
+    def _summing(self, real: Callable[..., float]) -> Callable[..., float]:
+        def summing(*given: Any) -> float:
+            self.reached("sum")
+            total = real(*given)
+            self.reached("summed")
+            return total
+
+        return summing
+
+    def _save(self, training: Any) -> None:
+        """The first worker dies while it writes; another one when it comes to the checkpoint."""
+        if self.rank > 0:
+            self.reached("checkpoint")
+
+
+def _before(owner: Any, name: str, call: Callable[..., None]) -> None:
+    real = getattr(owner, name)
+
+    def wrapped(*given: Any, **named: Any) -> Any:
+        call(*given, **named)
+        return real(*given, **named)
+
+    setattr(owner, name, wrapped)
+
+
+def _after(owner: Any, name: str, call: Callable[[Any], None]) -> None:
+    real = getattr(owner, name)
+
+    def wrapped(*given: Any, **named: Any) -> Any:
+        found = real(*given, **named)
+        call(found)
+        return found
+
+    setattr(owner, name, wrapped)
+
+
+if __name__ == "__main__":
+    Victim(**json.loads(os.environ[VARIABLE])).watch()
+    status = main()
+    sys.stderr.flush()
+    # Threads of libraries may still wait for peers that are gone.
+    os._exit(status)

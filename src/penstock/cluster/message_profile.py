@@ -1,0 +1,55 @@
+"""What a message of rows takes of the processors at both its ends, measured between two endpoints of this process."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from penstock.wire import Endpoint, Message, make_credentials
+
+_WIDTH = 64
+_ROWS = (16, 512, 4096)
+"""Rows of the messages that are measured: 4 KiB, 128 KiB and 1 MiB."""
+_AT_ONCE, _MESSAGES = 8, 64
+"""Messages that are under way at a time, and those of one measurement."""
+_SENDER, _READER = "sender", "reader"
+
+
+def measure_messages(repeats: int) -> Iterator[tuple[int, float]]:
+    """Bytes of a message, and the least mean seconds of a processor for each in so many measurements.
+
+    Rows are gathered from a level, sent, and written into another level, as whole-graph training does.
+    """
+    keys = make_credentials([_SENDER, _READER])
+    with Endpoint(keys[_SENDER]) as sender, Endpoint(keys[_READER]) as reader:
+        sender.meet(_READER, reader.address)
+        channel = sender.channel(_READER, "rows", 0)
+        level, to = torch.zeros(2 * max(_ROWS), _WIDTH), torch.zeros(max(_ROWS), _WIDTH)
+
+        def receive(message: Message, who: str) -> Message:
+            rows = np.array(message.arrays[0])
+            to[: len(rows)] = torch.from_numpy(rows)
+            return Message("heard")
+
+        reader.serve("rows", receive)
+        for count in _ROWS:
+            places = torch.arange(0, 2 * count, 2)
+
+            def send(number: int, places: torch.Tensor = places) -> None:
+                for _ in range(0, number, _AT_ONCE):
+                    sent = [
+                        channel.start(Message("rows", {}, (level.index_select(0, places).numpy(),)))
+                        for _ in range(_AT_ONCE)
+                    ]
+                    for call in sent:
+                        call.result()
+
+            send(_AT_ONCE)
+            yield 4 * _WIDTH * count, min(_seconds(lambda: send(_MESSAGES)) / _MESSAGES for _ in range(repeats))
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
