@@ -57,10 +57,10 @@ def labelled_edges():
     return Graph(graph.nodes, {kind: EdgeSet(lists.indptr, lists.indices, {"kind": same})}, "pairs")
 
 
-def scattered_ring(count=200):
+def scattered_ring(count=200, scattered=True):
     """A ring whose vertices are numbered at random: in the order of numbers neighbours are far apart."""
     rng = np.random.default_rng(4)
-    number = rng.permutation(count)
+    number = rng.permutation(count) if scattered else np.arange(count)
     left, right = number, np.roll(number, 1)
     edges = lists_of(np.concatenate([left, right]), np.concatenate([right, left]), count, count)
     y = (np.argsort(number) * 4 // count).astype(np.int64)

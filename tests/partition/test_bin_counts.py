@@ -98,8 +98,31 @@ def test_rows_cross_once_for_each_reading_worker(graph, owner, again):
         # What a bin waits for was sent, and what a gradient waits for comes back.
         for reader, own, sender in np.argwhere(above.needed >= 0):
             assert below.sent[sender, above.needed[reader, own, sender], reader] > 0
-        for sender, own, reader in np.argwhere(below.awaited < 4):
+        for sender, own, reader in np.argwhere((below.awaited >= 0) & (below.awaited < 4)):
             assert above.returned[reader, below.awaited[sender, own, reader], sender] > 0
+
+
+def test_gradients_are_complete_after_the_last_bin_that_reads_a_row():
+    """Border rows come first in a middle layer, or last where bins that wait for no message come first: in either case
+    the backward pass begins with them."""
+    count, ring = 90, np.arange(90)
+    pairs = np.concatenate([[ring, np.roll(ring, 1)], [np.roll(ring, 1), ring]], axis=1)
+    order = np.lexsort((pairs[0], pairs[1]))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(pairs[1], minlength=count))])
+    graph, owner = (indptr, pairs[0][order].astype(np.int32)), (ring * WORKERS // count).astype(np.int32)
+    levels = np.full(count, LAYERS, np.int8)
+    for eager in (True, False):
+        found = count_bins(*graph, owner, WORKERS, levels, 5, eager)
+        middle = found.layers[1]
+        assert not found.layers[0].onward.any() and middle.onward.all() == (not eager)
+        # Two neighbours of every worker's range, whose gradients leave after the first bin of the backward pass.
+        np.testing.assert_array_equal(middle.returned.sum(2)[:, -1 if eager else 0], 2)
+        border = 4 if eager else 0
+        assert set(found.layers[0].awaited[found.layers[0].sent > 0].tolist()) == {border}
+        reverse = count_bins(*graph, owner, WORKERS, levels, 5, eager, by_bin=False)
+        assert not any(layer.onward.any() for layer in reverse.layers)
+        for ours, plain in zip(found.layers, reverse.layers, strict=True):
+            np.testing.assert_array_equal(ours.returned.sum(1), plain.returned.sum(1))
 
 
 def test_sums_are_counted_as_one_row_each(graph, owner):
@@ -127,7 +150,7 @@ def test_sums_are_counted_as_one_row_each(graph, owner):
         assert matrix.sum() < plain.layers[number - 1].sent.sum()
         for reader, own, sender in np.argwhere(above.needed >= 0):
             assert below.sent[sender, above.needed[reader, own, sender], reader] > 0
-        for sender, own, reader in np.argwhere(below.awaited < 4):
+        for sender, own, reader in np.argwhere((below.awaited >= 0) & (below.awaited < 4)):
             assert above.returned[reader, below.awaited[sender, own, reader], sender] > 0
 
 

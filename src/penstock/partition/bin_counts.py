@@ -33,9 +33,11 @@ class LayerBins:
     again: Array  # int64 [W, 2]: rows, and their edges, of other workers that a worker computes itself in this layer
     sent: Array  # int64 [W, B, W]: rows of a bin that another worker's next layer reads
     needed: Array  # int32 [W, B, W]: the last bin of another worker's layer below that a bin reads; -1: none
-    returned: Array  # int64 [W, B, W]: rows of another worker that no bin before this one reads: backward, where bins
-    # are computed in reverse, their gradients are complete after this one
-    awaited: Array  # int32 [W, B, W]: the first bin of another worker's next layer that reads a row of a bin; B: none
+    onward: Array  # bool [W]: whether the backward pass has a worker's bins in the same order, and not in reverse
+    returned: Array  # int64 [W, B, W]: rows of another worker whose gradients are complete after a bin of the backward
+    # pass: those that no bin reads after it
+    awaited: Array  # int32 [W, B, W]: the bin of another worker's next layer after which gradients of a bin's rows are
+    # complete; none: B, or -1 where that worker's bins are in the same order backward
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +80,12 @@ def count_bins(
     eager: bool = True,
     again_degree: int = -1,
     sums: bool = False,
+    by_bin: bool = True,
 ) -> BinCounts:
     """The bins of all layers. `owner` is every vertex's worker and `last_level` the last level that has it.
+
+    With `by_bin` gradients go back after each bin; a worker's bins then go on from the first in the backward pass where
+    gradients of other workers' rows are complete after fewer bins so, and not from the last.
 
     With `eager`, bins of later layers are ordered by when their inputs arrive. Rows of the first layer with at most
     `again_degree` neighbours are computed by whoever reads them, and not sent. With `sums`, workers send sums of rows
@@ -111,6 +117,8 @@ def count_bins(
             bin_of, order = _by_arrival(read.needed, bin_of, order, owner)
             read = _Read(workers, bins, computed, summed)
         read.count(indptr, indices, owner, order, bin_of, below)
+        if by_bin and number:
+            read.turn()
         if number:
             made[-1].sent[:], made[-1].awaited[:], made[-1].again[:] = read.sent, read.awaited, read.again
         else:
@@ -125,6 +133,7 @@ def count_bins(
                 again=np.zeros((workers, 2), np.int64),
                 sent=np.zeros((workers, bins, workers), np.int64),
                 needed=read.needed,
+                onward=read.onward,
                 returned=read.returned,
                 awaited=np.full((workers, bins, workers), bins, np.int32),
             )
@@ -146,14 +155,24 @@ class _Read:
         self.sent, self.returned = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         self.needed, self.awaited = np.full(shape, -1, np.int32), np.full(shape, bins, np.int32)
         self.remote, self.again = np.zeros(shape[:2], np.int64), np.zeros((workers, 2), np.int64)
-        self.inputs = np.zeros(shape[:2], np.int64)
+        self.inputs, self.onward = np.zeros(shape[:2], np.int64), np.zeros(workers, np.bool_)
+        self._returned_last, self._awaited_last = np.zeros(shape, np.int64), np.full(shape, -1, np.int32)
 
     def count(self, indptr: Array, indices: Array, owner: Array, order: Array, bin_of: Array, below: Array) -> None:
         """Read the lists of a layer's vertices, which stand in `order` by worker and bin."""
         _count_read(
             indptr, indices, owner, order, bin_of, below, self._computed, self._summed,
             self.sent, self.returned, self.needed, self.awaited, self.remote, self.again, self.inputs,
+            self._returned_last, self._awaited_last,
         )  # fmt: skip
+
+    def turn(self) -> None:
+        """Have workers' bins backward in the same order as forward, where gradients are complete after fewer so."""
+        turns = np.arange(self.returned.shape[1])
+        in_reverse = (self.returned.sum(axis=2) * turns[::-1]).sum(axis=1)
+        self.onward = (self._returned_last.sum(axis=2) * turns).sum(axis=1) < in_reverse
+        self.returned[self.onward] = self._returned_last[self.onward]
+        self.awaited[:, :, self.onward] = self._awaited_last[:, :, self.onward]
 
 
 def _summed(indptr: Array, indices: Array, owner: Array, workers: int, order: Array, computed: Array) -> Array:
@@ -269,10 +288,13 @@ def _count_read(
     remote: Array,
     again: Array,
     inputs: Array,
+    returned_last: Array,
+    awaited_last: Array,
 ) -> None:
     # Readers come worker after worker and bin after bin, so a row's first reader in a worker is in the first bin.
     reader = np.full(owner.shape[0], -1, np.int32)
     gathered = np.full(owner.shape[0], -1, np.int64)
+    newest = np.zeros(owner.shape[0], np.int32)
     last = np.full(sent.shape[0], -1, np.int32)
     for v in order:
         worker, own = owner[v], bin_of[v]
@@ -302,12 +324,19 @@ def _count_read(
             elif is_new:
                 sent[sender, below[u], worker] += 1
                 returned[worker, own, sender] += 1
+                returned_last[worker, own, sender] += 1
+            else:
+                returned_last[worker, newest[u], sender] -= 1
+                returned_last[worker, own, sender] += 1
+            newest[u] = own
             if in_sum or is_new:
                 awaited[sender, below[u], worker] = min(awaited[sender, below[u], worker], own)
+            awaited_last[sender, below[u], worker] = max(awaited_last[sender, below[u], worker], own)
         for sender in range(last.shape[0]):
             if last[sender] >= 0:
                 sent[sender, last[sender], worker] += 1
                 returned[worker, own, sender] += 1
+                returned_last[worker, own, sender] += 1
                 inputs[worker, own] += 1
                 last[sender] = -1
 

@@ -113,7 +113,7 @@ def _busiest_worker(
             backward[rank] += sum(cost.backward.seconds(*each) for each in [*bins, *more])
             forward[rank] += handling.forward[number][rank].sum()
             backward[rank] += handling.backward[number][rank].sum()
-            turns[:, rank] = cost.forward.seconds(*bins[-1]), cost.backward.seconds(*bins[-1])
+            turns[:, rank] = [min(line.seconds(*each) for each in bins) for line in (cost.forward, cost.backward)]
     travel, speeds = read / np.array(machines.rates)[homes], np.array(machines.speeds)[homes]
     halves = np.maximum([forward, backward] / speeds, turns / speeds + travel)
     return float(halves.sum(axis=0).max())

@@ -36,6 +36,9 @@ class PlannedLayer(StrictDocument):
     again: Table = Field(description="rows of others, and their edges, that each worker computes itself")
     sent: Cube = Field(description="rows of each worker's bins that other workers read in the next layer")
     needed: Cube = Field(description="the last bin of each other worker's layer below that a bin reads; -1: none")
+    onward: list[bool] = Field(
+        default=[], description="for each worker, whether its bins are in the same order backward as forward"
+    )
     returned: Cube = Field(description="rows of each other worker whose gradients are complete after a bin")
     awaited: Cube = Field(description="the bin of each other worker that completes the gradients of a bin's rows")
 
@@ -47,7 +50,10 @@ class PlannedLayer(StrictDocument):
     def counted(self) -> LayerBins:
         """The layer as arrays."""
         found = {name: np.array(getattr(self, name)) for name in type(self).model_fields}
-        return LayerBins(**found | ({} if self.inputs else {"inputs": np.zeros_like(found["rows"])}))
+        # Plans of earlier releases do not have these.
+        found["inputs"] = found["inputs"] if self.inputs else np.zeros_like(found["rows"])
+        found["onward"] = found["onward"] if self.onward else np.zeros(len(found["rows"]), np.bool_)
+        return LayerBins(**found)
 
 
 class WholeGraphExecution(StrictDocument):
@@ -137,16 +143,15 @@ class CountedRun:
 
     def _count(self, bins: int) -> BinCounts:
         job, whole = self._run.job, self._whole
-        eager = job.exchange != "layer" and job.pipeline in ("inter", "both")
+        eager, by_bin = (job.exchange != "layer" and job.pipeline in (each, "both") for each in ("inter", "intra"))
         again = again_degree(self.costs[0], self._slowest_share()) if job.exchange == "replicate" else -1
         sums = (
             whole.graph.is_homogeneous
             and job.exchange != "boundary"
             and layer_entry(job.model).source_scale(job) is not None
         )
-        return count_bins(
-            whole.indptr, whole.indices, self._owner, len(self.homes), self._last_level, bins, eager, again, sums
-        )
+        lists = whole.indptr, whole.indices
+        return count_bins(*lists, self._owner, len(self.homes), self._last_level, bins, eager, again, sums, by_bin)
 
     def _slowest_share(self) -> float:
         """Bytes/s of the slowest worker's share of its machine's link."""

@@ -60,11 +60,10 @@ class WholeTemplate:
         transfer = self._profile.transfer("gradients")
         whole = transfer.total if transfer is not None else 4.0 * sum(widths)
         for number in reversed(range(len(self._layers))):
-            # The bin that is computed last backward is the first one.
-            done = [bins[0] for bins in backward[number]]
+            done = [bins[self._turns(number, rank, True)[-1]] for rank, bins in enumerate(backward[number])]
             self._sum(Summed(f"layer {number}", whole * widths[number] / sum(widths), done, self._updates))
         for rank, update in enumerate(self._updates):
-            self._building.wait(backward[0][rank][0], update)
+            self._building.wait(backward[0][rank][self._turns(0, rank, True)[-1]], update)
             self._building.wait(update, forward[0][rank][0], 1)
         return self._building.build()
 
@@ -91,14 +90,14 @@ class WholeTemplate:
         return made
 
     def _compute(self, number: int, layer: LayerBins, direction: str, seconds: Seconds, handling: Array) -> Bins:
-        """A task for each bin with the messages handled meanwhile: one after the other, backward in reverse."""
+        """A task for each bin with the messages handled meanwhile: a worker's one after the other."""
         share = self._section.share
         edges = layer.edges - (1 - share) * layer.remote_edges * (number > 0)
         found: Bins = []
         for rank in range(len(self._workers)):
             bins = range(self._section.bins)
             tasks: dict[int, Item] = {}
-            for place in bins if direction == "forward" else reversed(bins):
+            for place in self._turns(number, rank, direction == "backward"):
                 counts = layer.rows[rank, place], edges[rank, place], layer.inputs[rank, place]
                 work = seconds(*map(float, counts)) + float(handling[rank, place])
                 if place == bins[-1] and layer.again[rank, 0]:
@@ -108,6 +107,11 @@ class WholeTemplate:
                 self._chain(rank, tasks[place])
             found.append([tasks[place] for place in bins])
         return found
+
+    def _turns(self, number: int, rank: int, backward: bool) -> list[int]:
+        """A worker's bins of a layer in the order in which one pass has them."""
+        bins = list(range(self._section.bins))
+        return bins[::-1] if backward and not self._layers[number].onward[rank] else bins
 
     def _chain(self, rank: int, task: Item) -> None:
         before = self._last[rank]
@@ -119,29 +123,27 @@ class WholeTemplate:
         """What one layer's bins give to the bins of another, forward or backward, and who waits for it."""
         backward = what == "gradients"
         flows = self._send(level, sent, senders, what, backward)
-        order = range(self._section.bins)
         for (source, target), found in flows.items():
             if self._section.starts_early:
-                for place in order:
+                for place in range(self._section.bins):
                     last = int(until[target, place, source])
                     if last in found:
                         self._building.wait(found[last], readers[target][place])
             else:
-                first = order[-1] if backward else order[0]
-                ending = list(found.values())[-1]
-                self._building.wait(ending, readers[target][first])
+                number, ending = level if backward else level + 1, list(found.values())[-1]
+                self._building.wait(ending, readers[target][self._turns(number, target, backward)[0]])
                 if not self._section.sends_early:
                     # Who exchanges a layer as a whole goes on when its own rows have left, too.
-                    self._building.wait(ending, readers[source][first])
+                    self._building.wait(ending, readers[source][self._turns(number, source, backward)[0]])
 
     def _send(self, level: int, sent: Array, senders: Bins, what: str, backward: bool) -> Connections:
         section, width = self._section, self._costs[level].width_out
-        order = list(reversed(range(section.bins))) if backward else list(range(section.bins))
         in_one = not (section.sends_early or section.starts_early)
         # Policies that go by layers send first what the step needs first.
         place_in_step = 2 * len(self._layers) - level if backward else level
         flows: Connections = {}
         for source, target in np.argwhere(sent.sum(axis=1) > 0).tolist():
+            order = self._turns(level + 1 if backward else level, source, backward)
             counts = sent[source, :, target].tolist()
             if in_one:
                 counts = [sum(counts) if place == order[-1] else 0 for place in range(section.bins)]

@@ -24,9 +24,10 @@ class BackwardPass:
         layers = range(self._plan.layers)
         self._sums = sums
         self._parameters = [each for each in state.session.learned.parameters() if each.requires_grad]
-        self._applied = [OrderedLayer(len(self._tasks[number]), gradients[number], sums) for number in layers]
-        # The last first: they read what arrived last, and no bin's contribution is added before those of later ones.
-        self._left = [dict.fromkeys(reversed(layer)) for layer in self._tasks]
+        orders = self._plan.backward_order
+        self._applied = [OrderedLayer(orders[number], gradients[number], sums) for number in layers]
+        # In the order in which their contributions are added.
+        self._left = [dict.fromkeys(self._tasks[number][place] for place in orders[number]) for number in layers]
         self._missing = [set(range(len(level.sent))) for level in self._plan.levels]
         self._unsent = [set(range(len(level.returned))) for level in self._plan.levels]
         self._awaited = [set(range(len(level.awaited))) for level in self._plan.levels]

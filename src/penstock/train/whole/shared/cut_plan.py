@@ -53,7 +53,10 @@ class CutPlan:
 
     levels: list[CutLevel]
     bins: list[list[CutBin]]
-    """For every layer."""
+    """For every layer,"""
+    backward_order: list[list[int]]
+    """and the order in which the backward pass has them: the last first, which reads what arrived last, or the first
+    first, where gradients of other workers' rows are complete sooner so."""
 
     @property
     def layers(self) -> int:
@@ -92,7 +95,7 @@ def make_cut_plan(
             level = _by_arrival(cut, number, level, levels[number], rows[number].sums)
         bounds.append(_bounds(cut, level, bins[number]))
         levels.append(_level(cut, lists, f"{name}/{number + 1}", level, bounds[-1], by_bin, number + 1 == layers))
-    made = []
+    made, orders = [], list[list[int]]()
     for number in range(layers):
         places = {kind: Places(ids) for kind, ids in levels[number].vertices.items()}
         parts = [
@@ -100,18 +103,39 @@ def make_cut_plan(
             for place in range(_number_of_bins(bounds[number]))
         ]
         made.append([_bin(cut, number, levels[number + 1], part, places, rows[number].sums) for part in parts])
+        orders.append(list(reversed(range(len(parts)))))
         if number:
             below = levels[number]
-            last = _last_readers(below, made[-1] if by_bin else [])
+            if by_bin:
+                orders[-1] = _soonest_order(below, made[-1])
+            # Without bins of their own, gradients go back after the last one.
+            last = _last_readers(below, made[-1] if by_bin else [], orders[-1])
             found = plan_returns(lists, f"{name}/{number}/returns", last, below.received, below.sent)
             below.returned, below.awaited = found
-    return CutPlan(levels, made)
+    return CutPlan(levels, made, orders)
 
 
-def _last_readers(level: CutLevel, bins: Sequence[CutBin]) -> Rows:
-    """For every row of a level the last bin, backward, that adds to its gradient; the first bin where none is given."""
-    found = {kind: np.zeros(len(ids), np.int64) for kind, ids in level.vertices.items()}
-    for place in reversed(range(len(bins))):
+def _soonest_order(level: CutLevel, bins: Sequence[CutBin]) -> list[int]:
+    """From the last bin to the first or the other way: whichever completes gradients of halo rows after fewer bins.
+
+    In the last layer rows that read much of the halo come last, and in others first, where rows that others read are.
+    """
+    backward, forward = list(reversed(range(len(bins)))), list(range(len(bins)))
+    waits = []
+    for order in (backward, forward):
+        turn = np.empty(len(bins), np.int64)
+        turn[order] = np.arange(len(bins))
+        last = _last_readers(level, bins, order)
+        waits.append(sum(int(turn[last[kind][level.computed[kind] :]].sum()) for kind in last) if bins else 0)
+    return forward if waits[1] < waits[0] else backward
+
+
+def _last_readers(level: CutLevel, bins: Sequence[CutBin], order: Sequence[int]) -> Rows:
+    """For every row of a level the last bin in an order that adds to its gradient; where no bin is given, the last of
+    the order."""
+    end = order[-1] if order else 0
+    found = {kind: np.full(len(ids), end, np.int64) for kind, ids in level.vertices.items()}
+    for place in order if bins else ():
         for kind, rows in bins[place].inputs.items():
             assert rows is not None
             found[kind][rows] = place

@@ -1,6 +1,6 @@
 """Gradients added in a fixed order, whenever they become known: sums then have the same bits in every run."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 from torch.nn import Parameter
@@ -36,19 +36,21 @@ class Contribution(LevelGradients):
 
 
 class OrderedLayer:
-    """The contributions of one layer's bins, applied from the last bin to the first."""
+    """The contributions of one layer's bins, applied in the order in which the plan has them backward."""
 
-    def __init__(self, bins: int, below: LevelGradients, sums: dict[Parameter, Tensor]) -> None:
-        self._next, self._below, self._sums = bins - 1, below, sums
+    def __init__(self, order: Sequence[int], below: LevelGradients, sums: dict[Parameter, Tensor]) -> None:
+        self._left, self._below, self._sums = list(reversed(order)), below, sums
+        self._added: set[int] = set()
         self._waiting: dict[int, Contribution] = {}
 
     def give(self, place: int, contribution: Contribution) -> None:
-        """A bin's contribution, added as soon as those of all later bins are."""
+        """A bin's contribution, added as soon as those of all bins before it are."""
         self._waiting[place] = contribution
-        while self._next in self._waiting:
-            self._waiting.pop(self._next).apply(self._below, self._sums)
-            self._next -= 1
+        while self._left and self._left[-1] in self._waiting:
+            added = self._left.pop()
+            self._waiting.pop(added).apply(self._below, self._sums)
+            self._added.add(added)
 
     def has(self, place: int) -> bool:
         """Whether a bin's contribution is added."""
-        return place > self._next
+        return place in self._added

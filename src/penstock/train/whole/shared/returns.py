@@ -1,8 +1,8 @@
 """How gradients of halo rows go back to their owners: after each bin, those that it was the last to add to.
 
-Backward, bins are computed from the last to the first, so the gradient of a row is complete after the first bin that
-reads it. A worker sends one message for each of its bins and each owner. The owner waits for all gradients of a group
-that it sent, which may come in several messages.
+A row's gradient is complete after the bin that reads it last in the order of the backward pass. A worker sends one
+message for each of its bins and each owner. The owner waits for all gradients of a group that it sent, which may come
+in several messages.
 """
 
 from collections.abc import Iterable
@@ -88,7 +88,7 @@ def _awaited(rank: int, groups: list[tuple[int, SentGroup]], readers: Rows) -> l
 
 
 def _bins(parts: Iterable[Array]) -> list[int]:
-    """Descending, as they are computed."""
+    """Descending."""
     return sorted(np.unique(np.concatenate([_NONE, *parts])).tolist(), reverse=True)
 
 
