@@ -2,9 +2,9 @@
 
 Two workers train undisturbed, and then again while one of them kills itself (SIGKILL) in a phase of a step: after the
 second bin of the forward pass, when the first rows of the other worker have come, after the second bin of the backward
-pass, right before and right after gradients are summed, and in a checkpoint, which the first worker is writing and the
-other one has come to. Each phase is tried in several epochs on both workers (`whole_graph_victim.py`). The last
-checkpoint, the best model and all losses must be those of the undisturbed run, bit for bit, after one recovery.
+pass, right before and right after gradients are summed, and while the first worker is writing a checkpoint. Each phase
+is tried in several epochs on both workers (`whole_graph_victim.py`). The last checkpoint, the best model and all losses
+must be those of the undisturbed run, bit for bit, after one recovery.
 Run: python benchmarks/whole_graph_kills.py [--phases forward sum] [--epochs 2 5] [--json]
 """
 

@@ -8,18 +8,22 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from penstock.cluster.tasks.__main__ import main
-from penstock.train import loop, state_file
+from penstock.train import state_file
 from penstock.train.whole.shared.backward import BackwardPass
 from penstock.train.whole.shared.forward import ForwardPass
 from penstock.train.whole.shared.state import StepState
 from penstock.train.whole.shared.steps import SharedWholeSteps
 
 VARIABLE = "PENSTOCK_KILL"
+_LOOK = 0.001
+"""Seconds between two looks at a file."""
 
 
 class Victim:
@@ -34,7 +38,11 @@ class Victim:
         if (self.rank, self.epoch, phase) != self._at:
             return
         self.calls += 1
-        if self.calls == calls and not self._file.exists():
+        if self.calls == calls:
+            self._die()
+
+    def _die(self) -> None:
+        if not self._file.exists():
             self._file.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -44,14 +52,16 @@ class Victim:
         _after(ForwardPass, "_compute", lambda found: self.reached("forward", 2))
         _after(StepState, "receive_rows", lambda found: self.reached("exchange") if found else None)
         _after(BackwardPass, "_compute", lambda found: self.reached("backward", 2))
-        _after(state_file, "pack_state", lambda found: self.reached("checkpoint"))
-        _before(loop.Loop, "save", self._save)
+        _after(state_file, "pack_state", lambda found: self._writing())
 
     def _begin(self, steps: Any, planned: Any, step: Any) -> None:
         self.rank, self.epoch, self.calls = steps._workers.rank, planned.key.epoch, 0
         if self._at[2] in ("sum", "summed") and not hasattr(steps, "_real_sum"):
             steps._real_sum = steps._workers.reduce_and_step
             steps._workers.reduce_and_step = self._summing(steps._real_sum)
+        if self._at == (self.rank, self.epoch, "checkpoint") and self.rank:
+            # Only the first worker writes checkpoints.
+            threading.Thread(target=self._die_while_written, daemon=True).start()
 
     def _summing(self, real: Callable[..., float]) -> Callable[..., float]:
         def summing(*given: Any) -> float:
@@ -62,10 +72,19 @@ class Victim:
 
         return summing
 
-    def _save(self, training: Any) -> None:
-        """The first worker dies while it writes; another one when it comes to the checkpoint."""
-        if self.rank > 0:
-            self.reached("checkpoint")
+    def _writing(self) -> None:
+        """The first worker has written a checkpoint that has no name yet: it dies, or waits until the other one has."""
+        rank, epoch, phase = self._at
+        self.reached("checkpoint")
+        if (self.rank, phase, self.epoch) == (0, "checkpoint", epoch) and rank:
+            self._file.with_suffix(".writing").touch()
+            while not self._file.exists():
+                time.sleep(_LOOK)
+
+    def _die_while_written(self) -> None:
+        while not self._file.with_suffix(".writing").exists():
+            time.sleep(_LOOK)
+        self._die()
 
 
 def _before(owner: Any, name: str, call: Callable[..., None]) -> None:
