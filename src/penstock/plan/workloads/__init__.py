@@ -2,9 +2,9 @@
 
 `entry` is what a builder brings. `mini_batch` is the builder of mini-batch training on a cluster, `mini_batch_template`
 the tasks and flows of it. `whole` is the builder of training on the whole graph: `whole_section` says how a run is set
-up, `whole_template` has its tasks and flows, and `bin_cost` what a bin takes. `gradient_sums` are tasks and flows that
-both have. A new execution mode is one file that defines a `WorkloadEntry` and one line in `WORKLOADS`
-(docs/planning.md, "How to add a workload builder").
+up, `whole_template` has its tasks and flows, `bin_cost` what a bin takes and `message_cost` what messages do.
+`gradient_sums` are tasks and flows that both have. A new execution mode is one file that defines a `WorkloadEntry` and
+one line in `WORKLOADS` (docs/planning.md, "How to add a workload builder").
 """
 
 from importlib import import_module
