@@ -10,7 +10,7 @@ from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock import coflow, nn, sampling
-    from penstock.api import Run, train
+    from penstock.api import Run, memory, train
     from penstock.graph import EdgeSet, Graph, NodeSet, StringIds
     from penstock.graph.convert import load
     from penstock.partition import Cut, Partition, cut, open_partition, stitch
@@ -30,6 +30,7 @@ __all__ = [
     "coflow",
     "cut",
     "load",
+    "memory",
     "nn",
     "open_partition",
     "sampling",
@@ -41,8 +42,8 @@ __all__ = [
 choose_triton_cache()
 
 # Looked up on first use, so that `import penstock` (and the command line's start) does not wait for Numba.
-# `train` is a package too, and calling it trains.
-_PACKAGES = ("coflow", "nn", "sampling", "train")
+# `train` is a package too, and calling it trains; calling `memory` predicts.
+_PACKAGES = ("coflow", "memory", "nn", "sampling", "train")
 _lookup = lazy_names(
     __name__,
     {

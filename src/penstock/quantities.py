@@ -1,4 +1,10 @@
-"""Counts and differences as people write them: `1 epoch`, `20 epochs`, `+3 %`."""
+"""Counts, sizes and differences as people write them: `1 epoch`, `20 epochs`, `80GB`, `+3 %`."""
+
+import re
+
+from penstock.errors import PenstockError
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 _SINGULARS = {
     "vertices": "vertex",
@@ -32,3 +38,15 @@ def signed_percent(share: float, digits: int = 0) -> str:
     """A difference as a percentage with its sign; one that rounds to nothing has none: `+3 %`, `-12 %`, `0 %`."""
     text = f"{share * 100:+.{digits}f}"
     return f"{text} %" if any(digit in "123456789" for digit in text) else "0 %"
+
+
+def parsed_bytes(text: str, what: str) -> int:
+    """Bytes as people write them: `80GB`, `24 GiB`, `512MB`; `what` names the option in a refusal."""
+    found = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?i?)b?\s*", text.lower())
+    try:
+        size = float(found[1]) * _UNITS[found[2]] if found is not None else 0.0
+    except (ValueError, KeyError):
+        size = 0.0
+    if size < 1:
+        raise PenstockError(f"{what} is {text!r}: give a size such as 80GB or 24GiB.", code="invalid-value")
+    return int(size)

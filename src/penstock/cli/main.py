@@ -52,6 +52,7 @@ _COMMANDS = {
     "simulate": "penstock.cli.simulate:simulate_command",
     "compare": "penstock.cli.compare:compare_command",
     "train": "penstock.cli.train:train_command",
+    "memory": "penstock.cli.memory:memory_command",
     "evaluate": "penstock.cli.use:evaluate_command",
     "predict": "penstock.cli.use:predict_command",
     "embed": "penstock.cli.use:embed_command",

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
 from penstock.sampling.block import Block, TypedBlock, merge_edges
-from penstock.sampling.device.block import DeviceBlock
+from penstock.sampling.device.block import HOST_LISTS, DeviceBlock
+from penstock.traced import is_traced
 
 
 def adapt(
@@ -100,12 +101,18 @@ def merged_edges(blocks: Sequence[Block]) -> Tensor:
     for block in reversed(blocks):
         assert isinstance(block, DeviceBlock)
         indices: Any = block.indices
-        start, stop = int(block.lists[known]), int(block.lists[-1])
+        start, stop = _bounds(block, known)
         rows = torch.arange(block.num_dst, device=block.device)
         sources.append(indices[start:stop].long())
         targets.append(rows.repeat_interleave(block.lists.diff().long(), output_size=stop)[start:])
         known = block.num_dst
     return torch.stack([torch.cat(sources), torch.cat(targets)])
+
+
+def _bounds(block: DeviceBlock, known: int) -> tuple[int, int]:
+    """Where the lists of the rows from `known` on start and end; those of a traced block are known on the host."""
+    lists: Any = block.derived[HOST_LISTS] if is_traced() else block.lists
+    return int(lists[known]), int(lists[-1])
 
 
 def merged_relations(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor]:

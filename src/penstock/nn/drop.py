@@ -32,7 +32,7 @@ from penstock.nn.kernels import drop_rows, pass_where_positive
 from penstock.nn.threads import plain_chunks, run_chunks
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
-from penstock.traced import array_of, is_traced
+from penstock.traced import array_of, is_gpu, is_traced
 
 _STEPS = 1 << 16
 """Shares are kept to this precision."""
@@ -223,7 +223,7 @@ def _drop_into(x: Tensor, result: Tensor, share: float, key: DropKey, rectify: b
 
 def _goes_to_device(x: Tensor, key: DropKey) -> bool:
     """Whether Triton draws: where the rows are on a GPU, or the key is a device's."""
-    return x.device.type == "cuda" or key.tensor is not None
+    return is_gpu(x.device) or key.tensor is not None
 
 
 def _limit(share: float) -> int:

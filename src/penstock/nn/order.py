@@ -67,9 +67,16 @@ def _column_block(x: Tensor) -> Block | None:
 def _traced_columns(x: Tensor, trace: Trace) -> Block | None:
     """A block of the size that the input's would have."""
     if trace.density * _DENSE > 1:
+        if trace.on_device:
+            # Numbers that are not zero are marked to be counted.
+            torch.empty(x.shape, dtype=torch.bool, device=x.device)
         return None
     entries = round(trace.density * x.numel())
     if trace.on_device:
+        # While the columns are looked for there are a mark for each number, and the places of those that are not zero.
+        marks = [torch.empty(x.shape, dtype=torch.bool, device=x.device) for _ in range(2)]
+        places = torch.empty(entries, 2, dtype=torch.int64, device=x.device)
+        del marks, places
         lists: Any = torch.empty(len(x) + 1, dtype=torch.int32, device=x.device)
         columns: Any = torch.empty(entries, dtype=torch.int32, device=x.device)
         values: Any = torch.empty(entries, device=x.device)

@@ -3,11 +3,14 @@
 import torch
 
 from penstock.graph.graph import Graph
+from penstock.plan.residence import NoRoomError
 from penstock.progress import SILENT, Progress
 from penstock.train.assembly import session_of, try_out
+from penstock.train.device_memory import device_memory_of
 from penstock.train.execution_modes import choose_execution, needs_placement
 from penstock.train.job import Job
 from penstock.train.learned_labels import LearnedLabels
+from penstock.train.memory.remedies import refusal
 from penstock.train.processor import chosen_device
 from penstock.train.session import Session
 
@@ -31,7 +34,13 @@ def make_session(
         # Triton is imported where there is a device for it.
         from penstock.train.device.placement import place
 
-        placed = place(session, taught is None, progress)
+        try:
+            placed = place(session, taught is None, progress)
+        except NoRoomError as error:
+            if error.would_fit:
+                raise
+            # Not even with the graph on the host: what would fit is looked for as `penstock memory` does.
+            raise refusal(job, session.graph, device_memory_of(device)[0], module) from error
     session.execution = choose_execution(session, placed)
     try_out(session, with_loss=taught is None)
     return session

@@ -7,7 +7,10 @@ import torch
 from torch import Tensor
 
 from penstock.sampling.block import Block, TypedBlock
+from penstock.traced import is_traced
 
+HOST_LISTS = "host lists"
+"""What is derived from a traced block: its `indptr` on the host, with the numbers that the traced one lacks."""
 CHUNK = 32
 """Edges of a chunk: lists longer than two are summed chunk by chunk. Short ones are done before that pays."""
 
@@ -63,6 +66,7 @@ def device_block(block: Block, device: torch.device, non_blocking: bool = False)
         moved(block.weights, torch.float32),
         moved(block.totals, torch.float32),
         moved(block.edges, torch.int64),
+        {HOST_LISTS: block.indptr} if is_traced() else {},
     )
 
 

@@ -11,6 +11,7 @@ from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.plan import Residence
 from penstock.plan.residence import Place
+from penstock.sampling.device.block import HOST_LISTS, DeviceBlock
 from penstock.sampling.device.hops import Slot
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
 from penstock.sampling.device.room import Room, largest_room
@@ -60,6 +61,8 @@ class TracedMemory:
         job = self._session.job
         features: Place = "device" if job.placed.features == "auto" else job.placed.features
         topology: Place = "host" if room is None else "pinned" if job.placed.topology == "pinned" else "device"
+        # Nothing is captured that is on the host; a way that is asked about all the same is not taken.
+        captured = captured and "host" not in (topology, features)
         residence = Residence(topology, features, 0, 0, 0, [])
         found = self._traced(Decision(residence, Working(0, row_type(job), {}), room, captured, in_place, []))
         parts = {name: size for name, size in found.categories.items() if name not in (FEATURES, TOPOLOGY)}
@@ -108,11 +111,12 @@ def _trace_launched(session: Session, placed: Placed, largest: LargestBatch, all
     job = session.job
     execution = DeviceExecution(session, placed)
     draw = _drawing(placed, job.sample_threads, largest) if placed.topology is not None else None
-    ahead = [job.transfer_depth, job.transfer_threads]
-    drawn = [job.sample_depth, job.sample_threads, job.gather_depth, job.gather_threads] if draw is not None else []
+    ahead = min(largest.batches - 1, job.transfer_depth + job.transfer_threads)
+    drawn = job.sample_depth + job.sample_threads + job.gather_depth + job.gather_threads
+    drawn = 0 if draw is None else min(largest.batches - 1 - ahead, drawn)
     with allocations.during("step"):
-        queued = [draw(number) for number in range(sum(drawn))] if draw is not None else []
-        waiting = [carried(session, _next(largest, draw)) for _ in range(sum(ahead))]
+        queued = [draw(number) for number in range(drawn)] if draw is not None else []
+        waiting = [carried(session, _next(largest, draw)) for _ in range(ahead)]
         for number in range(_STEPS):
             with allocations.during(f"step {number + 1}"):
                 loaded = carried(session, _next(largest, draw))
@@ -136,11 +140,15 @@ def _drawing(placed: Placed, threads: int, largest: LargestBatch) -> Draw:
     most = largest_room(len(largest.planned.seeds), placed.fanouts, placed.topology.count)
     drawn = [size for block in batch.blocks[::-1] for size in (block.num_edges, block.num_src)]
     sizes = [min(size, bound) for size, bound in zip(drawn, most.sizes, strict=True)]
-    samplers = [_TracedSampler(placed, sizes, [block.indptr for block in batch.blocks]) for _ in range(threads)]
+    samplers = [_TracedSampler(placed, sizes) for _ in range(threads)]
 
     def draw(number: int) -> Any:
         with memory_for(BATCHES):
-            return samplers[number % threads].sample(largest.planned.seeds, largest.planned.key)
+            made = samplers[number % threads].sample(largest.planned.seeds, largest.planned.key)
+        for drawn, known in zip(made.blocks, batch.blocks, strict=True):
+            assert isinstance(drawn, DeviceBlock)
+            drawn.derived[HOST_LISTS] = known.indptr
+        return made
 
     return draw
 
@@ -148,9 +156,9 @@ def _drawing(placed: Placed, threads: int, largest: LargestBatch) -> Draw:
 class _TracedSampler(DeviceNeighbourSampler):
     """Draws batches of known sizes."""
 
-    def __init__(self, placed: Placed, sizes: Sequence[int], indptrs: Sequence[Any]) -> None:
+    def __init__(self, placed: Placed, sizes: Sequence[int]) -> None:
         super().__init__(placed.topology, placed.fanouts, META, "node", placed.replace, placed.totals, room=placed.room)
-        self._known, self._indptrs = list(sizes), indptrs
+        self._known = list(sizes)
 
     def _sizes(self, slot: Slot) -> list[int]:
         return self._known

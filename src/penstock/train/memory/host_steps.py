@@ -19,6 +19,7 @@ from penstock.train.trace.batch_sizes import LargestBatch, largest_batch
 from penstock.train.trace.categories import BATCHES
 from penstock.train.trace.fake_session import input_density, traced_session
 from penstock.train.trace.heap import heap_peak
+from penstock.train.trace.inference import trace_inference
 from penstock.train.trace.untraceable import traceable
 
 _STEPS = 2
@@ -67,6 +68,7 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
                 x = prepared_batch(session, loaded)
                 learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
                 del loaded, x
+        trace_inference(session, session.whole_graph_inference, allocations)
         del ahead
         return HostPeak.of(allocations.events), "traced", largest.how
 
@@ -74,8 +76,10 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
 def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
     """Memory of the batches that wait in the pipeline's queues and threads, and of the one that is computed."""
     job, batch = session.job, largest.loaded().batch
-    gathered = job.gather_threads + job.gather_depth + job.transfer_threads + job.transfer_depth + 1
-    sampled = job.sample_threads + job.sample_depth
+    gathered = min(
+        largest.batches, job.gather_threads + job.gather_depth + job.transfer_threads + job.transfer_depth + 1
+    )
+    sampled = min(largest.batches - gathered, job.sample_threads + job.sample_depth)
     arrays = [array for block in batch.blocks for part in block.parts for array in _arrays(part)]
     arrays += [*batch.vertices.values(), *batch.seeds.values()]
     held: list[Any] = [_like(array) for _ in range(gathered + sampled) for array in arrays]

@@ -56,7 +56,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: dict[int, tuple[int, Any]] = {}
         self._names = 0
         self._updates = False
-        self._libraries: set[tuple[str, MemoryPlace]] = set()
+        self._libraries: set[tuple[str, int, bool]] = set()
         self._layers: list[tuple[int, str]] = []
         """For each layer that was entered, autograd's count of operations then, and its name."""
 
@@ -107,12 +107,12 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             del self._alive[key]
 
     def _take_inside(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Note what a GPU's operation takes for itself: a library's workspace for each stream; other memory while it
-        computes."""
-        place = current_place()
+        """Note what a GPU's operation takes for itself: other memory while it computes, and a library's workspace for
+        each stream and each of the two threads that compute, of which one is autograd's for the backward pass."""
+        place, backward = current_place(), torch._C._current_autograd_node() is not None
         for library, size in library_workspaces(func):
-            if size and (library, place) not in self._libraries:
-                self._libraries.add((library, place))
+            if size and (library, place.stream, backward) not in self._libraries:
+                self._libraries.add((library, place.stream, backward))
                 self._names += 1
                 self.events.append(Event(self._names, size, self._when()[0], LIBRARIES, place))
         sizes = [size for size in memory_inside(func, args, kwargs) if size]

@@ -1,12 +1,12 @@
 """The largest batch that a run is expected to draw, concluded from a few that are drawn before it.
 
 Sizes of batches are sums over many vertices and so nearly normal. Of n batches the largest is expected at
-sqrt(2 ln n) standard deviations above the mean; what was drawn is never undercut. A sampler whose batches have a
+sqrt(2 ln n) standard deviations above the mean; what was drawn is never undercut. An epoch's last batch, which may be
+small, is not counted. A sampler whose batches have a
 largest size of their own is bounded by it.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -51,13 +51,14 @@ class LargestBatch:
 def largest_batch(session: Session, schedule: BatchPlan, batches: int) -> LargestBatch:
     """Draw some batches of a run that has so many, and conclude the largest."""
     drawn: list[tuple[Planned, Batch]] = []
-    loads = []
+    loads, full = [], []
     for planned in islice(schedule.from_position(), min(_DRAWN, batches)):
         batch = session.task.sample(planned)
         loads.append(load_of(batch))
+        if len(planned.seeds) == schedule.batch_size or not full:
+            full.append(loads[-1])
         if loads[-1] == max(loads):
             drawn = [(planned, batch)]
-    full = _of_full_batches(loads)
     mean = sum(full) / len(full)
     spread = (sum((load - mean) ** 2 for load in full) / max(1, len(full) - 1)) ** 0.5
     expected = mean + math.sqrt(2 * math.log(max(2, batches))) * spread if batches > len(loads) else max(loads)
@@ -69,11 +70,6 @@ def largest_batch(session: Session, schedule: BatchPlan, batches: int) -> Larges
 def load_of(batch: Batch) -> int:
     """Rows and edges that a batch's layers read, together."""
     return sum(map(len, batch.vertices.values())) + batch.num_edges
-
-
-def _of_full_batches(loads: Sequence[int]) -> list[int]:
-    """Without an epoch's last batch, which may be small: what is below half of the largest."""
-    return [load for load in loads if 2 * load >= max(loads)]
 
 
 def _most(session: Session, batch: Batch) -> float:

@@ -1,6 +1,6 @@
 """The validation at the end of an epoch, traced: exact inference on a device takes memory beside the steps'."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 
 from penstock.graph.arrays import Array
 from penstock.sampling.device.block import on_device
-from penstock.traced import memory_for
+from penstock.traced import current_trace, is_gpu, memory_for
 from penstock.train.layerwise.chunks import Sampled
 from penstock.train.layerwise.engine import evaluating
 from penstock.train.layerwise.host import HostPlan
@@ -29,7 +29,9 @@ def trace_inference(session: Session, prepare: Callable[[], Inference], allocati
     if session.job.evaluate_every < 0:
         return
     with allocations.during("validation"), memory_for(ACTIVATIONS):
-        inference = prepare()
+        by_layers = getattr(session.model, "layerwise", False)
+        # A model that is not made of layers reads whole neighbourhoods from the host's lists.
+        inference = prepare() if by_layers else session.whole_graph_inference()
         if isinstance(inference.plan, HostPlan):
             _trace_chunks(session, inference, inference.plan)
         else:
@@ -47,41 +49,45 @@ def _wanted(session: Session) -> dict[str, Array]:
 
 
 def _trace_chunks(session: Session, inference: Inference, plan: HostPlan) -> None:
-    """The first chunks of every layer, which fill the working memory as all others do."""
+    """The first chunks of every layer, which fill the working memory as all others do, and the layers' rows."""
     model: Any = session.model
     with torch.no_grad(), evaluating(session.model), session.precision():
         if not (getattr(model, "layerwise", False) and plan.by_layers):
             _trace_neighbourhoods(session, inference, plan)
             return
         plan.start_everywhere(model.num_layers)
-        widths: dict[str, int] = {}
+        widths, levels = session.inputs.widths, list[Any]()
         for number in range(model.num_layers):
             chunks = list(islice(plan.chunks(number), 2))
-            held = [_read(plan, sampled, widths) for sampled in (chunks[:1] * _READ if len(chunks) > 1 else chunks)]
-            for sampled, x in held[:1]:
-                out = inference.engine.layer(number, sampled, x)
-                given = dict.fromkeys(session.graph.nodes, out.shape[1])
-                del out, x
-            widths = given
+            held = [_read(sampled, widths) for sampled in (chunks[:1] * _READ if len(chunks) > 1 else chunks)]
+            sampled, x = held[0]
+            out = inference.engine.layer(number, sampled, x)
+            widths = dict.fromkeys(session.graph.nodes, out.shape[1])
+            # The level below is dropped when this one is complete.
+            levels = [*levels[-1:], _level(session, plan, out.shape[1])]
+            del out, x, held
+
+
+def _level(session: Session, plan: HostPlan, width: int) -> Any:
+    """The rows of a layer in the host's memory, where they fit the budget; where a GPU is traced they are not its."""
+    rows = session.graph.num_nodes
+    on_host = not is_gpu(session.inputs.device) and 4 * rows * width <= plan.budget
+    return torch.empty(rows, width, device=META) if on_host else None
 
 
 def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan) -> None:
     ((name, rows), *_) = _wanted(session).items()
     plan.start({name: rows}, 0, 0)
     found = max(islice(plan.neighbourhoods(name, rows), _GROWING), key=lambda each: each.num_inputs)
-    held = [_read(plan, found, {}) for _ in range(_READ if len(found.chunk.rows) < len(rows) else 1)]
+    repeated = _READ if len(found.chunk.rows) < len(rows) else 1
+    held = [_read(found, session.inputs.widths) for _ in range(repeated)]
     inference.engine.forward(*held[0])
 
 
-def _read(plan: HostPlan, sampled: Sampled, widths: dict[str, int]) -> tuple[Sampled, dict[str, Any]]:
-    """A chunk on the device with the rows it reads: of the input, or of a level whose widths are known."""
-    x = {name: _rows(plan, name, ids, widths) for name, ids in _present(sampled)}
-    return sampled._replace(blocks=[on_device(block, META) for block in sampled.blocks]), x
-
-
-def _rows(plan: HostPlan, name: str, ids: Array, widths: dict[str, int]) -> Any:
-    return torch.empty(len(ids), widths[name], device=META) if widths else plan.first(name, ids)
-
-
-def _present(sampled: Sampled) -> Iterator[tuple[str, Array]]:
-    return ((name, ids) for name, ids in sampled.inputs.items() if len(ids))
+def _read(sampled: Sampled, widths: dict[str, int]) -> tuple[Sampled, dict[str, Any]]:
+    """A chunk where it is computed, with the rows it reads: of the input, or of the level below."""
+    x = {name: torch.empty(len(ids), widths[name], device=META) for name, ids in sampled.inputs.items() if len(ids)}
+    trace = current_trace()
+    if trace is not None and trace.on_device:
+        sampled = sampled._replace(blocks=[on_device(block, META) for block in sampled.blocks])
+    return sampled, x

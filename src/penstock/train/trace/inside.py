@@ -25,7 +25,7 @@ def library_workspaces(operation: Any) -> tuple[tuple[str, int], ...]:
     if packet not in _PRODUCTS:
         return ()
     memory = library_memory()
-    # A product with a bias is cuBLASLt's, which has a workspace of its own.
+    # A product with a bias is cuBLASLt's, which some releases of torch give a workspace of its own.
     products = (("cublas", memory.product_workspace),)
     return (*products, ("cublaslt", memory.bias_workspace)) if packet is _aten.addmm else products
 
@@ -41,6 +41,10 @@ def memory_inside(operation: Any, args: Any, kwargs: Any) -> list[int]:
         picked = [each for each in given["indices"] if each is not None]
         if given.get("accumulate", False) and picked and picked[0].dtype is not torch.bool:
             return [_PICKED_ARRAYS * _PLACE_BYTES * max(each.numel() for each in picked)]
+    if packet is _aten.index:
+        # Places of what a mask keeps are found first.
+        masks = [each for each in args[1] if each is not None and each.dtype is torch.bool]
+        return [_PLACE_BYTES * each.numel() * each.dim() for each in masks]
     if packet is _aten.embedding_dense_backward:
         return [_PICKED_ARRAYS * _PLACE_BYTES * args[1].numel()]
     return []

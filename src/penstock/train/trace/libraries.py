@@ -23,8 +23,8 @@ _LARGEST_CONTEXT = 4 << 30
 class LibraryMemory(StrictDocument):
     """What libraries keep on a GPU."""
 
-    product_workspace: int = Field(32 << 20, ge=0, description="bytes that cuBLAS keeps for each stream")
-    bias_workspace: int = Field(32 << 20, ge=0, description="bytes that cuBLASLt keeps for each stream")
+    product_workspace: int = Field(32 << 20, ge=0, description="bytes that cuBLAS keeps for each stream and thread")
+    bias_workspace: int = Field(0, ge=0, description="bytes of cuBLASLt, where torch does not lend it those of cuBLAS")
     context: int = Field(528 << 20, ge=0, description="bytes of the CUDA context with torch's kernels")
     measured_on: str | None = Field(None, description="the GPU and the torch that were measured; none: an H200's")
 
@@ -43,12 +43,8 @@ def measure_libraries(device: torch.device) -> None:
     name = f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
     if library_memory().measured_on == name:
         return
-    with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
-        x, bias = torch.zeros(64, 64, device=device), torch.zeros(64, device=device)
-        product = _kept(device, lambda: torch.mm(x, x))
-        biased = _kept(device, lambda: torch.addmm(bias, x, x))
-    clear: Any = torch._C
-    clear._cuda_clearCublasWorkspaces()
+    product, biased = _workspaces(device)
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     context = total - free - torch.cuda.memory_reserved(device)
     found: dict[str, Any] = {"product_workspace": product, "bias_workspace": biased, "measured_on": name}
@@ -60,6 +56,17 @@ def measure_libraries(device: torch.device) -> None:
         # A later run measures again.
         return
     library_memory.cache_clear()
+
+
+def _workspaces(device: torch.device) -> tuple[int, int]:
+    """Bytes that a product keeps on a stream of its own, and that one with a bias adds; all are given back."""
+    libraries: Any = torch._C
+    with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+        x, bias = torch.zeros(64, 64, device=device), torch.zeros(64, device=device)
+        product = _kept(device, lambda: torch.mm(x, x))
+        biased = _kept(device, lambda: torch.addmm(bias, x, x))
+    libraries._cuda_clearCublasWorkspaces()
+    return product, biased
 
 
 def _kept(device: torch.device, work: Any) -> int:

@@ -18,17 +18,30 @@ _aten: Any = torch.ops.aten
 
 _ONE_BY_ONE = (
     "abs",
+    "bitwise_not",
+    "ceil",
+    "clamp",
+    "clamp_max",
     "clamp_min",
+    "cos",
+    "erf",
     "elu",
     "exp",
+    "expm1",
+    "floor",
     "gelu",
     "leaky_relu",
     "log",
+    "log1p",
     "neg",
+    "reciprocal",
     "relu",
+    "round",
     "rsqrt",
     "sigmoid",
+    "sign",
     "silu",
+    "sin",
     "sqrt",
     "tanh",
     "square",
@@ -76,6 +89,51 @@ def _joint(x: Any, y: Any, *_: Any, **__: Any) -> Tensor:
 def _quotient(x: Any, y: Any, *_: Any, **__: Any) -> Tensor:
     made = _joint(x, y)
     return made if made.is_floating_point() else made.float()
+
+
+def _comparison(x: Any, y: Any, *_: Any, **__: Any) -> Tensor:
+    return torch.empty(_joint(x, y).shape, dtype=torch.bool, device="meta")
+
+
+def _mask(x: Tensor) -> Tensor:
+    return like(x, torch.bool)
+
+
+def _chosen(_: Tensor, x: Any, y: Any) -> Tensor:
+    return torch.empty(np.broadcast_shapes(_.shape, _joint(x, y).shape), dtype=torch.result_type(x, y), device="meta")
+
+
+def _picked(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    shape = list(x.shape)
+    shape[dim] = index.numel()
+    return x.new_empty(shape)
+
+
+def _indexed(x: Tensor, indices: list[Tensor | None]) -> Tensor:
+    """Rows and numbers picked by index tensors; a mask is taken to keep everything."""
+    given: list[tuple[int, ...] | None] = []
+    for index in indices:
+        if index is not None and index.dtype in (torch.bool, torch.uint8):
+            given += [(index.numel(),)] * index.dim()
+        else:
+            given.append(None if index is None else tuple(index.shape))
+    given += [None] * (x.dim() - len(given))
+    places = [place for place, shape in enumerate(given) if shape is not None]
+    joint = list(np.broadcast_shapes(*(shape for shape in given if shape is not None)))
+    kept = [size for place, size in enumerate(x.shape) if place not in places]
+    together = places == list(range(places[0], places[0] + len(places)))
+    first = places[0] if together else 0
+    return x.new_empty([*kept[:first], *joint, *kept[first:]])
+
+
+def _places(x: Tensor) -> Tensor:
+    """Places of numbers that are not zero: taken to be all of them."""
+    return x.new_empty((x.numel(), x.dim()), dtype=torch.int64)
+
+
+def _summed(x: Tensor, dims: list[int] | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    kind = dtype or (x.dtype if x.is_floating_point() else torch.int64)
+    return _mean(x, dims, keepdim, dtype=kind)
 
 
 def _product(_: Any, left: Tensor, right: Tensor, *__: Any, **___: Any) -> Tensor:
@@ -157,6 +215,21 @@ _RULES: dict[Any, Callable[..., Any]] = {
         for name, rule in (("add", _joint), ("sub", _joint), ("mul", _joint), ("div", _quotient))
         for kind in ("Tensor", "Scalar")
     },
+    **{
+        getattr(getattr(_aten, name), kind): _comparison
+        for name in ("eq", "ne", "lt", "le", "gt", "ge")
+        for kind in ("Tensor", "Scalar")
+    },
+    **{getattr(_aten, name).default: _joint for name in ("maximum", "minimum")},
+    _aten.pow.Tensor_Scalar: _alike,
+    _aten.isfinite.default: _mask,
+    _aten.where.self: _chosen,
+    _aten.index_select.default: _picked,
+    _aten.index.Tensor: _indexed,
+    _aten.nonzero.default: _places,
+    _aten.sum.default: _summed,
+    _aten.sum.dim_IntList: _summed,
+    _aten.amax.default: lambda x, dims=(), keepdim=False: _mean(x, list(dims), keepdim),
     _aten.mm.default: partial(_product, None),
     _aten.bmm.default: lambda left, right: left.new_empty(*left.shape[:2], right.shape[2]),
     _aten.addmm.default: _product,

@@ -74,9 +74,9 @@ def traced_host_steps(session: Session, given: StepSizes) -> tuple[list[Event], 
         for number in range(_STEPS):
             with allocations.during(f"step {number + 1}"):
                 _trace_step(session, traced, given.planned)
-        session.optimiser.zero_grad(set_to_none=True)
-        session.optimiser.state.clear()
-        return allocations.events, traced.further(allocations.now - before)
+        kept = _kept_by(session, allocations.now - before)
+        trace_inference(session, session.whole_graph_inference, allocations)
+        return allocations.events, traced.further(kept)
 
 
 def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePeak:
@@ -102,10 +102,17 @@ def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePea
             for number in range(_STEPS):
                 with allocations.during(f"step {number + 1}"):
                     _trace_step(session, step, given.planned)
-            further += step.further(allocations.now - before)
+            further += step.further(_kept_by(session, allocations.now - before))
         trace_inference(session, lambda: session.whole_graph_inference(whole_on_device(session)), allocations)
         found = device_peak(allocations.events)
         return found._replace(allocated=found.allocated + further, reserved=found.reserved + further)
+
+
+def _kept_by(session: Session, held: int) -> int:
+    """What bins keep, of all that steps hold after them: without gradients and the optimiser's state."""
+    held -= sum(p.grad.nbytes for p in session.learned.parameters() if p.grad is not None)
+    states = session.optimiser.state.values()
+    return held - sum(each.nbytes for state in states for each in state.values() if isinstance(each, Tensor))
 
 
 def _stood_for(step: StepSizes) -> dict[str, Array]:

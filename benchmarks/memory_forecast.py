@@ -1,0 +1,313 @@
+"""A job's memory as it is predicted before it runs, beside what it took: on a GPU or on the host.
+
+On a GPU the measures are `torch.cuda.max_memory_allocated` and `max_memory_reserved` over a whole run with its
+validations; many cases share one process, which empties torch's caches between them. On the host each case is trained
+in a process of its own, and the measure is the growth of its resident memory.
+
+Run: python benchmarks/memory_forecast.py --device cuda [--models sage gat] [--layers 2 4] [--graphs arxiv-like]
+     [--samplers neighbour whole] [--modules] [--seconds 240] [--json results.json]
+"""
+
+import argparse
+import gc
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.graph.convert import load
+from penstock.graph.csr import build_lists
+from penstock.graph.data import EdgeSet, NodeSet
+from penstock.graph.graph import Graph
+from penstock.memory import HOST_PEAK, resident_mb
+from penstock.train.job import Job, make_job
+from penstock.train.memory.forecast import forecast
+from penstock.train.run import start_run
+from penstock.train.trace.libraries import measure_libraries
+
+MODELS = ("gcn", "sage", "gat", "gin", "rgcn")
+LAYERS = (2, 3, 4, 6, 8, 10)
+SAMPLERS = ("neighbour", "whole", "cluster")
+SYNTHETIC = {
+    "cora-like": (2_708, 10_556, 1_433),
+    "photo-like": (7_650, 238_162, 745),
+    "flickr-like": (89_250, 899_756, 500),
+    "arxiv-like": (169_343, 2_315_598, 128),
+    "dense": (40_000, 8_000_000, 64),
+    "products-like": (600_000, 15_000_000, 100),
+}
+"""Vertices, edges and features of made graphs."""
+MOST_CLUSTERED = 3_000_000
+CLASSES = 20
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+PYG_MODULES = ("GCN", "GraphSAGE", "GAT", "GIN", "PNA")
+
+
+def main() -> None:
+    args = parsed()
+    if args.case is not None:
+        print(json.dumps(measured_on_host(json.loads(args.case))))
+        return
+    if args.device == "cuda":
+        measure_libraries(torch.device("cuda"))
+    began, rows = time.perf_counter(), []
+    print(HEADER)
+    for case in cases(args):
+        if time.perf_counter() - began > args.seconds:
+            print(f"Stopped after {args.seconds} s, {len(rows)} cases done.")
+            break
+        rows.append(compared(case, args.device))
+        print(line_of(rows[-1]), flush=True)
+        if args.json:
+            Path(args.json).write_text(json.dumps(rows, indent=1))
+    print(summary(rows))
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--models", nargs="*", default=list(MODELS))
+    parser.add_argument("--layers", type=int, nargs="+", default=list(LAYERS))
+    parser.add_argument("--graphs", nargs="+", default=list(SYNTHETIC), help="made graphs, or names or files to load")
+    parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS))
+    parser.add_argument("--modules", action="store_true", help="five models of PyG as modules of the user's own, too")
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e9, help="no case is started after so many")
+    parser.add_argument("--json", default=None, help="a file for the results")
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="further fields of every job")
+    parser.add_argument("--case", default=None, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def cases(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """All that were asked for, small graphs first."""
+    further = dict(each.split("=", 1) for each in args.set)
+    fields = {"hidden": args.hidden, "batch_size": args.batch_size, "epochs": args.epochs, **further}
+    for graph in args.graphs:
+        for model in args.models:
+            for sampler in args.samplers:
+                if sampler == "cluster" and (model == "rgcn" or SYNTHETIC.get(graph, (0, 0))[1] > MOST_CLUSTERED):
+                    # It is for graphs of one type, and METIS takes minutes for large ones.
+                    continue
+                for layers in args.layers:
+                    yield {"graph": graph, "model": model, "sampler": sampler, "layers": layers, **fields}
+        if args.modules:
+            for module in PYG_MODULES:
+                yield {"graph": graph, "module": module, "sampler": "neighbour", "layers": 3, **fields}
+
+
+def job_of(case: dict[str, Any], device: str, run: str | None = None) -> Job:
+    fields = {name: value for name, value in case.items() if name not in ("graph", "module")}
+    layers = fields["layers"]
+    if fields["sampler"] == "neighbour":
+        # Wide hops first, and narrow ones where there are many.
+        fields["fanouts"] = [max(1, 10 >> (2 * place)) for place in range(layers)]
+    if fields.get("model") == "gat":
+        fields["heads"] = 4
+    return make_job({**fields, "graph": "benchmark (in memory)", "device": device, "run": run})
+
+
+GRAPHS: dict[str, Graph] = {}
+
+
+def graph_of(case: dict[str, Any]) -> Graph:
+    """The case's graph, of several types where its model needs that; the last one is kept."""
+    typed = case.get("model") == "rgcn"
+    key = f"{case['graph']}{' typed' if typed else ''}"
+    if key not in GRAPHS:
+        GRAPHS.clear()
+        if case["graph"] in SYNTHETIC:
+            made = typed_graph if typed else plain_graph
+            GRAPHS[key] = made(case["graph"], *SYNTHETIC[case["graph"]])
+        else:
+            file = DATA / f"{case['graph']}.npz"
+            GRAPHS[key] = load(str(file) if file.exists() else case["graph"])
+    return GRAPHS[key]
+
+
+def plain_graph(name: str, count: int, edges: int, width: int) -> Graph:
+    rng = np.random.default_rng(0)
+    nodes = labelled(rng, count, width)
+    return Graph({"node": nodes}, {("node", "to", "node"): lists(rng, count, count, edges)}, name)
+
+
+def typed_graph(name: str, count: int, edges: int, width: int) -> Graph:
+    """Two thirds of the vertices are of one type, with labels, and the others of a second; three relations."""
+    rng = np.random.default_rng(0)
+    first, second = 2 * count // 3, count // 3
+    nodes = {"paper": labelled(rng, first, width), "author": labelled(rng, second, width, False)}
+    kinds = {
+        ("paper", "cites", "paper"): lists(rng, first, first, edges // 2),
+        ("author", "writes", "paper"): lists(rng, second, first, edges // 4),
+        ("paper", "by", "author"): lists(rng, first, second, edges // 4),
+    }
+    return Graph(nodes, kinds, f"{name} typed")
+
+
+def labelled(rng: np.random.Generator, count: int, width: int, labels: bool = True) -> NodeSet:
+    fields: dict[str, Any] = {"x": rng.standard_normal((count, width), np.float32)}
+    if not labels:
+        return NodeSet(count, fields)
+    fields["y"] = rng.integers(0, CLASSES, count)
+    order = rng.permutation(count)
+    train, val = int(0.5 * count), int(0.6 * count)
+    return NodeSet(count, fields, {"train": np.sort(order[:train]), "val": np.sort(order[train:val])})
+
+
+def lists(rng: np.random.Generator, sources: int, targets: int, edges: int) -> EdgeSet:
+    """Edges whose sources are mostly hubs."""
+    hubs = (sources * rng.random(edges, np.float32) ** 2.5).astype(np.int64)
+    indptr, indices, _ = build_lists(hubs, rng.integers(0, targets, edges), sources, targets)
+    return EdgeSet(indptr, indices)
+
+
+def module_of(case: dict[str, Any], graph: Graph) -> torch.nn.Module | None:
+    """A model of PyG, where the case is about one."""
+    if "module" not in case:
+        return None
+    from torch_geometric.nn import models
+
+    (nodes,) = graph.nodes.values()
+    more: dict[str, Any] = {}
+    if case["module"] == "PNA":
+        more = {"aggregators": ["mean", "max"], "scalers": ["identity", "linear"], "deg": torch.ones(16).long()}
+    kind = getattr(models, case["module"])
+    return kind(nodes.fields["x"].shape[1], case["hidden"], case["layers"], CLASSES, **more)
+
+
+def compared(case: dict[str, Any], device: str) -> dict[str, Any]:
+    """One case, predicted and then measured."""
+    graph = graph_of(case)
+    found: dict[str, Any] = {**case, "device": device}
+    try:
+        predicted = forecast(job_of(case, device), graph, device=device, module=module_of(case, graph))
+        found |= {"method": predicted.method, "reason": predicted.reason, "seconds": predicted.seconds}
+        found |= {"moment": predicted.moment, "categories": predicted.categories}
+        if device == "cuda":
+            found |= {"predicted": predicted.device_allocated, "predicted_reserved": predicted.device_reserved}
+            found |= measured_on_device(case, graph)
+        else:
+            found |= {"predicted": predicted.host - predicted.host_categories["process"]}
+            found |= measured_apart(case)
+    except Exception as error:
+        found["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return found
+
+
+def measured_on_device(case: dict[str, Any], graph: Graph) -> dict[str, Any]:
+    """A whole run in this process, from empty caches."""
+    module = module_of(case, graph)
+    gc.collect()
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    peaks = WholeRunPeaks()
+    with tempfile.TemporaryDirectory() as folder, peaks:
+        start_run(job_of(case, "cuda", str(Path(folder) / "run")), graph, module)
+    del module
+    measured = {"measured": peaks.allocated - before, "measured_reserved": peaks.reserved}
+    return {**measured, "run_seconds": round(time.perf_counter() - began, 2)}
+
+
+class WholeRunPeaks:
+    """The peaks of a whole run, although the run starts torch's counters again for its own measurements."""
+
+    def __enter__(self) -> "WholeRunPeaks":
+        self.allocated = self.reserved = 0
+        self._reset = torch.cuda.reset_peak_memory_stats
+
+        def reset(*given: Any) -> None:
+            self._note()
+            self._reset(*given)
+
+        torch.cuda.reset_peak_memory_stats = reset
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._note()
+        torch.cuda.reset_peak_memory_stats = self._reset
+
+    def _note(self) -> None:
+        self.allocated = max(self.allocated, torch.cuda.max_memory_allocated())
+        self.reserved = max(self.reserved, torch.cuda.max_memory_reserved())
+
+
+def measured_apart(case: dict[str, Any]) -> dict[str, Any]:
+    """A run in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--case", json.dumps(case)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return answer
+
+
+def measured_on_host(case: dict[str, Any]) -> dict[str, Any]:
+    """Growth of this process over one that has trained a tiny graph, with the graph mapped from files."""
+    from penstock.train.memory.tiny_run import main as tiny
+
+    with tempfile.TemporaryDirectory() as folder:
+        # The graph is made by a process of its own, whose memory is not ours.
+        made = subprocess.run(
+            [sys.executable, "-c", _SAVE.format(file=__file__, case=case, folder=f"{folder}/graph")], check=True
+        )
+        assert made.returncode == 0
+        tiny()
+        before, peak = resident_mb(), HOST_PEAK.measure()
+        graph = Graph.open(Path(folder) / "graph")
+        start_run(job_of(case, "cpu", f"{folder}/run"), graph, module_of(case, graph))
+        return {"measured": int((peak.read() - before) * (1 << 20))}
+
+
+_SAVE = """
+import runpy
+names = runpy.run_path({file!r})
+names["graph_of"]({case!r}).save({folder!r})
+"""
+HEADER = f"{'case':52} {'predicted':>11} {'measured':>11} {'error':>8} {'reserved':>9} {'method':>7} {'s':>6}"
+
+
+def line_of(row: dict[str, Any]) -> str:
+    name = f"{row['graph']} {row.get('module') or row['model']} {row['sampler']} {row['layers']}"
+    if "error" in row:
+        return f"{name:52} {row['error']}"
+    reserved = f"{100 * error_of(row, '_reserved'):+8.2f}%" if "measured_reserved" in row else ""
+    sizes = f"{row['predicted'] / 1e6:9,.1f}MB {row['measured'] / 1e6:9,.1f}MB {100 * error_of(row):+7.2f}%"
+    return f"{name:52} {sizes} {reserved:>9} {row['method']:>7} {row['seconds']:6.2f}"
+
+
+def error_of(row: dict[str, Any], which: str = "") -> float:
+    return float(row[f"predicted{which}"] / max(1, row[f"measured{which}"]) - 1)
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """How far off predictions were."""
+    done = [row for row in rows if "error" not in row]
+    if not done:
+        return "No case was measured."
+    errors = [error_of(row) for row in done]
+    large = [error_of(row) for row in done if row["measured"] > 1e9]
+    parts = [
+        f"{len(done)} cases of {len(rows)}: within 3 %: {sum(abs(each) <= 0.03 for each in errors)}",
+        f"largest error {100 * max(errors, key=abs):+.2f} %, furthest below {100 * min(errors):+.2f} %",
+        f"above 1 GB ({len(large)}): largest {100 * max(large, key=abs):+.2f} %" if large else "none above 1 GB",
+        f"a prediction takes {np.median([row['seconds'] for row in done]):.2f} s in the median",
+    ]
+    return "; ".join(parts) + "."
+
+
+if __name__ == "__main__":
+    main()

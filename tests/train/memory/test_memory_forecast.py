@@ -1,0 +1,272 @@
+"""A job's memory is predicted before it runs: for every model and sampler, for a GPU and for the host."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import penstock as ps
+from forks import forked_command
+from penstock.pipeline.schedule import START, Schedule
+from penstock.quantities import parsed_bytes
+from penstock.sampling.sampler_table import SAMPLERS
+from penstock.train.build import make_session
+from penstock.train.job import make_job
+from penstock.train.memory import process
+from penstock.train.memory.document import bar_of, forecast_fields, size_text
+from penstock.train.memory.forecast import forecast
+from penstock.train.memory.remedies import fitting_forecast
+from penstock.train.trace.batch_sizes import enlarged, largest_batch, load_of
+from refusals import refused
+from training_graphs import community_graph, labelled_edges, typed_graph
+
+MB = 1 << 20
+SMALL = {"fanouts": [5, 3], "hidden": 32, "batch_size": 64, "epochs": 3, "clusters": 10, "saint_size": 50}
+
+
+@pytest.fixture(autouse=True)
+def stated_process(monkeypatch):
+    """What a process takes by itself is not measured in tests: that starts two of them."""
+    monkeypatch.setattr(process, "_known", lambda: process.ProcessMemory(resident=400 * MB, measured_on=None))
+
+
+def forecast_of(graph, device="cuda", **fields):
+    module = fields.pop("module_object", None)
+    return forecast(make_job({**SMALL, **fields}), graph, device=device, module=module)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("sampler", sorted(SAMPLERS))
+def test_every_sampler_is_traced(sampler, device):
+    more = {"layer_sizes": [40, 20]} if sampler in ("fastgcn", "ladies") else {"layers": 2}
+    found = forecast_of(community_graph(600), device, sampler=sampler, **more)
+    assert found.method == "traced", found.reason
+    assert (found.device_allocated > 0) == (device == "cuda")
+    assert found.device_reserved >= found.device_allocated
+    assert found.host > 400 * MB and found.moment
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": "sage", "norm": "batch"},
+        {"model": "gcn", "norm": "layer", "jump": "cat"},
+        {"model": "gat", "heads": 2, "attention_dropout": 0.2},
+        {"model": "gatv2", "heads": 2, "residual": True},
+        {"model": "gin", "input_dropout": 0.3},
+        {"model": "sage", "aggregate": "max"},
+        {"model": "mlp"},
+        {"model": "sage", "optimiser": "RMSprop", "clip": 1.0},
+        {"model": "sage", "compute_type": "bfloat16"},
+        {"model": "sage", "placement": {"features": "pinned"}},
+        {"model": "sage", "placement": {"features": "host"}},
+        {"model": "sage", "sample_on": "host"},
+        {"model": "sage", "capture": False, "sample_threads": 2},
+        {"task": "link-prediction"},
+    ],
+    ids=str,
+)
+def test_every_model_is_traced(fields, device):
+    found = forecast_of(community_graph(600), device, **fields)
+    assert found.method == "traced", found.reason
+    assert sum(found.categories.values()) > 0
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("sampler", ["neighbour", "whole"])
+@pytest.mark.parametrize("model", ["rgcn", "gat", "sage"])
+def test_graphs_of_several_types_and_learned_rows_are_traced(model, sampler, device):
+    found = forecast_of(typed_graph(), device, model=model, sampler=sampler, layers=2)
+    assert found.method == "traced", found.reason
+
+
+def test_tasks_on_edges_are_traced():
+    found = forecast_of(labelled_edges(), label="kind", task="edge-classification")
+    assert found.method == "traced", found.reason
+
+
+class Plain(nn.Module):
+    """A module of the user's own, in PyG's convention."""
+
+    def __init__(self, inputs, outputs, hidden=16):
+        super().__init__()
+        self.first, self.last = nn.Linear(inputs, hidden), nn.Linear(hidden, outputs)
+
+    def forward(self, x, edge_index):
+        source, target = edge_index
+        rows = self.first(x).relu()
+        summed = torch.zeros_like(rows).index_add(0, target, rows.index_select(0, source))
+        return self.last(summed)
+
+
+class Asking(Plain):
+    """Its shapes depend on numbers."""
+
+    def forward(self, x, edge_index):
+        kept = x[:, 0] > float(x.mean())
+        return super().forward(x * kept[:, None], edge_index)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_users_module_is_traced_and_one_that_asks_for_numbers_is_tried(device):
+    graph = community_graph(600)
+    found = forecast_of(graph, device, module_object=Plain(4, 4))
+    assert found.method == "traced", found.reason
+    tried = forecast_of(graph, device, module_object=Asking(4, 4))
+    assert tried.method == "trial" and "cannot be traced" in tried.reason
+
+
+def test_more_of_a_job_takes_more():
+    graph = community_graph(2000)
+    sizes = [
+        forecast_of(graph, **more).device_allocated
+        for more in ({}, {"hidden": 256}, {"hidden": 256, "batch_size": 1024})
+    ]
+    assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
+    captured, launched = forecast_of(graph), forecast_of(graph, capture=False)
+    assert captured.device_reserved > launched.device_reserved, "two slots, and pools of their own"
+
+
+def test_weights_and_optimiser_state_are_counted_exactly():
+    """Each parameter is rounded up to 512 bytes, and Adam keeps two moments and a count of steps beside it."""
+    graph = community_graph(600)
+    session = make_session(make_job({**SMALL, "device": "cpu"}), graph)
+    rounded = [-(-4 * weight.numel() // 512) * 512 for weight in session.learned.parameters()]
+    found = forecast_of(graph, capture=False)
+    assert found.categories["weights"] == sum(rounded)
+    assert found.categories["optimiser state"] == 2 * sum(rounded) + 512 * len(rounded)
+    assert found.categories["features"] == -(-graph.nodes["node"].fields["x"].nbytes // 512) * 512
+
+
+def test_a_step_on_the_host_takes_what_torch_allocates():
+    """The traced tensors of a step are those of a real one, batch for batch."""
+    from penstock.pipeline.loader import Loaded
+    from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
+    from penstock.train.memory.host_steps import _carried
+    from penstock.train.memory.host_trial import _Noted
+    from penstock.train.trace.allocations import peak_of
+    from penstock.train.trace.batch_sizes import LargestBatch
+    from penstock.train.trace.fake_session import traced_session
+
+    for fields in ({"model": "sage"}, {"model": "gcn"}, {"model": "gin"}):
+        session = make_session(make_job({**SMALL, **fields, "device": "cpu", "threads": 1}), community_graph(600))
+        planned = next(Schedule(session.task.items, 64, 0).from_position())
+        peaks = []
+        batch = session.task.sample(planned)
+        with traced_session(session, 1.0, False) as allocations:
+            before = len(allocations.events)
+            loaded = _carried(session, LargestBatch(planned, batch, 1.0, 1, 1))
+            first = {event.storage for event in allocations.events[:]}
+            x = prepared_batch(session, loaded)
+            learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
+            del loaded, x
+            peaks.append(peak_of([each for each in allocations.events[before:] if each.storage not in first]).bytes)
+        loaded = Loaded(planned, session.task.sample(planned))
+        session.inputs.carrier.gather(loaded.batch)
+        session.task.label(loaded.batch)
+        session.inputs.carrier.transfer(loaded.batch)
+        x = prepared_batch(session, loaded)
+        with _Noted() as noted:
+            learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
+        peaks.append(peak_of(noted.events).bytes)
+        # The names of rows for dropout are an array of the host, which only the real step shows as a tensor.
+        assert peaks[0] == pytest.approx(peaks[1], rel=0.08), fields
+
+
+def test_the_largest_batch_is_expected_beyond_those_drawn_and_within_the_graph():
+    session = make_session(make_job({**SMALL, "device": "cpu"}), community_graph(600))
+    schedule = Schedule(session.task.items, 64, 0)
+    every = [
+        load_of(session.task.sample(planned)) for planned, _ in zip(schedule.from_position(), range(40), strict=False)
+    ]
+    found = largest_batch(session, schedule, 40)
+    expected = found.factor * load_of(found.batch)
+    assert max(every) * 0.97 <= expected <= 1.1 * max(every)
+    assert found.drawn == 12 and "12 that were drawn" in found.how
+    grown = enlarged(found.batch, 1.5)
+    assert grown.blocks[-1].num_dst == found.batch.blocks[-1].num_dst, "as many seeds"
+    assert grown.blocks[0].num_edges == round(1.5 * found.batch.blocks[0].num_edges)
+    assert grown.blocks[0].indptr[-1] == grown.blocks[0].num_edges
+
+
+def test_a_job_that_is_too_large_is_refused_with_what_would_fit():
+    graph = community_graph(3000)
+    job = make_job(
+        {
+            **SMALL,
+            "hidden": 1024,
+            "batch_size": 4096,
+            "capture": False,
+            "device": "cuda",
+            "placement": {"features": "device"},
+        }
+    )
+    needed = forecast(job, graph, device="cuda").device_bytes
+    with refused("out-of-memory batch_size GB") as caught:
+        fitting_forecast(job, graph, device_memory=int(0.97 * needed / job.device_share))
+    for remedy in caught.value.remedies:
+        changed = job.model_copy(update=remedy.fields)
+        assert forecast(changed, graph, device="cuda").device_bytes == remedy.device_bytes <= 0.97 * needed
+    assert fitting_forecast(job, graph, device_memory=2 * needed).device_bytes == needed
+
+
+def test_a_whole_graph_is_divided_into_bins_to_fit():
+    graph = community_graph(3000)
+    job = make_job({"sampler": "whole", "layers": 3, "hidden": 512, "epochs": 2, "bins": 1, "keep": "device"})
+    needed = forecast(job, graph, device="cuda").device_bytes
+    with refused("out-of-memory GB"):
+        fitting_forecast(job, graph, device="cuda", device_memory=int(0.8 * needed))
+
+
+def test_the_api_and_the_command_say_the_same(tmp_path):
+    graph = community_graph(600)
+    graph.save(tmp_path / "graph")
+    found = ps.memory(graph, "sage", device="cuda", **SMALL)
+    flags = [
+        f"--{name.replace('_', '-')}={','.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in SMALL.items()
+    ]
+    answer = forked_command(
+        "memory", "--graph", str(tmp_path / "graph"), "--model", "sage", "--device", "cuda", "--json", *flags
+    )
+    assert answer.returncode == 0, answer.stderr
+    told = json.loads(answer.stdout)
+    assert told["device_memory"]["allocated"] == found.device_allocated
+    assert told["device_memory"]["reserved"] == found.device_reserved
+    assert set(told) == {"device", "device_memory", "host_memory", "moment", "method", "reason", "seconds", "why"}
+    assert told["method"] == "traced" and told["host_memory"]["resident"] > 0
+    plain = forked_command("memory", "--graph", str(tmp_path / "graph"), "--device", "cuda", *flags)
+    assert plain.returncode == 0 and "device weights:" in plain.stdout and "Peak: " in plain.stdout
+    small = forked_command(
+        "memory", "--graph", str(tmp_path / "graph"), "--device", "cuda", "--device-memory", "100MB", "--json", *flags
+    )
+    assert small.returncode == 2 and json.loads(small.stderr.splitlines()[-1])["code"] == "out-of-memory"
+
+
+def test_sizes_are_read_and_written_as_people_do():
+    assert [parsed_bytes(text, "x") for text in ("80GB", "24 GiB", "512mb", "1000")] == [
+        80 * 10**9,
+        24 << 30,
+        512 * 10**6,
+        1000,
+    ]
+    for text in ("much", "0", "-3GB", "3XB"):
+        with refused("invalid-value --device-memory"):
+            parsed_bytes(text, "--device-memory")
+    assert size_text(1_230_000_000) == "1.23 GB" and size_text(12) == "12 bytes"
+    assert bar_of(5, 10) == "█" * 20 and bar_of(0, 10) == ""
+
+
+def test_a_forecast_does_not_change_the_session_or_train_anything():
+    graph = community_graph(600)
+    module = Plain(4, 4)
+    before = {name: values.clone() for name, values in module.state_dict().items()}
+    forecast_of(graph, module_object=module)
+    for name, values in module.state_dict().items():
+        assert torch.equal(values, before[name]) and not values.is_meta
+    assert not any(part._forward_pre_hooks for part in module.modules())
+    assert isinstance(forecast_fields(forecast_of(graph))["why"], list)
+    assert np.isfinite(forecast_of(graph, "cpu").seconds) and START == (0, 0)
