@@ -10,6 +10,7 @@ import torch
 from penstock.graph.arrays import Array
 from penstock.pipeline.loader import Batch
 from penstock.store.source import RowSource
+from penstock.traced import is_traced
 
 _SLACK = 1.25
 """Room for somewhat larger batches than the first, so that buffers soon stop growing."""
@@ -88,7 +89,7 @@ def gather_rows(
             source = sources[node_type]
             rows, buffer = pool.take((len(ids), *source.row_shape()), source.dtype)
             buffers.append(buffer)
-            batch.features[node_type] = source.read(ids, rows)
+            batch.features[node_type] = rows if is_traced() else source.read(ids, rows)
     return buffers
 
 
