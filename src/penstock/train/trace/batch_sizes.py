@@ -51,7 +51,7 @@ class LargestBatch:
 def largest_batch(session: Session, schedule: BatchPlan, batches: int) -> LargestBatch:
     """Draw some batches of a run that has so many, and conclude the largest."""
     drawn: list[tuple[Planned, Batch]] = []
-    loads, full = [], []
+    loads, full = list[int](), list[int]()
     for planned in islice(schedule.from_position(), min(_DRAWN, batches)):
         batch = session.task.sample(planned)
         loads.append(load_of(batch))
