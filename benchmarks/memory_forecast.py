@@ -257,7 +257,7 @@ def measured_apart(case: dict[str, Any]) -> dict[str, Any]:
 
 def measured_on_host(case: dict[str, Any]) -> dict[str, Any]:
     """Growth of this process over one that has trained a tiny graph, with the graph mapped from files."""
-    from penstock.train.memory.tiny_run import main as tiny
+    from penstock.train.tiny_run import main as tiny
 
     with tempfile.TemporaryDirectory() as folder:
         # The graph is made by a process of its own, whose memory is not ours.

@@ -56,7 +56,7 @@ def _known() -> ProcessMemory:
 def _measured() -> int:
     """The peak of a child process that trains a tiny graph."""
     done = subprocess.run(
-        [sys.executable, "-m", "penstock.train.memory.tiny_run"], capture_output=True, text=True, timeout=_TIMEOUT,
+        [sys.executable, "-m", "penstock.train.tiny_run"], capture_output=True, text=True, timeout=_TIMEOUT,
         check=True,
     )  # fmt: skip
     return int(done.stdout.split()[-1])
