@@ -2,7 +2,8 @@
 
 On a GPU the measures are `torch.cuda.max_memory_allocated` and `max_memory_reserved` over a whole run with its
 validations; many cases share one process, which empties torch's caches between them. On the host each case is trained
-in a process of its own, and the measure is the growth of its resident memory.
+in a process of its own, and the measure is what a process takes by itself and the growth of its resident memory; both
+growths, predicted and measured, stand in brackets.
 
 Run: python benchmarks/memory_forecast.py --device cuda [--models sage gat] [--layers 2 4] [--graphs arxiv-like]
      [--samplers neighbour whole] [--modules] [--seconds 240] [--json results.json]
@@ -26,7 +27,7 @@ from penstock.graph.convert import load
 from penstock.graph.csr import build_lists
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
-from penstock.memory import HOST_PEAK, resident_mb
+from penstock.memory import HOST_PEAK, peak_mb
 from penstock.train.job import Job, make_job
 from penstock.train.memory.forecast import forecast
 from penstock.train.run import start_run
@@ -196,8 +197,10 @@ def compared(case: dict[str, Any], device: str) -> dict[str, Any]:
             found |= {"predicted": predicted.device_allocated, "predicted_reserved": predicted.device_reserved}
             found |= measured_on_device(case, graph)
         else:
-            found |= {"predicted": predicted.host - predicted.host_categories["process"]}
-            found |= measured_apart(case)
+            process = predicted.host_categories["process"]
+            grown = measured_apart(case)["grown"]
+            found |= {"predicted": predicted.host, "measured": process + grown}
+            found |= {"predicted_growth": predicted.host - process, "measured_growth": grown}
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return found
@@ -266,10 +269,10 @@ def measured_on_host(case: dict[str, Any]) -> dict[str, Any]:
         )
         assert made.returncode == 0
         tiny()
-        before, peak = resident_mb(), HOST_PEAK.measure()
+        before, peak = peak_mb(), HOST_PEAK.measure()
         graph = Graph.open(Path(folder) / "graph")
         start_run(job_of(case, "cpu", f"{folder}/run"), graph, module_of(case, graph))
-        return {"measured": int((peak.read() - before) * (1 << 20))}
+        return {"grown": int((peak.read() - before) * (1 << 20))}
 
 
 _SAVE = """
@@ -285,6 +288,8 @@ def line_of(row: dict[str, Any]) -> str:
     if "error" in row:
         return f"{name:52} {row['error']}"
     reserved = f"{100 * error_of(row, '_reserved'):+8.2f}%" if "measured_reserved" in row else ""
+    if "measured_growth" in row:
+        name += f" (+{row['predicted_growth'] / 1e6:.0f}, +{row['measured_growth'] / 1e6:.0f})"
     sizes = f"{row['predicted'] / 1e6:9,.1f}MB {row['measured'] / 1e6:9,.1f}MB {100 * error_of(row):+7.2f}%"
     return f"{name:52} {sizes} {reserved:>9} {row['method']:>7} {row['seconds']:6.2f}"
 

@@ -13,6 +13,7 @@ from penstock.train.learned_labels import LearnedLabels
 from penstock.train.memory.remedies import refusal
 from penstock.train.processor import chosen_device
 from penstock.train.session import Session
+from penstock.train.trace.libraries import library_memory
 
 
 def make_session(
@@ -40,7 +41,7 @@ def make_session(
             if error.would_fit:
                 raise
             # Not even with the graph on the host: what would fit is looked for as `penstock memory` does.
-            raise refusal(job, session.graph, device_memory_of(device)[0], module) from error
+            raise refusal(job, graph, library_memory().context + device_memory_of(device)[0], module) from error
     session.execution = choose_execution(session, placed)
     try_out(session, with_loss=taught is None)
     return session

@@ -125,5 +125,7 @@ class Placed:
             facts["hit_rate"] = round(max(source.hit_rate() for source in self.cached.values()), 4)
         if self.cached_rows and isinstance(self.table, CachedTable):
             facts["hit_rate"] = round(self.table.hit_rate(), 4)
+        if self.decision.predicted_by:
+            facts["predicted_by"] = self.decision.predicted_by
         facts["why"] = self.why
         return facts

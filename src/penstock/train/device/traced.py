@@ -45,6 +45,7 @@ class TracedMemory:
     def __init__(self, session: Session, schedule: Schedule) -> None:
         self._session, self._schedule = session, schedule
         self._largest: LargestBatch | None = None
+        self._known: dict[Any, DevicePeak] = {}
         self.peak = DevicePeak(0, 0, "", {})
         """Of the last decision that was asked about."""
 
@@ -75,8 +76,13 @@ class TracedMemory:
         return self.peak.allocated
 
     def _traced(self, decision: Decision) -> DevicePeak:
-        largest = None if decision.captured else self.largest
-        return device_peak(traced_run(self._session, decision, self._schedule, largest))
+        residence = decision.residence
+        places = residence.topology, residence.features, residence.cache_rows
+        key = *places, decision.room, decision.captured, decision.in_place
+        if key not in self._known:
+            largest = None if decision.captured else self.largest
+            self._known[key] = device_peak(traced_run(self._session, decision, self._schedule, largest))
+        return self._known[key]
 
 
 def traced_run(session: Session, decision: Decision, schedule: Schedule, largest: LargestBatch | None) -> list[Event]:

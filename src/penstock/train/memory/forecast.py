@@ -13,6 +13,7 @@ from penstock.train.job import Job
 from penstock.train.memory.device_forecast import DeviceForecast, forecast_device
 from penstock.train.memory.host_forecast import HostForecast, forecast_host
 from penstock.train.run_context import run_context
+from penstock.train.trace.libraries import library_memory
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def forecast(
     began = time.perf_counter()
     kind = _kind(job.device if device is None else device)
     on_host = job.model_copy(update={"device": "cpu"})
-    with run_context(on_host), assumed_memory(UNKNOWN if device_memory is None else device_memory):
+    room = UNKNOWN if device_memory is None else max(0, device_memory - library_memory().context)
+    with run_context(on_host), assumed_memory(room):
         session = session_of(on_host, torch.device("cpu"), graph, module)
         of_device: DeviceForecast | None = forecast_device(session) if kind == "cuda" else None
         of_host: HostForecast = forecast_host(session, of_device)

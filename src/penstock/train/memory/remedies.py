@@ -49,7 +49,7 @@ def fitting_forecast(
         if error.code != "out-of-memory":
             raise
         raise refusal(job, graph, device_memory, module) from error
-    if found.device == "cuda" and found.device_bytes > job.device_share * device_memory:
+    if found.device == "cuda" and not _fits(found, job, device_memory):
         raise refusal(job, graph, device_memory, module)
     return found
 
@@ -58,7 +58,7 @@ def refusal(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.
     """The sentence for a job that does not fit: what it needs, what there is, and which changes make it fit."""
     whole = forecast(job, graph, device="cuda", device_memory=UNKNOWN, module=module)
     usable = int(job.device_share * device_memory)
-    fitting = list(_tried(job, graph, usable, device_memory, module))
+    fitting = list(_tried(job, graph, device_memory, module))
     needs = f"The job needs {_gb(whole.device_bytes)} of the device, and {_gb(usable)} of its memory may be used"
     if not fitting:
         mend = "neither smaller batches nor bfloat16 nor pinned features make it fit; lower hidden or layers"
@@ -67,9 +67,12 @@ def refusal(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.
     return TooLargeError(f"{needs}: set {named}.", fitting)
 
 
-def _tried(
-    job: Job, graph: Graph | None, usable: int, device_memory: int, module: torch.nn.Module | None
-) -> Iterator[Remedy]:
+def _fits(found: MemoryForecast, job: Job, device_memory: int) -> bool:
+    """Whether a job's share of what the CUDA context leaves holds what torch reserves."""
+    return found.device_reserved <= job.device_share * (device_memory - found.context)
+
+
+def _tried(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.Module | None) -> Iterator[Remedy]:
     """Changes that really fit, each by its own prediction; of one field's values the first."""
     done: set[str] = set()
     for name, change, fields in _changes(job):
@@ -80,7 +83,7 @@ def _tried(
             found = forecast(changed, graph, device="cuda", device_memory=device_memory, module=module)
         except PenstockError:
             continue
-        if found.device_bytes <= usable:
+        if _fits(found, job, device_memory):
             done.add(name)
             yield Remedy(change, fields, found.device_bytes)
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.errors import PenstockError
-
 
 class UntraceableError(Exception):
     """A step asks for numbers, or calls code that knows no tensors without numbers; the message says what failed."""
@@ -12,16 +10,11 @@ class UntraceableError(Exception):
 
 @contextmanager
 def traceable() -> Iterator[None]:
-    """What fails in it because tensors have no numbers is an `UntraceableError`."""
+    """What fails in it is an `UntraceableError`: a mistake that is not the trace's shows when the step is computed."""
     try:
         yield
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
-        raise UntraceableError(_said(error)) from error
-    except PenstockError as error:
-        if error.code != "user-code-failed":
-            raise
-        raise UntraceableError(_said(error.__cause__ or error)) from error
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    except UntraceableError:
+        raise
+    except Exception as error:
+        cause = error.__cause__ or error
+        raise UntraceableError(f"{type(cause).__name__}: {' '.join(str(cause).split())[:160]}") from error

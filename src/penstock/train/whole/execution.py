@@ -239,7 +239,7 @@ def _decided(
         divided = divided_into(decision.bins[0])
         try:
             return traced_step_memory(session, order, counts, divided, decision, planned).bytes
-        except (RuntimeError, NotImplementedError, UntraceableError):
+        except UntraceableError:
             # A layer of the user's own asks for numbers, which traced tensors do not have.
             predicted_by = "rule"
             place = "recompute" if decision.recompute_levels else decision.keep

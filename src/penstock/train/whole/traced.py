@@ -67,7 +67,7 @@ def traced_step_memory(
 
 def traced_host_steps(session: Session, given: StepSizes) -> tuple[list[Event], int]:
     """What steps allocate on the host in order, and what bins that were not traced keep from step to step."""
-    with traced_session(session, input_density(session), False) as allocations:
+    with traceable(), traced_session(session, input_density(session), False) as allocations:
         vertices = {name: room(len(ids), np.int64) for name, ids in given.order.items()}
         before = allocations.now
         traced = _TracedStep(session, given, vertices, False)
