@@ -164,6 +164,10 @@ def test_a_job_is_watched_from_waiting_to_its_end(opened, parts):
     opened.wait_for("document.querySelectorAll('#curves .plot').length === 1")
     opened.wait_for("document.querySelectorAll('#gantt rect').length === 1")
     opened.click(f'#jobs [data-open="{number}"]')
+    # Both cards draw the same eight points.
+    path = "document.querySelector('{} .plot path:last-of-type').getAttribute('d').match(/[ML]/g).length"
+    for card in ("#curves", "#job-curves"):
+        opened.wait_for(f"{path.format(card)} === 8")
     opened.wait_for("document.querySelector('#job-log').textContent.includes('training (2 epochs)')")
     with parts.folder.log(number).open("a") as log:
         log.write("epoch 1 is done <b>\n")

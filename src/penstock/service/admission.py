@@ -10,7 +10,7 @@ from penstock.service.clock import age_of
 from penstock.service.policies import JobNeeds, RunningJob, WaitingJob, never_fits
 from penstock.service.records import JobRecord
 from penstock.service.rooms import Room
-from penstock.service.speeds import Speeds
+from penstock.service.speeds import SpeedMeter, Speeds
 
 _MARGIN = 1.1
 """A measured peak of the host's memory varies a little from run to run."""
@@ -38,6 +38,13 @@ def waiting_jobs(rows: Iterable[sqlite3.Row], rooms: Sequence[Room]) -> list[Wai
 
 def running_jobs(tasks: Iterable[ActiveTask], speeds: Speeds) -> list[RunningJob]:
     """The jobs that have a process which trains."""
+    tasks = list(tasks)
+    sharing: dict[str, list[tuple[SpeedMeter, str]]] = {}
+    for task in tasks:
+        if task.room is not None:
+            sharing.setdefault(task.room.device.name, []).append((task.meter, task.likeness))
+    for together in sharing.values():
+        speeds.learn(together)
     return [
         RunningJob(
             id=str(task.record.id),

@@ -1,6 +1,7 @@
 """How fast jobs run beside each other, compared with how fast they ran alone."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _STEPS, _SECONDS = 5, 3.0
@@ -50,3 +51,18 @@ class Speeds:
             self._alone[likeness] = rate
         alone = self._alone.get(likeness)
         return None if alone is None else min(1.0, rate / alone)
+
+    def learn(self, together: Sequence[tuple[SpeedMeter, str]]) -> None:
+        """Estimate rates alone of jobs that never ran alone, from those that share a device with them.
+
+        Jobs on one device slow each other down alike: where all have a rate and the speed of some is known, the others
+        have that speed. A rate that is measured alone replaces the estimate.
+        """
+        rates = [meter.rate() for meter, _ in together]
+        known = [speed for speed in (self.of(*each) for each in together) if speed is not None]
+        if not known or None in rates:
+            return
+        speed = sum(known) / len(known)
+        for (_, likeness), rate in zip(together, rates, strict=True):
+            if rate is not None and speed > 0:
+                self._alone.setdefault(likeness, rate / speed)
