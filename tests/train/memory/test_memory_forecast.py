@@ -204,12 +204,14 @@ def test_a_job_that_is_too_large_is_refused_with_what_would_fit():
             "placement": {"features": "device"},
         }
     )
-    needed = forecast(job, graph, device="cuda").device_bytes
+    whole = forecast(job, graph, device="cuda")
+    needed, room = whole.device_bytes, int(0.8 * whole.device_reserved / job.device_share)
     with refused("out-of-memory batch_size GB") as caught:
-        fitting_forecast(job, graph, device_memory=int(0.9 * needed))
+        fitting_forecast(job, graph, device_memory=whole.context + room)
     for remedy in caught.value.remedies:
         changed = job.model_copy(update=remedy.fields)
-        assert forecast(changed, graph, device="cuda").device_bytes == remedy.device_bytes < needed
+        found = fitting_forecast(changed, graph, device_memory=whole.context + room)
+        assert found.device_bytes == remedy.device_bytes < needed
     assert fitting_forecast(job, graph, device_memory=2 * needed).device_bytes == needed
 
 
