@@ -23,7 +23,8 @@ def test_measured_planned_and_simulated(monkeypatch, capsys, files):
     job, cluster, profile = files / "job.yaml", files / "cluster.yaml", files / "profile.json"
     measured = answer(monkeypatch, capsys, "profile", job, "--iterations", "2", "--out", profile)
     assert measured["mode"] == "whole" and set(measured["seconds"]) == {
-        f"{way} {layer}" for way in ("forward", "backward") for layer in range(2)
+        "message",
+        *(f"{way} {layer}" for way in ("forward", "backward") for layer in range(2)),
     }
     sizes = [each["sizes"] for each in json.loads(profile.read_text())["operators"] if each["name"] == "forward 1"]
     assert len(sizes) > 3 and all(each["width_in"] == 16 for each in sizes)
