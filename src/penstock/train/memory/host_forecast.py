@@ -13,7 +13,8 @@ from penstock.train.memory.host_steps import HostPeak, traced_host_run
 from penstock.train.memory.host_trial import tried_on_host
 from penstock.train.memory.process import process_bytes
 from penstock.train.session import Session
-from penstock.train.trace.categories import BATCHES, FEATURES, PROCESS, TOPOLOGY
+from penstock.train.trace.categories import BATCHES, FEATURES, LIBRARIES, PROCESS, TOPOLOGY
+from penstock.train.trace.libraries import LOADED_ON_HOST
 from penstock.train.trace.untraceable import UntraceableError
 from penstock.train.whole.bin_sizes import bin_sizes
 from penstock.train.whole.execution import decide_step
@@ -43,7 +44,8 @@ def forecast_host(session: Session, device: DeviceForecast | None) -> HostForeca
         parts = fixed | {BATCHES: device.pinned + _PINNED_STAGING}
         return HostForecast(sum(parts.values()), parts, device.peak.moment, device.method, device.reason)
     peak, method, reason = _steps(session)
-    parts = fixed | {name: fixed.get(name, 0) + size for name, size in peak.categories.items()}
+    parts = fixed | {LIBRARIES: LOADED_ON_HOST}
+    parts |= {name: parts.get(name, 0) + size for name, size in peak.categories.items()}
     return HostForecast(sum(parts.values()), parts, peak.moment, method, reason)
 
 

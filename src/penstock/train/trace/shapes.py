@@ -126,6 +126,10 @@ def _indexed(x: Tensor, indices: list[Tensor | None]) -> Tensor:
     return x.new_empty([*kept[:first], *joint, *kept[first:]])
 
 
+def _sorted(x: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    return like(x), like(x, torch.int64)
+
+
 def _places(x: Tensor) -> Tensor:
     """Places of numbers that are not zero: taken to be all of them."""
     return x.new_empty((x.numel(), x.dim()), dtype=torch.int64)
@@ -227,6 +231,8 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.index_select.default: _picked,
     _aten.index.Tensor: _indexed,
     _aten.nonzero.default: _places,
+    _aten.sort.default: _sorted,
+    _aten.sort.stable: _sorted,
     _aten.sum.default: _summed,
     _aten.sum.dim_IntList: _summed,
     _aten.amax.default: lambda x, dims=(), keepdim=False: _mean(x, list(dims), keepdim),
