@@ -12,7 +12,7 @@ from penstock.graph.cache_folder import cache_folder
 from penstock.graph.documents import StrictDocument
 
 _CUDA_ON_HOST = 900 << 20
-"""Bytes of the host that CUDA's libraries and torch's kernels for a GPU take, measured beside an H200."""
+"""Bytes of the host that CUDA's libraries and torch's kernels for a GPU take: assumed, not measured."""
 _STATED = 420 << 20
 _TIMEOUT = 120
 

@@ -1,7 +1,8 @@
 """Memory that libraries take for themselves, which no trace of tensors sees: measured once for each machine.
 
-Where nothing was measured the numbers here are taken, those of an H200. The first run on a GPU measures them there and
-keeps them in the user's cache folder (`libraries.json`), where predictions without a GPU find them too.
+Where nothing was measured the numbers here are assumed: workspaces of an H200, a usual context. The first run on a GPU
+measures them there and keeps them in the user's cache folder (`libraries.json`), where predictions without a GPU find
+them too.
 """
 
 import functools
@@ -26,7 +27,7 @@ class LibraryMemory(StrictDocument):
     product_workspace: int = Field(32 << 20, ge=0, description="bytes that cuBLAS keeps for each stream and thread")
     bias_workspace: int = Field(0, ge=0, description="bytes of cuBLASLt, where torch does not lend it those of cuBLAS")
     context: int = Field(528 << 20, ge=0, description="bytes of the CUDA context with torch's kernels")
-    measured_on: str | None = Field(None, description="the GPU and the torch that were measured; none: an H200's")
+    measured_on: str | None = Field(None, description="the GPU and the torch that were measured; none: assumed")
 
 
 @functools.cache
