@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import Any
 
-from penstock.cli.interrupts import INTERRUPTED, InterruptWatch
+from penstock.cli.interrupts import INTERRUPTED, InterruptWatch, comes_of_interrupt
 
 
 def main() -> None:
@@ -25,6 +25,11 @@ def main() -> None:
     except KeyboardInterrupt as interrupt:
         code = INTERRUPTED
         _say(str(interrupt) or "Interrupted: nothing was written.")
+    except Exception as error:
+        if not comes_of_interrupt(error):
+            raise
+        code = INTERRUPTED
+        _say("Interrupted: nothing was written.")
     if code == INTERRUPTED:
         # A native partitioner may still be running in its thread; do not wait for it.
         sys.stdout.flush()

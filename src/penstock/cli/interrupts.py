@@ -49,3 +49,16 @@ class InterruptWatch:
             if ours and not self._heard.wait(_PATIENCE_S):
                 self._give_up()
             self._heard.clear()
+
+
+def comes_of_interrupt(error: BaseException) -> bool:
+    """Whether an error was raised because of a KeyboardInterrupt.
+
+    Python 3.11 makes a RuntimeError of one that it meets while it makes a class, as imports do.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        cause = cause.__cause__
+    return False
