@@ -24,7 +24,7 @@ main()
 def test_an_interrupt_that_became_another_error_is_one_sentence():
     done = subprocess.run([sys.executable, "-c", _START], capture_output=True, text=True, check=False)
     assert done.returncode == 130
-    assert done.stderr.strip() == "Interrupted: nothing was written."
+    assert done.stderr.strip() == "Error: Interrupted: nothing was written."
 
 
 def test_other_errors_stay():
