@@ -49,6 +49,19 @@ def abandon(parts):
     parts.close()
 
 
+def stop(pid):
+    """Stop a process and wait until every thread of it stands still: one that writes to a disk goes on for a while, and
+    so do the others until then."""
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + PATIENCE_S
+    while {_state(each) for each in Path(f"/proc/{pid}/task").iterdir()} != {"T"}:
+        assert time.monotonic() < end
+
+
+def _state(thread):
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 def submitted(parts, graph, **fields):
     (record,) = parts.operations.submit({"graph": str(graph.path), **fields}, {}, 0)
     return record.id
@@ -112,7 +125,7 @@ def test_a_service_that_was_killed_is_followed_by_one_that_goes_on(parts, graph,
     until(parts, lambda: newest_step(parts.folder.job(number) / "run") >= 20)
     process = ProcessName(parts.database.job(number).pid, parts.database.job(number).process_started)
     # A process that cannot notice that its service is gone: the next one has to end it.
-    os.kill(process.pid, signal.SIGSTOP)
+    stop(process.pid)
     abandon(parts)
     assert process.is_alive
     later = make_parts(tmp_path / "queue", allowed=[graph.path.resolve().parent], pool=pool)
