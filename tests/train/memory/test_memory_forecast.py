@@ -215,12 +215,16 @@ def test_a_job_that_is_too_large_is_refused_with_what_would_fit():
     assert fitting_forecast(job, graph, device_memory=2 * needed).device_bytes == needed
 
 
-def test_a_whole_graph_is_divided_into_bins_to_fit():
-    graph = community_graph(3000)
-    job = make_job({"sampler": "whole", "layers": 3, "hidden": 512, "epochs": 2, "bins": 1, "keep": "device"})
-    needed = forecast(job, graph, device="cuda").device_bytes
-    with refused("out-of-memory GB"):
-        fitting_forecast(job, graph, device="cuda", device_memory=int(0.8 * needed))
+def test_a_whole_graph_that_is_too_large_is_refused_with_what_would_fit():
+    graph = community_graph(12_000)
+    fields = {"sampler": "whole", "layers": 3, "hidden": 4096, "epochs": 2, "bins": 1, "keep": "device"}
+    memory = int(0.8 * forecast(make_job(fields), graph, device="cuda").device_bytes)
+    with refused("out-of-memory GB") as error:
+        fitting_forecast(make_job(fields), graph, device="cuda", device_memory=memory)
+    assert error.value.remedies
+    for remedy in error.value.remedies:
+        changed = make_job({**fields, **remedy.fields})
+        assert fitting_forecast(changed, graph, device="cuda", device_memory=memory).device_bytes == remedy.device_bytes
 
 
 def test_the_api_and_the_command_say_the_same(tmp_path):

@@ -12,8 +12,8 @@ from penstock.train.device_memory import UNKNOWN
 from penstock.train.job import Job
 from penstock.train.memory.forecast import MemoryForecast, forecast
 
-_HALVINGS = 5
-"""How often a batch is halved at most: smaller ones are another job."""
+_HALVINGS, _WHOLE_HALVINGS = 5, 3
+"""How often a batch is halved at most, and the whole graph's training vertices: smaller ones are another job."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ def refusal(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.
     fitting = list(_tried(job, graph, device_memory, module))
     needs = f"The job needs {_gb(whole.device_bytes)} of the device, and {_gb(usable)} of its memory may be used"
     if not fitting:
-        mend = "neither smaller batches nor bfloat16 nor pinned features make it fit; lower hidden or layers"
+        tried = "bins nor kept rows on the host" if job.sampler == "whole" else "pinned features nor smaller batches"
+        mend = f"neither {tried} nor bfloat16 make it fit; lower hidden or layers"
         return TooLargeError(f"{needs}: {mend}.", [])
     named = ", or ".join(f"{each.change} ({_gb(each.device_bytes)})" for each in fitting)
     return TooLargeError(f"{needs}: set {named}.", fitting)
@@ -108,7 +109,7 @@ def _changes(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
             if size:
                 yield "batch_size", f"batch_size to {size:,}", {"batch_size": size}
     else:
-        for power in range(1, _HALVINGS + 1):
+        for power in range(1, _WHOLE_HALVINGS + 1):
             steps = job.steps_per_epoch << power
             yield "steps_per_epoch", f"steps_per_epoch to {steps:,}", {"steps_per_epoch": steps}
 
