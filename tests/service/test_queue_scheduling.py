@@ -230,6 +230,7 @@ def test_a_job_that_cannot_be_trained_fails_with_its_sentence_and_others_go_on(p
     check_refusal(record.code, record.reason, "unknown-name no-such-metric")
 
 
+@pytest.mark.long
 def test_jobs_go_on_when_the_warm_program_is_killed(tmp_path, graph):
     parts = make_parts(tmp_path / "queue", allowed=[graph.path.resolve().parent])
     first = submitted(parts, graph, **LONG)

@@ -44,6 +44,7 @@ def test_jobs_are_handed_over_by_priority_and_no_more_than_some():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_trains_on_the_cluster_and_another_is_cancelled_there(jobs, tmp_path):
     graph = community_graph(120).save(tmp_path / "graph")
     alone = trained(graph, tmp_path / "alone", **JOB)
