@@ -215,6 +215,7 @@ def test_a_job_that_is_too_large_is_refused_with_what_would_fit():
     assert fitting_forecast(job, graph, device_memory=2 * needed).device_bytes == needed
 
 
+@pytest.mark.long
 def test_a_whole_graph_that_is_too_large_is_refused_with_what_would_fit():
     graph = community_graph(12_000)
     fields = {"sampler": "whole", "layers": 3, "hidden": 4096, "epochs": 2, "bins": 1, "keep": "device"}
