@@ -1,12 +1,14 @@
-"""Long computations that Ctrl-C can end.
+"""Long work that Ctrl-C can end: computations at once, runs after their step.
 
 Python hears a signal only between bytecodes of the main thread, and a kernel or a native library may take minutes
 between two of them.
 """
 
+import signal
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
@@ -35,3 +37,24 @@ def call_interruptibly(work: Callable[[], Result]) -> Result:
     if trouble:
         raise trouble[0]
     return answer[0]
+
+
+@contextmanager
+def polite_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C or SIGTERM lets a run finish its step, and a service its jobs; a second one ends at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def hear(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

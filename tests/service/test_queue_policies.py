@@ -1,6 +1,7 @@
 """Which job starts where, by policy, on cases small enough to be decided by hand."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -198,8 +199,8 @@ def test_an_unknown_policy_is_refused() -> None:
 
 def test_the_policy_in_the_documentation_works(monkeypatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "queue.md").read_text()
-    (code,) = re.findall(r"```text\n(class LargestFirst.*?)```", page, re.S)
-    names = {"AGE_S": AGE_S, "Packing": Packing, "by_size": by_size}
+    (code,) = re.findall(r"```text\n(@dataclass.*?class LargestFirst.*?)```", page, re.S)
+    names = {"AGE_S": AGE_S, "Packing": Packing, "by_size": by_size, "dataclass": dataclass}
     exec(code, names)
     monkeypatch.setitem(POLICIES, "largest-first", names["LargestFirst"])
     assert started("largest-first", jobs(50, 30, 60, 10, 20)) == ["2:60", "1:30", "3:10"]

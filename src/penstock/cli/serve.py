@@ -10,6 +10,7 @@ import typer
 from penstock.cli.output import JsonOption, print_json
 from penstock.cli.queue import FolderOption
 from penstock.errors import PenstockError
+from penstock.interruption import polite_interrupt
 from penstock.quantities import counted
 
 
@@ -51,7 +52,7 @@ def serve_command(
         _drain(folder, as_json)
         return
     from penstock.service.folder import default_folder
-    from penstock.service.service import ServiceOptions, serve, stopped_by_signals
+    from penstock.service.service import ServiceOptions, serve
 
     options = ServiceOptions(
         folder=default_folder() if folder is None else folder,
@@ -65,7 +66,7 @@ def serve_command(
         sharing=sharing,
         threads=threads,
     )
-    with stopped_by_signals() as stopped:
+    with polite_interrupt() as stopped:
         serve(options, _say, stopped)
     if as_json:
         print_json({"folder": str(options.folder)})

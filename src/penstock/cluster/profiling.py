@@ -19,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.hardware.machines import check_device, chosen_for_plan
+from penstock.interruption import polite_interrupt
 from penstock.partition import open_partition
 from penstock.plan.workloads import workload_of
 from penstock.plan.workloads.mini_batch import conditions
@@ -26,7 +27,6 @@ from penstock.progress import Progress
 from penstock.quantities import counted
 from penstock.train.job import Job
 from penstock.train.run import found_anywhere
-from penstock.train.run_context import polite_interrupt
 from penstock.train.run_folder import RunFolder
 
 _SEATS = "workers-of-the-profile"

@@ -24,6 +24,7 @@ from penstock.graph.documents import first_problem
 from penstock.graph.graph import Graph
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.launcher_table import LAUNCHERS
+from penstock.interruption import polite_interrupt
 from penstock.nn.user_module import user_module_location
 from penstock.partition import Cut, Partition, cut, open_partition
 from penstock.pipeline.options import PipelineOptions
@@ -33,7 +34,6 @@ from penstock.train.checkpoints import take_newest
 from penstock.train.data import open_data, prepared
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.run import change_epochs, found_anywhere, with_more_epochs
-from penstock.train.run_context import polite_interrupt
 from penstock.train.run_folder import CLUSTER, JOB, PARTS, PLAN, RunFolder
 from penstock.train.state_file import write_state
 from penstock.train.trusted_code import check_code

@@ -55,7 +55,7 @@ class Queue:
         """The same with `counts`, the number of jobs in each state, and `next`, where the list goes on."""
         for state in states:
             if state not in STATES:
-                raise PenstockError(f"No job is ever {state!r}: states are {', '.join(STATES)}.", code="unknown-name")
+                raise PenstockError(f"{state!r} is not a state of a job: use {', '.join(STATES)}.", code="unknown-name")
         asked = [("state", state) for state in states] + [("limit", str(limit))]
         asked += [] if before is None else [("before", str(before))]
         return self._ask("GET", f"/api/jobs?{urlencode(asked)}")

@@ -75,7 +75,7 @@ def _after_failure(record: JobRecord, outcome: Mapping[str, Any], beside: bool) 
 
 
 def _after_too_much(record: JobRecord, sentence: str) -> dict[str, Any]:
-    """A forecast that was too low is forgiven once; then the job has the whole device, and that was not enough."""
+    """A job whose forecast was too low is tried once more with the whole device; if that is not enough, it fails."""
     if record.alone:
         return {"state": "failed", "code": "out-of-memory", "reason": f"{sentence} It had the whole device."}
     needs = {

@@ -52,7 +52,7 @@ class RayJobs:
         """What the largest node has, by kind: what needs more than that never runs."""
         nodes = self._cluster.nodes()
         if not nodes:
-            raise PenstockError("The Ray cluster has no node that lives: start one.", code="peer-lost")
+            raise PenstockError("No node of the Ray cluster is alive: start one.", code="peer-lost")
         kinds = ["cuda", "cpu"] if any(node.gpus for node in nodes) else ["cpu"]
         rooms = []
         for kind in kinds:

@@ -1,6 +1,5 @@
 """`penstock serve`: a service from its start to its end."""
 
-import signal
 import socket
 import threading
 import time
@@ -8,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
@@ -140,21 +139,3 @@ def answering(served: Served, listening: socket.socket, token: str) -> Iterator[
         served.closing = True
         server.should_exit = True
         thread.join()
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and a polite kill end the service; its jobs write checkpoints first. A second one is not waited for."""
-    asked = threading.Event()
-
-    def hear(number: int, frame: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -10,6 +10,7 @@ from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
+from penstock.interruption import polite_interrupt
 from penstock.memory import HOST_PEAK
 from penstock.nn.options import ModelOptions
 from penstock.nn.user_module import user_module_location
@@ -23,7 +24,7 @@ from penstock.train.facts import device_facts, run_facts
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.loop import Loop
 from penstock.train.optimisers import keep_ways, rates_on_device
-from penstock.train.run_context import polite_interrupt, run_context
+from penstock.train.run_context import run_context
 from penstock.train.run_folder import JOB, RunFolder
 from penstock.train.run_length import few_steps_note
 from penstock.train.session import Session

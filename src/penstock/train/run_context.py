@@ -13,7 +13,6 @@ them by rules that leave each run's results as they are alone:
 Whoever draws from torch's generators in a thread beside a run is not protected from it.
 """
 
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -159,24 +158,3 @@ def _in_new_thread(call: Callable[..., Any], *arguments: Any) -> Any:
     thread.start()
     thread.join()
     return found[0]
-
-
-@contextmanager
-def polite_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C (or polite kill) lets the step under way finish; a second one is heard at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def hear(number: int, frame: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -20,6 +20,7 @@ from penstock.train.device.placed import Placed
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.device.share_supply import Share, ShareOfSchedule
 from penstock.train.device.trial import NOTHING, Load, StepMemory, tried_steps
+from penstock.train.device_memory import device_memory_of
 from penstock.train.execution.support import SHARED_DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
 from penstock.train.run_context import device_peak
@@ -166,8 +167,7 @@ def _at_the_stores(session: Session, step: StepMemory, why: list[str]) -> Decisi
     job, device, rows = session.job, session.inputs.device, session.job.placed.cache_rows or 0
     parameters = sum(parameter.numel() for parameter in session.learned.parameters())
     working = loaded_working(step, None, 0, job.transfer_depth + 1, parameters, row_type(job))
-    free, total = torch.cuda.mem_get_info(device)
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free, total = device_memory_of(device)
     sizes = Sizes(0, 0, 1, 0, working.bytes, free, total, 0)
     residence: Residence = decide_residence(sizes, Wanted("host", "host", 0, job.device_share))
     if rows:

@@ -8,26 +8,26 @@ taken, a job that no device could run is left out, and at each end the search go
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from penstock.service.policies.overdue import Packing
 from penstock.service.policies.policy import AGE_S, DeviceRoom, RunningJob, Start, WaitingJob, by_size
 
 
+@dataclass(frozen=True)
 class Bmc:
     """The source's BMC policy, mended, with priorities and a bound on waiting."""
 
     name = "bmc"
     barriers = True
-
-    def __init__(self, age_s: float = AGE_S) -> None:
-        self._age_s = age_s
+    age_s: float = AGE_S
 
     def choose(
         self, waiting: Sequence[WaitingJob], running: Sequence[RunningJob], devices: Sequence[DeviceRoom]
     ) -> list[Start]:
         """A group for every idle device: smallest, largest, smallest, ... among jobs of the same priority."""
-        packing = Packing(waiting, running, devices, age_s=self._age_s, barriers=True)
+        packing = Packing(waiting, running, devices, age_s=self.age_s, barriers=self.barriers)
         for device in packing.open:
             ascending = sorted(packing.candidates, key=by_size)
             for _, jobs in groupby(ascending, key=lambda job: job.priority):

@@ -1,27 +1,27 @@
 """The next job starts as soon as its memory is free and a device has throughput to give: no groups, no barriers."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from penstock.service.policies.overdue import Packing
 from penstock.service.policies.policy import AGE_S, DeviceRoom, RunningJob, Start, WaitingJob, by_size
 
 
+@dataclass(frozen=True)
 class Fit:
     """Short jobs first, each as soon as there is room for it on any device."""
 
     name = "fit"
     barriers = False
-
-    def __init__(self, age_s: float = AGE_S) -> None:
-        self._age_s = age_s
+    age_s: float = AGE_S
 
     def choose(
         self, waiting: Sequence[WaitingJob], running: Sequence[RunningJob], devices: Sequence[DeviceRoom]
     ) -> list[Start]:
         """Every job that has room, in the order of expected time. A job without room is passed by smaller ones until it
         is overdue."""
-        packing = Packing(waiting, running, devices, age_s=self._age_s, barriers=False)
+        packing = Packing(waiting, running, devices, age_s=self.age_s, barriers=self.barriers)
         for job in sorted(packing.candidates, key=_by_expected_time(waiting)):
             device = packing.best_device(job)
             if device is not None:

@@ -20,7 +20,7 @@ from penstock.cluster.launch.environment.rendezvous import (
 from penstock.cluster.launch.local import LocalProcess, started_here
 from penstock.cluster.setup import read_setup
 from penstock.errors import PenstockError
-from penstock.train.run_context import polite_interrupt
+from penstock.interruption import polite_interrupt
 from penstock.wire import Channel, Endpoint, Message
 
 _BEAT = 0.2
