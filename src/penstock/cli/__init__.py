@@ -1,8 +1,9 @@
 """The command line: one file per command group; everything it does is a call into the library."""
 
+import json
 import os
-import signal
 import sys
+from functools import partial
 from typing import Any
 
 from penstock.cli.interrupts import INTERRUPTED, InterruptWatch, comes_of_interrupt
@@ -10,12 +11,13 @@ from penstock.cli.interrupts import INTERRUPTED, InterruptWatch, comes_of_interr
 
 def main() -> None:
     """Run a command. Bad input is one sentence and exit code 2; Ctrl-C is one sentence and 130."""
-    InterruptWatch(_give_up).start()
+    watch = InterruptWatch(_give_up)
     # Before torch loads: its threads shall sleep while they wait for each other. By default they spin, and a core that
     # samples the next batch, or that another program needs, makes all of them spin for it.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    sys.unraisablehook = _heard_in_a_callback
+    sys.unraisablehook = partial(_heard_in_a_callback, watch)
     try:
+        watch.start()
         # Imported here, so that Ctrl-C during the first second is answered like any other.
         from penstock.cli.main import run
         from penstock.cli.output import keep_stdout_for_answers
@@ -30,6 +32,7 @@ def main() -> None:
             raise
         code = INTERRUPTED
         _say("Interrupted: nothing was written.")
+    watch.stop()
     if code == INTERRUPTED:
         # A native partitioner may still be running in its thread; do not wait for it.
         sys.stdout.flush()
@@ -44,15 +47,15 @@ def _give_up() -> None:
 
 
 def _say(sentence: str) -> None:
-    text = f'{{"error": "{sentence}", "code": "interrupted"}}' if "--json" in sys.argv else f"Error: {sentence}"
+    text = json.dumps({"error": sentence, "code": "interrupted"}) if "--json" in sys.argv else f"Error: {sentence}"
     print(text, file=sys.stderr, flush=True)
 
 
-def _heard_in_a_callback(trouble: Any) -> None:
-    """Ctrl-C that arrives while Numba's compiler calls back into Python would be dropped there: raise it again."""
+def _heard_in_a_callback(watch: InterruptWatch, trouble: Any) -> None:
+    """Ctrl-C that arrives in a finaliser, or while Numba's compiler calls back into Python, would be dropped there."""
     if issubclass(trouble.exc_type, KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-    else:
+        watch.ask_again()
+    elif not watch.interrupted():
         sys.__unraisablehook__(trouble)
 
 

@@ -97,9 +97,13 @@ def run() -> int:
     """The exit code of the command in `sys.argv`; its error is printed."""
     try:
         _register_for(_words())
-        return int(app(standalone_mode=False) or 0)
-    except typer.Abort:
-        raise KeyboardInterrupt from None
+        code = int(app(standalone_mode=False) or 0)
+        if code == INTERRUPTED:
+            # Typer ends with this code, without a word, where a signal meets its own code.
+            raise KeyboardInterrupt
+        return code
+    except (typer.Abort, _InterruptionError) as interrupt:
+        raise KeyboardInterrupt(*interrupt.args) from None
     except PenstockError as error:
         print_error(str(error), error.code)
     except OSError as error:
@@ -174,15 +178,18 @@ def _register(name: str, command: Any) -> None:
         app.command(name, cls=_CompletedCommand)(_interruptible(with_flags(command)))
 
 
+class _InterruptionError(Exception):
+    """A KeyboardInterrupt on its way through Typer."""
+
+
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, whose interruption is a sentence; Typer would end it without one."""
+    """The command, whose interruption keeps its sentence; Typer would end it without one."""
 
     @wraps(command)
     def wrapped(*given: Any, **named: Any) -> None:
         try:
             command(*given, **named)
         except KeyboardInterrupt as interrupt:
-            print_error(str(interrupt) or "Interrupted: nothing was written.", "interrupted")
-            raise typer.Exit(INTERRUPTED) from None
+            raise _InterruptionError(*interrupt.args) from None
 
     return wrapped

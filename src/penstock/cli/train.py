@@ -7,9 +7,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.interrupts import INTERRUPTED
 from penstock.cli.job_flags import takes_job_flags
-from penstock.cli.output import ForceOption, JsonOption, TrustOption, print_error, print_json
+from penstock.cli.output import ForceOption, JsonOption, TrustOption, print_json
 from penstock.cli.progress import importing, shown_progress
 from penstock.errors import PenstockError
 from penstock.progress import Progress
@@ -51,8 +50,7 @@ def train_command(
     else:
         _print(run)
     if run.state == "interrupted":
-        print_error(f"{run.message} Resume with: penstock train --resume {run.path}", "interrupted")
-        raise typer.Exit(INTERRUPTED)
+        raise KeyboardInterrupt(f"{run.message} Resume with: penstock train --resume {run.path}")
 
 
 def _opening(job: Path | None, resume: Path | None, plan: Path | None, fields: dict[str, Any]) -> str:
