@@ -104,6 +104,7 @@ def test_a_job_alike_is_found_first_among_those_that_have_ended(database):
     assert rows == {2: 4.0, 3: 4.0, 4: None}
 
 
+@pytest.mark.long  # it measures time
 def test_ten_thousand_jobs_are_queued_listed_and_counted_quickly(database):
     for _ in range(10):
         database.add([JOB] * 1000, runs)

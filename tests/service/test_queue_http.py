@@ -177,6 +177,7 @@ def test_events_are_streamed_until_the_service_ends(client, tmp_path):
     connection.close()
 
 
+@pytest.mark.long  # it measures time
 def test_ten_thousand_jobs_do_not_slow_the_interface_down(client, parts, tmp_path):
     job = {"name": "a", "document": {}, "priority": 0, "kind": "cpu", "cores": 1, "run": "", "likeness": "x"}
     for _ in range(10):
