@@ -48,9 +48,10 @@ def whole(planned):
 def placed(session, monkeypatch):
     """The session placed as on a worker whose graph stays with the stores."""
     from penstock.cluster.worker import device_placement as placement
+    from penstock.cluster.worker import device_prediction
     from penstock.train.device.trial import NOTHING
 
-    monkeypatch.setattr(placement, "tried_steps", lambda *_: NOTHING)
+    monkeypatch.setattr(device_prediction, "tried_steps", lambda *_: NOTHING)
     monkeypatch.setattr(placement, "device_peak", lambda *_: None)
     parts = SimpleNamespace(owned={}, partition=SimpleNamespace(parts=1))
     return placement.place_on_worker(session, parts, whole, 1.0, True)
@@ -73,6 +74,24 @@ def test_training_is_the_same_with_a_cache(free, monkeypatch):
     # More than the share of the rows: they are those that are read most.
     assert 30 / 120 < facts["hit_rate"] < 1 and any("30 rows" in sentence for sentence in facts["why"])
     assert found.predicted_bytes >= 30 * cached.inputs.widths["node"] * 4
+    assert facts["predicted_by"] == "traced" and "predicted_reason" not in facts
+    assert found.decision.working.parts["weights"] > 0
+
+
+def test_a_worker_whose_step_cannot_be_traced_tries_small_ones_and_says_why(free, monkeypatch):
+    class Asking(torch.nn.Module):
+        """Scales rows by what they are."""
+
+        def forward(self, x):
+            return x / max(1.0, float(x.abs().max()))
+
+    session = session_of(0, norm="layer")
+    norms = [name for name, part in session.model.named_modules() if isinstance(part, torch.nn.LayerNorm)]
+    parent, _, last = norms[0].rpartition(".")
+    setattr(session.model.get_submodule(parent), last, Asking())
+    facts = placed(session, monkeypatch).facts()
+    assert facts["predicted_by"] == "trial" and "meta" in facts["predicted_reason"]
+    assert any("cannot be traced" in sentence for sentence in facts["why"])
 
 
 def test_the_rows_that_are_read_most_are_kept(free):

@@ -201,4 +201,5 @@ def test_a_layer_that_asks_for_numbers_is_predicted_by_a_rule():
             assert all(np.isfinite(step.loss) for done in steps for step in done)
         found.append(session.execution.facts())
     assert [facts["predicted_by"] for facts in found] == ["trace", "rule"]
+    assert "predicted_reason" not in found[0] and "cannot be traced" in found[1]["predicted_reason"]
     assert min(facts["predicted_mb"] for facts in found) > 0

@@ -1,11 +1,11 @@
 """A worker's session on its GPU: with the whole graph there where it may be, else with the model alone."""
 
-from contextlib import suppress
 from dataclasses import replace
 
 import torch
 
 from penstock.cluster.worker.cut_graph import CutGraph, Parts
+from penstock.cluster.worker.device_prediction import WorkerPrediction
 from penstock.cluster.worker.gathered_graph import gathered_graph, list_bytes
 from penstock.cluster.worker.row_cache import cache_bytes, row_bytes, with_cached_rows
 from penstock.errors import PenstockError
@@ -14,12 +14,10 @@ from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.plan.residence import usable
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
-from penstock.train.device.decision import Decision, decide
-from penstock.train.device.memory import TrialMemory, loaded_working, row_type
+from penstock.train.device.decision import Decision, decide, untraced_sentence
 from penstock.train.device.placed import Placed
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.device.share_supply import Share, ShareOfSchedule
-from penstock.train.device.trial import NOTHING, Load, StepMemory, tried_steps
 from penstock.train.device_memory import device_memory_of
 from penstock.train.execution.support import SHARED_DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
@@ -27,8 +25,6 @@ from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 
 _ON_DEVICE = ("auto", "device")
-_SUMMED_BYTES = 16
-"""For each parameter: its place in the row that workers sum, and copies of it and of two moments."""
 _ONE_BY_ONE = "Steps are launched one by one: between two the workers sum their gradients."
 
 
@@ -68,10 +64,11 @@ def place_on_worker(session: Session, parts: Parts, share: Share, part: float, f
     learnable rows are past the step that a trial would read.
     """
     session.device_peak = device_peak(session.inputs.device)
-    step = _part(_tried(session, fresh), part, sum(each.numel() for each in session.learned.parameters()))
+    shares = ShareOfSchedule(Schedule(session.task.items, session.task.batch_size, session.job.seed), share)
+    prediction = WorkerPrediction(session, shares, part, fresh)
     reasons = against_whole_graph(session, parts)
     if not reasons:
-        placed = _with_whole_graph(session, parts, share, step)
+        placed = _with_whole_graph(session, parts, shares, prediction)
         if placed is not None:
             return placed
         reasons = ["the GPU has no room for all of it"]
@@ -82,7 +79,7 @@ def place_on_worker(session: Session, parts: Parts, share: Share, part: float, f
             code="unsupported-combination",
         )
     why = [f"The graph stays with the stores, and the host draws batches and asks for rows: {', '.join(reasons)}."]
-    placed = Placed.of(session.job, session.inputs.device, _at_the_stores(session, step, why))
+    placed = Placed.of(session.job, session.inputs.device, _at_the_stores(session, prediction, why))
     if placed.decision.residence.cache_rows:
         placed.cached = {name: with_cached_rows(session, share) for name in session.inputs.sources}
     return bring_batches(session, placed)
@@ -119,12 +116,12 @@ def _cut_graph(session: Session) -> CutGraph:
     return session.graph
 
 
-def _with_whole_graph(session: Session, parts: Parts, share: Share, step: StepMemory) -> Placed | None:
+def _with_whole_graph(
+    session: Session, parts: Parts, shares: ShareOfSchedule, prediction: WorkerPrediction
+) -> Placed | None:
     """The lists and features on the GPU; None where they have no room."""
-    job = session.job
     whole = replace(session, graph=gathered_graph(parts, _cut_graph(session), session.inputs.fields))
-    shares = ShareOfSchedule(Schedule(session.task.items, session.task.batch_size, job.seed), share)
-    decision = decide(whole, shares, TrialMemory(whole, step))
+    decision = prediction.with_whole_graph(whole, lambda memory: decide(whole, shares, memory))
     if (decision.residence.topology, decision.residence.features) != ("device", "device"):
         return None
     placed = place_as_decided(whole, decision, shares)
@@ -146,27 +143,10 @@ def _with_whole_graph(session: Session, parts: Parts, share: Share, step: StepMe
     return bring_batches(session, placed)
 
 
-def _tried(session: Session, fresh: bool) -> StepMemory:
-    if fresh:
-        return tried_steps(session, row_type(session.job))
-    if not session.inputs.tables:
-        # Whoever comes back does not wait for a store that is lost too: it only predicts less.
-        with suppress(PenstockError):
-            return tried_steps(session, row_type(session.job))
-    return NOTHING
-
-
-def _part(step: StepMemory, share: float, parameters: int) -> StepMemory:
-    """A worker's share of a step, with the row that is summed and the copies that a failed burst goes back to."""
-    fixed = step.fixed + (_SUMMED_BYTES * parameters if share < 1 else 0)
-    return step._replace(fixed=fixed, whole=Load(*(round(share * amount) for amount in step.whole)))
-
-
-def _at_the_stores(session: Session, step: StepMemory, why: list[str]) -> Decision:
+def _at_the_stores(session: Session, prediction: WorkerPrediction, why: list[str]) -> Decision:
     """Nothing of the graph is on the GPU but a cache that was asked for; it and training must fit."""
     job, device, rows = session.job, session.inputs.device, session.job.placed.cache_rows or 0
-    parameters = sum(parameter.numel() for parameter in session.learned.parameters())
-    working = loaded_working(step, None, 0, job.transfer_depth + 1, parameters, row_type(job))
+    working, method, untraced = prediction.at_the_stores()
     free, total = device_memory_of(device)
     sizes = Sizes(0, 0, 1, 0, working.bytes, free, total, 0)
     residence: Residence = decide_residence(sizes, Wanted("host", "host", 0, job.device_share))
@@ -180,4 +160,5 @@ def _at_the_stores(session: Session, step: StepMemory, why: list[str]) -> Decisi
             )
         residence = replace(residence, cache_rows=rows, device_bytes=residence.device_bytes + taken)
         why = [*why, f"The {rows:,} rows that are read most are on the GPU."]
-    return Decision(residence, working, None, False, False, [*why, _ONE_BY_ONE])
+    why = [*why, _ONE_BY_ONE, *([untraced_sentence(untraced)] if untraced else [])]
+    return Decision(residence, working, None, False, False, why, predicted_by=method, untraced=untraced)

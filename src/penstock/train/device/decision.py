@@ -37,6 +37,8 @@ class Decision:
     """The most that tensors will take on the device."""
     predicted_by: str = ""
     """How that was found: `traced` or `trial`."""
+    untraced: str = ""
+    """Why no trace could be had, where it could not."""
 
 
 class MemoryModel(Protocol):
@@ -44,6 +46,8 @@ class MemoryModel(Protocol):
 
     method: str
     """`traced` or `trial`."""
+    untraced: str
+    """Why no trace could be had; empty where it could."""
 
     def working(self, room: Room | None, captured: bool, in_place: bool) -> Working:
         """What it takes beside topology and features, if steps are done in this way."""
@@ -75,8 +79,17 @@ def decide(session: Session, schedule: BatchPlan, memory: MemoryModel) -> Decisi
         uncaptured = ["the host draws batches or copies features for each"]
     in_place = in_place and captured and residence.features == "device"
     why = [*residence.why, *_why_steps(on_host, uncaptured)]
-    decision = Decision(residence, working, room, captured, in_place, why, predicted_by=memory.method)
+    if memory.untraced:
+        why.append(untraced_sentence(memory.untraced))
+    decision = Decision(
+        residence, working, room, captured, in_place, why, predicted_by=memory.method, untraced=memory.untraced
+    )
     return replace(decision, predicted_bytes=memory.predicted(decision))
+
+
+def untraced_sentence(reason: str) -> str:
+    """Why memory was predicted by two small steps."""
+    return f"Memory was predicted by two small steps: the step cannot be traced ({reason})."
 
 
 def _uncaptured_by_wish(job: Job) -> list[str]:

@@ -36,8 +36,9 @@ class TrialMemory:
 
     method = "trial"
 
-    def __init__(self, session: Session, step: StepMemory) -> None:
-        self._session, self._step = session, step
+    def __init__(self, session: Session, step: StepMemory, untraced: str) -> None:
+        """`untraced` says why there is no trace."""
+        self._session, self._step, self.untraced = session, step, untraced
 
     def working(self, room: Room | None, captured: bool, in_place: bool) -> Working:
         """See `decision.MemoryModel`."""

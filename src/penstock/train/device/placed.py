@@ -127,5 +127,7 @@ class Placed:
             facts["hit_rate"] = round(self.table.hit_rate(), 4)
         if self.decision.predicted_by:
             facts["predicted_by"] = self.decision.predicted_by
+        if self.decision.untraced:
+            facts["predicted_reason"] = self.decision.untraced
         facts["why"] = self.why
         return facts

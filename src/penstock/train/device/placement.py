@@ -40,5 +40,6 @@ def _decided(session: Session, schedule: Schedule) -> Decision:
     """By a traced run; where the model asks for numbers, which a trace does not have, by two small steps."""
     try:
         return decide(session, schedule, TracedMemory(session, schedule))
-    except UntraceableError:
-        return decide(session, schedule, TrialMemory(session, tried_steps(session, row_type(session.job))))
+    except UntraceableError as error:
+        tried = TrialMemory(session, tried_steps(session, row_type(session.job)), str(error))
+        return decide(session, schedule, tried)

@@ -22,7 +22,7 @@ class ShareOfSchedule:
     """One worker's shares of the batches of a schedule."""
 
     def __init__(self, schedule: Schedule, share: Share) -> None:
-        self._schedule, self._share = schedule, share
+        self._schedule, self._share, self.batches = schedule, share, schedule.batches
         sizes = {len(schedule.items) % schedule.batch_size, min(len(schedule.items), schedule.batch_size)} - {0}
         first = next(schedule.from_position())
         shares = [len(share(first._replace(seeds=first.seeds[:size])).seeds) for size in sizes]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.pipeline.loader import Loaded
-from penstock.pipeline.schedule import START, Position, Schedule
+from penstock.pipeline.schedule import START, BatchPlan, Position, Schedule
 from penstock.plan import Residence
 from penstock.plan.residence import Place
 from penstock.sampling.device.block import HOST_LISTS, DeviceBlock
@@ -40,10 +40,13 @@ _STEPS = 2
 class TracedMemory:
     """What training takes of a GPU, by a trace (see `decision.MemoryModel`)."""
 
-    method = "traced"
+    method, untraced = "traced", ""
+    validated = True
+    """Whether the GPU computes validations by itself."""
 
-    def __init__(self, session: Session, schedule: Schedule) -> None:
-        self._session, self._schedule = session, schedule
+    def __init__(self, session: Session, schedule: Schedule, drawn: BatchPlan | None = None) -> None:
+        """`drawn`: batches whose sizes are looked at, where they are not those of the schedule."""
+        self._session, self._schedule, self._drawn = session, schedule, drawn or schedule
         self._largest: LargestBatch | None = None
         self._known: dict[Any, DevicePeak] = {}
         self.peak = DevicePeak(0, 0, "", {})
@@ -54,7 +57,7 @@ class TracedMemory:
         """The largest batch that the run is expected to draw."""
         if self._largest is None:
             batches = self._schedule.batches * max(1, self._session.job.epochs)
-            self._largest = largest_batch(self._session, self._schedule, batches)
+            self._largest = largest_batch(self._session, self._drawn, batches)
         return self._largest
 
     def working(self, room: Room | None, captured: bool, in_place: bool) -> Working:
@@ -65,28 +68,32 @@ class TracedMemory:
         # Nothing is captured that is on the host; a way that is asked about all the same is not taken.
         captured = captured and "host" not in (topology, features)
         residence = Residence(topology, features, 0, 0, 0, [])
-        found = self._traced(Decision(residence, Working(0, row_type(job), {}), room, captured, in_place, []))
+        found = self.traced(Decision(residence, Working(0, row_type(job), {}), room, captured, in_place, []))
         parts = {name: size for name, size in found.categories.items() if name not in (FEATURES, TOPOLOGY)}
         graph = found.allocated - sum(parts.values())
         return Working(found.reserved - graph, row_type(job), parts)
 
     def predicted(self, decision: Decision) -> int:
         """The most that tensors take at once."""
-        self.peak = self._traced(decision)
+        self.peak = self.traced(decision)
         return self.peak.allocated
 
-    def _traced(self, decision: Decision) -> DevicePeak:
+    def traced(self, decision: Decision) -> DevicePeak:
+        """What a run takes with everything where it was decided to be."""
         residence = decision.residence
         places = residence.topology, residence.features, residence.cache_rows
         key = *places, decision.room, decision.captured, decision.in_place
         if key not in self._known:
             largest = None if decision.captured else self.largest
-            self._known[key] = device_peak(traced_run(self._session, decision, self._schedule, largest))
+            self._known[key] = device_peak(traced_run(self._session, decision, self._schedule, largest, self.validated))
         return self._known[key]
 
 
-def traced_run(session: Session, decision: Decision, schedule: Schedule, largest: LargestBatch | None) -> list[Event]:
-    """Everything that a run allocates on a GPU, in order. `largest`: its largest batch, where steps are launched."""
+def traced_run(
+    session: Session, decision: Decision, schedule: Schedule, largest: LargestBatch | None, validated: bool = True
+) -> list[Event]:
+    """Everything that a run allocates on a GPU, in order. `largest`: its largest batch, where steps are launched;
+    `validated`: whether it computes validations by itself."""
     with traceable(), traced_session(session, input_density(session), True) as allocations:
         with allocations.during("placement"):
             placed = bring_batches(session, place_as_decided(session, decision, schedule))
@@ -98,7 +105,7 @@ def traced_run(session: Session, decision: Decision, schedule: Schedule, largest
             _trace_captured(session, placed, schedule, allocations)
         else:
             assert largest is not None
-            _trace_launched(session, placed, largest, allocations)
+            _trace_launched(session, placed, largest, allocations, validated)
         return allocations.events
 
 
@@ -112,7 +119,9 @@ def _trace_captured(session: Session, placed: Placed, schedule: Schedule, alloca
             trace_inference(session, execution.inference, allocations)
 
 
-def _trace_launched(session: Session, placed: Placed, largest: LargestBatch, allocations: Allocations) -> None:
+def _trace_launched(
+    session: Session, placed: Placed, largest: LargestBatch, allocations: Allocations, validated: bool
+) -> None:
     """Steps on the largest batch, while the pipeline's queues hold as many more as they may."""
     job = session.job
     execution = DeviceExecution(session, placed)
@@ -129,7 +138,8 @@ def _trace_launched(session: Session, placed: Placed, largest: LargestBatch, all
                 x = prepared_batch(session, loaded)
                 learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
                 del loaded, x
-        trace_inference(session, execution.inference, allocations)
+        if validated:
+            trace_inference(session, execution.inference, allocations)
         del queued, waiting
 
 

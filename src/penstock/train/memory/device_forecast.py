@@ -57,7 +57,7 @@ def _sampled(session: Session) -> DeviceForecast:
     try:
         decision = decide(session, schedule, traced)
     except UntraceableError as error:
-        decision = decide(session, schedule, TrialMemory(session, tried_on_host(session)))
+        decision = decide(session, schedule, TrialMemory(session, tried_on_host(session), str(error)))
         residence, working = decision.residence, decision.working
         parts = _placed(residence, session) | working.parts
         peak = DevicePeak(decision.predicted_bytes, decision.predicted_bytes, "a step", parts)
@@ -82,19 +82,18 @@ def _whole(session: Session) -> DeviceForecast:
     assert messages is not None
     reach = Reach(messages, [list(messages.edges)] * layers, job.weight)
     schedule = Schedule(session.task.items, session.task.batch_size, job.seed, job.epochs)
-    steps, methods = list[StepSizes](), set[str]()
+    steps, reason = list[StepSizes](), ""
     for planned in first_epoch(schedule):
         planned = planned._replace(seeds=np.sort(planned.seeds))
         order, counts = vertices_by_level(reach, layers, session.task.readable(planned.seeds), job.scope == "all")
-        order, decision, method = decide_step(session, reach, order, counts, planned)
-        methods.add(method)
+        order, decision, predicted = decide_step(session, reach, order, counts, planned)
+        reason = reason or predicted.reason
         sizes = bin_sizes(reach, layers, order, counts, decision.bins[0])
         steps.append(StepSizes(order, counts, sizes, decision, planned))
     why = [f"Each layer is computed in {steps[0].decision.bins[0]} bins; rows wait on {steps[0].decision.keep}."]
     context = library_memory().context
-    if "rule" in methods:
+    if reason:
         most = max(step.decision.predicted_bytes for step in steps)
-        reason = "a layer asks for numbers, which traced tensors do not have; a rule counts rows and edges"
         return DeviceForecast(DevicePeak(most, most, "a step", {}), context, "rule", reason, why)
     peak = _with_features(session, steps, traced_device_run(session, steps))
     return DeviceForecast(peak, context, "traced", "every step is the same", why)

@@ -80,10 +80,9 @@ def _whole_steps(session: Session, schedule: Schedule) -> tuple[HostPeak, str, s
     for planned in first_epoch(schedule):
         planned = planned._replace(seeds=np.sort(planned.seeds))
         order, counts = vertices_by_level(reach, layers, session.task.readable(planned.seeds), job.scope == "all")
-        order, decision, method = decide_step(session, reach, order, counts, planned)
-        if method == "rule":
-            reason = "a layer asks for numbers, which traced tensors do not have; a rule counts rows and edges"
-            return HostPeak({"activations": decision.predicted_bytes}, "a step"), "rule", reason
+        order, decision, predicted = decide_step(session, reach, order, counts, planned)
+        if predicted.reason:
+            return HostPeak({"activations": decision.predicted_bytes}, "a step"), "rule", predicted.reason
         sizes = bin_sizes(reach, layers, order, counts, decision.bins[0])
         events, further = traced_host_steps(session, StepSizes(order, counts, sizes, decision, planned))
         found = max(found, HostPeak.of(events, further), key=lambda each: each.bytes)

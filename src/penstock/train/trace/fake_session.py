@@ -98,9 +98,12 @@ def _gpu_optimisers(on_device: bool) -> Iterator[None]:
 def input_density(session: Session) -> float:
     """The share of the stored features that are not zero, of some rows of each node type."""
     read = filled = 0
-    for source, nodes in ((session.inputs.fields[name], session.graph.nodes[name]) for name in session.inputs.fields):
-        table = nodes.fields[source]
-        rows = table[np.linspace(0, len(table) - 1, min(len(table), _LOOKED_AT)).astype(np.int64)]
+    for name, field in session.inputs.fields.items():
+        nodes = session.graph.nodes[name]
+        chosen = np.linspace(0, nodes.count - 1, min(nodes.count, _LOOKED_AT)).astype(np.int64)
+        # Of a cut graph the features are at the stores.
+        here = nodes.fields.get(field)
+        rows = session.inputs.sources[name].read(chosen) if here is None else here[chosen]
         read, filled = read + rows.size, filled + int(np.count_nonzero(rows))
     return filled / read if read else 1.0
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -62,7 +62,7 @@ class WholeExecution(LoadedExecution):
         """The steps of an epoch, of a module of the user's own."""
         self._features_placed = 0
         """Bytes of features that were put on the device."""
-        self._predicted_by = "trace"
+        self._predicted_by = Prediction("trace")
         """How the memory of steps is predicted."""
         self._known: list[Decision] = []
         """Of each step of an epoch, of a run that goes on: with others, sums would be rounded differently."""
@@ -132,8 +132,10 @@ class WholeExecution(LoadedExecution):
                 "recomputed": not decision.retain,
                 "captured": self._is_captured(),
                 "predicted_mb": round((decision.predicted_bytes + self._features_placed) / _MB, 1),
-                "predicted_by": self._predicted_by,
+                "predicted_by": self._predicted_by.method,
             }
+            if self._predicted_by.reason:
+                facts["predicted_reason"] = self._predicted_by.reason
             if self._session.device_peak is not None:
                 features = "device" if decision.retain or self._features_placed else "host"
                 facts |= {
@@ -189,35 +191,46 @@ class WholeExecution(LoadedExecution):
         if place < len(self._known):
             known = self._known[place]
             return in_search_order(reach.graph, order, counts) if known.searched else order, known
-        order, decision, self._predicted_by = decide_step(self._session, reach, order, counts, planned)
+        order, decision, predicted = decide_step(self._session, reach, order, counts, planned)
+        if predicted.reason and not self._predicted_by.reason:
+            self._session.progress.note(f"Memory was not predicted by a trace: {predicted.reason}.")
+        self._predicted_by = predicted
         return order, decision
+
+
+class Prediction(NamedTuple):
+    """How the memory of a step was predicted."""
+
+    method: str
+    """`trace` or `rule`."""
+    reason: str = ""
+    """Why not by a trace, where it was not."""
 
 
 def decide_step(
     session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
-) -> tuple[dict[str, Array], Decision, str]:
-    """The order of vertices, how a step is computed within the memory there is, and by what its memory was predicted:
-    `trace` or `rule`.
+) -> tuple[dict[str, Array], Decision, Prediction]:
+    """The order of vertices, how a step is computed within the memory there is, and how its memory was predicted.
 
     The order is that of a search where several bins read fewer rows in it than in the order of numbers.
     """
-    decision, predicted_by = _decided(session, reach, order, counts, planned)
+    decision, predicted = _decided(session, reach, order, counts, planned)
     bins = max(decision.bins)
     if bins == 1:
-        return order, decision, predicted_by
+        return order, decision, predicted
     searched = in_search_order(reach.graph, order, counts)
     before, after = (num_inputs(bin_sizes(reach, len(decision.bins), each, counts, bins)) for each in (order, searched))
     if after < before:
-        again, predicted_by = _decided(session, reach, searched, counts, planned)
+        again, predicted = _decided(session, reach, searched, counts, planned)
         if max(again.bins) > 1:
-            return searched, replace(again, searched=True), predicted_by
-    return order, decision, predicted_by
+            return searched, replace(again, searched=True), predicted
+    return order, decision, predicted
 
 
 def _decided(
     session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
-) -> tuple[Decision, str]:
-    """How a step is computed within the memory there is, and by what its memory was predicted: `trace` or `rule`."""
+) -> tuple[Decision, Prediction]:
+    """How a step is computed within the memory there is, and how its memory was predicted."""
     job, device = session.job, session.inputs.device
     sizes, item = layer_sizes(session, reach, order, counts), _ITEM[job.keep_type]
     spare, free = available_mb() << 20, free_bytes(device, job.device_share)
@@ -228,26 +241,26 @@ def _decided(
             " steps_per_epoch, or for tasks on edges lower supervision or negatives_per_edge.",
             code="out-of-memory",
         )
-    predicted_by = "trace"
+    predicted = Prediction("trace")
 
     @cache
     def divided_into(bins: int) -> list[list[BinSize]]:
         return bin_sizes(reach, len(sizes), order, counts, bins)
 
     def predict(decision: Decision) -> int:
-        nonlocal predicted_by
+        nonlocal predicted
         divided = divided_into(decision.bins[0])
         try:
             return traced_step_memory(session, order, counts, divided, decision, planned).bytes
-        except UntraceableError:
+        except UntraceableError as error:
             # A layer of the user's own asks for numbers, which traced tensors do not have.
-            predicted_by = "rule"
+            predicted = Prediction("rule", f"the step cannot be traced ({error}); a rule counts rows and edges")
             place = "recompute" if decision.recompute_levels else decision.keep
             on_device = device.type == "cuda"
             return step_bytes(sizes, decision.bins[0], place, item, decision.retain, on_device) + loss
 
     decision = decide(sizes, job.bins, job.keep, item, free, spare, device.type == "cuda", predict=predict)
-    return decision, predicted_by
+    return decision, predicted
 
 
 def layer_sizes(
