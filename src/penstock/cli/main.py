@@ -102,8 +102,9 @@ def run() -> int:
             # Typer ends with this code, without a word, where a signal meets its own code.
             raise KeyboardInterrupt
         return code
-    except (typer.Abort, _InterruptionError) as interrupt:
-        raise KeyboardInterrupt(*interrupt.args) from None
+    except (KeyboardInterrupt, typer.Abort, _InterruptionError) as interrupt:
+        print_error(str(interrupt) or "Interrupted: nothing was written.", "interrupted")
+        return INTERRUPTED
     except PenstockError as error:
         print_error(str(error), error.code)
     except OSError as error:
