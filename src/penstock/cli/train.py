@@ -106,8 +106,9 @@ def _print(run: "Run") -> None:
     if run.state == "interrupted":
         print(_done(result))
     best = f", best at {result['best_epoch']}" if result.get("best_epoch", -1) > 0 else ""
+    shuffled = f", shuffled from {result['shuffled_from']}" if (result.get("shuffled_from") or 0) > 1 else ""
     console.print(
-        f"{counted(result['epochs'], 'epochs')}{best}; {result['seconds']:.1f} s;"
+        f"{counted(result['epochs'], 'epochs')}{best}{shuffled}; {result['seconds']:.1f} s;"
         f" {result['seeds_per_second']:,.0f} seeds/s; {result['limiting_stage'] or 'nothing'} limits;"
         f" peak {result['peak_rss_mb']:,.0f} MB",
         highlight=False,

@@ -19,6 +19,10 @@ class StageTime:
     threads: int
     depth: int
 
+    def plus(self, other: "StageTime") -> "StageTime":
+        """Both together, of one stage."""
+        return StageTime(self.busy + other.busy, self.wait + other.wait, self.threads, self.depth)
+
     def since(self, earlier: "StageTime") -> "StageTime":
         """What was added after an earlier reading."""
         return StageTime(self.busy - earlier.busy, self.wait - earlier.wait, self.threads, self.depth)

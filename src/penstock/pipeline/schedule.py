@@ -1,4 +1,4 @@
-"""Which seeds form which batch: shuffled by hash anew each epoch, endless, and startable anywhere."""
+"""Which seeds form which batch: in an order that is hashed, shuffled or the same in every epoch, startable anywhere."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
@@ -51,11 +51,18 @@ class BatchPlan(Protocol):
 class Schedule:
     """Epoch after epoch over `items`, in an order hashed from (seed, epoch, original number), cut into batches.
 
-    The order belongs to the items' original numbers, so that it is the same however the graph is cut.
+    The order belongs to the items' original numbers, so that it is the same however the graph is cut. Epochs before
+    `shuffled_from` (None: all epochs) have the order of the first one.
     """
 
     def __init__(
-        self, items: Array, batch_size: int, seed: int, epochs: int | None = None, original: Array | None = None
+        self,
+        items: Array,
+        batch_size: int,
+        seed: int,
+        epochs: int | None = None,
+        original: Array | None = None,
+        shuffled_from: int | None = 0,
     ) -> None:
         if len(items) == 0:
             raise PenstockError(
@@ -65,6 +72,7 @@ class Schedule:
             raise PenstockError(f"batch_size is {batch_size}: give 1 or more.", code="value-out-of-range")
         self.items, self.batch_size, self.seed, self.epochs = np.asarray(items), batch_size, seed, epochs
         self.names = self.items if original is None else np.asarray(original)[self.items]
+        self.shuffled_from = shuffled_from
 
     @property
     def batches(self) -> int:
@@ -74,16 +82,26 @@ class Schedule:
     def from_position(self, start: Position = START) -> Iterator[Planned]:
         """Every batch from `start` on; without end unless `epochs` is given."""
         epoch, batch = start
+        order, ordered_as = self.items[:0], -1
         while self.epochs is None or epoch < self.epochs:
-            order = self._order(epoch)
+            if ordered_as != self.ordered_as(epoch):
+                order, ordered_as = self._order(epoch), self.ordered_as(epoch)
             for number in range(batch, self.batches):
                 seeds = self.items[order[number * self.batch_size : (number + 1) * self.batch_size]]
                 yield Planned(BatchKey(self.seed, epoch, number), seeds, number == self.batches - 1)
             epoch, batch = epoch + 1, 0
 
+    def ordered_as(self, epoch: int) -> int:
+        """The epoch whose order an epoch has: its own, or the first one's where seeds are not shuffled yet."""
+        return epoch if self.shuffled_from is not None and epoch >= self.shuffled_from else 0
+
+    def order_key(self, epoch: int) -> np.uint64:
+        """What the original numbers are hashed with to order an epoch."""
+        return key_of(self.seed, f"{self.ordered_as(epoch)}/order")
+
     def _order(self, epoch: int) -> Array:
         draws = np.empty(len(self.items), np.uint64)
-        _hash_names(key_of(self.seed, f"{epoch}/order"), self.names.astype(np.int64, copy=False), draws)
+        _hash_names(self.order_key(epoch), self.names.astype(np.int64, copy=False), draws)
         return np.argsort(draws, kind="stable")
 
 

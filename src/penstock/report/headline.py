@@ -122,6 +122,9 @@ def _small_figures(run: RunRecord) -> str:
         figures.append(("batches", f"{steps:,} of {all_steps:,}"))
     if best is not None and run.metric in best.val:
         figures.append(("best epoch", f"{best.epoch:,}"))
+    shuffled = whole(run.result.get("shuffled_from"))
+    if shuffled is not None and shuffled > 1:
+        figures.append(("shuffled", f"from epoch {shuffled:,}"))
     measured: list[tuple[str, float | None, Any]] = [
         ("time", run.seconds, seconds),
         ("seeds a second", run.seeds_per_second, short),

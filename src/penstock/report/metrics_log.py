@@ -86,6 +86,9 @@ class _Reader:
             epoch = _epoch(record, time)
             if epoch is not None:
                 self.epochs[epoch.epoch] = epoch
+                if "shuffled_from" in record:
+                    text = f"The validation curve has passed its elbow: seeds are shuffled from epoch {epoch.epoch + 1} on."
+                    self.log.notes.append((time, text))
         elif kind == "step":
             self._step(record)
         elif kind == "note":

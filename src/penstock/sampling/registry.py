@@ -92,6 +92,8 @@ class SamplerEntry:
     a batch. None: an epoch goes through the training vertices, `batch_size` at a time."""
     batches_per_epoch: Callable[["SamplerOptions"], int] | None = None
     """For samplers that divide the training vertices into a number of batches, whatever `batch_size` is."""
+    shuffles: bool = True
+    """Whether the order of an epoch's items makes its batches. Otherwise only `shuffle: always` is accepted."""
     supervision_apart: bool = False
     """Whether tasks on edges divide the training edges once into supervised ones and ones that carry messages (job
     field `supervision`). Otherwise every batch leaves out its own edges."""

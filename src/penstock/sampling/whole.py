@@ -23,5 +23,6 @@ WHOLE = SamplerEntry(
     _build,
     frozenset({"types", "weight", "exclude"}),
     batches_per_epoch=lambda options: options.steps_per_epoch,
+    shuffles=False,
     supervision_apart=True,
 )

@@ -16,6 +16,7 @@ from penstock.sampling.local_source import LocalSource
 from penstock.sampling.registry import SamplerSettings, check_supported, layer_count, sampler_entry
 from penstock.sampling.temporal import OF_NODES
 from penstock.train.job import Job
+from penstock.train.shuffling import SHUFFLINGS
 
 Sample = Callable[..., Batch]
 """`sample(seeds by node type, planned, exclude=...)`."""
@@ -98,6 +99,12 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
     check_supported(
         sampler_entry(job.sampler), {feature: remedy for feature, remedy in wanted.items() if remedy is not None}
     )
+    if not sampler_entry(job.sampler).shuffles and SHUFFLINGS[job.shuffle].first is None:
+        raise PenstockError(
+            f"Sampler {job.sampler} does not make its batches by shuffling seeds, so shuffle {job.shuffle} has no"
+            " meaning for it: leave out `shuffle`.",
+            code="unsupported-combination",
+        )
     if excluding and job.time is not None:
         raise PenstockError(
             "Tasks on edges cannot be sampled by time: leave out `time`.", code="unsupported-combination"

@@ -2,6 +2,7 @@
 
 from penstock.errors import PenstockError
 from penstock.train.job import Job
+from penstock.train.shuffling import SHUFFLINGS
 from penstock.train.tasks import Task
 
 _ONE_LABEL = ("accuracy",)
@@ -12,6 +13,7 @@ def check_job(job: Job, task: Task, has_validation: bool) -> None:
     """Refuse fields that would be ignored, or used only after an epoch. For jobs that are about to train."""
     _check_metric(task)
     _check_validation(job, has_validation)
+    _check_reuse(job)
 
 
 def _check_metric(task: Task) -> None:
@@ -27,6 +29,8 @@ def _check_validation(job: Job, has_validation: bool) -> None:
     """What waits for validations must get some."""
     if job.patience:
         waits, mend = f"patience {job.patience}", "set `patience` to 0"
+    elif SHUFFLINGS[job.shuffle].waits_for_elbow:
+        waits, mend = f"shuffle {job.shuffle}", "set `shuffle` to always"
     elif job.schedule == "ReduceLROnPlateau":
         waits, mend = f"Schedule {job.schedule}", "choose another schedule"
     else:
@@ -40,4 +44,14 @@ def _check_validation(job: Job, has_validation: bool) -> None:
         raise PenstockError(
             f"{waits} needs validations, and the data has no validation split: give it one, or {mend}.",
             code="split-missing",
+        )
+
+
+def _check_reuse(job: Job) -> None:
+    """Batches can be used again only in epochs that have the same seeds."""
+    if job.reuse_batches and SHUFFLINGS[job.shuffle].first is not None:
+        raise PenstockError(
+            f"reuse_batches needs epochs with the same batches of seeds, and shuffle is {job.shuffle}: set `shuffle` to"
+            " never or adaptive, or leave out `reuse_batches`.",
+            code="conflicting-options",
         )

@@ -13,6 +13,7 @@ from penstock.graph.documents import AutoCount, StrictDocument, first_problem, p
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.options import SamplerOptions
+from penstock.train.batch_options import BatchOptions
 from penstock.train.data_options import DataOptions
 from penstock.train.device_options import DeviceOptions
 from penstock.train.link_options import LinkOptions
@@ -77,6 +78,7 @@ class Job(
     ModelOptions,
     LinkOptions,
     TrainOptions,
+    BatchOptions,
     DeviceOptions,
     PipelineOptions,
 ):
@@ -97,6 +99,7 @@ PARTS: dict[str, type[StrictDocument]] = {
     "Model": ModelOptions,
     "Links": LinkOptions,
     "Training": TrainOptions,
+    "Batches": BatchOptions,
     "Device": DeviceOptions,
     "Pipeline": PipelineOptions,
 }

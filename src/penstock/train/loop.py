@@ -17,6 +17,7 @@ from penstock.train.records import Events, FolderRecords, Records
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_length import epochs_note
 from penstock.train.session import Session
+from penstock.train.shuffling import SHUFFLINGS, past_elbow
 from penstock.train.steps import Step, Steps
 from penstock.train.train_state import TrainState
 
@@ -38,11 +39,13 @@ class Loop:
         self.session, self.folder, self.train_state, self._progress = session, folder, train_state, progress
         session.progress = progress
         job, task = session.job, session.task
-        self.schedule = Schedule(task.items, task.batch_size, job.seed, job.epochs)
+        self._shuffling = SHUFFLINGS[job.shuffle]
+        self.schedule = Schedule(task.items, task.batch_size, job.seed, job.epochs, shuffled_from=self.shuffled_from)
         self.records: Records = FolderRecords(folder, job) if records is None else records
         self._began = time.perf_counter() - train_state.elapsed
         self._last_val: dict[str, float] = {}
         self._stages: dict[str, StageTime] = {}
+        self._ended_stages: dict[str, StageTime] = {}
         self._record_every = max(1, self.schedule.batches // 10)
 
     def run(self, stop: Callable[[], bool]) -> dict[str, StageTime]:
@@ -55,36 +58,62 @@ class Loop:
             if "epochs" in self.session.decided and (note := epochs_note(job.epochs, self.schedule.batches)):
                 self._progress.note(note)
         events = self.records.events(self.schedule.batches, self._began)
-        start = Position(train_state.epoch, train_state.batch)
         total = job.epochs * self.schedule.batches
         with self._progress.step("training", total - train_state.step, "batches"), device_memory(self._where, STEPS):
             try:
-                with self.session.execution.steps(self.schedule, start, self._pause, events.record) as steps:
-                    if train_state.ending:
-                        with steps.aside():
-                            self._end_epoch(steps, events)
-                            self._after_step()
-                        if self._stopped_early():
-                            return steps.times()
-                    mark = time.perf_counter()
-                    for done in steps:
-                        for step in done:
-                            self._count(step)
-                        train_state.epoch_elapsed += time.perf_counter() - mark
-                        with steps.aside():
-                            if done[-1].last:
-                                self._end_epoch(steps, events)
-                            else:
-                                self._tell_midway()
-                            self._after_step()
-                        mark = time.perf_counter()
-                        if stop() or self._stopped_early():
-                            break
-                    return steps.times()
+                while self._train(stop, events):
+                    # What was prepared of the next epoch has the old order, and was let go with the steps.
+                    self.schedule.shuffled_from = self.shuffled_from
+                return self._ended_stages
             finally:
                 # A full disk is one way to come here: it must not hide what happened.
                 with suppress(PenstockError):
                     events.close()
+
+    def _train(self, stop: Callable[[], bool], events: Events) -> bool:
+        """Do the steps of the schedule; whether they ended because the next epoch is to have another order."""
+        train_state, execution = self.train_state, self.session.execution
+        start = Position(train_state.epoch, train_state.batch)
+        with execution.steps(self.schedule, start, self._pause, events.record) as steps:
+            try:
+                if train_state.ending:
+                    with steps.aside():
+                        self._end_epoch(steps, events)
+                        self._after_step()
+                    if train_state.done or self._is_reordered():
+                        return not train_state.done
+                mark = time.perf_counter()
+                for done in steps:
+                    for step in done:
+                        self._count(step)
+                    train_state.epoch_elapsed += time.perf_counter() - mark
+                    with steps.aside():
+                        if done[-1].last:
+                            self._end_epoch(steps, events)
+                        else:
+                            self._tell_midway()
+                        self._after_step()
+                    mark = time.perf_counter()
+                    if stop() or self._stopped_early():
+                        break
+                    if self._is_reordered() and not train_state.done:
+                        return True
+                return False
+            finally:
+                self._ended_stages = self._times(steps)
+
+    def _times(self, steps: Steps) -> dict[str, StageTime]:
+        """Of the stages, with those of steps that ended before."""
+        before = self._ended_stages
+        return {name: each.plus(before[name]) if name in before else each for name, each in steps.times().items()}
+
+    @property
+    def shuffled_from(self) -> int | None:
+        """The first epoch, from 0, that is shuffled; None: none is, or the elbow was not found yet."""
+        return self.train_state.shuffled_from if self._shuffling.first is None else self._shuffling.first
+
+    def _is_reordered(self) -> bool:
+        return self.schedule.shuffled_from != self.shuffled_from
 
     def _where(self) -> str:
         train_state = self.train_state
@@ -143,9 +172,13 @@ class Loop:
         # A validation only because the run ends steers nothing: with more epochs it would not have been.
         value = val.get(session.task.metric.name) if regular else None
         step_schedule(session.schedule, value, session.task.metric.better)
+        if value is not None and self._shuffling.waits_for_elbow and train_state.shuffled_from is None:
+            train_state.val_curve.append(value)
+            if past_elbow(train_state.val_curve, session.task.metric.better):
+                train_state.shuffled_from, train_state.val_curve = finished, []
         train_state.done = last or bool(job.patience and train_state.without_gain >= job.patience)
         train_state.ending = False
-        times = steps.times()
+        times = self._times(steps)
         spent = {name: times[name].since(self._stages[name]) if self._stages else times[name] for name in times}
         self._stages = times
         memory = resident_mb()
@@ -197,6 +230,8 @@ class Loop:
         }
         if val:
             record["val"] = val
+        if self.train_state.shuffled_from == epoch + 1:
+            record["shuffled_from"] = epoch + 1
         self.records.append_metrics(record)
 
     def _tell_midway(self) -> None:

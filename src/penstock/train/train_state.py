@@ -32,6 +32,10 @@ class TrainState:
     all_examples: int = 0
     ending: bool = False
     """Whether an epoch's last step is done and its end is not: validation, the schedule, the record."""
+    val_curve: list[float] = field(default_factory=list)
+    """Values of the validations so far, where their elbow is waited for (`shuffle: adaptive`)."""
+    shuffled_from: int | None = None
+    """The first epoch, from 0, that is shuffled because the elbow was found before it."""
     done: bool = False
     """Whether the last epoch has ended, by number or by patience."""
 

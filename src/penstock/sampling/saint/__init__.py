@@ -24,7 +24,7 @@ def _entry(kind: str) -> SamplerEntry:
             layers=settings.layers,
         )
 
-    return SamplerEntry(name, build, joint=True, items_per_batch=lambda options: 1)
+    return SamplerEntry(name, build, joint=True, items_per_batch=lambda options: 1, shuffles=False)
 
 
 SAINT_VERTEX = _entry("vertex")

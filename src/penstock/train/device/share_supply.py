@@ -83,8 +83,9 @@ class SharedSupply(Supply):
         schedule, width = self._schedule, self._width
         places = np.zeros((schedule.batches, width), np.int64)
         counts, wholes = np.zeros(schedule.batches, np.int32), np.ones(schedule.batches, np.float32)
-        batches = Schedule(schedule.items, schedule.batch_size, schedule.seed).from_position(Position(epoch, 0))
-        for number, planned in zip(range(schedule.batches), batches, strict=False):
+        order = schedule.shuffled_from
+        endless = Schedule(schedule.items, schedule.batch_size, schedule.seed, shuffled_from=order)
+        for number, planned in zip(range(schedule.batches), endless.from_position(Position(epoch, 0)), strict=False):
             seeds = self._share(planned).seeds
             places[number, : len(seeds)] = np.searchsorted(schedule.items, seeds)
             counts[number], wholes[number] = len(seeds), len(planned.seeds)

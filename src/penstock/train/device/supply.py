@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.graph.hashing import key_of
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.sampling.device.hops import NEVER, DeviceEpoch
 from penstock.sampling.device.order import batch_keys, shuffled
@@ -40,11 +39,10 @@ class Supply:
         epochs = self._schedule.epochs
         if epochs is not None and position.epoch >= epochs:
             return
-        seed = self._schedule.seed
-        order = shuffled(self._names, key_of(seed, f"{position.epoch}/order"))
+        order = shuffled(self._names, self._schedule.order_key(position.epoch))
         torch.index_select(self._items, 0, order, out=self.epoch.order)
         torch.index_select(self._of_items, 0, order, out=self.labels)
-        keys = batch_keys(seed, position.epoch, self._schedule.batches, self.purposes)
+        keys = batch_keys(self._schedule.seed, position.epoch, self._schedule.batches, self.purposes)
         self.epoch.keys.copy_(torch.from_numpy(keys))
         self.restart(position.batch)
 

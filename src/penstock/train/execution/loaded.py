@@ -1,7 +1,7 @@
 """Steps one at a time, on batches that the pipeline makes ready: the mode that can do everything."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Self, cast
 
@@ -11,6 +11,7 @@ from penstock.coflow_context import batch_order, within_batch
 from penstock.nn.drop import dropping
 from penstock.pipeline.clock import Recorder, StageTime
 from penstock.pipeline.loader import Batch, Loaded, Loader
+from penstock.pipeline.reused_batches import ReusedBatches
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Session
@@ -31,7 +32,12 @@ class LoadedExecution:
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """One at a time, so that the loop sees the weights after each."""
-        return LoadedSteps(self._session, self, schedule.from_position(start), recorder)
+        return LoadedSteps(self._session, self.sampling(schedule), schedule.from_position(start), recorder)
+
+    def sampling(self, schedule: Schedule) -> Callable[[Planned], Batch]:
+        """What draws the batches of a schedule: all of them, or those that were not drawn before."""
+        job = self._session.job
+        return ReusedBatches(self.sample, schedule, job.reuse_mb) if job.reuse_batches else self.sample
 
     def inference(self) -> Inference:
         """Layer by layer over the whole graph."""
@@ -59,12 +65,14 @@ class LoadedSteps:
     """Does the steps of some planned batches."""
 
     def __init__(
-        self, session: Session, execution: LoadedExecution, planned: Iterable[Planned], recorder: Recorder
+        self,
+        session: Session,
+        sample: Callable[[Planned], Batch],
+        planned: Iterable[Planned],
+        recorder: Recorder,
     ) -> None:
         self._session = session
-        self._loader = Loader(
-            planned, execution.sample, session.inputs.carrier, session.task.label, session.job, recorder
-        )
+        self._loader = Loader(planned, sample, session.inputs.carrier, session.task.label, session.job, recorder)
 
     def __iter__(self) -> Iterator[list[Step]]:
         for loaded in self._loader:

@@ -63,7 +63,8 @@ class SharedSteps(LoadedSteps):
         self, session: Session, execution: SharedExecution, schedule: Schedule, start: Position, recorder: Recorder
     ) -> None:
         self._group = execution.group
-        super().__init__(session, execution, map(self._group.share, schedule.from_position(start)), recorder)
+        shares = map(self._group.share, schedule.from_position(start))
+        super().__init__(session, execution.sampling(schedule), shares, recorder)
 
     def _step(self, loaded: Loaded) -> float:
         """The mean over the seeds of the whole batch is the sum of the workers' parts."""

@@ -42,6 +42,7 @@ class Support:
     """Optimisers that can be told on the device to leave a step out."""
     moving_momentum: bool = True
     compute_types: frozenset[str] | None = None
+    reused_batches: bool = True
 
 
 EVERYTHING = Support()
@@ -52,6 +53,7 @@ DEVICE_SAMPLING = Support(
     tasks=frozenset({"node-classification", "node-regression"}),
     largest_fanout=SCANNED,
     most_vertices=(1 << 31) - 1,
+    reused_batches=False,
 )
 """Batches that a device draws by itself."""
 SHARED_DEVICE_SAMPLING = replace(DEVICE_SAMPLING, norms=frozenset({"none", "layer"}))
@@ -94,6 +96,8 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
         reasons.append(f"fan-outs beyond {most} are the host's")
     if support.most_vertices is not None and graph.num_nodes > support.most_vertices:
         reasons.append("the graph has 2^31 vertices or more")
+    if not support.reused_batches and job.reuse_batches:
+        reasons.append("batches that are used again are drawn by the host")
     return reasons
 
 

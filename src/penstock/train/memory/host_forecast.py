@@ -41,7 +41,8 @@ def forecast_host(session: Session, device: DeviceForecast | None) -> HostForeca
     """For a session whose parts are on the host; `device` is what a GPU takes, where one computes."""
     fixed = {PROCESS: process_bytes(device is not None), **_graph_bytes(session)}
     if device is not None:
-        parts = fixed | {BATCHES: device.pinned + _PINNED_STAGING}
+        reused = session.job.reuse_mb << 20 if session.job.reuse_batches else 0
+        parts = fixed | {BATCHES: device.pinned + _PINNED_STAGING + reused}
         return HostForecast(sum(parts.values()), parts, device.peak.moment, device.method, device.reason)
     peak, method, reason = _steps(session)
     parts = fixed | {LIBRARIES: LOADED_ON_HOST}

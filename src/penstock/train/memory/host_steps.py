@@ -10,6 +10,7 @@ import torch
 from penstock.graph.arrays import Array
 from penstock.pipeline.host_carrier import as_tensors
 from penstock.pipeline.loader import Loaded
+from penstock.pipeline.reused_batches import kept_bytes
 from penstock.pipeline.schedule import Schedule
 from penstock.traced import memory_for
 from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
@@ -61,7 +62,7 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
     largest = largest_batch(session, schedule, batches)
     with traceable(), traced_session(session, input_density(session), False) as allocations:
         with allocations.during("pipeline"), memory_for(BATCHES):
-            ahead = _ahead(session, largest)
+            ahead = [*_ahead(session, largest), _reused(session, largest, schedule.batches)]
         for number in range(_STEPS):
             with allocations.during(f"step {number + 1}"):
                 loaded = _carried(session, largest)
@@ -89,6 +90,13 @@ def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
         # The buffer of the batch that is computed is made with it.
         held += [torch.empty(rows, dtype=torch.uint8, device=META) for _ in range(gathered - 1)]
     return held
+
+
+def _reused(session: Session, largest: LargestBatch, batches: int) -> torch.Tensor:
+    """Memory of the batches that are kept to be used again."""
+    job = session.job
+    most = batches * kept_bytes(largest.loaded().batch) if job.reuse_batches else 0
+    return torch.empty(min(most, job.reuse_mb << 20), dtype=torch.uint8, device=META)
 
 
 def _arrays(part: Any) -> list[Array]:

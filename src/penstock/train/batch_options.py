@@ -1,0 +1,29 @@
+"""The job fields that say what passes from batch to batch: their order, and what of them is used again."""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from penstock.graph.documents import StrictDocument
+from penstock.train.shuffling import SHUFFLINGS
+
+if TYPE_CHECKING:
+    ShuffleName = str
+else:
+    ShuffleName = Literal[tuple(SHUFFLINGS)]
+
+
+class BatchOptions(StrictDocument):
+    """The order of batches, and whether drawn ones are used again."""
+
+    shuffle: ShuffleName = Field(
+        "always",
+        description="whether each epoch has its own batches of seeds; never: those of the first epoch; adaptive: those"
+        " of the first epoch until the elbow of the validation curve (docs/batches.md)",
+    )
+    reuse_batches: bool = Field(
+        False,
+        description="while seeds are not shuffled, use the neighbourhoods that the first epoch drew again; faster, and"
+        " usually less accurate",
+    )
+    reuse_mb: int = Field(1024, ge=1, description="memory for batches that are used again; others are drawn again")
