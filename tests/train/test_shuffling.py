@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from test_resume import Trouble, assert_same_runs, crash, interrupt
 
 from penstock.api import train
 from penstock.pipeline.reused_batches import ReusedBatches
@@ -16,7 +17,6 @@ from penstock.train.batch_source import check_sampler_supports
 from penstock.train.job import make_job
 from penstock.train.shuffling import past_elbow
 from refusals import refused
-from test_resume import Trouble, assert_same_runs, crash, interrupt
 from training_graphs import SMALL, community_graph, facts_of, lines_of, newest_checkpoint, trained
 
 ELBOW = {"shuffle": "adaptive", "epochs": 12, "lr": 0.05}

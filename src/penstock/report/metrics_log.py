@@ -87,8 +87,8 @@ class _Reader:
             if epoch is not None:
                 self.epochs[epoch.epoch] = epoch
                 if "shuffled_from" in record:
-                    text = f"The validation curve has passed its elbow: seeds are shuffled from epoch {epoch.epoch + 1} on."
-                    self.log.notes.append((time, text))
+                    begun = f"seeds are shuffled from epoch {epoch.epoch + 1} on"
+                    self.log.notes.append((time, f"The validation curve has passed its elbow: {begun}."))
         elif kind == "step":
             self._step(record)
         elif kind == "note":
