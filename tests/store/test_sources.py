@@ -205,13 +205,15 @@ def test_threads_may_read_one_source_at_once(sources, tables):
     assert found == dict.fromkeys(range(4), True)
 
 
-def test_the_documentations_examples_run():
+def test_the_documentations_examples_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "row-sources.md").read_text()
     names = {}
     for code in re.findall(r"^```python\n(.*?)^```", page, re.S | re.M):
         exec(code, names)
     np.testing.assert_array_equal(names["rows"], names["table"][[5, 999, 5]])
     np.testing.assert_array_equal(names["part"], names["table"][[7]][:, [0, 3]].astype(np.float64))
+    np.testing.assert_array_equal(names["again"], names["whole"])
     rows = names["CountingRows"](9, 4).read(np.array([8, 0]), columns=[3, 1])
     assert rows.tolist() == [[11, 9], [3, 1]]
 

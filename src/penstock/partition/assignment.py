@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.output_files import write_new
+from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.document import DOCUMENT, PartitionDocument, TypeRanges
 from penstock.partition.folder import Partition, open_partition, part_folder
 from penstock.partition.levels import assign_trainers, trainer_balance
@@ -118,10 +120,9 @@ def write_partition(assigned: Assigned, how: Cut, trainer: Array, folder: Path, 
                 originals.append(relabelling.original)
         with problem.progress.step("writing parts", graph.num_edges, "edges"):
             writer = PartWriter(graph, maps, how.trainers, problem.threads, problem.progress)
-            for part in range(how.parts):
-                writer.write(part, part_folder(temporary, part))
+            written = [writer.write(part, part_folder(temporary, part)) for part in range(how.parts)]
         shares = trainer_balance(problem, assigned.assignment, trainer, how.trainers)
-        document = _document(assigned, how, maps, shares)
+        document = _document(assigned, how, maps, written, shares)
         write_new(temporary / DOCUMENT, json.dumps(document.model_dump(), indent=1) + "\n")
     for _, array in graph.arrays():
         # Pages of the whole graph would count beside those of the parts that are read now.
@@ -162,7 +163,11 @@ def _check(graph: Graph, how: Cut) -> None:
 
 
 def _document(
-    assigned: Assigned, how: Cut, maps: dict[str, Relabelling], shares: dict[str, float]
+    assigned: Assigned,
+    how: Cut,
+    maps: dict[str, Relabelling],
+    written: list[dict[EdgeType, int]],
+    shares: dict[str, float],
 ) -> PartitionDocument:
     graph = assigned.problem.whole.graph
     types, offset = {}, 0
@@ -184,6 +189,9 @@ def _document(
         balance=assigned.problem.constraints.names,
         tolerance=how.tolerance,
         node_types=types,
+        edge_ranges={
+            edge_key(kind): list(accumulate((counts[kind] for counts in written), initial=0)) for kind in graph.edges
+        },
         metrics=assigned.metrics.document(),
         trainer_balance=shares,
     )

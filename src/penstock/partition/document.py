@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument, read_checked
 from penstock.graph.schema import check_name
 from penstock.partition.owners import Book
@@ -40,6 +41,9 @@ class PartitionDocument(StrictDocument):
     balance: list[str]
     tolerance: float
     node_types: dict[str, TypeRanges]
+    edge_ranges: dict[str, list[int]] | None = Field(
+        None, description="by relation, the number of each part's first edge, and of all edges; older folders: none"
+    )
     metrics: dict[str, Any]
     trainer_balance: dict[str, float] = Field(description="largest trainer's share over its part's mean, worst part")
 
@@ -56,7 +60,18 @@ class PartitionDocument(StrictDocument):
                     code="damaged-file",
                 )
             bounds[name] = np.array([*starts, info.count], np.int64)
-        return Book(self.parts, self.trainers, bounds)
+        return Book(self.parts, self.trainers, bounds, self._edge_bounds())
+
+    def _edge_bounds(self) -> dict[str, Array] | None:
+        if self.edge_ranges is None:
+            return None
+        for name, starts in self.edge_ranges.items():
+            if len(starts) != self.parts + 1 or starts[0] or any(b < a for a, b in pairwise(starts)):
+                raise PenstockError(
+                    f"{DOCUMENT}: the ranges of {name!r} do not cover its edges: cut the graph again.",
+                    code="damaged-file",
+                )
+        return {name: np.array(starts, np.int64) for name, starts in self.edge_ranges.items()}
 
 
 def read_partition_document(folder: Path) -> PartitionDocument:

@@ -1,5 +1,6 @@
 """The partition folder: opening one."""
 
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from penstock.graph.folder import edges_folder, nodes_folder
 from penstock.graph.graph import Graph
 from penstock.graph.integrity.graph import check_range
 from penstock.graph.integrity.scan import first_repeat
-from penstock.graph.schema import EdgeType, file_name
+from penstock.graph.schema import DOCUMENT as GRAPH_DOCUMENT
+from penstock.graph.schema import EdgeType, edge_key, file_name, read_document
 from penstock.partition.document import DOCUMENT, PartitionDocument, read_partition_document
 from penstock.partition.owners import Book
 
@@ -21,6 +23,8 @@ class Partition:
 
     def __init__(self, path: Path, document: PartitionDocument, unchecked: bool = False) -> None:
         self.path, self.document = path, document
+        if document.edge_ranges is None:
+            document = document.model_copy(update={"edge_ranges": _counted_edges(path, document.parts)})
         self.book: Book = document.book()
         total = sum(info.count for info in document.node_types.values())
         self._original = open_array(path / "original.npy", "int64", (total,))
@@ -98,7 +102,7 @@ class Partition:
         return [first_repeat(original[start : start + count]) for start, count in spans]
 
     def _check_part(self, graph: Graph, index: int) -> None:
-        """A part must hold the rows that `partition.json` says it holds."""
+        """A part must hold the rows and the numbers of edges that `partition.json` says it holds."""
         for name in self.book.node_types:
             nodes, (first, last) = graph.nodes.get(name), self.book.range(index, name)
             if nodes is None or (nodes.first, nodes.count, nodes.total) != (first, last - first, self.book.count(name)):
@@ -107,6 +111,26 @@ class Partition:
                     f" as {self.path / DOCUMENT} says: cut the graph again.",
                     code="damaged-file",
                 )
+        if not self.book.numbers_edges:
+            return
+        held = {edge_key(kind): edges.count for kind, edges in graph.edges.items()}
+        said = {name: int(bounds[index + 1] - bounds[index]) for name, bounds in self.book.relations.items()}
+        if held != said:
+            raise PenstockError(
+                f"{graph.path} holds {held} edges where {self.path / DOCUMENT} says {said}: cut the graph again.",
+                code="damaged-file",
+            )
+
+
+def _counted_edges(path: Path, parts: int) -> dict[str, list[int]] | None:
+    """The edge ranges of a folder that was written without them, from its parts; None: some parts are elsewhere."""
+    folders = [part_folder(path, index) for index in range(parts)]
+    if not all((folder / GRAPH_DOCUMENT).is_file() for folder in folders):
+        return None
+    held = [{name: edges.count for name, edges in read_document(folder).edge_types.items()} for folder in folders]
+    if any(counts.keys() != held[0].keys() for counts in held):
+        raise PenstockError(f"{path}: its parts have different relations: cut the graph again.", code="damaged-file")
+    return {name: list(accumulate((counts[name] for counts in held), initial=0)) for name in held[0]}
 
 
 def open_partition(path: str | Path, unchecked: bool = False) -> Partition:

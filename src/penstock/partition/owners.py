@@ -1,14 +1,15 @@
-"""Which part owns a vertex: the partition book, and vertices grouped by their owner for requests.
+"""Which part owns a vertex or an edge: the partition book, and rows grouped by their owner for requests.
 
 The book answers by a search in a tiny array and a subtraction. Grouping takes two passes: one finds owners and repeated
 vertices, the other puts the rows in order.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 
@@ -46,7 +47,7 @@ def split_by_owner(ids: Array, bounds: Array, once: Array | None = None) -> Spli
     slots = np.zeros(1 << (2 * len(ids)).bit_length() if once.any() else 1, np.int32)
     repeats = _find_owners(ids, bounds, once, slots, owners, starts)
     if repeats < 0:
-        raise PenstockError(f"A vertex number is outside 0..{int(bounds[-1]) - 1}.", code="id-out-of-range")
+        raise PenstockError(f"A row number is outside 0..{int(bounds[-1]) - 1}.", code="id-out-of-range")
     again, first = np.empty(repeats, np.int32), np.empty(repeats, np.int32)
     _order(ids, bounds, owners, starts, rows, places, again, first)
     kept = len(ids) - repeats
@@ -105,10 +106,16 @@ def _order(
 
 
 class Book:
-    """`bounds[type]` are the parts * trainers + 1 ascending first new IDs of the sub-parts."""
+    """`bounds[type]` are the parts * trainers + 1 ascending first new IDs of the sub-parts.
 
-    def __init__(self, parts: int, trainers: int, bounds: dict[str, Array]) -> None:
-        self.parts, self.trainers = parts, trainers
+    `edge_bounds[relation]`, where they are known, are the parts + 1 first numbers of the parts' edges: edges of a cut
+    graph are numbered part after part, and inside a part as its lists hold them.
+    """
+
+    def __init__(
+        self, parts: int, trainers: int, bounds: dict[str, Array], edge_bounds: Mapping[str, Array] | None = None
+    ) -> None:
+        self.parts, self.trainers, self._edges = parts, trainers, edge_bounds
         self._fine = bounds
         self._coarse = {name: np.ascontiguousarray(fine[::trainers], np.int64) for name, fine in bounds.items()}
 
@@ -142,6 +149,30 @@ class Book:
     def count(self, node_type: str | None = None) -> int:
         """Vertices of a type in all parts."""
         return int(self._coarse[self.type_named(node_type)][-1])
+
+    def edge_bounds(self, relation: str) -> Array:
+        """The number of every part's first edge of a relation, and the count of all behind the last (int64)."""
+        if relation not in self.relations:
+            raise PenstockError(
+                f"There is no relation {relation!r}{nearest(relation, self.relations)}", code="unknown-name"
+            )
+        return self.relations[relation]
+
+    @property
+    def numbers_edges(self) -> bool:
+        """Whether edges have numbers. Folders of older releases do not say how many edges each part has."""
+        return self._edges is not None
+
+    @property
+    def relations(self) -> Mapping[str, Array]:
+        """`edge_bounds` by the relations' keys."""
+        if self._edges is None:
+            raise PenstockError(
+                "The edges of this partition have no numbers, as an older release cut it and not all its parts are here"
+                " to count them: cut the graph again.",
+                code="missing-data",
+            )
+        return self._edges
 
     @property
     def node_types(self) -> list[str]:

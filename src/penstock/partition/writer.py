@@ -82,8 +82,11 @@ class PartWriter:
             for edges in graph.edges.values():  # Read in order by whoever chose the parts; read again part by part.
                 release_pages(edges.indices)
 
-    def write(self, part: int, folder: Path) -> None:
-        """One part as a graph folder: its core vertices' rows and in-edges, neighbours named by new ID."""
+    def write(self, part: int, folder: Path) -> dict[EdgeType, int]:
+        """One part as a graph folder: its core vertices' rows and in-edges, neighbours named by new ID.
+
+        Returns how many edges of each type it has.
+        """
         rows = {name: _rows_of(relabelling, part, self.trainers) for name, relabelling in self.maps.items()}
         nodes = {name: self._write_nodes(name, rows[name], nodes_folder(folder, name)) for name in self.graph.nodes}
         halo = {name: np.zeros(nodes.count, np.bool_) for name, nodes in self.graph.nodes.items()}
@@ -96,6 +99,7 @@ class PartWriter:
             mask[first:last] = False
             write_array(nodes_folder(folder, name) / "halo.npy", np.flatnonzero(mask))
         write_document(Graph(nodes, edges, f"{self.graph.name} part {part}", None, {"part": part}), folder)
+        return {kind: written.count for kind, written in edges.items()}
 
     def _write_nodes(self, name: str, rows: tuple[int, int], folder: Path) -> NodeSet:
         first, last = rows

@@ -23,7 +23,8 @@ class Block:
     """One layer of one batch. Destination rows are the first `num_dst` source rows.
 
     `indices[indptr[i]:indptr[i + 1]]` are the source rows that destination row i reads. `edges`, where asked for, are
-    the positions of the drawn edges in the graph's lists, for edge fields. `totals` covers the destination rows at
+    the positions of the drawn edges in the graph's lists: the numbers by which sources have the rows of edge fields. Of
+    a graph that was cut they are the edges' numbers in the cut graph. `totals` covers the destination rows at
     least, and the source rows where a layer normalises by both ends.
     """
 

@@ -19,8 +19,10 @@ from penstock.sampling.registry import SamplerEntry
 class FastGCN(LayerwiseSampler):
     """Layer-wise sampling by importance in the whole graph; eight bytes a vertex for all threads."""
 
-    def __init__(self, graph: Graph | Homogeneous, sizes: Sequence[int], original: Array | None = None) -> None:
-        super().__init__(graph, sizes, original)
+    def __init__(
+        self, graph: Graph | Homogeneous, sizes: Sequence[int], original: Array | None = None, edges: bool = False
+    ) -> None:
+        super().__init__(graph, sizes, original, edges)
         self._distribution = Distribution(importance(self._graph), self._graph.natural_order())
 
     def _draw(self, lists: Reading, size: int, key: np.uint64, scale: Array) -> Array:

@@ -65,6 +65,13 @@ class Homogeneous(ABC):
         """The same as a block has them."""
         return self.degrees(vertices).astype(np.float32)
 
+    def positions(self, lists: Reading, vertices: Array, indptr: Array, found: Array) -> Array:
+        """Positions in the graph's lists of what was found, row by row, at some places of the vertices' `lists`."""
+        if lists.indptr is self.indptr:
+            return found
+        moved: Array = found + np.repeat(self.indptr[vertices] - lists.indptr[lists.rows], np.diff(indptr))
+        return moved
+
     def seeds(self, seeds: Array) -> Array:
         """Seeds as kernels take them."""
         return check_seeds(seeds, self.count, self.node_type, index_dtype(self.count))

@@ -12,7 +12,7 @@ from penstock.sampling.relabel import PerThread
 
 
 class Induced(NamedTuple):
-    """In-neighbour lists over the rows of `vertices`; `edges` are the edges' positions in the lists that were read."""
+    """In-neighbour lists over the rows of `vertices`; `edges` are the edges' positions in the graph's lists."""
 
     vertices: Array
     indptr: Array
@@ -30,8 +30,9 @@ class Inducer:
     def induce(self, vertices: Array, reader: Reader) -> Induced:
         """The subgraph of some different vertices, rows in their order, lists in the graph's order."""
         vertices = self._graph.seeds(vertices)
-        indptr, indices, edges = _induce(*reader.read(vertices), vertices, self._places.get())
-        return Induced(vertices, indptr, indices, edges)
+        lists = reader.read(vertices)
+        indptr, indices, edges = _induce(*lists, vertices, self._places.get())
+        return Induced(vertices, indptr, indices, self._graph.positions(lists, vertices, indptr, edges))
 
 
 def blocks_on(graph: Homogeneous, inside: Induced, weights: Array | None, seeds: int, layers: int) -> list[Block]:

@@ -33,17 +33,19 @@ from penstock.sampling.relabel import PerThread, Rows, rows_for
 class Labor:
     """Draws `fanouts[h]` in-neighbours in the mean of every vertex known at hop h, counted from the seeds.
 
-    `sample` may be called from several threads at once.
+    Blocks come with `edges` where asked for. `sample` may be called from several threads at once.
     """
 
-    def __init__(self, graph: Graph, fanouts: Sequence[int], original: Array | None = None) -> None:
+    def __init__(
+        self, graph: Graph, fanouts: Sequence[int], original: Array | None = None, edges: bool = False
+    ) -> None:
         whole = whole_graph(graph, "Labor", original)
         names = None if original is None else {whole.node_type: original}
         (kind,) = graph.edges
-        self._set_up(Readable({whole.node_type: whole.count}, {kind: SharedLists(whole)}, names), fanouts)
+        self._set_up(Readable({whole.node_type: whole.count}, {kind: SharedLists(whole)}, names), fanouts, edges)
 
     @classmethod
-    def over(cls, readable: Readable, fanouts: Sequence[int]) -> Self:
+    def over(cls, readable: Readable, fanouts: Sequence[int], edges: bool = False) -> Self:
         """A sampler of lists wherever they are; they must draw as `SharedLists` does."""
         if len(readable.counts) != 1 or len(readable.relations) != 1:
             raise PenstockError(
@@ -51,13 +53,13 @@ class Labor:
                 code="unsupported-combination",
             )
         sampler = cls.__new__(cls)
-        sampler._set_up(readable, fanouts)
+        sampler._set_up(readable, fanouts, edges)
         return sampler
 
-    def _set_up(self, readable: Readable, fanouts: Sequence[int]) -> None:
+    def _set_up(self, readable: Readable, fanouts: Sequence[int], edges: bool) -> None:
         check_fanouts(fanouts)
         ((self.node_type, count),), (self._lists,) = readable.counts.items(), readable.relations.values()
-        self.fanouts, self._count = list(fanouts), count
+        self.fanouts, self.edges, self._count = list(fanouts), edges, count
         self._names = None if readable.names is None else readable.names[self.node_type]
         self._rows: PerThread[Rows] = PerThread(lambda: rows_for(count))
 
@@ -69,7 +71,7 @@ class Labor:
         try:
             for hop, fanout in enumerate(self.fanouts):
                 readers = Readers(rows.vertices[: rows.known])
-                blocks.append(numbered(self._lists.start_draw(readers, key.hop(hop), fanout, False)(), rows))
+                blocks.append(numbered(self._lists.start_draw(readers, key.hop(hop), fanout, self.edges)(), rows))
             totals = self._lists.start_totals(Readers(rows.vertices[: rows.known]))()
             for block in blocks:
                 block.totals = totals[: block.num_src]
@@ -90,18 +92,19 @@ class SharedLists:
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
         """Start a draw; it runs when the result is waited for."""
-        return partial(self._draw, readers.vertices, key, fanout)
+        return partial(self._draw, readers.vertices, key, fanout, edges)
 
     def start_totals(self, readers: Readers) -> Callable[[], Array]:
         """Start counting; it runs when the result is waited for."""
         return partial(self._graph.totals, readers.vertices)
 
-    def _draw(self, vertices: Array, key: np.uint64, fanout: int) -> DrawnNeighbours:
+    def _draw(self, vertices: Array, key: np.uint64, fanout: int, edges: bool) -> DrawnNeighbours:
         graph = self._graph
         most = np.iinfo(np.int64).max if fanout == ALL else fanout
         indptr, positions = draw_shared(graph.indptr, graph.indices, graph.names, key, most, vertices)
         row_weights = np.maximum(graph.totals(vertices) / np.float32(most), np.float32(1))
-        return DrawnNeighbours(indptr, graph.indices[positions], None, np.repeat(row_weights, np.diff(indptr)))
+        weights = np.repeat(row_weights, np.diff(indptr))
+        return DrawnNeighbours(indptr, graph.indices[positions], positions if edges else None, weights)
 
 
 def _build(source: GraphSource, settings: SamplerSettings) -> Labor:

@@ -26,17 +26,20 @@ from penstock.sampling.relabel import PerThread, Rows, rows_for
 class LayerwiseSampler(ABC):
     """Draws `sizes[h]` source vertices for the vertices known at hop h, counted from the seeds.
 
-    `sample` may be called from several threads at once; each keeps eight bytes a vertex beside its rows.
+    Blocks come with `edges` where asked for. `sample` may be called from several threads at once; each keeps eight
+    bytes a vertex beside its rows.
     """
 
-    def __init__(self, graph: Graph | Homogeneous, sizes: Sequence[int], original: Array | None = None) -> None:
+    def __init__(
+        self, graph: Graph | Homogeneous, sizes: Sequence[int], original: Array | None = None, edges: bool = False
+    ) -> None:
         self._graph = homogeneous(graph, type(self).__name__, original)
         if not sizes or any(size < 1 for size in sizes):
             raise PenstockError(
                 f"Layer sizes are {list(sizes)}: give a positive number for every layer.",
                 code="value-out-of-range",
             )
-        self.sizes = list(sizes)
+        self.sizes, self.edges = list(sizes), edges
         self._rows: PerThread[Rows] = PerThread(lambda: rows_for(self._graph.count))
         self._scales: PerThread[Array] = PerThread(lambda: np.zeros(self._graph.count))
 
@@ -55,12 +58,14 @@ class LayerwiseSampler(ABC):
         return MiniBatch({name: seeds}, {name: vertices}, blocks[::-1], key=key)
 
     def _hop(self, rows: Rows, reader: Reader, size: int, key: np.uint64) -> Block:
-        lists, scale = reader.read(rows.vertices[: rows.known]), self._scales.get()
+        vertices = rows.vertices[: rows.known]
+        lists, scale = reader.read(vertices), self._scales.get()
         touched = self._draw(lists, size, key, scale)
         indptr, positions, weights = _link(*lists, scale)
         scale[touched] = 0
+        edges = self._graph.positions(lists, vertices, indptr, positions) if self.edges else None
         indices = rows.number(lists.indices[positions], indptr)
-        return Block(indptr, indices, rows.known, weights, self._graph.totals(rows.vertices[: rows.known]))
+        return Block(indptr, indices, rows.known, weights, self._graph.totals(rows.vertices[: rows.known]), edges)
 
     @abstractmethod
     def _draw(self, lists: Reading, size: int, key: np.uint64, scale: Array) -> Array:

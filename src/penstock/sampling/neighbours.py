@@ -61,6 +61,7 @@ class NeighbourSampler:
         totals: bool = False,
         relabel: str = "auto",
         clock: Clock | None = None,
+        edges: bool = False,
     ) -> Self:
         """A sampler of lists wherever they are; whether they weigh or repeat is theirs to say.
 
@@ -73,7 +74,7 @@ class NeighbourSampler:
             )
         check_fanouts(fanouts)
         sampler = cls.__new__(cls)
-        sampler._set_up(readable, fanouts, totals, False, clock, relabel)
+        sampler._set_up(readable, fanouts, totals, edges, clock, relabel)
         return sampler
 
     def _set_up(

@@ -62,6 +62,7 @@ class TypedNeighbourSampler:
         fanouts: Sequence[int | Mapping[Relation, int]],
         totals: bool = False,
         relabel: str = "auto",
+        edges: bool = False,
     ) -> Self:
         """A sampler of lists wherever they are; whether they weigh or repeat is theirs to say."""
         check_way(relabel)
@@ -69,7 +70,7 @@ class TypedNeighbourSampler:
         followed = {kind: readable.relations[kind] for kind in _followed(readable.relations, hops)}
         sampler = cls.__new__(cls)
         sampler._edge_types = list(readable.relations)
-        sampler._set_up(Readable(readable.counts, followed, readable.names), hops, totals, False, relabel)
+        sampler._set_up(Readable(readable.counts, followed, readable.names), hops, totals, edges, relabel)
         return sampler
 
     def _set_up(

@@ -4,6 +4,7 @@ import difflib
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
 from penstock.store.source import ArraySource
@@ -22,10 +23,7 @@ class LocalStore:
     @classmethod
     def of_graph(cls, graph: Graph) -> "LocalStore":
         """Every field of every node type and relation."""
-        fields = graph_fields(graph)
-        for kind, edges in graph.edges.items():
-            fields |= {f"{edge_key(kind)}/{key}": values for key, values in edges.fields.items()}
-        return cls(fields)
+        return cls(graph_fields(graph))
 
     def source(self, field: str) -> ArraySource:
         """The rows of a field."""
@@ -55,5 +53,11 @@ class LocalStore:
 
 
 def graph_fields(graph: Graph) -> dict[str, Array]:
-    """Every field of every node type, by its name in stores."""
-    return {f"{name}/{key}": values for name, nodes in graph.nodes.items() for key, values in nodes.fields.items()}
+    """Every field of every node type and relation, by its name in stores."""
+    owners = field_owners(graph).items()
+    return {f"{name}/{key}": values for name, owner in owners for key, values in owner.fields.items()}
+
+
+def field_owners(graph: Graph) -> dict[str, NodeSet | EdgeSet]:
+    """What has fields, as stores name it: vertices by their type, edges by the relation's key."""
+    return {**graph.nodes, **{edge_key(kind): edges for kind, edges in graph.edges.items()}}

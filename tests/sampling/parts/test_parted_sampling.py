@@ -121,7 +121,6 @@ def test_a_whole_graph_that_was_renumbered_names_its_vertices():
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"edges": True}, "unsupported-combination"),
         ({"time": "t"}, "field-missing t"),
         ({"weight": "nothing"}, "field-missing nothing"),
         ({"fanouts": [3, 0]}, "value-out-of-range"),
@@ -136,11 +135,9 @@ def test_what_cannot_be(tmp_path, how, message):
         parted_sampler(partition, **{"fanouts": [2], **how})
 
 
-def test_lists_of_parts_refuse_positions_and_times(tmp_path):
+def test_lists_of_parts_without_time_refuse_times(tmp_path):
     partition = cut_at_random(plain_graph(), 2, tmp_path)
     lists = parted_sampler(partition, [2])._lists
-    with refused("unsupported-combination"):
-        lists.start_draw(Readers(SEEDS), np.uint64(1), 2, True)
     with refused("unsupported-combination"):
         lists.start_totals(Readers(SEEDS, SEEDS, SEEDS))
 

@@ -26,7 +26,7 @@ def carried(batch, counts):
     return batch_received(messages, counts, batch.key, "sampler-0")
 
 
-@given(graphs(), st.sampled_from([2, -1]), st.sampled_from([{}, {"totals": True}, {"weight": "weight"}]))
+@given(graphs(), st.sampled_from([2, -1]), st.sampled_from([{"edges": True}, {"totals": True}, {"weight": "weight"}]))
 def test_batches_come_as_they_went(graph, fanout, how):
     seeds = {name: np.arange(nodes.count)[::3] for name, nodes in graph.nodes.items()}
     counts = {name: nodes.count for name, nodes in graph.nodes.items()}
@@ -59,12 +59,6 @@ def test_totals_travel_once():
     batch = NeighbourSampler(plain_graph(), [3, 3, 3], totals=True).sample(SEEDS, KEY)
     (message,) = batch_messages(batch)
     assert sum(array.dtype == np.float32 for array in message.arrays) == 1
-
-
-def test_positions_of_edges_do_not_travel():
-    batch = NeighbourSampler(plain_graph(), [3], edges=True).sample(SEEDS, KEY)
-    with refused("unsupported-combination"):
-        batch_messages(batch)
 
 
 @pytest.fixture

@@ -36,10 +36,15 @@ class HeldOutRule:
 
     def taken_from(self, edges: EdgeSet, sources: Array, destinations: Array) -> EdgeSet:
         """The edges without those held out; `sources` and `destinations` are the original numbers of the vertices."""
+        return without_edges(edges, self.leaves(edges, sources, destinations), {})
+
+    def leaves(self, edges: EdgeSet, sources: Array, destinations: Array) -> Array:
+        """Whether each edge is left, in list order."""
         bits = np.empty(edges.count, np.uint64)
         key = np.uint64(self.key)
         _draw_pairs(edges.indptr, edges.indices, sources, destinations, key, self.unordered, self.turned, False, bits)
-        return without_edges(edges, bits >= np.uint64(self.end), {})
+        left: Array = bits >= np.uint64(self.end)
+        return left
 
 
 def split_edges(

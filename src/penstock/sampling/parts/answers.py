@@ -24,6 +24,8 @@ class PartAnswer(NamedTuple):
     counts: Array
     sources: Array
     weights: Array | None = None
+    positions: Array | None = None
+    """The edges' numbers in the cut graph, where asked for."""
 
 
 def group_by_owner(vertices: Array, bounds: Array) -> dict[int, Group]:
@@ -41,8 +43,12 @@ def stitch_draws(
     count: int,
     dtype: np.dtype[np.signedinteger],
     weighted: bool,
+    positioned: bool = False,
 ) -> DrawnNeighbours:
-    """The draws of `count` rows, sources as `dtype`. A piece has as many sources as its counts say."""
+    """The draws of `count` rows, sources as `dtype`. A piece has as many sources as its counts say.
+
+    Pieces have weights where `weighted`, and positions where `positioned`.
+    """
     indptr = np.zeros(count + 1, np.int64)
     for part, group in groups.items():
         indptr[group.rows + 1] = pieces[part].counts
@@ -50,13 +56,17 @@ def stitch_draws(
     sources = np.empty(indptr[-1], dtype)
     kinds = [piece.weights.dtype for piece in pieces.values() if piece.weights is not None]
     weights = np.empty(indptr[-1], kinds[0] if kinds else np.float32) if weighted else None
+    positions = np.empty(indptr[-1], np.int64) if positioned else None
     for part, (rows, _) in groups.items():
         piece = pieces[part]
         place_lists(rows, indptr, piece.sources, sources)
         if weights is not None:
             assert piece.weights is not None
             place_lists(rows, indptr, piece.weights, weights)
-    return DrawnNeighbours(indptr, sources, None, weights)
+        if positions is not None:
+            assert piece.positions is not None
+            place_lists(rows, indptr, piece.positions, positions)
+    return DrawnNeighbours(indptr, sources, positions, weights)
 
 
 def stitch_rows(groups: Mapping[int, Group], pieces: Mapping[int, Array], count: int) -> Array:

@@ -39,6 +39,7 @@ class _Lists(StrictRequest):
     indices: Whole
     weights: Whole | None
     totals: Annotated[list[Whole], Field(min_length=2, max_length=2)] | None
+    edges: Whole | None
 
 
 class _Layer(StrictRequest):
@@ -115,12 +116,7 @@ def _by_relation(block: Block | TypedBlock, vertices: Mapping[str, Array]) -> Ty
 def _layer_form(layer: TypedBlock, arrays: "_Outgoing") -> _Layer:
     lists = []
     for kind, block in layer.relations.items():
-        if block.edges is not None:
-            raise PenstockError(
-                "Positions of edges are not sent between processes: sample without `edges`.",
-                code="unsupported-combination",
-            )
-        totals = block.totals
+        totals, edges = block.totals, block.edges
         lists.append(
             _Lists(
                 kind=[name for name in kind if name],
@@ -128,6 +124,7 @@ def _layer_form(layer: TypedBlock, arrays: "_Outgoing") -> _Layer:
                 indices=arrays.put(block.indices),
                 weights=None if block.weights is None else arrays.put(block.weights),
                 totals=None if totals is None else [arrays.put_shared(totals), len(totals)],
+                edges=None if edges is None else arrays.put(edges.astype(np.int64, copy=False)),
             )
         )
     return _Layer(num_src=layer.num_src, num_dst=layer.num_dst, relations=lists)
@@ -208,9 +205,15 @@ class _Incoming:
         weights = None
         if lists.weights is not None:
             weights = floats_received(self._array(lists.weights), len(indices), self._who).copy()
-        return (source, relation, destination), Block(
-            indptr, indices, num_src, weights, self._totals(lists, len(counts))
-        )
+        totals, edges = self._totals(lists, len(counts)), self._edges(lists, len(indices))
+        return (source, relation, destination), Block(indptr, indices, num_src, weights, totals, edges)
+
+    def _edges(self, lists: _Lists, count: int) -> Array | None:
+        """Numbers of edges. How many edges there are is known to the source of their rows, which refuses others."""
+        if lists.edges is None:
+            return None
+        most, dtype = np.iinfo(np.int64).max, np.dtype(np.int64)
+        return numbers_received(self._array(lists.edges), most, dtype, self._who, count).copy()
 
     def _totals(self, lists: _Lists, rows: int) -> Array | None:
         if lists.totals is None:

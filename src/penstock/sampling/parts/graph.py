@@ -43,26 +43,22 @@ def parted_sampler(
 ) -> NeighbourSampler | TypedNeighbourSampler:
     """A neighbour sampler, of one type or of several as the graph has; the rest is as for `parted_lists`.
 
-    Without `local` and `channels` all parts are opened here. Batches carry the original numbers of their vertices.
+    Without `local` and `channels` all parts are opened here. Batches carry the original numbers of their vertices, and
+    with `edges` the numbers of their edges in the cut graph, by which stores serve fields of edges.
     """
-    if edges:
-        raise PenstockError(
-            "The edges of a cut graph have no positions: sample without `edges`, or sample the whole graph.",
-            code="unsupported-combination",
-        )
     local, channels = _reached(partition, local, channels)
     readable, clock = parted_lists(
         partition, replace, weight, time, local=local, channels=channels, absent=absent, vertex_times=vertex_times
     )
     if len(readable.counts) > 1 or len(readable.relations) > 1:
-        return TypedNeighbourSampler.over(readable, fanouts, totals, relabel)
+        return TypedNeighbourSampler.over(readable, fanouts, totals, relabel, edges)
     plain = [fanout for fanout in fanouts if isinstance(fanout, int)]
     if len(plain) < len(fanouts):
         raise PenstockError(
             "Fan-outs by relation are for graphs with several relations: give one number for each hop.",
             code="unsupported-combination",
         )
-    return NeighbourSampler.over(readable, plain, totals, relabel, clock)
+    return NeighbourSampler.over(readable, plain, totals, relabel, clock, edges)
 
 
 def parted_lists(
@@ -135,13 +131,14 @@ def _clock_like(partition: Partition, local: Mapping[int, OwnedPart], channels: 
 def parted_labor(
     partition: Partition,
     fanouts: Sequence[int],
+    edges: bool = False,
     *,
     local: Mapping[int, OwnedPart] | None = None,
     channels: Channels | None = None,
 ) -> Labor:
     """LABOR over a cut graph of one type; the rest is as for `parted_sampler`."""
     local, channels = _reached(partition, local, channels)
-    return Labor.over(parted_lists(partition, shared=True, local=local, channels=channels).readable, fanouts)
+    return Labor.over(parted_lists(partition, shared=True, local=local, channels=channels).readable, fanouts, edges)
 
 
 def _reached(

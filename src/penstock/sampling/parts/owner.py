@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -45,7 +46,7 @@ class OwnedPart:
                 )
         check_graph(graph)
         self.graph, self._names, self._all_names, self._places = graph, names, all_names, places
-        self._lists: dict[tuple[EdgeType, str | None, str | None, HeldOutRule | None], Lists] = {}
+        self._lists: dict[tuple[EdgeType, str | None, str | None, HeldOutRule | None], _Made] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -91,11 +92,13 @@ class OwnedPart:
                 for key in older if absent is not None else ():
                     del self._lists[key]
                 self._lists[named] = made
-            lists = self._lists[named].replacing(replace)
-        return PartLists(self.graph, kind, lists, None if self._all_names is None else self._all_names[kind[0]])
+            lists, stored = self._lists[named]
+        source_names = None if self._all_names is None else self._all_names[kind[0]]
+        return PartLists(self.graph, kind, lists.replacing(replace), source_names, stored)
 
-    def _made(self, kind: EdgeType, weight: str | None, time: str | None, absent: HeldOutRule | None) -> Lists:
+    def _made(self, kind: EdgeType, weight: str | None, time: str | None, absent: HeldOutRule | None) -> "_Made":
         edges, where = self.graph.edges[kind], f"{edge_key(kind)} of {self.graph.name!r}"
+        stored = None
         if absent is not None:
             if self._all_names is None:
                 raise PenstockError(
@@ -104,8 +107,10 @@ class OwnedPart:
                 )
             fields = {name: edges.fields[name] for name in edges.fields if name == weight}
             bare = EdgeSet(edges.indptr, edges.indices, fields)
-            edges = absent.taken_from(bare, self._all_names[kind[0]], self._names[kind[2]])
-        return Lists(edges, where, self._names[kind[2]], False, weight, self._clock(time, absent))
+            ends = self._all_names[kind[0]], self._names[kind[2]]
+            edges, left = absent.taken_from(bare, *ends), partial(absent.leaves, bare, *ends)
+            stored = cache(lambda: np.flatnonzero(left()))
+        return _Made(Lists(edges, where, self._names[kind[2]], False, weight, self._clock(time, absent)), stored)
 
     def _clock(self, time: str | None, absent: HeldOutRule | None) -> Clock | None:
         if time is None:
@@ -119,6 +124,13 @@ class OwnedPart:
         return clock_of(self.graph, time)
 
 
+class _Made(NamedTuple):
+    """Lists, and the positions in the part's lists that their edges have, where some edges are left out."""
+
+    lists: Lists
+    stored: Callable[[], Array] | None
+
+
 class Seen(NamedTuple):
     """For every reader, the place of the seed in whose tree it is, and that seed's time."""
 
@@ -127,22 +139,45 @@ class Seen(NamedTuple):
 
 
 class PartLists:
-    """Draws from one relation's lists in one part. Vertices and excluded edges have the cut graph's numbers."""
+    """Draws from one relation's lists in one part. Vertices and excluded edges have the cut graph's numbers.
 
-    def __init__(self, graph: Graph, kind: EdgeType, lists: Lists, source_names: Array | None = None) -> None:
-        """`source_names` are the original numbers of the sources, wherever they are: for draws that are shared."""
+    Positions of drawn edges, where asked for, are those in the part's lists as they are stored.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        kind: EdgeType,
+        lists: Lists,
+        source_names: Array | None = None,
+        stored: Callable[[], Array] | None = None,
+    ) -> None:
+        """`source_names` are the original numbers of the sources, wherever they are: for draws that are shared.
+
+        `stored` tells the positions in the part's lists of the edges in `lists`; None: they are the same.
+        """
+        self._stored, self.num_edges = stored, graph.edges[kind].count
         self.weighted, self._edges, self._source_names = lists.weighted, graph.edges[kind], source_names
         self._lists, self._nodes, self._kind = lists, graph.nodes[kind[2]], kind
         self.num_sources, self._name = graph.nodes[kind[0]].total, graph.name
 
     def draw(
-        self, vertices: Array, key: np.uint64, fanout: int, excluded: Array | None = None, seen: Seen | None = None
+        self,
+        vertices: Array,
+        key: np.uint64,
+        fanout: int,
+        excluded: Array | None = None,
+        seen: Seen | None = None,
+        positions: bool = False,
     ) -> DrawnNeighbours:
         """One hop's draws for vertices of this part; `excluded` are edges [2, m], sources above destinations.
 
         `seen`, of lists that obey time: from which seeds' trees, and at which times.
         """
-        return self._lists.draw(self._readers(vertices, excluded, seen), key, fanout, False)
+        drawn = self._lists.draw(self._readers(vertices, excluded, seen), key, fanout, positions)
+        if drawn.positions is None or self._stored is None:
+            return drawn
+        return drawn._replace(positions=self._stored()[drawn.positions])
 
     def draw_shared(self, vertices: Array, key: np.uint64, fanout: int) -> DrawnNeighbours:
         """One hop's draws as LABOR has them, which weigh (see `sampling.labor`); a fan-out of -1: all."""
@@ -155,7 +190,7 @@ class PartLists:
         indptr, positions = draw_shared(edges.indptr, edges.indices, self._source_names, key, most, rows)
         lengths = (edges.indptr[1:][rows] - edges.indptr[:-1][rows]).astype(np.float32)
         weights = np.repeat(np.maximum(lengths / np.float32(most), np.float32(1)), np.diff(indptr))
-        return DrawnNeighbours(indptr, edges.indices[positions], None, weights)
+        return DrawnNeighbours(indptr, edges.indices[positions], positions, weights)
 
     def whole(self, vertices: Array, weight: str) -> DrawnNeighbours:
         """All edges of lists that are weighted by a field, also those that weigh nothing, with weights as float64."""
@@ -163,9 +198,8 @@ class PartLists:
         starts, lengths = edges.indptr[rows], edges.indptr[rows + 1] - edges.indptr[rows]
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         positions = np.repeat(starts - indptr[:-1], lengths) + np.arange(indptr[-1])
-        return DrawnNeighbours(
-            indptr, edges.indices[positions], None, edges.fields[weight][positions].astype(np.float64)
-        )
+        weights = edges.fields[weight][positions].astype(np.float64)
+        return DrawnNeighbours(indptr, edges.indices[positions], positions, weights)
 
     def totals(self, vertices: Array, excluded: Array | None = None, seen: Seen | None = None) -> Array:
         """The number, or the weight, of the edges that each vertex may draw, as float32."""

@@ -56,16 +56,15 @@ class PartedLists:
         self._relation, self._weight, self._local, self._channels = edge_key(kind), weight, local, channels
         self._shared, self._time, self._whole = shared, time, whole
         self._absent = None if absent is None else HeldOutRuleForm.of(absent)
-        self._bounds = book.bounds(kind[2])
+        self._book, self._bounds = book, book.bounds(kind[2])
         self._num_sources = book.count(kind[0])
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
-        """Ask the owners that are elsewhere; those here draw when the answer is waited for."""
-        if edges:
-            raise PenstockError(
-                "The edges of a cut graph have no positions: sample without `edges`, or sample the whole graph.",
-                code="unsupported-combination",
-            )
+        """Ask the owners that are elsewhere; those here draw when the answer is waited for.
+
+        Positions are the edges' numbers in the cut graph, by which stores serve their fields.
+        """
+        first_edges = self._book.edge_bounds(self._relation) if edges else None
         groups = self._groups(readers)
         asked = {}
         for part, group in groups.items():
@@ -81,9 +80,10 @@ class PartedLists:
                     replace=self.replace,
                     shared=self._shared,
                     whole=self._whole,
+                    positions=edges,
                 )
                 asked[part] = self._ask("draw", part, group, body, readers)
-        return partial(self._drawn, readers, groups, asked, key, fanout)
+        return partial(self._drawn, readers, groups, asked, key, fanout, first_edges)
 
     def start_totals(self, readers: Readers) -> Callable[[], Array]:
         """Ask the owners that are elsewhere; those here count when the answer is waited for."""
@@ -115,27 +115,41 @@ class PartedLists:
         return None if self._time is None else Seen(readers.trees[group.rows], readers.limits[group.rows])
 
     def _drawn(
-        self, readers: Readers, groups: dict[int, Group], asked: dict[int, PendingCall], key: np.uint64, fanout: int
+        self,
+        readers: Readers,
+        groups: dict[int, Group],
+        asked: dict[int, PendingCall],
+        key: np.uint64,
+        fanout: int,
+        first_edges: Array | None,
     ) -> DrawnNeighbours:
         estimates = self._shared or (self.weighted and (fanout < 0 or not self.replace))
         pieces = {}
         for part, group in groups.items():
             if part in self._local:
-                drawn = self._draw_here(part, group, key, fanout, readers)
+                drawn = self._draw_here(part, group, key, fanout, readers, first_edges)
                 if len(groups) == 1:
                     return drawn
-                pieces[part] = PartAnswer(np.diff(drawn.indptr), drawn.sources, drawn.weights)
+                pieces[part] = PartAnswer(np.diff(drawn.indptr), drawn.sources, drawn.weights, drawn.positions)
         for part, pending in asked.items():
-            pieces[part] = self._received(pending, part, len(groups[part].rows), estimates)
-        return stitch_draws(groups, pieces, len(readers.vertices), index_dtype(self._num_sources), estimates)
+            pieces[part] = self._received(pending, part, len(groups[part].rows), estimates, first_edges)
+        dtype, positioned = index_dtype(self._num_sources), first_edges is not None
+        return stitch_draws(groups, pieces, len(readers.vertices), dtype, estimates, positioned)
 
-    def _draw_here(self, part: int, group: Group, key: np.uint64, fanout: int, readers: Readers) -> DrawnNeighbours:
+    def _draw_here(
+        self, part: int, group: Group, key: np.uint64, fanout: int, readers: Readers, first_edges: Array | None
+    ) -> DrawnNeighbours:
+        here = self._local[part]
         if self._shared:
-            return self._local[part].draw_shared(group.vertices, key, fanout)
-        if self._whole and self._weight is not None:
-            return self._local[part].whole(group.vertices, self._weight)
-        excluded, seen = self._excluded(readers.exclusion, part, group.vertices), self._seen(readers, group)
-        return self._local[part].draw(group.vertices, key, fanout, excluded, seen)
+            drawn = here.draw_shared(group.vertices, key, fanout)
+        elif self._whole and self._weight is not None:
+            drawn = here.whole(group.vertices, self._weight)
+        else:
+            excluded, seen = self._excluded(readers.exclusion, part, group.vertices), self._seen(readers, group)
+            drawn = here.draw(group.vertices, key, fanout, excluded, seen, first_edges is not None)
+        if first_edges is None or drawn.positions is None:
+            return drawn._replace(positions=None)
+        return drawn._replace(positions=drawn.positions + first_edges[part])
 
     def _totals(self, readers: Readers, groups: dict[int, Group], asked: dict[int, PendingCall]) -> Array:
         pieces = {}
@@ -153,10 +167,12 @@ class PartedLists:
             pieces[part] = floats_received(answer.arrays[0], len(groups[part].rows), who)
         return stitch_rows(groups, pieces, len(readers.vertices))
 
-    def _received(self, pending: PendingCall, part: int, rows: int, estimates: bool) -> PartAnswer:
+    def _received(
+        self, pending: PendingCall, part: int, rows: int, estimates: bool, first_edges: Array | None
+    ) -> PartAnswer:
         """An owner's answer. It goes to kernels that believe it, so nothing in it is believed here."""
         arrays, who = pending.result().arrays, f"The owner of part {part}"
-        if len(arrays) != (3 if estimates else 2) or arrays[0].shape != (rows,):
+        if len(arrays) != 2 + estimates + (first_edges is not None) or arrays[0].shape != (rows,):
             raise PenstockError(
                 f"{who} answered with lists of other rows than those requested: check that it runs the same release.",
                 code="malformed-message",
@@ -164,7 +180,12 @@ class PartedLists:
         sources = numbers_received(arrays[1], self._num_sources, index_dtype(self._num_sources), who)
         counts = counts_received(arrays[0], len(sources), who)
         kind = np.float64 if self._whole else np.float32
-        return PartAnswer(counts, sources, floats_received(arrays[2], len(sources), who, kind) if estimates else None)
+        weights = floats_received(arrays[2], len(sources), who, kind) if estimates else None
+        if first_edges is None:
+            return PartAnswer(counts, sources, weights)
+        count = int(first_edges[part + 1] - first_edges[part])
+        positions = numbers_received(arrays[-1], count, index_dtype(count), who, len(sources))
+        return PartAnswer(counts, sources, weights, positions + first_edges[part])
 
     def _excluded(self, exclusion: Exclusion, part: int, vertices: Array) -> Array | None:
         """Excluded edges [2, m] that lead to some of a part's vertices, in the cut graph's numbers; none: None."""

@@ -80,7 +80,8 @@ class TotalsRequest(RelationRequest):
 
 
 class DrawRequest(TotalsRequest):
-    """As for totals. The answer: how many sources each vertex has, the sources, and estimators' weights if any."""
+    """As for totals. The answer: how many sources each vertex has, the sources, estimators' weights if any, and with
+    `positions` where the edges stand in the part's lists."""
 
     key: Bits
     fanout: Annotated[int, Field(ge=-1, lt=1 << 31)]
@@ -89,6 +90,7 @@ class DrawRequest(TotalsRequest):
     """Whether rows share their draws, as LABOR has it."""
     whole: bool = False
     """Whether lists are wanted as they are, also the edges that weigh nothing, with all weights in float64."""
+    positions: bool = False
 
 
 class BatchRequest(StrictRequest):
@@ -141,8 +143,13 @@ def counts_received(counts: Array, total: int, who: str) -> Array:
     return counts.astype(np.int64)
 
 
-def numbers_received(numbers: Array, count: int, dtype: np.dtype[Any], who: str) -> Array:
-    """Vertex or row numbers, after checking that they are within 0..count - 1."""
+def numbers_received(numbers: Array, count: int, dtype: np.dtype[Any], who: str, amount: int | None = None) -> Array:
+    """Vertex, row or edge numbers, after checking that they are within 0..count - 1, and `amount` of them if given."""
+    if amount is not None and len(numbers) != amount:
+        raise PenstockError(
+            f"{who} answered with {len(numbers)} numbers for {amount} edges: check that it runs the same release.",
+            code="malformed-message",
+        )
     if numbers.ndim != 1 or numbers.dtype != dtype or (len(numbers) and (numbers.min() < 0 or numbers.max() >= count)):
         raise PenstockError(
             f"{who} answered with numbers outside 0..{count - 1}: check that it holds a part of the same partition.",

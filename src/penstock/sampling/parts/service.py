@@ -38,7 +38,7 @@ class _Lists:
         self._name, self._parts = name, parts
 
     def draw(self, message: Message, sender: str) -> Message:
-        """Counts by row, sources, and weights where there are any."""
+        """Counts by row, sources, weights where there are any, and positions where they are asked for."""
         asked = read_body(message, DrawRequest)
         if asked.fanout == 0:
             raise PenstockError(
@@ -56,10 +56,12 @@ class _Lists:
         elif asked.whole:
             drawn = lists.whole(vertices, _whole_by(asked, excluded))
         else:
-            drawn = lists.draw(vertices, np.uint64(asked.key), asked.fanout, excluded, seen)
-        weights = () if drawn.weights is None else (drawn.weights,)
+            drawn = lists.draw(vertices, np.uint64(asked.key), asked.fanout, excluded, seen, asked.positions)
+        more = [] if drawn.weights is None else [drawn.weights]
+        if asked.positions and drawn.positions is not None:
+            more.append(drawn.positions.astype(index_dtype(lists.num_edges), copy=False))
         sources = drawn.sources.astype(index_dtype(lists.num_sources), copy=False)
-        return Message("draw", {}, (counts_as_sent(np.diff(drawn.indptr)), sources, *weights))
+        return Message("draw", {}, (counts_as_sent(np.diff(drawn.indptr)), sources, *more))
 
     def totals(self, message: Message, sender: str) -> Message:
         """Answer with one float32 for each vertex."""

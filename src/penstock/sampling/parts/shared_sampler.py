@@ -36,22 +36,24 @@ class SharedSampler:
         share: Callable[[Array], Array] | None = None,
         every_row: bool = False,
         every_input: bool = False,
+        edges: bool = False,
     ) -> None:
         """`share` tells the places of this worker's among vertices in the cut graph's numbers; None: all are. With
         `every_row` a share holds all rows of all layers but the last, with `every_input` this worker's share of the
-        batch's vertices too: all workers together then have all of them."""
+        batch's vertices too: all workers together then have all of them. With `edges` blocks have the numbers of their
+        edges, where the sampler knows them."""
         self.node_type, self.items = graph.node_type, getattr(sampler, "items", None)
         self._names, self._sampler, self._share = graph.names, sampler, share
-        self._every_row, self._every_input = every_row, every_input
+        self._every_row, self._every_input, self._edges = every_row, every_input, edges
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch[Block]:
         """The share of the batch of some different seeds or items; it knows how many seeds the whole has."""
         batch = self._sampler.sample(seeds, key)
+        if not self._edges:
+            for block in batch.blocks:
+                block.edges = None
         if self._share is None:
             batch.whole = batch.num_seeds
-            for block in batch.blocks:
-                # They are positions in lists that are not here.
-                block.edges = None
         else:
             inputs = self._share(batch.vertices[self.node_type]) if self._every_input else None
             batch = share_of(batch, self._share(batch.seeds[self.node_type]), self._every_row, inputs)
@@ -67,7 +69,7 @@ def share_of(
 
     `inputs` are places of vertices that the share has also where none of its rows reads them, for what happens to a
     batch's vertices because they are in it. Lists keep their order and weights, so that the rows which are computed are
-    computed as in the whole batch. Rows are numbered anew, and positions of edges are left out.
+    computed as in the whole batch. Rows are numbered anew.
     """
     name, vertices = batch.node_type, batch.vertices[batch.node_type]
     rows, blocks = DirectRows(len(vertices)), list[Block]()
@@ -93,7 +95,8 @@ def _kept(block: Block, rows: Rows, more: Array | None = None) -> Block:
         rows.number(np.array(more, np.int64), np.zeros(1, np.int64))
     weights = None if block.weights is None else block.weights[positions]
     totals = None if block.totals is None else block.totals[rows.vertices[: rows.known]]
-    return Block(indptr, indices, rows.known, weights, totals)
+    edges = None if block.edges is None else block.edges[positions]
+    return Block(indptr, indices, rows.known, weights, totals, edges)
 
 
 @njit(nogil=True, cache=True)

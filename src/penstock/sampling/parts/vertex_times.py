@@ -45,8 +45,9 @@ class VertexTimedLists:
         ready = self._start(readers, edges)
 
         def drawn() -> DrawnNeighbours:
-            lists, here = ready()
-            return lists.draw(here, key, fanout, False)
+            lists, here, numbers = ready()
+            found = lists.draw(here, key, fanout, edges)
+            return found if numbers is None else found._replace(positions=numbers[found.positions])
 
         return drawn
 
@@ -55,20 +56,24 @@ class VertexTimedLists:
         ready = self._start(readers, False)
 
         def totals() -> Array:
-            lists, here = ready()
+            lists, here, _ = ready()
             return lists.totals(here)
 
         return totals
 
-    def _start(self, readers: Readers, edges: bool) -> Callable[[], tuple[Lists, Readers]]:
+    def _start(self, readers: Readers, edges: bool) -> Callable[[], tuple[Lists, Readers, Array | None]]:
         """Each list is asked for once, in however many trees its vertex is."""
         check_readers(readers)
         vertices, places = np.unique(readers.vertices, return_inverse=True)
         asked = self._lists.start_draw(Readers(vertices), _ANY, ALL, edges)
         return partial(self._here, asked, vertices, readers._replace(vertices=places))
 
-    def _here(self, asked: Callable[[], DrawnNeighbours], vertices: Array, readers: Readers) -> tuple[Lists, Readers]:
+    def _here(
+        self, asked: Callable[[], DrawnNeighbours], vertices: Array, readers: Readers
+    ) -> tuple[Lists, Readers, Array | None]:
+        """The lists that came, who reads them, and the numbers of their edges where these were asked for."""
         found = asked()
         fields = {} if found.weights is None else {_WEIGHT: found.weights}
         whole, weight = EdgeSet(found.indptr, found.sources, fields), _WEIGHT if self.weighted else None
-        return Lists(whole, "A cut graph", self._names[vertices], self._replace, weight, self._clock), readers
+        lists = Lists(whole, "A cut graph", self._names[vertices], self._replace, weight, self._clock)
+        return lists, readers, found.positions

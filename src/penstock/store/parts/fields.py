@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.errors import PenstockError, nearest
+from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.partition.owners import Book
 from penstock.store.files import passing_rows
-from penstock.store.local import LocalStore, graph_fields
+from penstock.store.local import LocalStore, field_owners, graph_fields
 
 IN_MEMORY = 1 << 30
 """Bytes of a made field above which it lies in a file."""
@@ -20,6 +22,7 @@ class PartFields(LocalStore):
         """Made fields above `in_memory` bytes lie in nameless files in `folder` (None: where temporary ones do)."""
         super().__init__(graph_fields(graph))
         self.nodes, self._in_memory, self._folder = graph.nodes, in_memory, folder
+        self.owners = field_owners(graph)
         self._made: set[str] = set()
         self._dropped: set[str] = set()
         self._lock = threading.Lock()
@@ -52,12 +55,22 @@ class PartFields(LocalStore):
             self._dropped.add(field)
 
 
-def type_of(field: str, node_types: Iterable[str]) -> str:
-    """The node type that a field's name begins with."""
-    known = list(node_types)
+def type_of(field: str, types: Iterable[str]) -> str:
+    """The node type, or the key of the relation, that a field's name begins with."""
+    known = list(types)
     found = [name for name in known if field.startswith(f"{name}/")]
     if not found:
         raise PenstockError(
-            f"Field {field!r} does not begin with a node type{nearest(field.split('/')[0], known)}", code="unknown-name"
+            f"Field {field!r} does not begin with a node type or relation{nearest(field.split('/')[0], known)}",
+            code="unknown-name",
         )
     return max(found, key=len)
+
+
+def row_bounds(field: str, book: Book) -> Array:
+    """The number of every part's first row of a field, of vertices or edges, and the count of all behind the last."""
+    of_vertices = any(field.startswith(f"{name}/") for name in book.node_types)
+    # Of a field that only edges can have, the book says why they have no numbers.
+    numbered = book.numbers_edges or ("__" in field and not of_vertices)
+    name = type_of(field, [*book.node_types, *(book.relations if numbered else ())])
+    return book.bounds(name) if name in book.node_types else book.edge_bounds(name)

@@ -65,9 +65,9 @@ class StoreService:
         """Which rows of a field are NaN or infinite, in words; nothing where none are."""
         asked = checked(request, FieldRequest)
         part = self._part(asked)
-        name = type_of(asked.field, part.nodes)
-        field = asked.field.removeprefix(f"{name}/")
-        found = non_finite(part.nodes[name], name, field) if field in part.nodes[name].fields else None
+        name = type_of(asked.field, part.owners)
+        owner, field = part.owners[name], asked.field.removeprefix(f"{name}/")
+        found = non_finite(owner, name, field) if field in owner.fields else None
         return Message("non-finite", {"found": None if found is None else str(found)})
 
     def _make(self, request: Message, sender: str) -> Message:
@@ -102,11 +102,10 @@ def pack_rows(way: RowEncoding, table: Array, rows: Array, buffers: SendBuffers)
 
 
 def _described(part: PartFields, field: str) -> dict[str, Any]:
-    table, nodes = part.table(field), part.nodes[type_of(field, part.nodes)]
+    table = part.table(field)
     return {
         "dtype": table.dtype.str,
         "row_shape": list(table.shape[1:]),
-        "count": nodes.count,
-        "first": nodes.first,
+        "count": len(table),
         "writable": table.flags.writeable,
     }

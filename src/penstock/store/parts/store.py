@@ -12,7 +12,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.partition.owners import Book, split_by_owner
 from penstock.store.local import LocalStore
-from penstock.store.parts.fields import PartFields, type_of
+from penstock.store.parts.fields import PartFields, row_bounds, type_of
 from penstock.store.parts.row_encoding import WireType, encoding_for
 from penstock.store.parts.send_buffers import Channels, ask_rows, receive_rows
 from penstock.store.rows import Span, gather_rows, place_rows
@@ -45,7 +45,7 @@ class Kind(NamedTuple):
 
 
 class PartedStore:
-    """Rows by new number in the whole cut graph. Vertices may be asked for twice; each row travels once a call.
+    """Rows of vertices and edges by number in the whole cut graph. They may be asked for twice and travel once a call.
 
     `local` has the parts that this process maps, by row number in the part; `channels` leads to the owners of fields
     that are not there. With a narrow `wire_type` rows of the float fields in `narrowed` (None: of all) are rounded when
@@ -63,7 +63,6 @@ class PartedStore:
         self.book, self._local, self._channels = book, local, channels
         self._wire_type: WireType = wire_type
         self._narrowed = narrowed
-        self._bounds = {name: book.bounds(name) for name in book.node_types}
         self._kinds: dict[str, Kind] = {}
         self._traffic: dict[str, Traffic] = {}
         self._lock = threading.Lock()
@@ -77,7 +76,7 @@ class PartedStore:
         here = self._here(field)
         far = [part for part in range(self.book.parts) if part not in here]
         once = np.isin(np.arange(self.book.parts), far)
-        split = split_by_owner(ids, self._bounds[type_of(field, self._bounds)], once)
+        split = split_by_owner(ids, row_bounds(field, self.book), once)
         wire_type = self._wire_type if self._narrowed is None or field in self._narrowed else "stored"
         body = {"field": field, "columns": None if span is None else list(span), "wire_type": wire_type}
         if places is not None:
@@ -99,7 +98,7 @@ class PartedStore:
                 f"Values of shape {values.shape} do not fit {len(ids)} rows of {field!r}.", code="shape-mismatch"
             )
         values = np.ascontiguousarray(values, kind.dtype)
-        split = split_by_owner(ids, self._bounds[type_of(field, self._bounds)])
+        split = split_by_owner(ids, row_bounds(field, self.book))
         here, calls = self._here(field), []
         step = max(1, _PUSH_BYTES // max(1, math.prod(kind.row_shape) * kind.dtype.itemsize))
         for part in range(self.book.parts):
@@ -119,7 +118,7 @@ class PartedStore:
 
         Its name is used up when it is dropped.
         """
-        type_of(field, self._bounds)
+        type_of(field, self.book.node_types)
         self._tell("make", field, {"width": width})
 
     def drop(self, field: str) -> None:
@@ -144,7 +143,7 @@ class PartedStore:
 
     def _described(self, field: str) -> Kind:
         """What an owner says of a field that is nowhere here. Made fields are at every part, so any can be asked."""
-        type_of(field, self._bounds)
+        row_bounds(field, self.book)
         part = next((part for part in range(self.book.parts) if part not in self._local), 0)
         said = self._channels(part).call(Message("fields", {"part": part})).body.get("fields")
         if not isinstance(said, dict) or field not in said:
@@ -174,11 +173,11 @@ def _kind_of(table: Array) -> Kind:
 
 
 class PartedRowSource(RowSource):
-    """One field of a cut graph, by new number."""
+    """One field of a cut graph's vertices, or of its edges, by their numbers in the cut graph."""
 
     def __init__(self, store: PartedStore, field: str, kind: Kind) -> None:
         self._store, self._field, self._kind = store, field, kind
-        self.shape = (store.book.count(type_of(field, store.book.node_types)), *kind.row_shape)
+        self.shape = (int(row_bounds(field, store.book)[-1]), *kind.row_shape)
         self.dtype = kind.dtype
 
     def fill(self, ids: Array, out: Array, places: Array | None = None, span: Span | None = None) -> None:
