@@ -51,6 +51,15 @@ def check_new_file(path: Path, force: bool) -> None:
         raise PenstockError(f"{path} exists: name another file, or add --force.", code="file-exists")
 
 
+def refuse_options(what: str, **given: Any) -> None:
+    """Options that do not belong to what is simulated."""
+    for name, value in given.items():
+        if value:
+            raise PenstockError(
+                f"--{name.replace('_', '-')} does not apply to {what}: leave it out.", code="conflicting-options"
+            )
+
+
 def print_json(fields: dict[str, Any]) -> None:
     """Print one JSON object on stdout."""
     print(json.dumps(fields))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import JsonOption, print_json
+from penstock.cli.output import JsonOption, print_json, refuse_options
 from penstock.cli.sweep import (
     SIMULATED_COLUMNS,
     SweepOption,
@@ -34,7 +34,8 @@ def simulate_command(
         Path,
         typer.Argument(
             metavar="WORKLOAD",
-            help="A workload file (YAML), a plan to replay (plan.json), or with --queue a trace of jobs (YAML).",
+            help="A workload file (YAML), a plan to replay (plan.json), with --queue a trace of jobs (YAML), or with"
+            " --shop a flexible job shop (.fjs).",
         ),
     ],
     policy: Annotated[
@@ -57,6 +58,13 @@ def simulate_command(
         bool,
         typer.Option("--queue", help="Compare the queue's policies on a trace of jobs; --policy takes one of them."),
     ] = False,
+    shop: Annotated[bool, typer.Option("--shop", help="Schedule the jobs of a flexible job shop (.fjs).")] = False,
+    schedule: Annotated[
+        str | None, typer.Option(help="With --shop: fifo, bilevel, enumeration or cp-sat; by default bilevel.")
+    ] = None,
+    schedule_options: Annotated[
+        str | None, typer.Option(help="With --shop: fields of the schedule, such as {beta: 4} (docs/shops.md).")
+    ] = None,
     sweep: SweepOption = None,
     chart: Annotated[
         Path | None, typer.Option(help="With --sweep or --queue: draw the results as a page (.html).")
@@ -72,12 +80,26 @@ def simulate_command(
     Example: penstock simulate workload.yaml --sweep nic_gbps=1,10,25
 
     Example: penstock simulate --queue trace.yaml --chart queue.html
+
+    Example: penstock simulate --shop group.fjs --schedule bilevel --timeline schedule.html
     """
+    if shop:
+        from penstock.cli.simulate_shop import simulate_shop
+
+        others = {"policy": policy, "queues": queues, "out_coflows": out_coflows, "iterations": iterations}
+        refuse_options("--shop", **others, queue=queue, sweep=sweep, chart=chart)
+        simulate_shop(workload, schedule, schedule_options, compare, timeline or [], as_json)
+        return
+    if schedule is not None or schedule_options is not None:
+        raise PenstockError(
+            "--schedule and --schedule-options are for job shops: add --shop, or leave them out.",
+            code="conflicting-options",
+        )
     if queue:
-        from penstock.cli.simulate_queue import refuse_options as refuse_with_queue
         from penstock.cli.simulate_queue import simulate_trace_of_jobs
 
-        refuse_with_queue(
+        refuse_options(
+            "--queue",
             compare=compare,
             queues=queues,
             timeline=timeline,
@@ -88,7 +110,6 @@ def simulate_command(
         simulate_trace_of_jobs(workload, policy, chart, as_json)
         return
     from penstock.cli.simulate_input import TraceSubject, subject_of, swept_simulations
-    from penstock.cli.simulate_trace import refuse_options
 
     _check_options(policy, timeline or [], out_coflows)
     check_chart(chart, sweep)
@@ -99,7 +120,7 @@ def simulate_command(
         return
     subject = subject_of(workload, policy, iterations)
     if isinstance(subject, TraceSubject):
-        refuse_options(iterations=iterations, queues=queues, timeline=timeline)
+        refuse_options("a trace of coflows", iterations=iterations, queues=queues, timeline=timeline)
         _simulate_trace(subject, compare, out_coflows, as_json)
     else:
         _simulate_scenario(subject, workload.stem, compare, queues, timeline or [], out_coflows, as_json)

@@ -54,15 +54,6 @@ def simulate_trace_of_jobs(path: Path, policy: str | None, chart: Path | None, a
         print(f"Chart: {chart}")
 
 
-def refuse_options(**given: Any) -> None:
-    """A queue has no flows, links or iterations."""
-    for name, value in given.items():
-        if value:
-            raise PenstockError(
-                f"--{name.replace('_', '-')} does not apply to --queue: leave it out.", code="conflicting-options"
-            )
-
-
 def _cells(row: dict[str, Any]) -> list[str]:
     times = [row[name] for name in ("makespan_s", "mean_completion_s", "p95_completion_s", "mean_queueing_s")]
     shares = [percent(row[name]) for name in ("utilisation", "memory_used")]

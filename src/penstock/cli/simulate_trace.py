@@ -6,7 +6,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from penstock.errors import PenstockError
 from penstock.quantities import counted, percent
 from penstock.report.words import seconds
 from penstock.simulate.document import TraceDocument
@@ -26,15 +25,6 @@ def trace_fields(document: TraceDocument, folder: Path, policy: str | None, comp
         outcomes = [found if name == chosen else simulate_trace(trace, name, rate) for name in TRACE_POLICIES]
         fields["compared"] = sorted((_row(each) for each in outcomes), key=lambda row: row["mean_cct_s"])
     return fields
-
-
-def refuse_options(**given: Any) -> None:
-    """A trace has no iterations, no queues and no timeline."""
-    for name, value in given.items():
-        if value:
-            raise PenstockError(
-                f"--{name} does not apply to a trace of coflows: leave it out.", code="conflicting-options"
-            )
 
 
 def print_trace(fields: dict[str, Any], written: Path | None = None) -> None:

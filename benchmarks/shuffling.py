@@ -1,0 +1,116 @@
+"""Ways to order and reuse batches on real graphs: test accuracy and seconds of training, paired by seed.
+
+Every way trains the same model on the same splits with the same seeds. For each way and graph a line gives the mean
+test accuracy in percent, its mean difference to the first way with a 95 % confidence interval (Student's t over the
+paired seeds), seconds of training epochs without validation, and the difference of those in percent. Ways take turns
+within a seed, so that a busier machine slows all of them. `--ways staleness` compares old weights instead.
+Run: OMP_WAIT_POLICY=passive python benchmarks/shuffling.py FOLDER_OF_NPZ_FILES [--graphs cora] [--seeds 10]
+[--epochs 30] [--batch-size 32] [--minutes 8].
+"""
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.graph.convert import load
+from penstock.train.job import make_job
+from penstock.train.run import start_run
+
+GRAPHS = ("cora", "citeseer", "amazon-photo", "cora-ml")
+WAYS: dict[str, dict[str, dict[str, Any]]] = {
+    "shuffle": {
+        "always": {"shuffle": "always"},
+        "never": {"shuffle": "never"},
+        "adaptive": {"shuffle": "adaptive"},
+        "adaptive, reused": {"shuffle": "adaptive", "reuse_batches": True},
+        "never, reused": {"shuffle": "never", "reuse_batches": True},
+    },
+}
+# Two-sided 95 % quantiles of Student's t by degrees of freedom.
+_T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 14: 2.14, 19: 2.09}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--ways", choices=list(WAYS), default="shuffle")
+    parser.add_argument("--graphs", nargs="+", default=list(GRAPHS))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--lr", type=float, default=0.003)
+    parser.add_argument("--train-share", type=float, default=0.0, help="0: the graph's split, or 20 a class; else this")
+    parser.add_argument("--minutes", type=float, default=8.0, help="no seed is begun after this time")
+    args = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, name in enumerate(args.graphs):
+            graph = str(Path(scratch) / name)
+            load(args.folder / f"{name}.npz").save(graph)
+            until = began + 60 * args.minutes * (number + 1) / len(args.graphs)
+            for row in compared(args, graph, until):
+                print(json.dumps({"graph": name, **row}), flush=True)
+
+
+def compared(args: argparse.Namespace, graph: str, until: float) -> list[dict[str, Any]]:
+    """One row for each way."""
+    ways = WAYS[args.ways]
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+    for seed in range(args.seeds):
+        if time.monotonic() > until:
+            break
+        for way, fields in ways.items():
+            found[way].append(trained(args, graph, seed, fields))
+    first = found[next(iter(ways))]
+    return [_row(way, runs, first) for way, runs in found.items()]
+
+
+def trained(args: argparse.Namespace, graph: str, seed: int, fields: dict[str, Any]) -> dict[str, float]:
+    """Test accuracy at the best validation, and seconds of the epochs."""
+    split = {"split_ratio": [args.train_share, 0.2, 0.8 - args.train_share], "split": "ratio"}
+    if not args.train_share:
+        split = {"split": "auto"}
+    with tempfile.TemporaryDirectory() as folder:
+        size = {"epochs": args.epochs, "batch_size": args.batch_size, "hidden": 64, "fanouts": [10, 5]}
+        rest = {"lr": args.lr, "dropout": 0.5, "checkpoint_minutes": 0, "seed": seed, **split, **fields}
+        run = start_run(make_job({"graph": graph, "run": f"{folder}/run", **size, **rest}))
+        result = run.facts["result"]
+    begun = result["shuffled_from"]
+    return {
+        "accuracy": 100 * result["test"]["accuracy"],
+        "seconds": sum(result["epoch_seconds"]),
+        "shuffled_from": args.epochs + 1 if begun is None else begun,
+    }
+
+
+def _row(way: str, runs: Sequence[dict[str, float]], first: Sequence[dict[str, float]]) -> dict[str, Any]:
+    differences = [run["accuracy"] - other["accuracy"] for run, other in zip(runs, first, strict=True)]
+    seconds, usual = (statistics.median(run["seconds"] for run in each) for each in (runs, first))
+    return {
+        "way": way,
+        "seeds": len(runs),
+        "accuracy": round(statistics.mean(run["accuracy"] for run in runs), 2),
+        "difference": round(statistics.mean(differences), 2),
+        "interval": round(_half_interval(differences), 2),
+        "shuffled_from": statistics.median(run["shuffled_from"] for run in runs),
+        "seconds": round(seconds, 2),
+        "saved_percent": round(100 * (1 - seconds / usual), 1),
+    }
+
+
+def _half_interval(values: Sequence[float]) -> float:
+    if len(values) < 2:
+        return math.nan
+    freedom = len(values) - 1
+    quantile = _T[max(known for known in _T if known <= freedom)]
+    return quantile * statistics.stdev(values) / math.sqrt(len(values))
+
+
+if __name__ == "__main__":
+    main()
