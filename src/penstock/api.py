@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
 from penstock.progress import SILENT, Progress
-from penstock.report import write_report
+from penstock.report import write_report, write_report_or_note
 from penstock.train.data import IN_MEMORY
 from penstock.train.job import Job, job_defaults, make_job
 from penstock.train.memory.forecast import MemoryForecast, forecast
@@ -195,8 +195,5 @@ def _opened(graph: Any) -> Graph:
 def _reported(folder: RunFolder, progress: Progress) -> Run:
     """The run with its page, or with a note why there is none: what was trained stands without it."""
     run = Run(folder)
-    try:
-        run.report()
-    except (PenstockError, OSError) as error:
-        progress.note(f"The run is {run.state}, but its report could not be made. {error}")
+    write_report_or_note(run.path, run.state, progress)
     return run

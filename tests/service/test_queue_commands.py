@@ -141,6 +141,7 @@ def test_a_wrong_folder_policy_or_number_is_one_sentence(tmp_path, monkeypatch, 
     assert refusal(monkeypatch, capsys, "serve", *folder, "--policy", "fot").code == "unknown-name"
     assert refusal(monkeypatch, capsys, "serve", *folder, "--concurrent", "none").code == "invalid-value"
     assert refusal(monkeypatch, capsys, "serve", *folder, "--host", "256.1.1.1").code == "in-use"
+    assert refusal(monkeypatch, capsys, "retry", *folder, "7").code == "not-available"
 
 
 def test_a_token_that_others_could_have_read_is_replaced(tmp_path):

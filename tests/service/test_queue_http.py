@@ -3,6 +3,7 @@
 import http.client
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,40 @@ def test_a_job_is_queued_shown_and_cancelled(client, tmp_path):
     assert client.post("/api/jobs/1/cancel").json()["state"] == "cancelled"
     assert "cancelled" in refusal(client.post("/api/jobs/1/cancel"), 409, "closed")
     assert client.get("/api/jobs/1/log").json()["final"] is True
+
+
+def test_a_job_that_failed_or_was_cancelled_is_tried_again(client, parts, tmp_path):
+    client.post("/api/jobs", {"job": {"graph": str(tmp_path / "graph"), "run": str(tmp_path / "mine")}})
+    assert "submitted" in refusal(client.post("/api/jobs/1/retry"), 409, "closed")
+    client.post("/api/jobs/1/cancel")
+    again = client.post("/api/jobs/1/retry").json()
+    assert (again["state"], again["code"], again["reason"]) == ("submitted", None, "It is tried again.")
+    parts.database.change(1, state="failed", code="diverged", tries=1, lost=3, host_bytes=5, ended=9.0)
+    again = client.post("/api/jobs/1/retry").json()
+    assert (again["state"], again["code"], again["ended"]) == ("interrupted", None, None)
+    assert parts.database.job(1).lost == 0
+    # Another job has taken its run folder: neither may overwrite the other's.
+    parts.database.change(1, state="failed")
+    client.post("/api/jobs", {"job": {"graph": str(tmp_path / "graph"), "run": str(tmp_path / "mine")}})
+    assert "mine" in refusal(client.post("/api/jobs/1/retry"), 409, "in-use")
+    parts.operations.draining = True
+    refusal(client.post("/api/jobs/1/retry"), 409, "closed")
+    refusal(client.post("/api/jobs/77/retry"), 409, "closed")
+
+
+def test_a_report_is_given_to_who_has_the_token_and_never_from_elsewhere(client, parts, tmp_path):
+    client.post("/api/jobs", {"job": {"graph": str(tmp_path / "graph")}})
+    assert client.get("/api/jobs/1").json()["report"] is None
+    refusal(client.get("/api/jobs/1/report"), 404, "file-not-found")
+    run = Path(parts.database.job(1).run)
+    run.mkdir(parents=True)
+    (run / "report.html").write_text("<p>the run</p>")
+    assert client.get("/api/jobs/1").json()["report"] == str(run / "report.html")
+    assert client.get("/api/jobs/1/report").text == "<p>the run</p>"
+    refusal(client.get("/api/jobs/1/report", headers={"Authorization": "Bearer wrong"}), 401, "not-permitted")
+    (run / "report.html").unlink()
+    (run / "report.html").symlink_to("/etc/hostname")
+    refusal(client.get("/api/jobs/1/report"), 403, "not-permitted")
 
 
 def test_a_sweep_is_a_job_for_each_combination_or_none_at_all(client, tmp_path):

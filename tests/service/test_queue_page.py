@@ -9,6 +9,7 @@ import pytest
 
 from browser import CHROMIUM, Browser, browser
 from penstock.report import style
+from penstock.report.script import SCRIPT
 from penstock.service.served import Served
 from penstock.service.service import answering, listening_at
 from penstock.service.workers.pool import WarmPool
@@ -181,6 +182,27 @@ def test_a_job_is_watched_from_waiting_to_its_end(opened, parts):
     opened.wait_for("document.querySelector('#curves').offsetParent === null")
     opened.wait_for("document.querySelector('#job-facts').textContent.includes('ended')")
     assert opened.get("document.querySelector('#job-cancel').hidden")
+
+
+def test_a_job_is_tried_again_and_its_report_is_opened(opened, parts):
+    failed, other = _add(parts, 2, state="failed", reason="The loss became NaN.", tries=1, host_bytes=MB)
+    run = Path(parts.database.job(other).run)
+    run.mkdir(parents=True)
+    (run / "report.html").write_text(f"<title>its report</title><script>{SCRIPT}</script>")
+    opened.wait_for(_row(failed))
+    opened.click(f'[data-retry="{failed}"]')
+    opened.wait_for(f"{_row(failed)}.textContent.includes('interrupted')")
+    assert parts.database.job(failed).state == "interrupted"
+    opened.click(f'[data-open="{other}"]')
+    opened.wait_for("!document.querySelector('#job-report').hidden")
+    # A new tab is the browser's matter: what would be opened is looked at.
+    opened.get("HTMLAnchorElement.prototype.click = function () { window.reported = this; }")
+    opened.click("#job-report")
+    opened.wait_for("window.reported && window.reported.href.startsWith('blob:')")
+    assert opened.get("window.reported.target") == "_blank"
+    opened.click("#job-retry")
+    opened.wait_for("document.querySelector('#job-retry').hidden")
+    assert parts.database.job(other).state == "interrupted"
 
 
 def test_cancelling_asks_twice_and_is_refused_in_a_sentence_when_it_is_too_late(opened, parts):

@@ -104,6 +104,8 @@ def test_a_job_is_forecast_trained_and_its_weights_are_those_of_a_run_of_its_own
     assert_same_state(newest_checkpoint(undisturbed.path), newest_checkpoint(record.run))
     assert parts.operations.described(number)["result"]["steps"] == undisturbed.result["steps"]
     assert "training" in parts.operations.log(number, 0)["text"]
+    report = parts.operations.described(number)["report"]
+    assert report == str(Path(record.run) / "report.html") and "Run" in parts.operations.report(number)
     kinds = {each["kind"] for each in parts.operations.metrics(number, 0)["records"]}
     assert "epoch" in kinds
 
@@ -228,6 +230,21 @@ def test_a_job_that_cannot_be_trained_fails_with_its_sentence_and_others_go_on(p
     record = in_state(parts, wrong, *FINAL)
     assert record.state == "failed"
     check_refusal(record.code, record.reason, "unknown-name no-such-metric")
+
+
+def test_a_cancelled_job_that_is_tried_again_goes_on_from_its_checkpoint(parts, graph):
+    number = submitted(parts, graph, **ENDLESS)
+    run, steps, first = parts.folder.job(number) / "run", [], []
+    for _ in range(2):
+        in_state(parts, number, "running")
+        parts.operations.cancel(number)
+        in_state(parts, number, "cancelled")
+        steps.append(newest_step(run))
+        first.append((run / "metrics.jsonl").read_text().partition("\n")[0])
+        parts.operations.retry(number)
+    assert parts.database.job(number).tries == 2
+    # A run that begins anew has other times in its first record.
+    assert steps[1] >= steps[0] >= 0 and first[0] == first[1]
 
 
 @pytest.mark.long

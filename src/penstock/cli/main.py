@@ -64,6 +64,7 @@ _COMMANDS = {
     "queue": "penstock.cli.queue:queue_command",
     "logs": "penstock.cli.queue:logs_command",
     "cancel": "penstock.cli.queue:cancel_command",
+    "retry": "penstock.cli.queue:retry_command",
     "wait": "penstock.cli.queue:wait_command",
 }
 

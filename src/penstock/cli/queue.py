@@ -1,4 +1,4 @@
-"""`penstock serve`, `submit`, `queue`, `logs`, `cancel` and `wait`: many jobs, and the devices that they share."""
+"""`penstock serve`, `submit`, `queue`, `logs`, `cancel`, `retry` and `wait`: many jobs that share devices."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -111,6 +111,21 @@ def cancel_command(number: JobNumber, folder: FolderOption = None, as_json: Json
         print_json(job)
     else:
         print(f"Job {number} is {'being cancelled' if job['state'] != 'cancelled' else 'cancelled'}.")
+
+
+def retry_command(numbers: JobNumbers, folder: FolderOption = None, as_json: JsonOption = False) -> None:
+    """Try jobs again that failed or were cancelled: each goes on from its newest checkpoint, where it has one.
+
+    Example: penstock retry 17 18
+    """
+    from penstock.service.client import Queue
+
+    queue = Queue(folder)
+    jobs = [queue.retry(number) for number in numbers]
+    if as_json:
+        print_json({"jobs": jobs})
+    else:
+        print(f"Queued {counted(len(jobs), 'jobs')} again: {' '.join(map(str, numbers))}")
 
 
 def wait_command(numbers: JobNumbers, folder: FolderOption = None, as_json: JsonOption = False) -> None:

@@ -22,6 +22,9 @@ def serve_command(
     concurrent: Annotated[
         str, typer.Option(metavar="N", help="Jobs at once on a device; auto: as memory and throughput allow.")
     ] = "auto",
+    overdue_minutes: Annotated[
+        float, typer.Option(min=0, help="A job that has waited for so long goes before all others.")
+    ] = 30,
     ray: Annotated[
         str | None, typer.Option(help="Hand jobs to the Ray cluster at this address (auto: this host's).")
     ] = None,
@@ -60,6 +63,7 @@ def serve_command(
         port=port,
         policy=policy,
         concurrent=_count(concurrent),
+        age_s=60 * overdue_minutes,
         allow=tuple(allow or ()),
         allow_modules=allow_modules,
         ray=ray,

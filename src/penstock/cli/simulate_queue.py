@@ -11,7 +11,6 @@ from penstock.cli.output import print_json
 from penstock.cli.sweep import check_page
 from penstock.errors import PenstockError
 from penstock.quantities import counted, percent
-from penstock.report.queue_page import write_queue_page
 from penstock.report.words import seconds
 from penstock.service.simulation import (
     METHODS,
@@ -20,6 +19,7 @@ from penstock.service.simulation import (
     read_queue_trace,
     simulate_method,
 )
+from penstock.service.simulation.page import write_queue_page
 
 _COLUMNS = ("makespan", "mean completion", "95 of 100 within", "mean queueing", "device used", "memory used", "peak")
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from penstock.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.report.page import render, write_report
+    from penstock.report.page import render, write_report, write_report_or_note
     from penstock.report.run_folder import RunRecord, read_run
 
-__all__ = ["RunRecord", "read_run", "render", "write_report"]
+__all__ = ["RunRecord", "read_run", "render", "write_report", "write_report_or_note"]
 
 # Looked up on first use, so that a command's help waits for no page.
 __getattr__ = lazy_names(
     __name__,
     {
-        "penstock.report.page": ("render", "write_report"),
+        "penstock.report.page": ("render", "write_report", "write_report_or_note"),
         "penstock.report.run_folder": ("RunRecord", "read_run"),
     },
 )

@@ -5,7 +5,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
+from penstock.progress import Progress
 from penstock.quantities import counted, percent
 from penstock.report.axes import time_unit
 from penstock.report.cluster import cluster_cards
@@ -18,6 +20,7 @@ from penstock.report.timeline import numbering, steady_window, timeline_chart
 from penstock.report.validation import validation_card
 from penstock.report.whole_graph import whole_graph_card
 from penstock.report.words import advice, seconds
+from penstock.train.job import job_defaults
 
 
 def write_report(run: Path, defaults: Mapping[str, Any] | None = None) -> Path:
@@ -26,6 +29,14 @@ def write_report(run: Path, defaults: Mapping[str, Any] | None = None) -> Path:
     target = Path(run) / "report.html"
     write_whole(target, page)
     return target
+
+
+def write_report_or_note(run: Path, state: str, progress: Progress) -> None:
+    """Write the page of a run that was trained, or note why there is none: what was trained stands without it."""
+    try:
+        write_report(run, job_defaults())
+    except (PenstockError, OSError) as error:
+        progress.note(f"The run is {state}, but its report could not be made. {error}")
 
 
 def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -104,6 +104,16 @@ def _add_jobs(app: FastAPI, operations: Operations, known: list[Any]) -> None:
     def cancel(number: int) -> dict[str, Any]:
         """Cancel a job; one that runs writes a checkpoint first."""
         return operations.cancel(number).shown()
+
+    @app.post("/api/jobs/{number}/retry", dependencies=known)
+    def retry(number: int) -> dict[str, Any]:
+        """Try a job again that failed or was cancelled; it goes on from its newest checkpoint, where it has one."""
+        return operations.retry(number).shown()
+
+    @app.get("/api/jobs/{number}/report", dependencies=known, response_class=HTMLResponse)
+    def report(number: int) -> HTMLResponse:
+        """The page of the job's run (report.html)."""
+        return HTMLResponse(operations.report(number), headers=HEADERS)
 
     @app.post("/api/drain", dependencies=known)
     def drain() -> dict[str, Any]:

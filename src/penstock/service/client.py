@@ -81,6 +81,10 @@ class Queue:
         """Cancel a job; one that runs writes a checkpoint first."""
         return self._ask("POST", f"/api/jobs/{number}/cancel")
 
+    def retry(self, number: int) -> dict[str, Any]:
+        """Try a job again that failed or was cancelled; it goes on from its newest checkpoint, where it has one."""
+        return self._ask("POST", f"/api/jobs/{number}/retry")
+
     def wait(self, *numbers: int) -> list[dict[str, Any]]:
         """The jobs, when all of them have ended, failed or been cancelled."""
         for number in numbers:

@@ -156,6 +156,13 @@ class Database:
             self._changed(self.job(number))
         return done
 
+    def later_with_run(self, number: int) -> int | None:
+        """A job with a larger number that writes the same run folder."""
+        query = "SELECT MAX(id) FROM jobs WHERE id > ? AND run = (SELECT run FROM jobs WHERE id = ?)"
+        with self._lock:
+            found: int | None = self._connection.execute(query, (number, number)).fetchone()[0]
+        return found
+
     def likeness(self, number: int) -> str:
         """A text that the job shares with those that need the same memory and about the same time."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""What the users of a service ask of it: to queue, show, cancel. The scheduler does the rest."""
+"""What the users of a service ask of it: to queue, show, cancel, try again. The scheduler does the rest."""
 
 import json
 import os
@@ -11,9 +11,10 @@ from penstock.errors import PenstockError
 from penstock.graph.document_sweep import MOST_POINTS, Sweep
 from penstock.service.database import Database
 from penstock.service.folder import ServiceFolder
-from penstock.service.records import FINAL, STARTABLE, STARTED, JobRecord
-from penstock.service.submission import SubmissionRules, accepted_job, swept
+from penstock.service.records import FINAL, RETRIED, STARTABLE, STARTED, JobRecord
+from penstock.service.submission import SubmissionRules, accepted_job, allowed_path, swept
 
+_DRAINING = "The service takes no more jobs: it ends when those that run have."
 _CHUNK = 64 << 10
 """Bytes of a log or of metrics that are read at once."""
 
@@ -31,7 +32,7 @@ class Operations:
     def submit(self, fields: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], priority: int) -> list[JobRecord]:
         """Queue a job, or one for each combination of a sweep's values: all of them, or none."""
         if self.draining:
-            raise PenstockError("The service takes no more jobs: it ends when those that run have.", code="closed")
+            raise PenstockError(_DRAINING, code="closed")
         sweeps = [Sweep(field, tuple(values)) for field, values in sweep.items()]
         combinations = 1
         for each in sweeps:
@@ -68,6 +69,30 @@ class Operations:
                 self.wake()
                 return self.database.job(number)
 
+    def retry(self, number: int) -> JobRecord:
+        """Queue a job again that failed or was cancelled: it goes on from its newest checkpoint, where it has one."""
+        if self.draining:
+            raise PenstockError(_DRAINING, code="closed")
+        record = self.database.job(number)
+        if record.state not in RETRIED:
+            raise PenstockError(
+                f"Job {number} is {record.state}: only jobs that failed or were cancelled can be tried again.",
+                code="closed",
+            )
+        later = self.database.later_with_run(number)
+        if later is not None:
+            raise PenstockError(
+                f"Job {later} has written the run folder {record.run} since: submit job {number} anew with another"
+                " `run`.",
+                code="in-use",
+            )
+        # What has never run is forecast again: the service may have other devices now.
+        known = record.tries > 0 and record.host_bytes is not None
+        changes = {"state": "interrupted" if known else "submitted", "reason": "It is tried again.", "code": None}
+        if self.database.change(number, RETRIED, ended=None, cancelling=0, lost=0, **changes):
+            self.wake()
+        return self.database.job(number)
+
     def drain(self) -> int:
         """Take and start no more jobs, and end when the running ones have; how many those are."""
         self.draining = True
@@ -81,7 +106,18 @@ class Operations:
         result = None
         with suppress(OSError, ValueError):
             result = json.loads((Path(record.run) / "run.json").read_text()).get("result")
-        return {**record.shown(), "document": record.document, "result": result}
+        report = str(_report(record)) if _report(record).exists() else None
+        return {**record.shown(), "document": record.document, "result": result, "report": report}
+
+    def report(self, number: int) -> str:
+        """The page of a job's run, as HTML."""
+        record = self.database.job(number)
+        try:
+            return allowed_path(str(_report(record)), self.rules.allowed).read_text()
+        except OSError:
+            raise PenstockError(
+                f"Job {number} has no report: it is written when a run ends or is interrupted.", code="file-not-found"
+            ) from None
 
     def log(self, number: int, offset: int) -> dict[str, Any]:
         """What a job has printed from a byte on, in whole lines where that is possible."""
@@ -119,6 +155,10 @@ class Operations:
         with suppress(BlockingIOError):
             return bool(os.read(self._changed_read, 1 << 16))
         return False
+
+
+def _report(record: JobRecord) -> Path:
+    return Path(record.run) / "report.html"
 
 
 def _read(path: Path, offset: int) -> tuple[bytes, int]:

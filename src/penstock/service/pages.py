@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
+from penstock.report.script import SCRIPT
 from penstock.service.interface_page import interface_page
 from penstock.service.prometheus import CONTENT_TYPE, exposition
 from penstock.service.served import Served
@@ -51,8 +52,8 @@ def add_pages(app: FastAPI, served: Served, known: list[Any]) -> None:
 
 
 def _with_script(page: str) -> dict[str, str]:
-    """Headers that let the page's own script run, known by its hash, and nothing else."""
-    script = page.partition("<script>")[2].partition("</script>")[0]
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = HEADERS["Content-Security-Policy"]
-    return {**HEADERS, "Content-Security-Policy": f"{policy}; script-src 'sha256-{digest}'"}
+    """Headers that let the page's own script run, known by its hash, and that of the reports that it opens."""
+    own = page.partition("<script>")[2].partition("</script>")[0]
+    digests = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (own, SCRIPT)]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return {**HEADERS, "Content-Security-Policy": f"{HEADERS['Content-Security-Policy']}; script-src {allowed}"}

@@ -12,7 +12,9 @@ STARTABLE = ("waiting", "interrupted")
 STARTED = ("starting", "running")
 """A job in one of these has a process that trains."""
 FINAL = ("ended", "failed", "cancelled")
-"""A job in one of these stays in it."""
+"""A job in one of these stays in it, unless it is tried again."""
+RETRIED = ("failed", "cancelled")
+"""A job in one of these can be tried again."""
 
 
 @dataclass(frozen=True)

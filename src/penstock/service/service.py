@@ -15,7 +15,7 @@ from penstock.service.database import Database
 from penstock.service.feed import Feed
 from penstock.service.folder import Address, ServiceFolder
 from penstock.service.operations import Operations
-from penstock.service.policies import Policy, policy_named
+from penstock.service.policies import AGE_S, Policy, policy_named
 from penstock.service.rooms import rooms_here
 from penstock.service.scheduler import Scheduler
 from penstock.service.served import Served
@@ -39,6 +39,8 @@ class ServiceOptions:
     policy: str = "fit"
     concurrent: int | None = None
     """Jobs at once on one device; None: by memory and throughput."""
+    age_s: float = AGE_S
+    """Seconds after which a waiting job goes before all others."""
     allow: tuple[Path, ...] = ()
     """Folders that jobs may name, beside the service's own and the working folder."""
     allow_modules: bool = False
@@ -52,7 +54,7 @@ class ServiceOptions:
 
 def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
     """Run a service until `stopped`, or until it was drained."""
-    policy: Policy = policy_named(options.policy)
+    policy: Policy = policy_named(options.policy, options.age_s)
     with ExitStack() as stack:
         folder = ServiceFolder(options.folder)
         folder.hold()

@@ -1,7 +1,8 @@
 """A queue on a simulated clock: a trace of jobs under any policy, before anything runs.
 
 `document` reads a trace, `sharing` says how fast jobs are beside each other, `simulation` moves the clock and asks the
-policy what the service would ask it, `outcome` holds what came of it and `bound` what no schedule can beat.
+policy what the service would ask it, `outcome` holds what came of it, `bound` what no schedule can beat, and `page`
+draws all of it.
 """
 
 from penstock.service.simulation.bound import least_makespan, least_mean_completion

@@ -15,6 +15,8 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.memory import HOST_PEAK
+from penstock.progress import Progress
+from penstock.report import write_report_or_note
 from penstock.service.workers.memory_need import memory_need
 from penstock.service.workers.reports import LoggedProgress, Reports
 from penstock.train.device_full import is_host_full
@@ -65,10 +67,10 @@ def train(task: dict[str, Any], reports: Reports) -> dict[str, Any]:
     memory = assumed_memory(task["room_bytes"], torch.cuda.memory_allocated) if task["device_bytes"] else nullcontext()
     with memory:
         if task["tries"] > 1 and has_checkpoint(run):
-            return _ended(resume_run(run, progress=progress, trust_module=task["modules"]))
+            return _ended(resume_run(run, progress=progress, trust_module=task["modules"]), progress)
         job = make_job({**task["document"], "run": str(run)})
         # What an earlier try left without a checkpoint is replaced; a first try replaces nothing.
-        return _ended(start_run(job, force=task["tries"] > 1, progress=progress))
+        return _ended(start_run(job, force=task["tries"] > 1, progress=progress), progress)
 
 
 def forecast(task: dict[str, Any], reports: Reports) -> dict[str, Any]:
@@ -98,7 +100,8 @@ def has_checkpoint(run: Path) -> bool:
     return (run / "run.json").exists() and any((run / "checkpoints").glob("step-*.ckpt"))
 
 
-def _ended(folder: RunFolder) -> dict[str, Any]:
+def _ended(folder: RunFolder, progress: Progress) -> dict[str, Any]:
+    write_report_or_note(folder.path, str(folder.facts["state"]), progress)
     state = "interrupted" if folder.facts["state"] == "interrupted" else "done"
     return {"state": state, "reason": str(folder.facts.get("message", ""))}
 

@@ -11,9 +11,8 @@ from penstock.report.charts import Point, Series, line_chart
 from penstock.report.markup import THEME_BUTTON, card, cut, key, page_text, table
 from penstock.report.words import seconds
 from penstock.service.policies import POLICIES
-from penstock.service.simulation import QueueOutcome, QueueTrace
-from penstock.service.simulation.document import GB
-from penstock.service.simulation.outcome import JobOutcome
+from penstock.service.simulation.document import GB, QueueTrace
+from penstock.service.simulation.outcome import JobOutcome, QueueOutcome
 
 _LOOKS = ("c1", "c2", "c3", "c4", "c5", "other")
 _LANE_PX = 18
