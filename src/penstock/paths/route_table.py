@@ -96,7 +96,7 @@ def build_routes(application: ApplicationDocument, hardware: HardwareDocument) -
         type_first.append(len(names))
     labels = {name: place for place, name in enumerate(dict.fromkeys(names))}
     flags = [NETWORK * visit.network + COMMON * alike for visit, alike in zip(visits, common, strict=True)]
-    arrays = {
+    arrays: dict[str, Array] = {
         "type_first": np.array(type_first, np.int32),
         "first": np.array(first, np.int32),
         "resource": np.array([number[visit.resource] for visit in visits], np.int32),
