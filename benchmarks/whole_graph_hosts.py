@@ -17,8 +17,9 @@ slower. With `--bins auto` bins are as many as the plan chooses by predicted tim
 Ways: `bins` with each `pipeline`, `layer` (one bin), `boundary` with a fifth of the rows, and `replicate`. Seconds are
 those of the plan, which is `slower` times less than what the clock says in `sleep`. `epoch` is the median of all epochs
 but the first two, `simulated` and `bound` are the plan's prediction and lower bound for the same task graph with fair
-links, `exposed` is how long the first worker waits for rows in an epoch, `rows` how many it receives, `ours` how many
-times faster than `layer` (give it first), and `processors` the share of this machine's processors that was busy.
+links, `exposed` is how long the first worker waits for rows in an epoch, `rows` how many it receives, `replicated` how
+many of others' rows it computes, `ours` how many times faster than `layer` (give it first), and `processors` the share
+of this machine's processors that was busy. `replicate` decides by the costs of the plan, as planned runs do.
 Run, as root: python benchmarks/whole_graph_hosts.py [--graphs arxiv,products,coauthor-cs] [--models gcn,sage]
 [--hosts 4,8] [--ratios 0.5,1,2] [--ways both,layer] [--compute sleep] [--out rows.json] [--json]
 """
@@ -192,7 +193,8 @@ def _measured(case: Case, ratio: float, way: str, options: argparse.Namespace) -
         machines = {f"host{number}": host for number, host in enumerate(bed)}
         cluster = case.cluster(gbps, [host.address for host in bed])
         section = _section(case.job(WAYS[way], options, name), cluster, profile)
-        job = case.job({**WAYS[way], "bins": section.bins}, options, name)
+        decided = {"bins": section.bins, "replicate_costs": section.replicate_costs}
+        job = case.job({**WAYS[way], **decided}, options, name)
         trial = _simulated(section, cluster, profile)
         if options.compute == "sleep":
             stack.enter_context(_sleeping(profile, slower, case.folder / "seconds.json"))
@@ -217,6 +219,7 @@ def _measured(case: Case, ratio: float, way: str, options: argparse.Namespace) -
         "over bound": epoch / bound,
         "exposed": result["exposed_communication_s"] / slower / options.epochs,
         "rows": result["halo_rows"],
+        "replicated": result["replicated_rows"],
         "predicted rows": sum(int(np.array(layer.sent)[:, :, 0].sum()) for layer in section.layers),
         "slower": slower,
         "mbit": bed[0].rate_mbit,

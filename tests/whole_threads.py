@@ -130,7 +130,7 @@ class ThreadCut:
     def __init__(self, session, rank, ranks):
         self._graph, self._rank, self._ranks = session.task.messages, rank, ranks
         self.types, self.message_edges = list(self._graph.nodes), self._graph.num_edges
-        kinds = list(self._graph.edges)
+        self.relations = kinds = list(self._graph.edges)
         self.sample_of = Reach(self._graph, [kinds], session.job.weight).batches([kinds])
 
     def own(self, node_type):

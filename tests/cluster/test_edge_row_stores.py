@@ -82,7 +82,7 @@ def running_stores(partition, machines, folder):
                 store.kill()
 
 
-@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("typed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_rows_of_drawn_edges(tmp_path, typed):
     """One machine maps a part, the others' are asked of their stores, for draws and for rows."""
     graph = made_graph(typed)

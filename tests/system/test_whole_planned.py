@@ -11,15 +11,20 @@ from penstock.plan.document import write_plan
 from penstock.plan.placement import Budget
 from penstock.progress import SILENT
 from penstock.train.job import make_job
-from training_graphs import community_graph, facts_of
+from training_graphs import community_graph, facts_of, typed_graph
 
 EPOCHS = 3
 
 
-def test_bytes_are_those_of_the_plan(tmp_path) -> None:
-    graph = community_graph().save(tmp_path / "graph")
+@pytest.mark.parametrize(
+    ("make", "model"), [(community_graph, "sage"), pytest.param(typed_graph, "rgcn", marks=pytest.mark.long)]
+)
+def test_bytes_are_those_of_the_plan(tmp_path, make, model) -> None:
+    graph = make().save(tmp_path / "graph")
     fields = {"graph": str(graph.path), "sampler": "whole", "layers": 2, "hidden": 16, "epochs": EPOCHS, "threads": 1}
-    job = make_job({**fields, "run": str(tmp_path / "run"), "evaluate_every": -1, "bins": 2}, "The test")
+    job = make_job(
+        {**fields, "run": str(tmp_path / "run"), "evaluate_every": -1, "bins": 2, "model": model}, "The test"
+    )
     cluster = ClusterDocument(machines=[Machine(name=name, nic_gbps=1, cores=2) for name in ("a", "b")])
     write_profile(profile_job(job, cluster, 1, SILENT), tmp_path / "profile.json")
     plan = plan_run(job, cluster, tmp_path / "profile.json", None, None, Budget(10), 0, SILENT)

@@ -4,8 +4,8 @@ Level 0 are the inputs and level n + 1 what layer n gives. Every worker owns som
 layer, and divides each layer into bins of about the same load. Vertices that other workers read come first, and of
 these the ones that are read by vertices with few remote inputs: such a vertex is ready after few bins. Vertices of the
 next layer stand in the order in which their last input arrives. Where a layer adds up its neighbours, a worker may send
-sums of rows instead of rows; a sum is counted as one row, with the last of those that it adds up. All lists are read a
-few times for each layer.
+sums of rows instead of rows, each of one vertex and one relation; a sum is counted as one row, with the last of those
+that it adds up. All lists are read a few times for each layer.
 """
 
 from dataclasses import dataclass
@@ -81,6 +81,7 @@ def count_bins(
     again_degree: int = -1,
     sums: bool = False,
     by_bin: bool = True,
+    relations: Array | None = None,
 ) -> BinCounts:
     """The bins of all layers. `owner` is every vertex's worker and `last_level` the last level that has it.
 
@@ -89,8 +90,9 @@ def count_bins(
 
     With `eager`, bins of later layers are ordered by when their inputs arrive. Rows of the first layer with at most
     `again_degree` neighbours are computed by whoever reads them, and not sent. With `sums`, workers send sums of rows
-    where that is less.
+    where that is less; `relations` then numbers the relation of every entry of the lists, where there are several.
     """
+    kinds = np.zeros(0, np.int16) if relations is None else relations
     layers = int(last_level.max(initial=0))
     position = breadth_first(indptr, indices, owner)
     degrees = np.diff(indptr)
@@ -110,12 +112,14 @@ def count_bins(
         order = members[np.lexsort((position[members], wished[members], arrival[members], kept_here, owner[members]))]
         bin_of = _divide(order, owner, degrees, workers, bins)
         computed = local if number == 1 else np.zeros(0, np.bool_)
-        summed = _summed(indptr, indices, owner, workers, order, computed) if sums and number else np.zeros(0, np.bool_)
-        read = _Read(workers, bins, computed, summed)
+        summed = np.zeros(0, np.bool_)
+        if sums and number:
+            summed = _summed(indptr, indices, kinds, owner, workers, order, computed)
+        read = _Read(workers, bins, computed, summed, kinds)
         if number and eager:
             read.count(indptr, indices, owner, order, bin_of, below)
             bin_of, order = _by_arrival(read.needed, bin_of, order, owner)
-            read = _Read(workers, bins, computed, summed)
+            read = _Read(workers, bins, computed, summed, kinds)
         read.count(indptr, indices, owner, order, bin_of, below)
         if by_bin and number:
             read.turn()
@@ -146,12 +150,12 @@ class _Read:
     """What bins of one layer read of other workers.
 
     `computed` are vertices that a reader computes itself, `summed` edges that travel inside sums; where there are none
-    the arrays are empty.
+    the arrays are empty. `kinds` are the edges' relations; empty: there is one.
     """
 
-    def __init__(self, workers: int, bins: int, computed: Array, summed: Array) -> None:
+    def __init__(self, workers: int, bins: int, computed: Array, summed: Array, kinds: Array) -> None:
         shape = (workers, bins, workers)
-        self._computed, self._summed = computed, summed
+        self._computed, self._summed, self._kinds = computed, summed, kinds
         self.sent, self.returned = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         self.needed, self.awaited = np.full(shape, -1, np.int32), np.full(shape, bins, np.int32)
         self.remote, self.again = np.zeros(shape[:2], np.int64), np.zeros((workers, 2), np.int64)
@@ -161,7 +165,7 @@ class _Read:
     def count(self, indptr: Array, indices: Array, owner: Array, order: Array, bin_of: Array, below: Array) -> None:
         """Read the lists of a layer's vertices, which stand in `order` by worker and bin."""
         _count_read(
-            indptr, indices, owner, order, bin_of, below, self._computed, self._summed,
+            indptr, indices, owner, order, bin_of, below, self._computed, self._summed, self._kinds,
             self.sent, self.returned, self.needed, self.awaited, self.remote, self.again, self.inputs,
             self._returned_last, self._awaited_last,
         )  # fmt: skip
@@ -175,13 +179,16 @@ class _Read:
         self.awaited[:, :, self.onward] = self._awaited_last[:, :, self.onward]
 
 
-def _summed(indptr: Array, indices: Array, owner: Array, workers: int, order: Array, computed: Array) -> Array:
-    """Which edges travel inside sums that their sender adds up."""
+def _summed(
+    indptr: Array, indices: Array, kinds: Array, owner: Array, workers: int, order: Array, computed: Array
+) -> Array:
+    """Which edges travel inside sums that their sender adds up, each for one vertex and one relation."""
     edges, targets = _cut_edges(indptr, indices, owner, order, computed)
     sources = indices[edges].astype(np.int64)
     to, come = owner[targets].astype(np.int64), owner[sources].astype(np.int64)
+    sums = targets * (int(kinds.max(initial=0)) + 1) + (kinds[edges] if len(kinds) else 0)
     found = np.zeros(len(indices), np.bool_)
-    found[edges] = edges_to_sum(sources * workers + to, targets * workers + come, come * workers + to)
+    found[edges] = edges_to_sum(sources * workers + to, sums * workers + come, come * workers + to)
     return found
 
 
@@ -281,6 +288,7 @@ def _count_read(
     below: Array,
     computed: Array,
     summed: Array,
+    kinds: Array,
     sent: Array,
     returned: Array,
     needed: Array,
@@ -295,8 +303,12 @@ def _count_read(
     reader = np.full(owner.shape[0], -1, np.int32)
     gathered = np.full(owner.shape[0], -1, np.int64)
     newest = np.zeros(owner.shape[0], np.int32)
-    last = np.full(sent.shape[0], -1, np.int32)
+    # By sender and relation, the last bin of a sum's rows; which sums a reader has is noted in `begun`.
+    several = np.int64(kinds.max()) + 1 if kinds.shape[0] else 1
+    last = np.full(sent.shape[0] * several, -1, np.int32)
+    begun = np.empty(last.shape[0], np.int64)
     for v in order:
+        amount = 0
         worker, own = owner[v], bin_of[v]
         place = np.int64(worker) * sent.shape[1] + own
         inputs[worker, own] += gathered[v] != place
@@ -320,7 +332,11 @@ def _count_read(
                 continue
             needed[worker, own, sender] = max(needed[worker, own, sender], below[u])
             if in_sum:
-                last[sender] = max(last[sender], below[u])
+                each = sender * several + (kinds[k] if kinds.shape[0] else 0)
+                if last[each] < 0:
+                    begun[amount] = each
+                    amount += 1
+                last[each] = max(last[each], below[u])
             elif is_new:
                 sent[sender, below[u], worker] += 1
                 returned[worker, own, sender] += 1
@@ -332,13 +348,13 @@ def _count_read(
             if in_sum or is_new:
                 awaited[sender, below[u], worker] = min(awaited[sender, below[u], worker], own)
             awaited_last[sender, below[u], worker] = max(awaited_last[sender, below[u], worker], own)
-        for sender in range(last.shape[0]):
-            if last[sender] >= 0:
-                sent[sender, last[sender], worker] += 1
-                returned[worker, own, sender] += 1
-                returned_last[worker, own, sender] += 1
-                inputs[worker, own] += 1
-                last[sender] = -1
+        for each in begun[:amount]:
+            sender = each // several
+            sent[sender, last[each], worker] += 1
+            returned[worker, own, sender] += 1
+            returned_last[worker, own, sender] += 1
+            inputs[worker, own] += 1
+            last[each] = -1
 
 
 @njit(nogil=True, cache=True)

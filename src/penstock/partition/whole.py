@@ -58,6 +58,20 @@ def merged_lists(graph: Graph) -> WholeAdjacency:
     return WholeAdjacency(graph, offsets, *_merged_lists(graph, offsets, total))
 
 
+def merged_relations(whole: WholeAdjacency) -> Array:
+    """The relation of every entry of the lists, by its place among the graph's edge types (int16).
+
+    Of entries that name the same neighbour the relations ascend.
+    """
+    graph, kinds = whole.graph, len(whole.graph.edges)
+    entries, fill = np.empty(len(whole.indices), np.int64), whole.indptr[:-1].copy()
+    for number, ((source, _, target), edges) in enumerate(graph.edges.items()):
+        starts = whole.offsets[source], whole.offsets[target]
+        _copy_entries(edges.indptr, edges.indices, *starts, kinds, number, fill, entries)
+    _sort_lists(whole.indptr, entries)
+    return (entries % kinds).astype(np.int16)
+
+
 def _merged_lists(graph: Graph, offsets: dict[str, int], total: int) -> tuple[Array, Array]:
     lengths = np.zeros(total, np.int64)
     for (_, _, target), edges in graph.edges.items():
@@ -80,6 +94,19 @@ def _copy_lists(indptr: Array, indices: Array, source: int, target: int, fill: A
         position = fill[target + row]
         for k in range(indptr[row], indptr[row + 1]):
             out[position] = source + indices[k]
+            position += 1
+        fill[target + row] = position
+
+
+@njit(nogil=True, cache=True)
+def _copy_entries(
+    indptr: Array, indices: Array, source: int, target: int, kinds: int, kind: int, fill: Array, out: Array
+) -> None:
+    """As `_copy_lists`, with the neighbour and the relation in one number."""
+    for row in range(indptr.shape[0] - 1):
+        position = fill[target + row]
+        for k in range(indptr[row], indptr[row + 1]):
+            out[position] = np.int64(source + indices[k]) * kinds + kind
             position += 1
         fill[target + row] = position
 

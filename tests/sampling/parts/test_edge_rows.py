@@ -76,7 +76,7 @@ def store_here(partition):
     )
 
 
-HOW = [{}, {"weight": "w"}, {"weight": "w", "replace": True}, {"replace": True}]
+HOW = [{}, {"weight": "w", "replace": True}]
 
 
 @pytest.mark.parametrize("parts", [1, 4])

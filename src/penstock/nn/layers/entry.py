@@ -15,7 +15,8 @@ BuildTyped = Callable[[ModelOptions, int, int, Sequence[str], Sequence[EdgeType]
 """`build_typed(options, width in, width out, node types, edge types, is last)`: a layer on typed blocks."""
 Asks = Callable[[ModelOptions], bool]
 SourceScale = Callable[[Array], Array]
-"""What a row is multiplied by before it is added to others, by the total of its vertex's list; 1 where that is 0."""
+"""What a row is multiplied by before it is added to others, by the total of its vertex's list in the relation that is
+read; 1 where that is 0, as it is where the relation comes from another type."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """How a run on the whole graph is set up: bins of all workers, and the rows that they exchange."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from penstock.hardware.machines import machines_of
 from penstock.nn.layer_table import layer_entry
 from penstock.partition.bin_counts import BinCounts, LayerBins, count_bins, levels_reached, share_parts
 from penstock.partition.part_numbers import parts_of
-from penstock.partition.whole import whole_of
+from penstock.partition.whole import merged_relations, whole_of
 from penstock.plan.workloads.bin_cost import LayerCost, layer_costs
 from penstock.plan.workloads.entry import PlannedRun
 
@@ -145,13 +146,17 @@ class CountedRun:
         job, whole = self._run.job, self._whole
         eager, by_bin = (job.exchange != "layer" and job.pipeline in (each, "both") for each in ("inter", "intra"))
         again = again_degree(self.costs[0], self._slowest_share()) if job.exchange == "replicate" else -1
-        sums = (
-            whole.graph.is_homogeneous
-            and job.exchange != "boundary"
-            and layer_entry(job.model).source_scale(job) is not None
-        )
+        sums = job.exchange != "boundary" and layer_entry(job.model).source_scale(job) is not None
         lists = whole.indptr, whole.indices
-        return count_bins(*lists, self._owner, len(self.homes), self._last_level, bins, eager, again, sums, by_bin)
+        relations = self._relations if sums else None
+        return count_bins(
+            *lists, self._owner, len(self.homes), self._last_level, bins, eager, again, sums, by_bin, relations
+        )
+
+    @cached_property
+    def _relations(self) -> Array | None:
+        """The relation of every list entry; None: there is one."""
+        return None if self._whole.graph.is_homogeneous else merged_relations(self._whole)
 
     def _slowest_share(self) -> float:
         """Bytes/s of the slowest worker's share of its machine's link."""

@@ -21,6 +21,7 @@ class PartedCutLists:
     def __init__(self, session: Session, parts: Parts) -> None:
         self._partition, book = parts.partition, parts.partition.book
         self.types, self._rank = list(book.node_types), parts.member.setup.task.rank
+        self.relations = list(parts.edge_types)
         self._ranges = {name: list(worker_ranges(parts.member.setup.layout, book, name)) for name in self.types}
         self._typed = not session.graph.is_homogeneous
         self._exclude: Any = None

@@ -24,14 +24,14 @@ class SentGroup(NamedTuple):
     """Rows of the level, ascending, by node type."""
     bins: dict[int, dict[str, slice]]
     """The bins that compute them, and which of `rows` are a bin's."""
-    sums: SentSums | None = None
-    """Behind the rows, in a graph of one type."""
+    sums: dict[str, SentSums]
+    """Behind the rows of a type, for the types that have any."""
 
     @property
     def computed_by(self) -> set[int]:
         """The bins that compute what is sent."""
-        return {*self.bins, *(() if self.sums is None else self.sums.returned)}
+        return {*self.bins, *(place for sums in self.sums.values() for place in sums.returned)}
 
     def count(self, kind: str) -> int:
-        """How many rows of a node type are sent."""
-        return len(self.rows[kind]) + (0 if self.sums is None else len(self.sums.numbers))
+        """How many rows and sums of a node type are sent."""
+        return len(self.rows[kind]) + (len(self.sums[kind].numbers) if kind in self.sums else 0)

@@ -1,6 +1,6 @@
 """Every layer of one worker in bins, and the groups of rows that workers send each other; made before training."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -142,7 +142,9 @@ def _last_readers(level: CutLevel, bins: Sequence[CutBin], order: Sequence[int])
     return found
 
 
-def _by_arrival(cut: CutLists, number: int, level: LevelRows, below: CutLevel, sums: ReadSums | None) -> LevelRows:
+def _by_arrival(
+    cut: CutLists, number: int, level: LevelRows, below: CutLevel, sums: Mapping[str, ReadSums]
+) -> LevelRows:
     """A level's rows in the order in which the halo rows that they read arrive; those that others read stay first."""
     vertices, order = {}, {kind: np.argsort(ids[below.computed[kind] :]) for kind, ids in below.vertices.items()}
     arrivals = {kind: np.zeros(len(each), np.int64) for kind, each in order.items()}
@@ -153,14 +155,19 @@ def _by_arrival(cut: CutLists, number: int, level: LevelRows, below: CutLevel, s
                 some = group.rows[kind]
                 arrivals[kind][some.start - start : some.stop - start] = group.number
         vertices[kind], arrivals[kind] = ids[start:][order[kind]], arrivals[kind][order[kind]]
-    readers = {} if sums is None else {kind: sum_readers(sums, ids) for kind, ids in vertices.items()}
+    of_sums: dict[str, list[tuple[Array, Array]]] = {}
+    for kind, read in sums.items():
+        for target, (places, readers) in sum_readers(cut, read, vertices[kind]).items():
+            of_sums.setdefault(target, []).append((readers, arrivals[kind][places]))
     first = {
         kind: len(
-            np.unique(_joined([*(each[kind] for each in level.asked), *(each.sources for each in level.asked_sums)]))
+            np.unique(
+                _joined([*(each[kind] for each in level.asked), *(each[kind].sources for each in level.asked_sums)])
+            )
         )
         for kind in cut.types
     }
-    found = order_of_arrival(cut, number, level.computed, vertices, arrivals, first, readers)
+    found = order_of_arrival(cut, number, level.computed, vertices, arrivals, first, of_sums)
     computed, loads = ({kind: of[kind][found[kind]] for kind in cut.types} for of in (level.computed, level.loads))
     return replace(level, computed=computed, loads=loads)
 
@@ -207,7 +214,7 @@ def _level(
 
 def _sent_numbers(level: LevelRows, group: SentGroup, kind: str) -> Array:
     rows = level.computed[kind][group.rows[kind]]
-    return rows if group.sums is None else np.concatenate([rows, group.sums.numbers])
+    return np.concatenate([rows, group.sums[kind].numbers]) if kind in group.sums else rows
 
 
 def _sent_to(cut: CutLists, level: LevelRows, bounds: Rows, rank: int, by_bin: bool) -> list[SentGroup]:
@@ -218,21 +225,22 @@ def _sent_to(cut: CutLists, level: LevelRows, bounds: Rows, rank: int, by_bin: b
     count = _number_of_bins(bounds)
     parts = [{kind: _slice(ends[kind], place) for kind in cut.types} for place in range(count)]
     filled = [place for place, part in enumerate(parts) if any(some.stop > some.start for some in part.values())]
-    sums, wanted = dict[int, SentSums](), level.asked_sums[rank]
-    if len(wanted.numbers):
-        (kind,) = cut.types
-        sums = sums_by_bin(wanted, places[kind], bounds[kind], by_bin)
+    sums: dict[int, dict[str, SentSums]] = {}
+    for kind, wanted in level.asked_sums[rank].items():
+        if len(wanted.numbers):
+            for place, found in sums_by_bin(wanted, places[kind], bounds[kind], by_bin).items():
+                sums.setdefault(place, {})[kind] = found
     if not filled and not sums:
         return []
     if not by_bin:
-        return [SentGroup(rank, 0, rows, {place: parts[place] for place in filled}, sums.get(count - 1))]
+        return [SentGroup(rank, 0, rows, {place: parts[place] for place in filled}, sums.get(count - 1, {}))]
     return [
         SentGroup(
             rank,
             number,
             {kind: rows[kind][parts[place][kind]] for kind in cut.types},
             {place: {kind: slice(0, some.stop - some.start) for kind, some in parts[place].items()}},
-            sums.get(place),
+            sums.get(place, {}),
         )
         for number, place in enumerate(sorted({*filled, *sums}))
     ]
@@ -263,14 +271,14 @@ def _bin(
     above: CutLevel,
     rows: dict[str, slice],
     places: dict[str, Places],
-    sums: ReadSums | None,
+    sums: Mapping[str, ReadSums],
 ) -> CutBin:
     rows = {kind: some for kind, some in rows.items() if some.stop > some.start}
     batch: Any = cut.sample(number, {kind: above.vertices[kind][some] for kind, some in rows.items()})
-    block, read = batch.blocks[0], {kind: np.asarray(ids, np.int64) for kind, ids in batch.vertices.items() if len(ids)}
-    if sums is not None and len(sums.keys):
-        ((kind, ids),) = read.items()
-        block, read[kind] = with_sums(cut, sums, block, ids)
+    block, read = batch.blocks[0], {kind: np.asarray(ids, np.int64) for kind, ids in batch.vertices.items()}
+    if sums:
+        block, read = with_sums(cut, sums, batch)
+    read = {kind: ids for kind, ids in read.items() if len(ids)}
     inputs = {kind: places[kind][ids] for kind, ids in read.items()}
     # Nothing is dropped of a sum: what its rows lose, they have lost.
     names = {kind: cut.names(kind, np.maximum(ids, 0)) for kind, ids in read.items()}

@@ -91,8 +91,8 @@ class SharedWholeExecution(SharedExecution):
         replicate = None
         if how.replicates:
             replicate = replicate_where_cheaper(cut, workers.rank, [self._cheaper(each) for each in range(layers - 1)])
-        scale = how.source_scale(job) if session.graph.is_homogeneous else None
-        levels = find_levels(cut, workers.lists, f"step-{place}", layers, wanted, job.scope == "all", replicate, scale)
+        scale, all_vertices = how.source_scale(job), job.scope == "all"
+        levels = find_levels(cut, workers.lists, f"step-{place}", layers, wanted, all_vertices, replicate, scale)
         decision = self._decide(levels)
         by_bin = how.pipeline(job) in ("intra", "both")
         plan = make_cut_plan(cut, workers.lists, f"step-{place}", levels, decision.bins, by_bin)

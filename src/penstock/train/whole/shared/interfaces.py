@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from torch.nn import Parameter
 
 from penstock.graph.arrays import Array
+from penstock.graph.schema import EdgeType
 from penstock.nn.norm import Sum
 from penstock.pipeline.schedule import Position
 from penstock.sampling.block import MiniBatch
@@ -20,6 +21,8 @@ class CutLists(Protocol):
 
     types: list[str]
     """The node types, in the same order on every worker."""
+    relations: list[EdgeType]
+    """The relations, in the same order on every worker."""
     message_edges: int
     """Edges of all lists together: those that a task predicts are in none."""
 

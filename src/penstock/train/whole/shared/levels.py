@@ -21,6 +21,7 @@ from penstock.train.whole.shared.partial_sums import (
     ReadSums,
     choose_sums,
     cut_edges,
+    joined_edges,
 )
 from penstock.train.whole.shared.row_order import in_wanted_order, ranks_wanted
 from penstock.train.whole.shared.vertex_order import in_order, search_order
@@ -46,17 +47,17 @@ class LevelRows:
     """How many of them are other workers' vertices, which come last."""
     halo: Rows = field(default_factory=dict)
     """Vertices whose rows others send, ascending,"""
-    sums: ReadSums | None = None
-    """and sums of rows that they send; None: there are none."""
+    sums: dict[str, ReadSums] = field(default_factory=dict)
+    """and sums of rows that they send, for the types that have any."""
     asked: list[Rows] = field(default_factory=list)
     """By rank, the vertices of this worker that another reads, ascending,"""
-    asked_sums: list[AskedSums] = field(default_factory=list)
+    asked_sums: list[dict[str, AskedSums]] = field(default_factory=list)
     """and the sums of this worker's rows."""
 
     @property
     def received(self) -> int:
         """The number of rows and sums that others send."""
-        return sum(map(len, self.halo.values())) + (0 if self.sums is None else len(self.sums.keys))
+        return sum(map(len, self.halo.values())) + sum(len(sums.keys) for sums in self.sums.values())
 
 
 def find_levels(
@@ -119,8 +120,7 @@ def _read(cut: CutLists, rank: int, number: int, rows: Rows, scale: SourceScale 
             if scale is not None:
                 edges.append(cut_edges(cut, rank, batch, scale))
         loads[kind] = np.concatenate(lengths)
-    joined = CutEdges(*map(np.concatenate, zip(*edges, strict=True))) if edges else None
-    return _ReadLists(loads, found, joined)
+    return _ReadLists(loads, found, joined_edges(edges) if edges else None)
 
 
 def batches_of(cut: CutLists, number: int, kind: str, vertices: Array) -> Iterator[MiniBatch[Any]]:
@@ -159,13 +159,12 @@ def _level_below(
         copies = replicate(number, halo, {kind: ids[owner[kind] == lists.rank] for kind, ids in read.items()})
     replicas = {kind: ids[copies[kind]] for kind, ids in halo.items()}
     halo = {kind: ids[~copies[kind]] for kind, ids in halo.items()}
-    sums, wanted = None, [NO_SUMS] * lists.world
+    sums, wanted = dict[str, ReadSums](), [dict.fromkeys(cut.types, NO_SUMS)] * lists.world
     if lists_read.cut_edges is not None:
         # A replica of the level above reads its own row as it is, which no sum has.
-        ((kind, above),) = rows.items()
-        alone = np.concatenate([replicas[kind], above[cut.ranks(kind, above) != lists.rank]])
-        received = lists_read.cut_edges.only(~np.isin(lists_read.cut_edges.sources, alone))
-        sums, wanted = choose_sums(cut, lists.world, received)
+        copied = {kind: ids[cut.ranks(kind, ids) != lists.rank] for kind, ids in rows.items()}
+        alone = {kind: np.concatenate([ids, copied.get(kind, _NONE)]) for kind, ids in replicas.items()}
+        sums, wanted = choose_sums(cut, lists.world, _received(cut, lists_read.cut_edges, alone))
     told = _tell(cut, lists, f"{name}/needs", halo, ranks_wanted(cut, number, rows, halo), wanted)
     computed = {}
     for kind in cut.types:
@@ -174,11 +173,19 @@ def _level_below(
         inner = in_order(cut.own(kind), position[kind], np.setdiff1d(own, sent, assume_unique=True))
         # What others read is computed first.
         computed[kind] = np.concatenate([sent, inner, replicas[kind]])
-    if sums is not None:
-        halo = {kind: ids[~sums.are_summed(ids)] for kind, ids in halo.items()}
+    halo = {kind: ids[~sums[kind].are_summed(ids)] if kind in sums else ids for kind, ids in halo.items()}
     replicated = sum(map(len, replicas.values()))
-    asked = [{kind: np.setdiff1d(ids, each.sums.sources) for kind, ids in each.read.items()} for each in told]
+    asked = [{kind: np.setdiff1d(ids, each.sums[kind].sources) for kind, ids in each.read.items()} for each in told]
     return LevelRows(computed, {}, replicated, halo, sums, asked, [each.sums for each in told])
+
+
+def _received(cut: CutLists, edges: CutEdges, alone: Rows) -> CutEdges:
+    """Edges from other workers' vertices whose rows are neither computed here nor wanted as they are."""
+    taken = np.ones(len(edges.sources), np.bool_)
+    for number, (source, _, _) in enumerate(cut.relations):
+        here = np.flatnonzero(edges.relations == number)
+        taken[here] = ~np.isin(edges.sources[here], alone[source])
+    return edges.only(taken)
 
 
 class _Told(NamedTuple):
@@ -187,17 +194,22 @@ class _Told(NamedTuple):
     read: Rows
     early: Rows
     """How early it wants each of these rows, a rank,"""
-    sums: AskedSums
+    sums: dict[str, AskedSums]
     """and those that it wants in sums."""
 
 
-def _tell(cut: CutLists, lists: Lists, name: str, halo: Rows, early: Rows, sums: list[AskedSums]) -> list[_Told]:
+def _tell(
+    cut: CutLists, lists: Lists, name: str, halo: Rows, early: Rows, sums: list[dict[str, AskedSums]]
+) -> list[_Told]:
     """Tell every worker which of its rows this one reads, and how; returns, by rank, what others read of this one."""
     owners = {kind: cut.ranks(kind, ids) for kind, ids in halo.items()}
     told = lists.exchange(
         name,
         [
-            [*(way[kind][owners[kind] == rank] for way in (halo, early) for kind in cut.types), *sums[rank].as_lists()]
+            [
+                *(way[kind][owners[kind] == rank] for way in (halo, early) for kind in cut.types),
+                *(each for kind in cut.types for each in sums[rank][kind].as_lists()),
+            ]
             for rank in range(lists.world)
         ],
     )
@@ -206,7 +218,10 @@ def _tell(cut: CutLists, lists: Lists, name: str, halo: Rows, early: Rows, sums:
         _Told(
             dict(zip(cut.types, each[:types], strict=True)),
             dict(zip(cut.types, each[types : 2 * types], strict=True)),
-            AskedSums.of_lists(each[2 * types :]),
+            {
+                kind: AskedSums.of_lists(each[2 * types + 4 * place : 2 * types + 4 * place + 4])
+                for place, kind in enumerate(cut.types)
+            },
         )
         for each in told
     ]

@@ -1,23 +1,25 @@
 """Sums of neighbours' rows that their owner adds up and sends instead of the rows, where that is less.
 
-A layer that is linear in its neighbours' rows may read, instead of all rows that a vertex v reads of a worker, their
-sum. To the reader such a sum is one more row of the level below, which v alone reads; its gradient is what the owner of
-the rows adds to each of theirs. Forward and backward the same number of rows travels, so one choice serves both.
+A layer that is linear in its neighbours' rows may read, instead of all rows that a vertex v reads of a worker in a
+relation, their sum. To the reader such a sum is one more row of the level below, of the type that the relation comes
+from, which v alone reads; its gradient is what the owner of the rows adds to each of theirs. Forward and backward the
+same number of rows travels, so one choice serves both.
 
-Sums have negative numbers among the vertices: -1 is the first. Only graphs of one type have them.
+Sums have negative numbers among the vertices of their type: -1 is the first.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.graph.schema import EdgeType
 from penstock.nn.layers.entry import SourceScale
 from penstock.partition.row_cover import edges_to_sum
-from penstock.sampling.block import Block
-from penstock.train.whole.shared.interfaces import CutLists
+from penstock.sampling.block import Block, TypedBlock
+from penstock.train.whole.shared.interfaces import CutLists, Rows
 
 _SPAN = 1 << 40
 """More than there are vertices."""
@@ -30,14 +32,18 @@ class CutEdges(NamedTuple):
     targets: Array
     factors: Array
     """What each source's row is multiplied by."""
+    relations: Array
+    """By their places in `CutLists.relations`."""
+    senders: Array
+    """The workers that own the sources."""
 
     def only(self, some: Array) -> "CutEdges":
         """Some of the edges, by places or by a mask."""
-        return CutEdges(self.sources[some], self.targets[some], self.factors[some])
+        return CutEdges(*(each[some] for each in self))
 
 
 class AskedSums(NamedTuple):
-    """Sums of rows that one worker asks another for."""
+    """Sums of rows of one node type that one worker asks another for."""
 
     numbers: Array
     lengths: Array
@@ -59,10 +65,10 @@ class AskedSums(NamedTuple):
 
 @dataclass(eq=False)
 class ReadSums:
-    """The sums that one worker reads in one level."""
+    """The sums of one node type's rows that one worker reads in one level."""
 
     keys: Array
-    """For each sum its sender and its reader in one number, ascending."""
+    """For each sum its sender, its relation and its reader in one number, ascending."""
     summed: Array
     """Vertices whose rows travel in sums alone, ascending."""
 
@@ -80,78 +86,142 @@ class ReadSums:
         return found
 
 
-def sum_keys(senders: Array, targets: Array) -> Array:
-    """Names for the sums of what vertices read of workers: by sender, then by vertex."""
-    found: Array = senders * _SPAN + targets
+def sum_keys(cut: CutLists, senders: Array, relations: Array | int, targets: Array) -> Array:
+    """Names for the sums of what vertices read of workers: by sender, then by relation and vertex."""
+    found: Array = (senders * len(cut.relations) + relations) * _SPAN + targets
     return found
 
 
-def sum_readers(read: ReadSums, vertices: Array) -> Array:
-    """The vertices that read some of a level's rows by being their only reader, as sums have one; -1 for other rows."""
-    found = np.full(len(vertices), -1, np.int64)
-    found[vertices < 0] = read.keys[-1 - vertices[vertices < 0]] % _SPAN
+def sum_readers(cut: CutLists, read: ReadSums, vertices: Array) -> dict[str, tuple[Array, Array]]:
+    """Of a level's rows of one type, the sums and their only readers: by the readers' type, places and vertices."""
+    places = np.flatnonzero(vertices < 0)
+    keys = read.keys[-1 - vertices[places]]
+    relations, found = keys // _SPAN % len(cut.relations), dict[str, tuple[Array, Array]]()
+    for number in np.unique(relations).tolist():
+        here, target = relations == number, cut.relations[number][2]
+        known = found.get(target, (_NONE, _NONE))
+        more = places[here], keys[here] % _SPAN
+        found[target] = tuple(map(np.concatenate, zip(known, more, strict=True)))  # type: ignore[assignment]
     return found
 
 
 def cut_edges(cut: CutLists, rank: int, batch: Any, scale: SourceScale) -> CutEdges:
     """The edges of a batch of whole lists that come from other workers' vertices."""
-    ((kind, ids),) = batch.vertices.items()
-    block, vertices = batch.blocks[0], np.asarray(ids, np.int64)
-    outside = cut.ranks(kind, vertices)[block.indices] != rank
-    at = block.indices[outside]
-    factors = scale(np.asarray(block.totals, np.float64)[at])
-    if block.weights is not None:
-        factors = factors * block.weights[outside]
-    return CutEdges(vertices[at], vertices[block.destinations()[outside]], factors)
+    vertices = {kind: np.asarray(ids, np.int64) for kind, ids in batch.vertices.items()}
+    owners, found = {kind: cut.ranks(kind, ids) for kind, ids in vertices.items()}, [_NO_EDGES]
+    for kind, block in relations_of(cut, batch.blocks[0]).items():
+        source, _, target = kind
+        outside = owners[source][block.indices] != rank
+        at = block.indices[outside]
+        # What a relation from another type reads has no list in that relation.
+        totals = np.asarray(block.totals, np.float64)[at] if source == target else np.zeros(len(at))
+        factors = scale(totals)
+        if block.weights is not None:
+            factors = factors * block.weights[outside]
+        ends = vertices[source][at], vertices[target][block.destinations()[outside]]
+        numbers = np.full(len(at), cut.relations.index(kind))
+        found.append(CutEdges(*ends, factors, numbers, np.asarray(owners[source][at], np.int64)))
+    return joined_edges(found)
 
 
-def choose_sums(cut: CutLists, world: int, edges: CutEdges) -> tuple[ReadSums, list[AskedSums]]:
-    """Which rows travel in sums, and what each worker is asked to add up."""
-    (kind,) = cut.types
-    senders = cut.ranks(kind, edges.sources)
-    keys = sum_keys(senders, edges.targets)
-    chosen = np.flatnonzero(edges_to_sum(edges.sources, keys, senders))
+def joined_edges(parts: Sequence[CutEdges]) -> CutEdges:
+    """The edges of all parts, in their order."""
+    return CutEdges(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def relations_of(cut: CutLists, block: Block | TypedBlock) -> dict[EdgeType, Block]:
+    """A block by relation, for those that lead to rows of it."""
+    if isinstance(block, Block):
+        (kind,) = cut.relations
+        return {kind: block}
+    return {kind: part for kind, part in block.relations.items() if part.num_dst}
+
+
+def choose_sums(cut: CutLists, world: int, edges: CutEdges) -> tuple[dict[str, ReadSums], list[dict[str, AskedSums]]]:
+    """Which rows travel in sums, and what each worker is asked to add up, by the type of the rows."""
+    type_of = np.array([cut.types.index(source) for source, _, _ in cut.relations])
+    keys = sum_keys(cut, edges.senders, edges.relations, edges.targets)
+    rows = type_of[edges.relations] * _SPAN + edges.sources
+    chosen = np.flatnonzero(edges_to_sum(rows, keys, edges.senders))
     chosen = chosen[np.argsort(keys[chosen], kind="stable")]
-    edges, keys, senders = edges.only(chosen), keys[chosen], senders[chosen]
-    read = ReadSums(np.unique(keys), np.unique(edges.sources))
-    asked = []
-    for rank in range(world):
-        of_rank = edges.only(senders == rank)
-        some, lengths = np.unique(keys[senders == rank], return_counts=True)
-        asked.append(AskedSums(read.numbers(some), lengths, of_rank.sources, of_rank.factors))
+    edges, keys = edges.only(chosen), keys[chosen]
+    read, asked = dict[str, ReadSums](), [dict.fromkeys(cut.types, NO_SUMS) for _ in range(world)]
+    for place, kind in enumerate(cut.types):
+        here = type_of[edges.relations] == place
+        if here.any():
+            read[kind] = ReadSums(np.unique(keys[here]), np.unique(edges.sources[here]))
+        for rank in np.unique(edges.senders[here]).tolist():
+            of_rank = here & (edges.senders == rank)
+            some, lengths = np.unique(keys[of_rank], return_counts=True)
+            mine = edges.only(of_rank)
+            asked[rank][kind] = AskedSums(read[kind].numbers(some), lengths, mine.sources, mine.factors)
     return read, asked
 
 
-def with_sums(cut: CutLists, read: ReadSums, block: Block, vertices: Array) -> tuple[Block, Array]:
-    """A block of whole lists and its sources, with sums in place of the rows that travel in them.
+def with_sums(cut: CutLists, read: Mapping[str, ReadSums], batch: Any) -> tuple[Block | TypedBlock, Rows]:
+    """A batch's block of whole lists and its sources by type, with sums in place of the rows that travel in them.
 
-    Every row reads its own neighbours first and then its sums, by sender.
+    In each relation every row reads its own neighbours first and then its sums, by sender.
     """
-    (kind,) = cut.types
-    kept = (np.arange(len(vertices)) < block.num_dst) | ~read.are_summed(vertices)
-    direct, to = kept[block.indices], block.destinations()
+    block = batch.blocks[0]
+    vertices = {kind: np.asarray(ids, np.int64) for kind, ids in batch.vertices.items()}
+    num_dst = {next(iter(vertices)): block.num_dst} if isinstance(block, Block) else block.num_dst
+    kept = {
+        kind: (np.arange(len(ids)) < num_dst.get(kind, 0)) | ~read[kind].are_summed(ids)
+        if kind in read
+        else np.ones(len(ids), np.bool_)
+        for kind, ids in vertices.items()
+    }
+    sources = {kind: [ids[kept[kind]]] for kind, ids in vertices.items()}
+    made = {}
+    for kind, part in relations_of(cut, block).items():
+        source, _, target = kind
+        first = sum(map(len, sources[source]))
+        made[kind], keys = _relation_with_sums(cut, kind, part, vertices[source], vertices[target], kept[source], first)
+        if len(keys):
+            sources[source].append(read[source].numbers(keys))
+    found = {kind: np.concatenate(parts) for kind, parts in sources.items()}
+    for (source, _, target), part in made.items():
+        part.num_src = len(found[source])
+        if part.totals is not None:
+            # A sum has no list: layers take it as it is.
+            known = part.totals[kept[target][: len(part.totals)]]
+            part.totals = np.append(known, np.zeros(len(found[target]) - len(known), known.dtype))
+    if isinstance(block, Block):
+        (only,) = made.values()
+        return only, found
+    return TypedBlock(made, {kind: len(ids) for kind, ids in found.items()}, block.num_dst), found
+
+
+def _relation_with_sums(
+    cut: CutLists, kind: EdgeType, block: Block, vertices: Array, readers: Array, kept: Array, first: int
+) -> tuple[Block, Array]:
+    """One relation's block, with the totals that it had, whose sums are rows from `first` on; and these sums' names.
+
+    `vertices` and `readers` are the vertices of its source rows and of its rows, `kept` says which source rows stay.
+    """
+    direct, to, places = kept[block.indices], block.destinations(), np.cumsum(kept) - 1
     if direct.all():
-        return block, vertices
-    away = vertices[block.indices[~direct]]
-    keys, first = np.unique(sum_keys(cut.ranks(kind, away), vertices[to[~direct]]), return_index=True)
-    places, count = np.cumsum(kept) - 1, int(kept.sum())
-    targets = np.concatenate([to[direct], to[~direct][first]])
-    sources = np.concatenate([places[block.indices[direct]], count + np.arange(len(keys))])
+        return replace(block, indices=places[block.indices].astype(block.indices.dtype)), _NONE
+    away = block.indices[~direct]
+    senders, number = cut.ranks(kind[0], vertices[away]), cut.relations.index(kind)
+    keys, some = np.unique(sum_keys(cut, senders, number, readers[to[~direct]]), return_index=True)
+    targets = np.concatenate([to[direct], to[~direct][some]])
+    sources = np.concatenate([places[block.indices[direct]], first + np.arange(len(keys))])
     order = np.argsort(targets, kind="stable")
     indptr = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=block.num_dst))])
     known = np.ones(len(to), np.float32) if block.weights is None else block.weights
     weights = np.concatenate([known[direct], np.ones(len(keys), known.dtype)])
-    # A sum has no list: layers take it as it is.
-    totals = None if block.totals is None else np.append(block.totals[kept], np.zeros(len(keys), block.totals.dtype))
     made = Block(
         indptr.astype(block.indptr.dtype),
         sources[order].astype(block.indices.dtype),
-        count + len(keys),
+        block.num_src,
         weights[order],
-        totals,
+        block.totals,
     )
-    return made, np.concatenate([vertices[kept], read.numbers(keys)])
+    return made, keys
 
 
 _NONE = np.empty(0, np.int64)
 NO_SUMS = AskedSums(_NONE, _NONE, _NONE, np.empty(0))
+_NO_EDGES = CutEdges(_NONE, _NONE, np.empty(0), _NONE, _NONE)

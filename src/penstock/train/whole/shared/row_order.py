@@ -65,22 +65,21 @@ def order_of_arrival(
     halo: Rows,
     arrivals: Mapping[str, Array],
     read_outside: Mapping[str, int],
-    sum_readers: Rows,
+    of_sums: Mapping[str, Sequence[tuple[Array, Array]]],
 ) -> Rows:
     """For every type a permutation of a layer's rows by when their last halo row arrives.
 
     The first `read_outside` rows of a type, which other workers read, stay first. `arrivals` counts messages.
-    `sum_readers` are, of halo rows that are sums, the vertices that read them; -1: a row is none.
+    `of_sums` are, by the type of their readers, the only readers of halo rows that are sums, and when these arrive.
     """
     found = {}
     for kind, vertices in rows.items():
         last = np.full(len(vertices), -1, np.int64)
         for reads in _reads(cut, number, kind, vertices, halo):
             np.maximum.at(last, reads.readers, arrivals[reads.node_type][reads.places])
-        if kind in sum_readers:
-            sums, order = np.flatnonzero(sum_readers[kind] >= 0), np.argsort(vertices)
-            places = order[np.searchsorted(vertices, sum_readers[kind][sums], sorter=order)]
-            np.maximum.at(last, places, arrivals[kind][sums])
+        order = np.argsort(vertices)
+        for readers, when in of_sums.get(kind, ()):
+            np.maximum.at(last, order[np.searchsorted(vertices, readers, sorter=order)], when)
         found[kind] = np.lexsort((last, np.arange(len(vertices)) >= read_outside[kind]))
     return found
 

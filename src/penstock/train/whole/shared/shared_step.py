@@ -58,7 +58,7 @@ class SharedStep:
             for level in plan.levels
         ]
         self.sent_sums = [
-            [None if group.sums is None else _prepared_sums(group.sums, self.device) for group in level.sent]
+            [{kind: _prepared_sums(sums, self.device) for kind, sums in group.sums.items()} for group in level.sent]
             for level in plan.levels
         ]
         self.seeds = [_places(level.vertices, rows, self.device) for level in plan.levels[1:]]

@@ -82,7 +82,7 @@ class StepState:
 
     def _with_sums(self, level: int, place: int, kind: str, kept: KeptLevel, rows: Tensor) -> Tensor:
         """A group's rows, and the sums behind them."""
-        sums = self.step.sent_sums[level][place]
+        sums = self.step.sent_sums[level][place].get(kind)
         if sums is None:
             return rows
         added, lists = sums.added
@@ -123,8 +123,9 @@ class StepState:
     def add_gradients(self, task: BinTask, place: int, found: dict[str, Array], gradients: LevelGradients) -> None:
         """Add what a reader's gradients of a group, by node type, hold for a bin's rows."""
         level = task.layer + 1
-        group, sums = self.plan.levels[level].sent[place], self.step.sent_sums[level][place]
+        group = self.plan.levels[level].sent[place]
         for kind, values in found.items():
+            sums = self.step.sent_sums[level][place].get(kind)
             given, rows = torch.from_numpy(values).to(self.step.device), self.step.sent_rows[level][place][kind]
             if sums is not None and task.place in sums.returned:
                 added, lists = sums.returned[task.place]
