@@ -35,5 +35,7 @@ def test_bytes_are_those_of_the_plan(tmp_path, make, model) -> None:
     assert result["bins"] == [2, 2]
     sent = sum(sum(sizes) for name, sizes in result["flows"].items() if name.endswith("/rows"))
     planned = sum(each.bytes for each in plan.traffic if each.kind.startswith("layer")) * EPOCHS
-    # Headers come on top.
-    assert planned <= sent <= planned + 1_500 * EPOCHS
+    # Headers come on top, of an array for each type.
+    assert planned <= sent <= planned + 1_500 * EPOCHS * len(graph.nodes)
+    received = [bins[0] for layer in plan.execution["layers"] for sender in layer["sent"] for bins in sender]
+    assert result["halo_rows"] == sum(received)
