@@ -64,7 +64,7 @@ def test_reused_batches_are_those_of_the_first_epoch_kept_or_not():
         return sampler.sample(planned.seeds, planned.key)
 
     schedule = Schedule(np.arange(60), 20, 1, 4, shuffled_from=2)
-    kept, tight = ReusedBatches(sample, schedule, 64), ReusedBatches(sample, schedule, 0)
+    kept, tight = (ReusedBatches(schedule, megabytes).drawn_by(sample) for megabytes in (64, 0))
     for planned in schedule.from_position():
         first = planned.key.epoch if planned.key.epoch >= 2 else 0
         expected = sampler.sample(planned.seeds, planned.key._replace(epoch=first))

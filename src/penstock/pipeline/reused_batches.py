@@ -3,11 +3,13 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from penstock.graph.arrays import Array
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Schedule
 
+Draw = Callable[[Planned], Batch]
 _MB = 1 << 20
 _DERIVED = 4
 """A block that is kept keeps what layers derive of it (`nn.derived`): its transpose, or itself with self loops. Those
@@ -15,27 +17,31 @@ are up to three times its size."""
 
 
 class ReusedBatches:
-    """Samples the batches of a schedule; those of unshuffled epochs as the first epoch draws them.
+    """Keeps the batches of a schedule's unshuffled epochs as the first epoch draws them.
 
     A batch is the same whether it was kept or, for lack of room, is drawn again: its key is that of the first epoch.
     """
 
-    def __init__(self, sample: Callable[[Planned], Batch], schedule: Schedule, megabytes: int) -> None:
-        self._sample, self._schedule = sample, schedule
+    def __init__(self, schedule: Schedule, megabytes: int) -> None:
+        self._schedule = schedule
         self._kept: dict[int, Batch] = {}
         self._room = megabytes * _MB
         self._lock = threading.Lock()
 
-    def __call__(self, planned: Planned) -> Batch:
+    def drawn_by(self, draw: Draw) -> Draw:
+        """What draws the batches that are not kept yet; several that draw share what is kept."""
+        return partial(self._batch, draw)
+
+    def _batch(self, draw: Draw, planned: Planned) -> Batch:
         """The batch of some seeds, without features and labels."""
         epoch, number = planned.position
         drawn_in = self._schedule.ordered_as(epoch)
         if drawn_in == epoch and epoch:
-            return self._sample(planned)
+            return draw(planned)
         with self._lock:
             batch = self._kept.get(number)
         if batch is None:
-            batch = self._sample(planned._replace(key=planned.key._replace(epoch=drawn_in)))
+            batch = draw(planned._replace(key=planned.key._replace(epoch=drawn_in)))
             self._keep(number, batch)
         # Carriers put features, labels and blocks of a device into the batch that they are given.
         return replace(batch, features={}, blocks=list(batch.blocks))  # type: ignore[arg-type]

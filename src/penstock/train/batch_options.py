@@ -1,10 +1,10 @@
-"""The job fields that say what passes from batch to batch: their order, and what of them is used again."""
+"""The job fields that say what passes from batch to batch: their order, how they are drawn, and what is used again."""
 
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from penstock.graph.documents import StrictDocument
+from penstock.graph.documents import AutoCount, StrictDocument
 from penstock.train.shuffling import SHUFFLINGS
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ else:
 
 
 class BatchOptions(StrictDocument):
-    """The order of batches, and whether drawn ones are used again."""
+    """The order of batches, whether they are drawn in groups, and whether drawn ones are used again."""
 
     shuffle: ShuffleName = Field(
         "always",
@@ -27,3 +27,8 @@ class BatchOptions(StrictDocument):
         " usually less accurate",
     )
     reuse_mb: int = Field(1024, ge=1, description="memory for batches that are used again; others are drawn again")
+    groups: AutoCount = Field(
+        1,
+        description="batches that all processors draw together before they are trained on; 1: each beside the training"
+        " of others; auto: eight for each processor",
+    )

@@ -60,13 +60,13 @@ class Shared:
     """
 
     def __init__(self, on_device: Draw, on_host: Draw) -> None:
-        self._on_device, self._on_host, self._device = on_device, on_host, threading.Lock()
+        self.on_device, self.on_host, self._device = on_device, on_host, threading.Lock()
 
     def __call__(self, planned: Planned) -> Batch:
         """Draw a batch."""
         if self._device.acquire(blocking=False):
             try:
-                return self._on_device(planned)
+                return self.on_device(planned)
             finally:
                 self._device.release()
-        return self._on_host(planned)
+        return self.on_host(planned)

@@ -3,9 +3,11 @@
 from typing import Any
 
 from penstock.pipeline.clock import Recorder
+from penstock.pipeline.grouped_batches import DrawingProcessor
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.device.captured import CapturedSteps
+from penstock.train.device.device_sampling import Shared
 from penstock.train.device.placed import Placed
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.layerwise.inference import Inference
@@ -29,6 +31,17 @@ class DeviceExecution(LoadedExecution):
         draw = self._session.task.sample if self.placed.sample is None else self.placed.sample
         return draw(planned)
 
+    def processors(self) -> list[DrawingProcessor]:
+        """The device, the host's threads, or both, as `sample_on` says or was decided."""
+        if self.placed.sample is None:
+            return super().processors()
+        device = DrawingProcessor("device", self.placed.sample)
+        if not isinstance(self.placed.sample, Shared):
+            return [device]
+        draws = self.placed.sample
+        threads = self._session.job.sample_threads
+        return [device._replace(draw=draws.on_device), *[DrawingProcessor("cpu", draws.on_host)] * threads]
+
     def inference(self) -> Inference:
         """On the device as a whole where there is room, else layer by layer."""
         session = self._session
@@ -43,6 +56,7 @@ class DeviceExecution(LoadedExecution):
             "placement": self.placed.facts(),
             "device_peak_mb": round(peak / _MB, 1),
             "device_predicted_mb": round(self.placed.predicted_bytes / _MB, 1),
+            **self.group_facts(),
         }
 
 

@@ -8,8 +8,10 @@ from typing import Any, Self, cast
 import torch
 
 from penstock.coflow_context import batch_order, within_batch
+from penstock.graph.blocks import default_threads
 from penstock.nn.drop import dropping
 from penstock.pipeline.clock import Recorder, StageTime
+from penstock.pipeline.grouped_batches import DrawingProcessor, GroupedBatches
 from penstock.pipeline.loader import Batch, Loaded, Loader
 from penstock.pipeline.reused_batches import ReusedBatches
 from penstock.pipeline.schedule import Planned, Position, Schedule
@@ -25,6 +27,7 @@ class LoadedExecution:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._grouped: GroupedBatches | None = None
 
     def sample(self, planned: Planned) -> Batch:
         """By the job's sampler."""
@@ -32,12 +35,25 @@ class LoadedExecution:
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """One at a time, so that the loop sees the weights after each."""
-        return LoadedSteps(self._session, self.sampling(schedule), schedule.from_position(start), recorder)
+        planned = schedule.from_position(start), schedule.from_position(start)
+        return LoadedSteps(self._session, self.sampling(schedule, planned[0]), planned[1], recorder)
 
-    def sampling(self, schedule: Schedule) -> Callable[[Planned], Batch]:
-        """What draws the batches of a schedule: all of them, or those that were not drawn before."""
+    def processors(self) -> list[DrawingProcessor]:
+        """All that can draw batches at the same time: the threads of the host."""
+        threads = self._session.job.threads or default_threads()
+        return [DrawingProcessor("cpu", self.sample)] * threads
+
+    def sampling(self, schedule: Schedule, planned: Iterator[Planned]) -> Callable[[Planned], Batch]:
+        """What draws some planned batches of a schedule: each as it comes, or a group at a time; some only once."""
         job = self._session.job
-        return ReusedBatches(self.sample, schedule, job.reuse_mb) if job.reuse_batches else self.sample
+        reused = ReusedBatches(schedule, job.reuse_mb) if job.reuse_batches else None
+        if job.groups == 1:
+            return self.sample if reused is None else reused.drawn_by(self.sample)
+        processors = self.processors()
+        if reused is not None:
+            processors = [each._replace(draw=reused.drawn_by(each.draw)) for each in processors]
+        self._grouped = GroupedBatches(planned, processors, job.groups)
+        return self._grouped
 
     def inference(self) -> Inference:
         """Layer by layer over the whole graph."""
@@ -58,7 +74,12 @@ class LoadedExecution:
             "placement": {"topology": "host", "features": "host", "cache_rows": 0},
             "device_peak_mb": None,
             "device_predicted_mb": None,
+            **self.group_facts(),
         }
+
+    def group_facts(self) -> dict[str, Any]:
+        """How batches were drawn in groups, where they were."""
+        return {} if self._grouped is None else {"groups": self._grouped.facts()}
 
 
 class LoadedSteps:

@@ -53,7 +53,7 @@ class SharedExecution(LoadedExecution):
 
     def facts(self) -> dict[str, Any]:
         """Of this worker's processor."""
-        return self.alone.facts()
+        return {**self.alone.facts(), **self.group_facts()}
 
 
 class SharedSteps(LoadedSteps):
@@ -63,8 +63,8 @@ class SharedSteps(LoadedSteps):
         self, session: Session, execution: SharedExecution, schedule: Schedule, start: Position, recorder: Recorder
     ) -> None:
         self._group = execution.group
-        shares = map(self._group.share, schedule.from_position(start))
-        super().__init__(session, execution.sampling(schedule), shares, recorder)
+        drawn, planned = (map(self._group.share, schedule.from_position(start)) for _ in range(2))
+        super().__init__(session, execution.sampling(schedule, drawn), planned, recorder)
 
     def _step(self, loaded: Loaded) -> float:
         """The mean over the seeds of the whole batch is the sum of the workers' parts."""

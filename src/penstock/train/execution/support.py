@@ -43,6 +43,7 @@ class Support:
     moving_momentum: bool = True
     compute_types: frozenset[str] | None = None
     reused_batches: bool = True
+    grouped_batches: bool = True
 
 
 EVERYTHING = Support()
@@ -65,6 +66,7 @@ CAPTURED = replace(
     norms=frozenset({"none", "layer"}),
     optimisers=frozenset({"Adam", "AdamW", "SGD"}),
     moving_momentum=False,
+    grouped_batches=False,
 )
 """Steps that are captured once and replayed."""
 
@@ -98,6 +100,8 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
         reasons.append("the graph has 2^31 vertices or more")
     if not support.reused_batches and job.reuse_batches:
         reasons.append("batches that are used again are drawn by the host")
+    if not support.grouped_batches and job.groups != 1:
+        reasons.append("batches are not drawn in groups there")
     return reasons
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from penstock.graph.arrays import Array
+from penstock.graph.blocks import default_threads
+from penstock.pipeline.grouped_batches import group_size
 from penstock.pipeline.host_carrier import as_tensors
 from penstock.pipeline.loader import Loaded
 from penstock.pipeline.reused_batches import kept_bytes
@@ -80,7 +82,12 @@ def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
     gathered = min(
         largest.batches, job.gather_threads + job.gather_depth + job.transfer_threads + job.transfer_depth + 1
     )
-    sampled = min(largest.batches - gathered, job.sample_threads + job.sample_depth)
+    drawn = (
+        job.sample_threads + job.sample_depth
+        if job.groups == 1
+        else group_size(job.groups, job.threads or default_threads())
+    )
+    sampled = min(largest.batches - gathered, drawn)
     arrays = [array for block in batch.blocks for part in block.parts for array in _arrays(part)]
     arrays += [*batch.vertices.values(), *batch.seeds.values()]
     held: list[Any] = [_like(array) for _ in range(gathered + sampled) for array in arrays]

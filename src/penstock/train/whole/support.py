@@ -10,6 +10,7 @@ from penstock.train.whole.memory import Decision
 WHOLE = Support(
     weights_and_times=True,
     compute_types=frozenset({"float32", "tf32", "bfloat16"}),
+    grouped_batches=False,
 )
 WHOLE_CAPTURED = replace(
     WHOLE,
