@@ -4,7 +4,7 @@ Every way trains the same model on the same splits with the same seeds. For each
 test score in percent (accuracy, or the area under the curve), its mean difference to the first way with a 95 %
 confidence interval (Student's t over the paired seeds), the median of the first shuffled epoch and of the seconds of
 training epochs without validation, and how much of those is saved in the median of the pairs. Ways take turns within a
-seed, so that a busier machine slows all.
+seed, so that a busier machine slows all. `--ways staleness` compares gradients of older weights instead.
 Run: OMP_WAIT_POLICY=passive python benchmarks/shuffling.py FOLDER_OF_NPZ_FILES [--graphs cora] [--seeds 10]
 [--epochs 30] [--batch-size 32] [--minutes 8].
 """
@@ -33,6 +33,7 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
         "adaptive": {"shuffle": "adaptive"},
         "adaptive, reused": {"shuffle": "adaptive", "reuse_batches": True},
     },
+    "staleness": {str(updates): {"staleness": updates} for updates in (0, 1, 2, 4)},
 }
 # Two-sided 95 % quantiles of Student's t by degrees of freedom.
 _T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 14: 2.14, 19: 2.09}

@@ -1,5 +1,8 @@
 """`penstock simulate --shop`: what is printed and written, and what is refused."""
 
+import re
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,17 @@ def test_people_read_a_table_and_a_page_is_drawn(monkeypatch, capsys, tmp_path):
     _, said, _ = command(monkeypatch, capsys, "simulate", "--shop", EXAMPLE, *options)
     assert "bilevel: makespan" in said and "machine 3" in said
     assert "makespan" in page.read_text() and "job 4, operation 3" in trace.read_text()
+
+
+def test_the_commands_of_the_page_work(monkeypatch, capsys, tmp_path):
+    shutil.copy(EXAMPLE, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^penstock (simulate --shop .*)$", (EXAMPLE.parents[1] / "shops.md").read_text(), re.M)
+    assert len(lines) == 2
+    for line in lines:
+        code, _, said = command(monkeypatch, capsys, *shlex.split(line))
+        assert code == 0, said
+    assert (tmp_path / "schedule.html").exists()
 
 
 def test_options_of_others_are_refused(monkeypatch, capsys, tmp_path):

@@ -125,6 +125,8 @@ def _small_figures(run: RunRecord) -> str:
     shuffled = whole(run.result.get("shuffled_from"))
     if shuffled is not None and shuffled > 1:
         figures.append(("shuffled", f"from epoch {shuffled:,}"))
+    if stale := whole(run.result.get("staleness")):
+        figures.append(("gradients", f"on weights {counted(stale, 'updates')} old"))
     measured: list[tuple[str, float | None, Any]] = [
         ("time", run.seconds, seconds),
         ("seeds a second", run.seeds_per_second, short),

@@ -14,7 +14,7 @@ else:
 
 
 class BatchOptions(StrictDocument):
-    """The order of batches, whether they are drawn in groups, and whether drawn ones are used again."""
+    """The order of batches, whether they are drawn in groups or used again, and how old weights may be."""
 
     shuffle: ShuffleName = Field(
         "always",
@@ -27,6 +27,9 @@ class BatchOptions(StrictDocument):
         " usually less accurate",
     )
     reuse_mb: int = Field(1024, ge=1, description="memory for batches that are used again; others are drawn again")
+    staleness: int = Field(
+        0, ge=0, le=64, description="compute the gradients of a batch on weights that are so many updates old"
+    )
     groups: AutoCount = Field(
         1,
         description="batches that all processors draw together before they are trained on; 1: each beside the training"

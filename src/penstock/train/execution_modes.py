@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.execution.shared import SharedExecution
-from penstock.train.execution.support import CAPTURED, EVERYTHING, Support, demands_of, reasons_against
+from penstock.train.execution.support import CAPTURED, EVERYTHING, SHARED, Support, demands_of, reasons_against
 from penstock.train.execution.worker_group import WorkerGroup
 from penstock.train.session import Session
 from penstock.train.steps import Execution
@@ -129,8 +129,8 @@ EXECUTION_MODES: dict[str, ExecutionMode] = {
         ExecutionMode("loaded", _loaded),
         ExecutionMode("device", _device, on_device=True),
         ExecutionMode("captured", _captured, CAPTURED, on_device=True, captured=True),
-        ExecutionMode("shared", _shared, among_workers=True),
-        ExecutionMode("device-shared", _device_shared, on_device=True, among_workers=True),
+        ExecutionMode("shared", _shared, SHARED, among_workers=True),
+        ExecutionMode("device-shared", _device_shared, SHARED, on_device=True, among_workers=True),
         ExecutionMode("captured-shared", _captured_shared, CAPTURED, on_device=True, captured=True, among_workers=True),
         ExecutionMode("whole", _whole, WHOLE, samplers=frozenset({"whole"}), places_itself=True),
         ExecutionMode(

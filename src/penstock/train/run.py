@@ -167,6 +167,7 @@ def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
         "val": {},
         "test": {},
         "best_epoch": train_state.best_epoch,
+        "staleness": loop.session.job.staleness,
         "shuffled_from": None if loop.shuffled_from is None else loop.shuffled_from + 1,
         "limiting_stage": limiting(times),
         "stages": stages,

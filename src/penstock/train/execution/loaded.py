@@ -15,6 +15,7 @@ from penstock.pipeline.grouped_batches import DrawingProcessor, GroupedBatches
 from penstock.pipeline.loader import Batch, Loaded, Loader
 from penstock.pipeline.reused_batches import ReusedBatches
 from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.train.execution.stale_weights import StaleWeights
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Step, Steps
@@ -27,6 +28,7 @@ class LoadedExecution:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.stale = StaleWeights(session.learned, session.job.staleness)
         self._grouped: GroupedBatches | None = None
 
     def sample(self, planned: Planned) -> Batch:
@@ -36,7 +38,7 @@ class LoadedExecution:
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """One at a time, so that the loop sees the weights after each."""
         planned = schedule.from_position(start), schedule.from_position(start)
-        return LoadedSteps(self._session, self.sampling(schedule, planned[0]), planned[1], recorder)
+        return LoadedSteps(self._session, self.sampling(schedule, planned[0]), planned[1], recorder, self.stale)
 
     def processors(self) -> list[DrawingProcessor]:
         """All that can draw batches at the same time: the threads of the host."""
@@ -63,10 +65,12 @@ class LoadedExecution:
         """Everything is here."""
 
     def state(self) -> Any:
-        """Nothing but the weights."""
+        """Older weights, where gradients are computed on them."""
+        return self.stale.state()
 
     def restore(self, state: Any) -> None:
-        """There is nothing to restore."""
+        """The older weights of the run that was interrupted."""
+        self.stale.restore(state)
 
     def facts(self) -> dict[str, Any]:
         """The graph lies on the host."""
@@ -91,8 +95,9 @@ class LoadedSteps:
         sample: Callable[[Planned], Batch],
         planned: Iterable[Planned],
         recorder: Recorder,
+        stale: StaleWeights,
     ) -> None:
-        self._session = session
+        self._session, self._stale = session, stale
         self._loader = Loader(planned, sample, session.inputs.carrier, session.task.label, session.job, recorder)
 
     def __iter__(self) -> Iterator[list[Step]]:
@@ -120,10 +125,12 @@ class LoadedSteps:
     def _step(self, loaded: Loaded) -> float:
         session = self._session
         x = prepared_batch(session, loaded)
-        loss = loss_of(session, loaded, x)
-        value = float(loss.detach())
+        with self._stale.in_place():
+            loss = loss_of(session, loaded, x)
+            value = float(loss.detach())
+            skip = session.backward(loss) if math.isfinite(value) else None
         if math.isfinite(value):
-            learn_from(session, loss, loaded.batch, x)
+            make_step(session, skip, loaded.batch, x)
         return value
 
 
@@ -136,7 +143,11 @@ def loss_of(session: Session, loaded: Loaded, x: dict[str, torch.Tensor]) -> tor
 
 def learn_from(session: Session, loss: torch.Tensor, batch: Batch, x: dict[str, torch.Tensor]) -> None:
     """The gradients of a batch's loss, and the optimiser's step with them."""
-    skip = session.backward(loss)
+    make_step(session, session.backward(loss), batch, x)
+
+
+def make_step(session: Session, skip: torch.Tensor | None, batch: Batch, x: dict[str, torch.Tensor]) -> None:
+    """The optimiser's step with the gradients that the parameters have; `skip` is as `Session.backward` returns it."""
     if session.job.clip:
         rows = session.inputs.learned_rows(batch, x)
         torch.nn.utils.clip_grad_norm_([*session.learned.parameters(), *rows], session.job.clip)

@@ -64,7 +64,7 @@ class SharedSteps(LoadedSteps):
     ) -> None:
         self._group = execution.group
         drawn, planned = (map(self._group.share, schedule.from_position(start)) for _ in range(2))
-        super().__init__(session, execution.sampling(schedule, drawn), planned, recorder)
+        super().__init__(session, execution.sampling(schedule, drawn), planned, recorder, execution.stale)
 
     def _step(self, loaded: Loaded) -> float:
         """The mean over the seeds of the whole batch is the sum of the workers' parts."""

@@ -44,9 +44,12 @@ class Support:
     compute_types: frozenset[str] | None = None
     reused_batches: bool = True
     grouped_batches: bool = True
+    stale_gradients: bool = True
 
 
 EVERYTHING = Support()
+SHARED = Support(stale_gradients=False)
+"""Steps that workers share: they sum gradients of the weights that all of them have."""
 DEVICE_SAMPLING = Support(
     several_types=False,
     weights_and_times=False,
@@ -67,6 +70,7 @@ CAPTURED = replace(
     optimisers=frozenset({"Adam", "AdamW", "SGD"}),
     moving_momentum=False,
     grouped_batches=False,
+    stale_gradients=False,
 )
 """Steps that are captured once and replayed."""
 
@@ -122,6 +126,10 @@ def _against_model(support: Support, demands: Demands) -> list[str]:
             reasons.append("a dampened momentum's first step is unlike the others")
     if support.compute_types is not None and job.compute_type not in support.compute_types:
         reasons.append(f"compute_type {job.compute_type} is not supported there")
+    if job.staleness and not support.stale_gradients:
+        reasons.append(f"gradients are not computed on older weights there (staleness {job.staleness})")
+    if job.staleness and demands.learned_rows:
+        reasons.append(f"vertex embeddings have no older values (staleness {job.staleness})")
     moves = job.schedule in _MOMENTUM_SCHEDULES and job.schedule_options.get("cycle_momentum", True)
     if not support.moving_momentum and moves:
         reasons.append(f"schedule {job.schedule} changes the momentum, which a captured step has in it")

@@ -64,7 +64,7 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
     largest = largest_batch(session, schedule, batches)
     with traceable(), traced_session(session, input_density(session), False) as allocations:
         with allocations.during("pipeline"), memory_for(BATCHES):
-            ahead = [*_ahead(session, largest), _reused(session, largest, schedule.batches)]
+            ahead = [*_ahead(session, largest), _reused(session, largest, schedule.batches), _older(session)]
         for number in range(_STEPS):
             with allocations.during(f"step {number + 1}"):
                 loaded = _carried(session, largest)
@@ -104,6 +104,13 @@ def _reused(session: Session, largest: LargestBatch, batches: int) -> torch.Tens
     job = session.job
     most = batches * kept_bytes(largest.loaded().batch) if job.reuse_batches else 0
     return torch.empty(min(most, job.reuse_mb << 20), dtype=torch.uint8, device=META)
+
+
+def _older(session: Session) -> torch.Tensor:
+    """Memory of older weights, and of the newest beside them, where gradients are computed on older ones."""
+    weights = sum(each.numel() * each.element_size() for each in session.learned.parameters())
+    kept = session.job.staleness + 1 if session.job.staleness else 0
+    return torch.empty(kept * weights, dtype=torch.uint8, device=META)
 
 
 def _arrays(part: Any) -> list[Array]:

@@ -11,6 +11,7 @@ WHOLE = Support(
     weights_and_times=True,
     compute_types=frozenset({"float32", "tf32", "bfloat16"}),
     grouped_batches=False,
+    stale_gradients=False,
 )
 WHOLE_CAPTURED = replace(
     WHOLE,
