@@ -38,7 +38,7 @@ class Parts:
             self.folder.close()
 
 
-def make_parts(folder, allowed=(), modules=False, host_bytes=4 << 30, pool=None, rooms=None, trainers=None):
+def make_parts(folder, allowed=(), modules=False, host_bytes=4 << 30, pool=None, rooms=None, trainers=None, ray=False):
     """The parts of a service on a processor of two cores; it runs no job before its scheduler ticks."""
     service = ServiceFolder(folder)
     service.hold()
@@ -49,7 +49,7 @@ def make_parts(folder, allowed=(), modules=False, host_bytes=4 << 30, pool=None,
     device = DeviceRoom(name="cpu", kind="cpu", host_bytes=host_bytes, cores=2.0)
     rooms = [Room(device, {}, "processor")] if rooms is None else rooms
     pool = WarmPool() if pool is None else pool
-    policy = policy_named("fit") if trainers is None else HandOver()
+    policy = HandOver() if ray else policy_named("fit")
     scheduler = Scheduler(operations, rooms, policy, pool, lambda line: None, trainers)
     return Parts(service, database, operations, scheduler, feed, pool)
 

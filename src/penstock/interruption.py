@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -40,9 +41,23 @@ def call_interruptibly(work: Callable[[], Result]) -> Result:
 
 
 @contextmanager
+def stopped_by(asked: threading.Event) -> Iterator[None]:
+    """Within it, in a thread that no signal reaches, a run finishes its step and ends when `asked` is set."""
+    token = _stop.set(asked)
+    try:
+        yield
+    finally:
+        _stop.reset(token)
+
+
+_stop: ContextVar[threading.Event | None] = ContextVar("_stop", default=None)
+
+
+@contextmanager
 def polite_interrupt() -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C or SIGTERM lets a run finish its step, and a service its jobs; a second one ends at once."""
-    asked = threading.Event()
+    given = _stop.get()
+    asked = threading.Event() if given is None else given
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
         return

@@ -29,7 +29,8 @@ def serve_command(
         str | None, typer.Option(help="Hand jobs to the Ray cluster at this address (auto: this host's).")
     ] = None,
     sharing: Annotated[
-        str, typer.Option(help="How processes share a GPU: mps, time-slices, or auto (MPS where it can be had).")
+        str,
+        typer.Option(help="How jobs share a device: mps, time-slices, streams, or auto (MPS where it can be had)."),
     ] = "auto",
     threads: Annotated[
         int, typer.Option(min=0, help="Threads of a job that does not say how many; 0: half of the cores.")

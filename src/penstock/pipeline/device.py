@@ -10,7 +10,7 @@ from penstock.graph.arrays import Array
 from penstock.pipeline.host_carrier import BufferPool, Scale, gather_rows
 from penstock.pipeline.loader import Batch
 from penstock.sampling.device.block import DeviceBlock, on_device
-from penstock.sampling.device.neighbours import on_stream, side_stream
+from penstock.sampling.device.streams import on_stream, stream_maker
 from penstock.sampling.relabel import PerThread
 from penstock.store.source import RowSource
 
@@ -33,7 +33,7 @@ class DeviceCarrier:
         self._read_there = {name: source for name, source in sources.items() if source.on_device}
         self._read_here = {name: source for name, source in sources.items() if name not in self._read_there}
         self._pool = BufferPool(page_locked=device.type == "cuda")
-        self._streams = PerThread(lambda: side_stream(device))
+        self._streams = PerThread(stream_maker(device))
 
     def gather(self, batch: Batch) -> list[Array]:
         """Copy the rows that the host reads into page-locked buffers."""

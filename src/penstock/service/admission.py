@@ -91,6 +91,7 @@ def start_of(record: JobRecord, room: Room, modules: bool) -> tuple[dict[str, An
         "host_bytes": granted["granted_host_bytes"] or 0,
         "room_bytes": room.device.bytes,
         "context_bytes": int(record.forecast.get("context_bytes", 0)),
+        "alone": record.alone,
     }
     return changes, task
 

@@ -18,12 +18,14 @@ def after_end(
     too_much: str | None = None,
     stopping: bool = False,
     beside: bool = False,
+    with_others: bool = False,
 ) -> dict[str, Any]:
     """The changes to a job whose process has ended.
 
     `outcome` is what the process reported, None where it was killed. `step` is that of its newest checkpoint,
     `too_much` the sentence of the service that ended it for its memory, `stopping` whether the service ends
-    itself, and `beside` whether others ran on its device.
+    itself, `beside` whether others ran on its device, and `with_others` whether its process ended by itself while
+    others trained in it.
     """
     if record.cancelling:
         return {"state": "cancelled", "reason": f"It was cancelled; what it had trained is in {record.run}."}
@@ -47,6 +49,12 @@ def after_end(
             "reason": f"Its process was killed {counted(lost, 'times')} in a row before it had written a checkpoint:"
             " see its log, and set checkpoint_minutes lower.",
         }
+    if with_others:
+        why = (
+            "The process that it shared with other jobs was killed or crashed, which may be their doing: it goes on"
+            " from its newest checkpoint, alone."
+        )
+        return {"state": "interrupted", "reason": why, "lost": lost, "step": step, "alone": 1}
     why = "Its process was killed or crashed; it goes on from its newest checkpoint."
     return {"state": "interrupted", "reason": why, "lost": lost, "step": step}
 

@@ -67,7 +67,7 @@ class RayJobs:
             rooms.append(Room(device, {}, f"{len(able)} nodes of a Ray cluster"))
         return rooms
 
-    def start(self, folder: Path, environment: dict[str, str]) -> "RayTask":
+    def start(self, folder: Path, environment: dict[str, str], task: dict[str, Any]) -> "RayTask":
         """A job that is handed over when it is told what to do."""
         folder.mkdir(mode=0o700, exist_ok=True)
         return RayTask(folder, environment)
@@ -138,6 +138,11 @@ class RayTask:
         )
         self.name.actor = actor.remote(str(self._folder), self._environment, json.dumps(task))
         threading.Thread(target=self._listen, name="ray-job", daemon=True).start()
+
+    @property
+    def ended_with_others(self) -> bool:
+        """No other job is in its process."""
+        return False
 
     def heard(self) -> tuple[list[dict[str, Any]], bool]:
         """What it has reported since it was last asked, and whether it has ended."""

@@ -64,8 +64,9 @@ def _gpus(folder: ServiceFolder, pool: WarmPool) -> list[dict[str, int]]:
     """The GPUs as a process of its own sees them: the service itself uses none and need not import torch."""
     if not Path("/proc/driver/nvidia").exists():
         return []
-    process = pool.start(folder.path / "jobs" / "devices", {})
-    process.begin({"kind": "look"})
+    task = {"kind": "look"}
+    process = pool.start(folder.path / "jobs" / "devices", {}, task)
+    process.begin(task)
     until = time.monotonic() + _LOOKING_S
     try:
         while time.monotonic() < until:

@@ -196,6 +196,7 @@ class Scheduler:
                 too_much=task.too_much,
                 stopping=self._stopping,
                 beside=any(other.room is task.room for other in self._active.values() if other is not task),
+                with_others=task.process.ended_with_others,
             )
             self._say(f"Job {record.id} ({record.name}) is {changes['state']}. {changes['reason']}".strip())
         if changes["state"] in FINAL:
@@ -255,7 +256,7 @@ class Scheduler:
             self._database.change(record.id, since, **why)
             return
         starter = self._pool if room is None else self._trainers
-        process = starter.start(self._operations.folder.job(record.id), room.environment if room else {})
+        process = starter.start(self._operations.folder.job(record.id), room.environment if room else {}, task)
         known = {"pid": process.name.pid, "process_started": process.name.started}
         begun = False
         try:

@@ -5,9 +5,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
@@ -19,12 +18,9 @@ from penstock.service.policies import AGE_S, Policy, policy_named
 from penstock.service.rooms import rooms_here
 from penstock.service.scheduler import Scheduler
 from penstock.service.served import Served
+from penstock.service.sharing import AUTO, Sharing, shared_devices
 from penstock.service.submission import SubmissionRules
-from penstock.service.workers.cuda_mps import started_mps
 from penstock.service.workers.pool import WarmPool
-
-if TYPE_CHECKING:
-    from penstock.service.ray_jobs import RayJobs
 
 _CLOSING_S = 2
 
@@ -44,8 +40,8 @@ class ServiceOptions:
     allow: tuple[Path, ...] = ()
     """Folders that jobs may name, beside the service's own and the working folder."""
     allow_modules: bool = False
-    sharing: str = "auto"
-    """How processes share a GPU: through CUDA MPS, or in time slices."""
+    sharing: str = AUTO
+    """How jobs share a device, a name of `service.sharing`."""
     ray: str | None = None
     """The address of a Ray cluster that jobs are handed to."""
     threads: int = 0
@@ -66,23 +62,21 @@ def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable
         pool = WarmPool()
         stack.callback(pool.close)
         pool.prepare()
-        trainers: RayJobs | None = None
-        if options.ray is not None:
+        if options.ray is None:
+            here = rooms_here(folder, pool, options.concurrent)
+            sharing = shared_devices(options.sharing, stack, folder.path, here, pool)
+        else:
             from penstock.service import ray_jobs
 
-            trainers, policy = ray_jobs.RayJobs(options.ray), ray_jobs.HandOver()
-            stack.callback(trainers.close)
-        rooms = rooms_here(folder, pool, options.concurrent) if trainers is None else trainers.rooms()
-        if trainers is None and any(room.kind == "cuda" for room in rooms):
-            mps = started_mps(folder.path / "mps", options.sharing)
-            if mps is not None:
-                stack.callback(mps.close)
-                rooms = [replace(room, environment={**room.environment, **mps.environment}) for room in rooms]
+            cluster, policy = ray_jobs.RayJobs(options.ray), ray_jobs.HandOver()
+            stack.callback(cluster.close)
+            sharing = Sharing(cluster.rooms(), cluster)
+        rooms = sharing.rooms
         operations = Operations(
             folder, database, _rules(options, folder, tuple(dict.fromkeys(room.kind for room in rooms)))
         )
         stack.callback(operations.close)
-        scheduler = Scheduler(operations, rooms, policy, pool, say, trainers)
+        scheduler = Scheduler(operations, rooms, policy, pool, say, sharing.trainers)
         scheduler.recover()
         stack.enter_context(answering(Served(operations, scheduler, feed), listening, folder.make_token()))
         host, port = listening.getsockname()[:2]

@@ -50,7 +50,7 @@ def test_a_job_trains_on_the_cluster_and_another_is_cancelled_there(jobs, tmp_pa
     alone = trained(graph, tmp_path / "alone", **JOB)
     (room,) = jobs.rooms()
     assert (room.kind, room.device.cores) == ("cpu", 2.0)
-    parts = make_parts(tmp_path / "queue", allowed=[tmp_path.resolve()], rooms=[room], trainers=jobs)
+    parts = make_parts(tmp_path / "queue", allowed=[tmp_path.resolve()], rooms=[room], trainers=jobs, ray=True)
     submit = parts.operations.submit
     (job,) = submit({"graph": str(graph.path), **JOB}, {}, 0)
     (long,) = submit({"graph": str(graph.path), **JOB, "epochs": 100_000, "evaluate_every": 0}, {}, 0)

@@ -1,7 +1,6 @@
 """The neighbour sampler on a device, for a pipeline that wants one batch at a time."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +12,11 @@ from penstock.graph.arrays import Array
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.hops import DeviceEpoch, Slot, Topology
 from penstock.sampling.device.room import Room, largest_room
+from penstock.sampling.device.streams import on_stream, stream_maker
 from penstock.sampling.kernels import SCANNED
 from penstock.sampling.key import BatchKey
 from penstock.sampling.lists import check_seeds
 from penstock.sampling.relabel import PerThread
-from penstock.traced import TracedStream, is_traced
 
 _FIRST_ROOM = 1 << 22
 """Rows and edges a hop that a sampler starts with at most; it grows when a batch lacks room."""
@@ -49,7 +48,8 @@ class DeviceNeighbourSampler:
             )
         self.fanouts, self.node_type, self._topology, self._device = list(fanouts), node_type, topology, device
         self._options = {"replace": replace, "totals": totals, "edges": edges}
-        self._thread_states: PerThread[_ThreadState] = PerThread(lambda: _ThreadState(side_stream(device), room))
+        side_stream = stream_maker(device)
+        self._thread_states: PerThread[_ThreadState] = PerThread(lambda: _ThreadState(side_stream(), room))
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch[Block]:
         """The batch of some different seeds, the same as the CPU's; waits for the device once."""
@@ -120,26 +120,6 @@ def check_fanouts(fanouts: Sequence[int]) -> None:
             f"A device can sample fan-outs of 1 to {SCANNED}, not {list(fanouts)}: sample on the host.",
             code="value-out-of-range",
         )
-
-
-def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
-    """A stream beside the one that computes; None where there are none."""
-    if is_traced():
-        return TracedStream()  # type: ignore[return-value]
-    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def on_stream(stream: "torch.cuda.Stream | None") -> Iterator[None]:
-    """Launch in the block on that stream."""
-    if stream is None:
-        yield
-    elif isinstance(stream, TracedStream):
-        with stream.entered():
-            yield
-    else:
-        with torch.cuda.stream(stream):
-            yield
 
 
 def _as_array(tensor: Tensor) -> Array:

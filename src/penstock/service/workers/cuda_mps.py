@@ -17,8 +17,6 @@ _CONTROL = "nvidia-cuda-mps-control"
 _LONGEST_PATH = 80
 """Characters of the folder: sockets in it may have about a hundred."""
 _PATIENCE_S = 30.0
-WAYS = ("auto", "mps", "time-slices")
-"""How processes share a GPU; auto is MPS where it can be had."""
 
 
 class CudaMps:
@@ -69,19 +67,17 @@ class CudaMps:
         return {**os.environ, **self.environment}
 
 
-def started_mps(folder: Path, way: str) -> CudaMps | None:
-    """The daemon that jobs share GPUs through, in a folder of its own; None where they take turns instead."""
-    if way not in WAYS:
-        raise PenstockError(f"--sharing {way} is unknown: use {', '.join(WAYS)}.", code="unknown-name")
-    lacks = None
+def mps_lacks(folder: Path) -> str | None:
+    """What is missing for a daemon whose pipes lie in `folder`; None where nothing is."""
     if shutil.which(_CONTROL) is None:
-        lacks = f"{_CONTROL} is not installed"
-    elif len(str(folder)) > _LONGEST_PATH:
-        lacks = f"{folder} is too long a path for its sockets"
-    if way == "time-slices" or (way == "auto" and lacks is not None):
-        return None
-    if lacks is not None:
-        raise PenstockError(f"CUDA MPS cannot be used: {lacks}. Use --sharing time-slices.", code="not-installed")
+        return f"{_CONTROL} is not installed"
+    if len(str(folder)) > _LONGEST_PATH:
+        return f"{folder} is too long a path for its sockets"
+    return None
+
+
+def started_mps(folder: Path) -> CudaMps:
+    """The daemon that jobs share GPUs through, in a folder of its own."""
     daemon = CudaMps(folder)
     if not daemon.runs():
         daemon.start()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from penstock.errors import PenstockError
 from penstock.graph.output_files import make_private_folder, open_bytes, writing
@@ -31,11 +31,20 @@ class TaskProcess:
 
     def begin(self, task: dict[str, Any]) -> None:
         """Tell it what to do. Before that it does nothing, and ends where the service does."""
+        self.tell(task)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send it a message."""
         assert self._entry is not None
-        data = json.dumps(task).encode() + b"\n"
+        data = json.dumps(message).encode() + b"\n"
         with suppress(BrokenPipeError):
             while data:
                 data = data[os.write(self._entry, data) :]
+
+    @property
+    def ended_with_others(self) -> bool:
+        """No other job is in it."""
+        return False
 
     def heard(self) -> tuple[list[dict[str, Any]], bool]:
         """What it has reported since it was last asked, and whether it has ended."""
@@ -80,18 +89,25 @@ class WarmPool:
                 )
             self._socket = ours
 
-    def start(self, folder: Path, environment: dict[str, str]) -> TaskProcess:
+    def start(self, folder: Path, environment: dict[str, str], task: dict[str, Any]) -> TaskProcess:
         """A process that waits for its task in `folder`, which gets its log."""
-        with writing(folder):
-            make_private_folder(folder)
-            log = open_bytes(folder / "log.txt", "ab")
-        with log:
+        return self.fork(folder, environment, "task")
+
+    def fork(self, folder: Path, environment: dict[str, str], program: str) -> TaskProcess:
+        """A process that runs a program of `workers.programs` in `folder`, which gets its log."""
+        with self.make_log(folder) as log:
             for _ in range(2):
                 self.prepare()
                 with suppress(ConnectionError):
-                    return self._forked(folder, environment, log.fileno())
+                    return self._forked(folder, environment, program, log.fileno())
                 self.close()
         raise PenstockError("The program that starts jobs ends at once: see the service's output.", code="peer-lost")
+
+    def make_log(self, folder: Path) -> BinaryIO:
+        """The log of a process or a job in its folder, which is made where it is not there."""
+        with writing(folder):
+            make_private_folder(folder)
+            return open_bytes(folder / "log.txt", "ab")
 
     def close(self) -> None:
         """End the warm program; what it has forked goes on."""
@@ -102,12 +118,13 @@ class WarmPool:
             self._program.wait()
         self._program = self._socket = None
 
-    def _forked(self, folder: Path, environment: dict[str, str], log: int) -> TaskProcess:
+    def _forked(self, folder: Path, environment: dict[str, str], program: str, log: int) -> TaskProcess:
         assert self._socket is not None
         entry, told = os.pipe()
         reports, told_back = os.pipe()
         try:
-            request = json.dumps({"environment": environment, "folder": str(folder)}).encode() + b"\n"
+            asked = {"environment": environment, "folder": str(folder), "program": program}
+            request = json.dumps(asked).encode() + b"\n"
             sent = socket.send_fds(self._socket, [request], [entry, log, told_back])
             self._socket.sendall(request[sent:])
             answer = rest_of_line(self._socket, b"")

@@ -2,11 +2,10 @@
 
 import json
 import os
-import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, TextIO
 
 from penstock.progress import Progress
 from penstock.quantities import counted
@@ -29,12 +28,24 @@ class Reports:
                 data = data[os.write(self._descriptor, data) :]
 
 
+class JobReports(Reports):
+    """What one of several jobs of a process tells: each line names the job."""
+
+    def __init__(self, reports: Reports, job: int) -> None:
+        self._reports, self._job = reports, job
+
+    def say(self, **fields: Any) -> None:
+        """Tell the service."""
+        self._reports.say(job=self._job, **fields)
+
+
 class LoggedProgress(Progress):
     """Progress as lines of the job's log, with steps counted for the service. A full disk does not end the job."""
 
-    def __init__(self, reports: Reports) -> None:
+    def __init__(self, reports: Reports, log: TextIO) -> None:
         super().__init__()
         self._reports, self._steps, self._said, self._told = reports, 0, -_STATUS_S, 0.0
+        self._file = log
         self._training = False
 
     def start(self, what: str, total: int, unit: str) -> None:
@@ -64,4 +75,4 @@ class LoggedProgress(Progress):
 
     def _log(self, line: str) -> None:
         with suppress(OSError):
-            print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+            print(f"{time.strftime('%H:%M:%S')} {line}", file=self._file, flush=True)

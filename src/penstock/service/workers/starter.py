@@ -42,6 +42,10 @@ class StartedTask(Protocol):
     def begin(self, task: dict[str, Any]) -> None:
         """Tell it what to do."""
 
+    @property
+    def ended_with_others(self) -> bool:
+        """Whether its process ended by itself while it trained other jobs, too: nobody can tell whose fault it was."""
+
     def heard(self) -> tuple[list[dict[str, Any]], bool]:
         """What it has reported since it was last asked, and whether it has ended."""
 
@@ -52,5 +56,5 @@ class StartedTask(Protocol):
 class Starter(Protocol):
     """Starts processes that wait for tasks."""
 
-    def start(self, folder: Path, environment: dict[str, str]) -> StartedTask:
-        """A process for a task in `folder`, which gets its log."""
+    def start(self, folder: Path, environment: dict[str, str], task: dict[str, Any]) -> StartedTask:
+        """A process for a task in `folder`, which gets its log; the task begins when it is told so."""

@@ -1,4 +1,4 @@
-"""A program that imports everything once and forks a process for each task, which then starts at once.
+"""A program that imports everything once and forks processes, which then start at once.
 
 It never uses a GPU itself, since a process that has done so cannot be forked; and it runs no Python threads.
 """
@@ -31,14 +31,15 @@ def main() -> None:
 def import_everything() -> None:
     """Import what tasks need, and load one kernel, for which Numba gets ready for all others."""
     from penstock.partition.owners import split_by_owner
-    from penstock.service.workers import tasks
+    from penstock.service.workers.programs import PROGRAMS
 
-    assert tasks.TASKS
+    assert PROGRAMS
     split_by_owner(np.zeros(1, np.int64), np.array([0, 1]))
 
 
 def serve(requests: socket.socket) -> None:
-    """Answer each request, a task's environment with its standard files and its pipe, with the number of a fork."""
+    """Answer each request, what to run in which environment, with its standard files and its pipe, with the number of a
+    fork."""
     while True:
         data, files, _, _ = socket.recv_fds(requests, LONGEST, 3)
         data += rest_of_line(requests, data)
@@ -81,9 +82,9 @@ def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
         sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         faulthandler.enable()
-        from penstock.service.workers.tasks import run_task
+        from penstock.service.workers.programs import PROGRAMS
 
-        status = run_task(reports)
+        status = PROGRAMS[request["program"]](reports)
     except BaseException:
         traceback.print_exc()
     finally:

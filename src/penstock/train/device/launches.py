@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from penstock.sampling.device.neighbours import on_stream, side_stream
+from penstock.sampling.device.streams import captured, on_stream, rest, stream_maker
 from penstock.traced import is_traced, recording
 
 
@@ -29,7 +29,7 @@ class Lane:
     @classmethod
     def beside(cls, device: torch.device) -> "Lane":
         """A lane with a stream of its own."""
-        return cls(side_stream(device))
+        return cls(stream_maker(device)())
 
     def entered(self) -> AbstractContextManager[Any]:
         """What is launched in it goes here."""
@@ -85,7 +85,7 @@ class Recorded:
             with recording(stream, pool) as self._pool:
                 work()
         if self._graph is not None:
-            with torch.cuda.graph(self._graph, pool=pool, stream=None if lane is None else lane.stream):
+            with captured(self._graph, pool, None if lane is None else lane.stream):
                 work()
 
     @property
@@ -119,9 +119,3 @@ def warm_up(work: Callable[[], None], device: torch.device, times: int) -> None:
             work()
     computing.wait_stream(side)
     rest(device)
-
-
-def rest(device: torch.device) -> None:
-    """Wait until the device has nothing left to do."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -14,7 +14,8 @@ from penstock.pipeline.schedule import BatchPlan
 from penstock.progress import SILENT, Progress
 from penstock.sampling.device.hops import Topology
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
-from penstock.store.device.copies import to_device, to_pinned
+from penstock.store.device.copies import to_pinned
+from penstock.store.device.shared_copies import one_copy
 from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable, by_counts, by_device_counts
 from penstock.traced import is_traced, memory_for
 from penstock.train.device.decision import Decision, stored_type
@@ -51,7 +52,7 @@ def _put(
     device, residence = placed.device, placed.decision.residence
     if residence.topology != "host":
         (edges,) = graph.edges.values()
-        move = to_device if residence.topology == "device" else to_pinned
+        move = one_copy if residence.topology == "device" else to_pinned
         with memory_for(TOPOLOGY):
             placed.topology = Topology(
                 move(edges.indptr, device, what="list bounds", progress=progress),
@@ -71,7 +72,7 @@ def _put_features(
     """One node type's features."""
     device, residence, dtype = placed.device, placed.decision.residence, stored_type(job, array)
     if residence.features == "device":
-        placed.tables[name] = ResidentTable(to_device(array, device, dtype, progress=progress))
+        placed.tables[name] = ResidentTable(one_copy(array, device, dtype, progress=progress))
         return
     pinned = to_pinned(array, device, dtype, progress=progress)
     if residence.cache_rows:

@@ -10,7 +10,8 @@ from penstock.pipeline.schedule import Position, Schedule
 from penstock.sampling.device.hops import NEVER, DeviceEpoch
 from penstock.sampling.device.order import batch_keys, shuffled
 from penstock.sampling.device.room import Room, largest_room
-from penstock.train.device.launches import Lane, rest
+from penstock.sampling.device.streams import rest
+from penstock.train.device.launches import Lane
 from penstock.train.device.placed import Placed
 from penstock.train.tasks import Task
 

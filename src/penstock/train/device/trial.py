@@ -16,6 +16,7 @@ from penstock.pipeline.device import DeviceCarrier
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Schedule
 from penstock.sampling.device.room import Room
+from penstock.sampling.device.streams import rest
 from penstock.train.run_context import device_peak, generators_kept
 from penstock.train.session import Session, model_at_fault
 
@@ -84,7 +85,7 @@ def _tried(session: Session, carrier: DeviceCarrier, seeds: int) -> tuple[Load, 
         carrier.transfer(batch)
         carrier.arrive(batch)
         x = session.inputs.complete(batch)
-        torch.cuda.synchronize(device)
+        rest(device)
         before = torch.cuda.memory_allocated(device)
         peak = device_peak(device)
         try:
@@ -97,7 +98,7 @@ def _tried(session: Session, carrier: DeviceCarrier, seeds: int) -> tuple[Load, 
                 f"Not even {seeds:,} seeds fit {device}: lower batch_size, fanouts or hidden, or free device memory.",
                 code="out-of-memory",
             ) from None
-        torch.cuda.synchronize(device)
+        rest(device)
         most = peak.read()
     return batch_load(batch, x), most - before
 

@@ -8,7 +8,8 @@ import torch
 
 from penstock.pipeline.clock import Recorder
 from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.train.device.launches import Recorded, rest, warm_up
+from penstock.sampling.device.streams import rest
+from penstock.train.device.launches import Recorded, warm_up
 from penstock.train.optimisers import prepare_skipping
 from penstock.train.session import Session
 from penstock.train.whole.prepared import PreparedStep

@@ -1,0 +1,124 @@
+"""Streams of a GPU beside the one that computes, and the streams of a run that shares its process with others.
+
+torch's allocator keeps free memory by stream. A run that computes on streams of its own therefore has a pool of memory
+of its own: what was reserved for its streams, captured steps included. `torch.cuda.MemPool` is not used for that: it
+takes in what one thread allocates, while a pipeline has several, and as long as a thread allocates to one, older
+releases of torch give no memory back that two streams have used.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from penstock.traced import TracedStream, is_traced
+
+CAPTURING = threading.RLock()
+"""Held while one of several runs of this process captures: captures know one generator, and nobody may wait for the
+whole device meanwhile."""
+
+
+class RunStreams:
+    """The streams of one run on a GPU that other runs of this process use as well."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self._lock, self._streams = device, threading.Lock(), list[Any]()
+        self.computing, self.capturing = self.new(), self.new()
+
+    def new(self) -> Any:
+        """A stream for this run. torch has 32 and hands them out in turn, so that many runs may share some."""
+        with torch.cuda.device(self.device):
+            stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        with self._lock:
+            self._streams.append(stream)
+        return stream
+
+    def settle(self) -> None:
+        """Wait until everything that was launched on them is done; other runs are not waited for."""
+        with self._lock:
+            known = list(self._streams)
+        for stream in known:
+            stream.synchronize()
+
+    def reserved_bytes(self) -> int:
+        """What torch's allocator has reserved for them."""
+        with self._lock:
+            known = {stream.cuda_stream for stream in self._streams}
+        segments: list[dict[str, Any]] = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+        return sum(int(each["total_size"]) for each in segments if each["stream"] in known)
+
+
+@contextmanager
+def streams_of_run(device: torch.device) -> Iterator[RunStreams]:
+    """Within it, in this thread, a run computes on streams of its own; at the end they have nothing left to do."""
+    streams = RunStreams(device)
+    token = _streams.set(streams)
+    try:
+        with torch.cuda.stream(streams.computing):
+            yield streams
+    finally:
+        _streams.reset(token)
+        streams.settle()
+
+
+def current_streams() -> RunStreams | None:
+    """Those of this thread's run, where it shares its process; None where it has the process to itself."""
+    return _streams.get()
+
+
+def stream_maker(device: torch.device) -> "Callable[[], torch.cuda.Stream | None]":
+    """Makes streams beside the one that computes, in whatever thread it is called, for the run of this thread; None
+    where there are none."""
+    if is_traced():
+        return lambda: TracedStream()  # type: ignore[return-value]
+    if device.type != "cuda":
+        return lambda: None
+    own = current_streams()
+    return lambda: torch.cuda.Stream(device) if own is None else own.new()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def on_stream(stream: "torch.cuda.Stream | None") -> Iterator[None]:
+    """Launch in the block on that stream."""
+    if stream is None:
+        yield
+    elif isinstance(stream, TracedStream):
+        with stream.entered():
+            yield
+    else:
+        with torch.cuda.stream(stream):
+            yield
+
+
+def rest(device: torch.device) -> None:
+    """Wait until the device has nothing left to do for this run."""
+    if device.type != "cuda":
+        return
+    own = current_streams()
+    if own is not None:
+        torch.cuda.current_stream(device).synchronize()
+        own.settle()
+        return
+    with CAPTURING:
+        torch.cuda.synchronize(device)
+
+
+@contextmanager
+def captured(graph: Any, pool: Any, stream: "torch.cuda.Stream | None") -> Iterator[None]:
+    """Record what is launched in it as a graph; other runs of the process go on meanwhile."""
+    own = current_streams()
+    if own is None:
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            yield
+        return
+    with (
+        CAPTURING,
+        torch.cuda.graph(graph, pool=pool, stream=stream or own.capturing, capture_error_mode="thread_local"),
+    ):
+        yield
+
+
+_streams: ContextVar[RunStreams | None] = ContextVar("_streams", default=None)

@@ -1,0 +1,93 @@
+"""A process that trains several jobs at once, each in a thread of its own.
+
+They share what a process has once: imports, compiled kernels, the CUDA context, and the mapping and the copy on the GPU
+of a graph that several of them use. On a GPU each job computes on streams of its own, and so in memory of its own. A
+crash ends all of them: they go on from their checkpoints.
+"""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from penstock.graph.convert import load
+from penstock.graph.graph import Graph
+from penstock.interruption import stopped_by
+from penstock.service.workers.device_grant import ProcessLimit, SharedDevice
+from penstock.service.workers.reports import JobReports, Reports
+from penstock.service.workers.tasks import outcome_of, train
+from penstock.store.device.shared_copies import SharedCopies, copies_shared
+from penstock.train.job import Job
+
+
+def run_shared(descriptor: int) -> int:
+    """Begin and stop jobs as standard input says, a JSON object in a line, until it closes and the service is gone."""
+    jobs = SharedJobs(Reports(descriptor))
+    for message in _messages():
+        if "task" in message:
+            jobs.begin(message["job"], message["task"], Path(message["log"]))
+        else:
+            jobs.stop(message["job"])
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+class SharedJobs:
+    """The jobs of this process."""
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports, self._stops = reports, dict[int, threading.Event]()
+        self._graphs, self._copies, self._limit = OpenGraphs(), SharedCopies(), ProcessLimit()
+
+    def begin(self, job: int, task: dict[str, Any], log: Path) -> None:
+        """Train a job in a thread."""
+        stop = self._stops[job] = threading.Event()
+        threading.Thread(target=self._run, args=[job, task, log, stop], name=f"job-{job}", daemon=True).start()
+
+    def stop(self, job: int) -> None:
+        """Let a job finish its step and write a checkpoint."""
+        stop = self._stops.get(job)
+        if stop is not None:
+            stop.set()
+
+    def _run(self, job: int, task: dict[str, Any], log_file: Path, stop: threading.Event) -> None:
+        reports, device = JobReports(self._reports, job), SharedDevice(task, self._limit, stop.set)
+        with log_file.open("a", buffering=1) as log, stopped_by(stop), copies_shared(self._copies):
+            outcome = outcome_of(lambda: train(task, reports, device, log, self._graphs.of), device, log)
+        if device.exceeded and outcome["state"] != "done":
+            outcome |= {"state": "failed", "code": "out-of-memory", "reason": device.exceeded, "fault": False}
+        del self._stops[job]
+        reports.say(outcome=outcome)
+
+
+class OpenGraphs:
+    """Graphs that jobs of this process have open: jobs on the same one share its mapping and what is known of it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: WeakValueDictionary[tuple[str, int, bool], Graph] = WeakValueDictionary()
+        self._newest: Graph | None = None
+        """Kept for the next job on it."""
+
+    def of(self, job: Job) -> Graph:
+        """The graph that a job names."""
+        key = job.graph, job.split_number, job.unchecked
+        with self._lock:
+            found = self._open.get(key)
+            if found is None:
+                chosen: dict[str, Any] = {"split": job.split_number} if job.split_number else {}
+                found = self._open[key] = load(job.graph, **chosen)
+            self._newest = found
+            return found
+
+
+def _messages() -> Iterator[dict[str, Any]]:
+    unread = b""
+    while chunk := os.read(0, 1 << 16):
+        *lines, unread = (unread + chunk).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
