@@ -66,7 +66,7 @@ def test_edited_wrongly_it_is_refused(tmp_path, section: str, number: int, chang
 def test_one_of_another_version_says_how_to_make_it_again(tmp_path) -> None:
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({"format": "penstock-profile", "version": 1, "tasks": {}}))
-    with refused("unsupported-version profile.json 1 2 penstock profile"):
+    with refused("unsupported-version profile.json 1 3 penstock profile"):
         read_profile(path)
 
 

@@ -1,4 +1,4 @@
-"""`penstock profile`: what a job's iterations cost, as a document."""
+"""`penstock profile`: what a job's iterations cost, or this machine's operators, as a document."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +10,7 @@ from rich.table import Table
 from penstock.cli.job_flags import takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, check_new_file, print_json, short
 from penstock.cli.progress import importing, shown_progress
+from penstock.errors import PenstockError
 from penstock.quantities import counted, percent
 
 if TYPE_CHECKING:
@@ -23,7 +24,13 @@ def profile_command(
         str, typer.Option(help="The cluster it is for (parts and workers), or 2x2; all run on this host.")
     ] = "2x1",
     iterations: Annotated[int, typer.Option(min=1, max=1000, help="Iterations to measure.")] = 50,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The document to write.")] = Path("profile.json"),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The document to write.  [default: profile.json]")
+    ] = None,
+    operators: Annotated[
+        bool, typer.Option(help="Measure this machine's operators instead of a job; --graph refines them.")
+    ] = False,
+    refit: Annotated[bool, typer.Option(help="With --operators: measure again, whatever is known.")] = False,
     force: ForceOption = False,
     as_json: JsonOption = False,
     **fields: Any,
@@ -32,6 +39,12 @@ def profile_command(
 
     Example: penstock profile job.yaml --cluster cluster.yaml -o profile.json
     """
+    if operators:
+        _profile_operators(job, fields, out, refit, force, as_json)
+        return
+    if refit:
+        raise PenstockError("--refit is for --operators: leave it out.", code="unsupported-combination")
+    out = Path("profile.json") if out is None else out
     from penstock.cluster.cluster_file import read_cluster
     from penstock.train.job import make_job, read_job
 
@@ -48,6 +61,60 @@ def profile_command(
         print_json({"path": str(out), "notes": progress.notes, **_fields(profile)})
     else:
         _print(profile, out)
+
+
+def _profile_operators(
+    job: Path | None, fields: dict[str, Any], out: Path | None, refit: bool, force: bool, as_json: bool
+) -> None:
+    """Measure and fit this machine's operators, or show what is known of them."""
+    others = [name for name in fields if name != "graph"]
+    if job is not None or others:
+        what = "a job" if job is not None else f"--{others[0].replace('_', '-')}"
+        raise PenstockError(
+            f"--operators measures the machine, not a job: leave out {what}.", code="unsupported-combination"
+        )
+    if out is not None:
+        check_new_file(out, force)
+    with shown_progress(as_json, "Profiling the operators of this machine.") as progress:
+        with importing(progress, "torch"):
+            from penstock.cost.machine import this_machine
+            from penstock.cost.operator_profile import cached_path, machine_profile
+            from penstock.cost.profile import write_profile
+            from penstock.graph.convert import load
+        graph = load(fields["graph"]) if "graph" in fields else None
+        profile = machine_profile(refit, graph, progress)
+    path = cached_path(this_machine()) if out is None else out
+    if out is not None:
+        write_profile(profile, out)
+    if as_json:
+        print_json({"path": str(path), "notes": progress.notes, **_operator_fields(profile)})
+    else:
+        _print_operators(profile, path)
+
+
+def _operator_fields(profile: "Profile") -> dict[str, Any]:
+    return {
+        "machine": None if profile.machine is None else profile.machine.model_dump(mode="json"),
+        "seconds": profile.seconds,
+        "skipped": profile.skipped,
+        "operators": [fit.model_dump(mode="json") for fit in profile.fits],
+    }
+
+
+def _print_operators(profile: "Profile", path: Path) -> None:
+    assert profile.machine is not None
+    print(
+        f"{profile.machine.processor}, {counted(profile.machine.cores, 'cores')}; GPU: {profile.machine.gpu or 'none'}"
+    )
+    table = Table("operator", "device", "fitted", "held out", "mean error", "95 % below", box=None)
+    for fit in profile.fits:
+        errors = percent(fit.mean_error), percent(fit.p95_error)
+        table.add_row(fit.name, fit.device, str(fit.fitted), str(fit.held_out), *errors)
+    Console().print(table)
+    for line in profile.skipped:
+        print(f"Skipped: {line}.")
+    print(f"Measured and fitted in {profile.seconds:.0f} s")
+    print(f"Profile: {path}")
 
 
 def _fields(profile: "Profile") -> dict[str, Any]:

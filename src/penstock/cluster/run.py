@@ -33,6 +33,7 @@ from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import take_newest
 from penstock.train.data import open_data, prepared
 from penstock.train.job import Job, make_job, write_job
+from penstock.train.product_order import with_order_costs
 from penstock.train.run import change_epochs, found_anywhere, with_more_epochs
 from penstock.train.run_folder import CLUSTER, JOB, PARTS, PLAN, RunFolder
 from penstock.train.state_file import write_state
@@ -100,7 +101,7 @@ def _start(
         # What cannot be is refused before the graph is cut.
         chosen_for_all(job.device, cluster)
     threads = job.threads or max(1, default_threads() // max(machine.workers for machine in cluster.machines))
-    job = job.model_copy(update={"threads": threads, **found_anywhere(job)})
+    job = with_order_costs(job.model_copy(update={"threads": threads, **found_anywhere(job)}))
     if cluster.partition is not None:
         cluster.partition = str(Path(cluster.partition).resolve())
         _check_parts(open_partition(cluster.partition, job.unchecked), given, cluster, job)

@@ -1,6 +1,7 @@
-"""The profile: what was measured of a job, as a document that can be edited.
+"""The profile: what was measured of a job or of a machine, as a document that can be edited.
 
 It says what operators took on which device and at which sizes, what transfers moved, and what memory processes held.
+The profile of a machine (`mode: operators`) also has the rates that were fitted to its operators, and their errors.
 Which tasks and flows these make is not for the profile to say: the workload builder of an execution mode
 (`plan/workloads`) turns it into a workload.
 """
@@ -13,12 +14,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from penstock.cost.machine import Machine
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.atomic import write_whole
 from penstock.graph.documents import StrictDocument, read_checked
 
-FORMAT, VERSION = "penstock-profile", 2
+FORMAT, VERSION = "penstock-profile", 3
 _RANKS = 20
 """Equally likely values that a distribution is kept as."""
 DECIDING = (
@@ -110,6 +112,19 @@ class MemoryUse(StrictDocument):
     gb: Amount
 
 
+class FittedOperator(StrictDocument):
+    """Rates fitted to an operator's measurements, and how far predictions are from those that were held out."""
+
+    name: str
+    device: str = "cpu"
+    rates: dict[str, Amount] = Field(description="seconds for one unit of each kind of work (docs/costs.md)")
+    first_use: Amount = Field(default=0.0, description="seconds that the first call takes beside its work")
+    fitted: int = Field(ge=1, description="measurements that the rates were fitted to")
+    held_out: int = Field(ge=0, description="measurements that they were compared with")
+    mean_error: Amount = Field(description="of held-out measurements, as a share of what was measured")
+    p95_error: Amount = Field(description="that 95 % of held-out measurements stay below")
+
+
 class MeasuredSetup(StrictDocument):
     """The size of a cluster that a profile was measured at."""
 
@@ -118,20 +133,27 @@ class MeasuredSetup(StrictDocument):
 
 
 class Profile(StrictDocument):
-    """What was measured of one job on so many parts and workers, by device. Amounts are those of one iteration."""
+    """What was measured of one job on so many parts and workers, or of a machine's operators, by device.
+
+    Amounts are those of one iteration.
+    """
 
     format: Literal["penstock-profile"] = "penstock-profile"
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     mode: str = Field(default="mini-batch", description="how the job was executed; it names a workload builder")
-    job: dict[str, Any] = Field(description="the fields that decide what an iteration costs")
-    iterations: int = Field(ge=1, description="measured")
-    batches: int = Field(ge=1, description="iterations an epoch")
-    parts: int = Field(ge=1)
-    workers: int = Field(ge=1)
+    job: dict[str, Any] = Field(default={}, description="the fields that decide what an iteration costs")
+    iterations: int = Field(default=1, ge=1, description="measured")
+    batches: int = Field(default=1, ge=1, description="iterations an epoch")
+    parts: int = Field(default=1, ge=1)
+    workers: int = Field(default=1, ge=1)
     operators: list[OperatorCost] = Field(description="one may be there for several devices and several sizes")
-    transfers: list[TransferCost]
+    transfers: list[TransferCost] = Field(default=[])
     memory: list[MemoryUse] = Field(default=[])
     cluster: dict[str, Any] = Field(default={}, description="how rows travelled and gradients were summed")
+    machine: Machine | None = Field(default=None, description="the machine that operators were fitted on")
+    fits: list[FittedOperator] = Field(default=[], description="rates of a machine's operators")
+    skipped: list[str] = Field(default=[], description="what was not measured, and why")
+    seconds: Amount = Field(default=0.0, description="that measuring and fitting took")
     scaled_from: MeasuredSetup | None = Field(
         default=None, description="where the amounts were measured, if these are predicted from there"
     )
@@ -146,6 +168,7 @@ class Profile(StrictDocument):
                     f"transfer {each.name} must have {rows} rows ({each.source}s) of {columns} numbers ({each.target}s)"
                 )
         _check_once("operator", [f"{each.name} on {each.device} at {each.sizes}" for each in self.operators])
+        _check_once("fit of", [f"{each.name} on {each.device}" for each in self.fits])
         _check_once("transfer", [each.name for each in self.transfers])
         _check_once("memory of", [f"{each.process} on {each.device}" for each in self.memory])
         return self

@@ -1,12 +1,19 @@
 """What can be chosen about a model: fields of a job and flags of the command line."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem
 from penstock.nn.layer_table import LAYERS, layer_entry
+from penstock.nn.order_costs import CostsByDevice, Order
+
+
+def _listed(value: object) -> object:
+    """On the command line orders of several layers are written transform,aggregate."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) and "," in value else value
+
 
 if TYPE_CHECKING:
     ModelName = str
@@ -34,12 +41,42 @@ class ModelOptions(StrictDocument):
         False,
         description="rgcn without features: the first layer's weights have a row for each vertex (docs/models.md)",
     )
+    order: Annotated[Order | list[Order], BeforeValidator(_listed)] = Field(
+        "auto",
+        description="aggregate neighbours before they are transformed, or behind; a list: for each layer; auto: the"
+        " faster one, as predicted (docs/costs.md)",
+    )
+    order_costs: CostsByDevice = Field(
+        {}, description="by device, the rates that `order: auto` predicts with; written when a run starts"
+    )
     embedding: int = Field(64, ge=1, description="width of learnable embeddings of node types without features")
 
     @property
     def needs_totals(self) -> bool:
         """Whether blocks must say how long whole lists are; of weighted edges they always do."""
         return bool(layer_entry(self.model).needs_totals(self))
+
+    def of_layer(self, number: int, layers: int) -> Self:
+        """The options of one of the model's layers: `order` is then its own."""
+        if not isinstance(self.order, list):
+            return self
+        if len(self.order) != layers:
+            raise PenstockError(
+                f"order has {len(self.order)} entries for {layers} layers: give one for each layer, or a single one.",
+                code="invalid-value",
+            )
+        return self.model_copy(update={"order": self.order[number]})
+
+    @model_validator(mode="after")
+    def _order_is_free(self) -> "ModelOptions":
+        """Products can be exchanged where neighbours are added up."""
+        if self.order == "auto":
+            return self
+        entry = layer_entry(self.model)
+        if not (entry.linear(self) and entry.reads_neighbours):
+            what = f"{self.model} with aggregate {self.aggregate}" if entry.linear(self) else self.model
+            raise ValueError(f"order cannot be chosen for model {what}: leave out order")
+        return self
 
     @model_validator(mode="after")
     def _rows_of_one_hot(self) -> "ModelOptions":

@@ -1,7 +1,7 @@
 """Aggregate first or transform first: A (X W) = (A X) W, at different costs."""
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,27 +12,31 @@ from penstock.nn.aggregation import gather
 from penstock.nn.constant_input import is_constant, kept_of_rows
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
+from penstock.nn.order_costs import LayerSizes, Order, OrderCosts, shipped_order_costs
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock, on_device
 from penstock.traced import Trace, current_trace, room
 
-Order = Literal["auto", "aggregate", "transform"]
+Costs = Mapping[str, OrderCosts]
+"""What decides `auto`, by kind of device."""
 
-_FLOPS_PER_BYTE = 10
-"""Flops that take as long as reading a byte of rows in no order: some 150 GFlop/s against 15 GB/s on two cores."""
-_FLOPS_PER_BYTE_ON_DEVICE = 16
-"""The same of an H200: some 50 TFlop/s in float32 against 3 TB/s."""
 _DENSE = 20
 """Rows are taken as sparse if one in so many of their numbers is not zero, or fewer."""
-_ITEM = 4
-"""Bytes of a number."""
 
 
 def transform_neighbours(
-    block: Block, x: Tensor, weight: Tensor, combine: Callable[[Tensor], Tensor], order: Order = "auto"
+    block: Block,
+    x: Tensor,
+    weight: Tensor,
+    combine: Callable[[Tensor], Tensor],
+    order: Order = "auto",
+    costs: Costs | None = None,
 ) -> Tensor:
-    """`combine` (linear in its rows) of x, times the transposed weight [out, in], in the cheaper order."""
-    if aggregates_first(block, x, weight, order):
+    """`combine` (linear in its rows) of x, times the transposed weight [out, in], in the order that is asked for.
+
+    `auto` takes the one that is predicted to be faster by `costs`, or by those that come with Penstock.
+    """
+    if aggregates_first(block, x, weight, order, costs):
         return functional.linear(combine(x), weight)
     return combine(transformed(x, weight))
 
@@ -84,34 +88,23 @@ def _traced_columns(x: Tensor, trace: Trace) -> Block | None:
     return Block(room(len(x) + 1, np.int64), room(entries, np.int32), x.shape[1], room(entries, np.float32))
 
 
-def aggregates_first(block: Block, x: Tensor | TableRows | Rectified, weight: Tensor, order: Order = "auto") -> bool:
-    """The order as asked for, or the cheaper one."""
+def aggregates_first(
+    block: Block,
+    x: Tensor | TableRows | Rectified,
+    weight: Tensor,
+    order: Order = "auto",
+    costs: Costs | None = None,
+) -> bool:
+    """The order as asked for, or the one that is predicted to be faster: a function of sizes and costs alone."""
     if order != "auto":
         return order == "aggregate"
     if is_constant(x):
         return not isinstance(x, Tensor) or _sparse(x) is None
-    sizes = block.num_src, block.num_dst, block.num_edges
-    price = _FLOPS_PER_BYTE_ON_DEVICE if isinstance(block, DeviceBlock) else _FLOPS_PER_BYTE
-    return aggregate_first(*sizes, weight.shape[1], weight.shape[0], x.requires_grad, price)
-
-
-def aggregate_first(
-    num_src: int,
-    num_dst: int,
-    num_edges: int,
-    width_in: int,
-    width_out: int,
-    input_gradient: bool,
-    flops_per_byte: float = _FLOPS_PER_BYTE,
-) -> bool:
-    """Whether to aggregate rows of `width_in` and transform the `num_dst` results, rather than transform all `num_src`
-    rows and aggregate `width_out`. A training step is counted: forward, and backward to the weights and, where asked
-    for, to the input.
-    """
-    # A product costs as much again for the weights' gradient and once more for the input's.
-    products = 3 if input_gradient else 2
-    product = 2 * width_in * width_out * products
-    forward, backward = num_edges + num_dst, num_edges + num_src  # rows read and written
-    aggregate = product * num_dst + flops_per_byte * _ITEM * width_in * (forward + backward * input_gradient)
-    transform = product * num_src + flops_per_byte * _ITEM * width_out * (forward + backward)
-    return aggregate <= transform
+    width_out, width_in = weight.shape
+    training = torch.is_grad_enabled()
+    sizes = LayerSizes(
+        block.num_src, block.num_dst, block.num_edges, width_in, width_out, training and x.requires_grad, training
+    )
+    device = "cuda" if isinstance(block, DeviceBlock) else "cpu"
+    known = costs if costs is not None and device in costs else shipped_order_costs()
+    return known[device].aggregates_first(sizes)

@@ -14,10 +14,8 @@ import torch
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
 from penstock.nn.kernels import cut_evenly
+from penstock.nn.operator_work import CHUNK
 from penstock.traced import is_traced
-
-_CHUNK = 1 << 18
-"""Numbers read and written by a chunk: some hundred microseconds, long beside the microseconds of a call."""
 
 
 def row_chunks(indptr: Array, width: int) -> list[tuple[int, int]]:
@@ -25,18 +23,18 @@ def row_chunks(indptr: Array, width: int) -> list[tuple[int, int]]:
     if is_traced():
         return [(0, len(indptr) - 1)]
     work = (int(indptr[-1]) + len(indptr)) * max(width, 1)
-    bounds = cut_evenly(indptr, max(1, work // _CHUNK)).tolist()
+    bounds = cut_evenly(indptr, max(1, work // CHUNK)).tolist()
     return list(pairwise(bounds))
 
 
 def plain_chunks(rows: int, width: int) -> list[tuple[int, int]]:
     """Rows cut into equal chunks; one where the matrix is small."""
-    return list(ranges(rows, max(1, _CHUNK // max(width, 1))))
+    return list(ranges(rows, max(1, CHUNK // max(width, 1))))
 
 
 def column_chunks(width: int, rows: int) -> list[tuple[int, int]]:
     """Columns cut into stripes of whole cache lines; one stripe where the matrix is small."""
-    if rows * width <= _CHUNK:
+    if rows * width <= CHUNK:
         return [(0, width)]
     return [(start, min(start + 32, width)) for start in range(0, width, 32)]
 

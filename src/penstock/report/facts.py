@@ -24,7 +24,11 @@ def settings_card(run: RunRecord, defaults: Mapping[str, Any] | None) -> str:
     if defaults is None:
         return card("Settings", pairs((key, _text(value)) for key, value in run.job.items()), wide=True)
     usual = {key: _plain(value) for key, value in defaults.items()}
-    chosen = {key: value for key, value in run.job.items() if key not in usual or _plain(value) != usual[key]}
+    chosen = {
+        key: value
+        for key, value in run.job.items()
+        if (key not in usual or _plain(value) != usual[key]) and not _is_measured(value)
+    }
     left = [(key, _text(value)) for key, value in run.job.items() if key not in chosen]
     rows = "".join(_setting(key, value, usual) for key, value in chosen.items())
     body = f'<dl class="pairs chosen">{rows}</dl>' if rows else '<p class="none">Every setting is the default.</p>'
@@ -100,6 +104,11 @@ def notes_card(run: RunRecord) -> str:
 def _setting(key: str, value: Any, usual: Mapping[str, str]) -> str:
     was = f"<small>default {escape(cut(usual[key], _LONGEST))}</small>" if key in usual else ""
     return f"<div><dt>{escape(key)}</dt><dd>{escape(_text(value))}{was}</dd></div>"
+
+
+def _is_measured(value: Any) -> bool:
+    """Whether a setting is a table of figures: no one chose it."""
+    return isinstance(value, dict) and bool(value) and all(isinstance(each, dict) for each in value.values())
 
 
 def _left_alone(count: int) -> str:

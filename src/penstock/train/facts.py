@@ -2,12 +2,11 @@
 
 import os
 import platform
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from penstock.cost.machine import processor_name
 from penstock.graph.blocks import default_threads
 from penstock.graph.schema import edge_key
 from penstock.train.session import Session
@@ -35,7 +34,7 @@ def run_facts(session: Session) -> dict[str, Any]:
         "metric": {"name": task.metric.name, "better": task.metric.better},
         "parameters": session.parameters,
         "machine": {
-            "cpu": _processor(),
+            "cpu": processor_name(),
             "gpu": torch.cuda.get_device_name(session.inputs.device) if session.inputs.device.type == "cuda" else None,
             "cores": default_threads(),
             "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
@@ -54,11 +53,3 @@ def device_facts(session: Session, train_state: TrainState) -> dict[str, Any]:
         "batches_per_second": round(train_state.step / spent, 2) if spent else 0.0,
         **session.execution.facts(),
     }
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

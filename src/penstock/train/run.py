@@ -24,6 +24,7 @@ from penstock.train.facts import device_facts, run_facts
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.loop import Loop
 from penstock.train.optimisers import keep_ways, rates_on_device
+from penstock.train.product_order import with_order_costs
 from penstock.train.run_context import run_context
 from penstock.train.run_folder import JOB, RunFolder
 from penstock.train.run_length import few_steps_note
@@ -44,6 +45,7 @@ def start_run(
     # How sums are rounded depends on the threads that compute: resumed elsewhere, the run keeps its number.
     fixed = {"threads": job.threads or default_threads(), **found_anywhere(job)}
     job = job.model_copy(update={**fixed, **_options_of(module)})
+    job = with_order_costs(job, built=module is not None)
     with run_context(job):
         session = make_session(job, graph, module, progress=progress)
         check_job(job, session.task, has_validation(session.task))

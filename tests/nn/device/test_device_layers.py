@@ -10,7 +10,8 @@ from random_blocks import random_block, rows, typed_block
 
 from penstock.nn import DenseLayer, GATLayer, GCNLayer, GINLayer, RGCNLayer, SAGELayer, TypedDenseLayer, TypedGATLayer
 from penstock.nn.drop import dropping
-from penstock.nn.order import aggregate_first, aggregates_first
+from penstock.nn.order import aggregates_first
+from penstock.nn.order_costs import OrderCosts
 from penstock.sampling import Block
 from penstock.sampling.device.block import device_block, on_device
 
@@ -139,12 +140,16 @@ def test_typed_layers(device, number, weights):
             assert_near(mine, correct, 2e-5)
 
 
-def test_bytes_are_dearer_on_a_device(device):
-    """Where every edge is read again on the way back, the device would rather multiply."""
-    indptr = np.arange(0, 1001 * 5, 5)
-    block = Block(indptr, np.zeros(5000, np.int32), 1200)
+def test_the_block_says_whose_costs_decide(device):
+    """The same sizes in both orders, by the costs of the host and of the device."""
+    block = Block(np.arange(0, 1001 * 5, 5), np.zeros(5000, np.int32), 1200)
     x, weight = torch.empty(1200, 64, device="meta", requires_grad=True), torch.empty(56, 64, device="meta")
-    sizes = 1200, 1000, 5000, 64, 56, True
-    assert [aggregate_first(*sizes, price) for price in (10, 16)] == [True, False]
-    assert aggregates_first(block, x, weight)
-    assert not aggregates_first(device_block(block, device), x, weight)
+    costs = {"cpu": _costs(flop=1.0, number=1e-9), "cuda": _costs(flop=1e-9, number=1.0)}
+    assert aggregates_first(block, x, weight, "auto", costs)
+    assert not aggregates_first(device_block(block, device), x, weight, "auto", costs)
+
+
+def _costs(flop: float, number: float) -> OrderCosts:
+    rates = {key: {"flops": flop} for key in ("dense", "dense_weight_gradient", "dense_input_gradient")}
+    rates |= {key: {"numbers": number, "written": number} for key in ("aggregate", "aggregate_backward")}
+    return OrderCosts(measured_on="made", processor=(1e12, 1e12, 1), rates=rates)

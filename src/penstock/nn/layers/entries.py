@@ -1,6 +1,7 @@
 """The entries of the layers that come with Penstock."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -32,10 +33,15 @@ def _alike_unless_max(options: ModelOptions) -> SourceScale | None:
     return None if options.aggregate == "max" else _alike
 
 
+def _order(options: ModelOptions) -> dict[str, Any]:
+    """How a layer chooses between aggregating first and transforming first; `options` are those of the layer."""
+    return {"order": options.order, "costs": options.order_costs}
+
+
 def _relations(
     options: ModelOptions, width_in: int, width_out: int, types: Sequence[str], kinds: Sequence[EdgeType], last: bool
 ) -> nn.Module:
-    return RGCNLayer(width_in, width_out, types, kinds, options.bases, options.aggregate)
+    return RGCNLayer(width_in, width_out, types, kinds, options.bases, options.aggregate, **_order(options))
 
 
 def _attention(v2: bool) -> LayerEntry:
@@ -63,7 +69,7 @@ def _attention(v2: bool) -> LayerEntry:
 
 SAGE = LayerEntry(
     "sage",
-    lambda options, width_in, width_out, last: SAGELayer(width_in, width_out, options.aggregate),
+    lambda options, width_in, width_out, last: SAGELayer(width_in, width_out, options.aggregate, **_order(options)),
     _relations,
     needs_totals=lambda options: options.aggregate == "sum",
     reads_in_place=lambda options: options.aggregate != "max",
@@ -71,13 +77,13 @@ SAGE = LayerEntry(
 )
 GCN = LayerEntry(
     "gcn",
-    lambda options, width_in, width_out, last: GCNLayer(width_in, width_out),
+    lambda options, width_in, width_out, last: GCNLayer(width_in, width_out, **_order(options)),
     needs_totals=lambda options: True,
     source_scale=lambda options: _by_root,
 )
 GIN = LayerEntry(
     "gin",
-    lambda options, width_in, width_out, last: GINLayer(width_in, width_out, train_eps=True),
+    lambda options, width_in, width_out, last: GINLayer(width_in, width_out, train_eps=True, **_order(options)),
     needs_totals=lambda options: True,
     source_scale=lambda options: _alike,
 )

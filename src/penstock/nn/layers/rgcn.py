@@ -1,6 +1,7 @@
 """RGCN: a weight per relation on the aggregate of its neighbours, one per node type on the vertex itself."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +10,8 @@ from penstock.graph.schema import EdgeType
 from penstock.nn.aggregation import Reduce, aggregate
 from penstock.nn.derived import without_empty_rows
 from penstock.nn.layers.relations import own_terms, readable_relations
-from penstock.nn.order import Order, transform_neighbours
+from penstock.nn.order import Costs, transform_neighbours
+from penstock.nn.order_costs import Order
 from penstock.sampling.block import Block, TypedBlock
 from penstock.sampling.device.block import DeviceBlock
 
@@ -31,9 +33,10 @@ class RGCNLayer(nn.Module):
         aggregate: Reduce = "mean",
         bias: bool = True,
         order: Order = "auto",
+        costs: Costs | None = None,
     ) -> None:
         super().__init__()
-        self.reduce, self.order = aggregate, order
+        self.reduce, self.order, self.costs = aggregate, order, costs
         self.node_types = list(node_types)
         self._place = {kind: place for place, kind in enumerate(edge_types)}
         self.own = nn.ModuleList(nn.Linear(width_in, width_out, bias) for _ in node_types)
@@ -68,7 +71,8 @@ class RGCNLayer(nn.Module):
         if not isinstance(block, DeviceBlock):
             block, found = without_empty_rows(block)
             rows = torch.from_numpy(found)
-        values = transform_neighbours(block, x, weight.t(), lambda given: aggregate(block, given, self.reduce), order)
+        combine = partial(aggregate, block, reduce=self.reduce)
+        values = transform_neighbours(block, x, weight.t(), combine, order, self.costs)
         return rows, values
 
     def _weights(self) -> Tensor:

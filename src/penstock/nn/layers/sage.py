@@ -8,19 +8,26 @@ from penstock.nn.aggregation import Reduce, aggregate, aggregate_beside, aggrega
 from penstock.nn.constant_input import is_constant
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows, compute_dtype
-from penstock.nn.order import Order, aggregates_first, transformed
+from penstock.nn.order import Costs, aggregates_first, transformed
+from penstock.nn.order_costs import Order
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 
 
 class SAGELayer(nn.Module):
-    """neighbours(aggregate) + own(x). `order` is chosen by cost; a maximum is always taken first."""
+    """neighbours(aggregate) + own(x). `order` is chosen by predicted time; a maximum is always taken first."""
 
     def __init__(
-        self, width_in: int, width_out: int, aggregate: Reduce = "mean", bias: bool = True, order: Order = "auto"
+        self,
+        width_in: int,
+        width_out: int,
+        aggregate: Reduce = "mean",
+        bias: bool = True,
+        order: Order = "auto",
+        costs: Costs | None = None,
     ) -> None:
         super().__init__()
-        self.reduce, self.order = aggregate, order
+        self.reduce, self.order, self.costs = aggregate, order, costs
         self.neighbours = nn.Linear(width_in, width_out, bias)
         self.own = nn.Linear(width_in, width_out, bias=False)
 
@@ -28,7 +35,7 @@ class SAGELayer(nn.Module):
         """[num_dst, out] of x [num_src, in]; a device's block reads rows of a table where they lie."""
         weight, bias = self.neighbours.weight, self.neighbours.bias
         in_table = isinstance(x, TableRows) and x.direct
-        first = self.reduce == "max" or in_table or aggregates_first(block, x, weight, self.order)
+        first = self.reduce == "max" or in_table or aggregates_first(block, x, weight, self.order, self.costs)
         if isinstance(block, DeviceBlock) and first and self.reduce != "max":
             # One product rather than two, of which the second would read and write all results again. The bias is a
             # weight of ones: its gradient by itself would be one more pass over all results.

@@ -57,7 +57,9 @@ class GraphModel(LayeredModel):
         super().__init__(options)
         bare = options.jump == "none"
         pairs = list(enumerate(layer_widths(options, width, out), 1))
-        self.convolutions = nn.ModuleList(_convolution(options, *pair, bare and i == len(pairs)) for i, pair in pairs)
+        self.convolutions = nn.ModuleList(
+            _convolution(options.of_layer(i - 1, len(pairs)), *pair, bare and i == len(pairs)) for i, pair in pairs
+        )
         self.ends = nn.ModuleList(LayerEnd(options, *pair, bare and i == len(pairs)) for i, pair in pairs)
         self.joined = Join(options, out)
 

@@ -53,7 +53,8 @@ class TypedModel(LayeredModel):
                 first = OneHotRGCNLayer(options.hidden, names, kinds, options.bases, options.aggregate)
                 self.convolutions.append(first)
             else:
-                self.convolutions.append(_convolution(options, *pair, names, kinds, last))
+                own = options.of_layer(len(self.convolutions), len(pairs))
+                self.convolutions.append(_convolution(own, *pair, names, kinds, last))
             self.ends.append(nn.ModuleList(LayerEnd(options, *pair, last) for _ in names))
         self.joined = Join(options, out)
 

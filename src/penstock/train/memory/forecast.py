@@ -12,6 +12,7 @@ from penstock.train.device_memory import UNKNOWN, assumed_memory
 from penstock.train.job import Job
 from penstock.train.memory.device_forecast import DeviceForecast, forecast_device
 from penstock.train.memory.host_forecast import HostForecast, forecast_host
+from penstock.train.product_order import with_order_costs
 from penstock.train.run_context import run_context
 from penstock.train.trace.libraries import library_memory
 
@@ -65,7 +66,7 @@ def forecast(
     """
     began = time.perf_counter()
     kind = _kind(job.device if device is None else device)
-    on_host = job.model_copy(update={"device": "cpu"})
+    on_host = with_order_costs(job.model_copy(update={"device": "cpu"}), built=module is not None)
     room = UNKNOWN if device_memory is None else max(0, device_memory - library_memory().context)
     with run_context(on_host), assumed_memory(room):
         session = session_of(on_host, torch.device("cpu"), graph, module)

@@ -1,0 +1,145 @@
+"""The profile of a machine: every operator measured on the ladder, rates fitted, errors on what was held out.
+
+It is measured once and kept in the user's cache folder under the machine's digest: a machine with another device,
+driver, number of cores or library has another digest, and no profile yet.
+"""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from penstock.cost.fit import fit_and_compare, fit_rates
+from penstock.cost.ladder import HELD_OUT, RUNGS, made_ladder, rungs_on
+from penstock.cost.machine import Machine, this_machine
+from penstock.cost.operators import OPERATORS, Operator, Rung
+from penstock.cost.profile import CostSpread, FittedOperator, OperatorCost, Profile, read_profile, write_profile
+from penstock.cost.stopwatch import seconds_of_runs, undisturbed
+from penstock.errors import PenstockError
+from penstock.graph.cache_folder import cache_folder
+from penstock.graph.graph import Graph
+from penstock.memory import freed_memory_kept
+from penstock.nn.operator_work import Amounts, seconds_of
+from penstock.progress import SILENT, Progress
+
+_REPEATS = 2
+"""Times that a measurement may be repeated."""
+_DISTURBED = 1.05
+"""By how much a measurement exceeds what others let expect, if it is repeated."""
+MODE = "operators"
+"""The mode of a machine's profile: it is of no job."""
+
+
+def cached_path(machine: Machine) -> Path:
+    """Where the profile of a machine is kept."""
+    return cache_folder() / "operators" / f"{machine.digest}.json"
+
+
+def cached_profile(machine: Machine) -> Profile | None:
+    """The profile of a machine; None where it was not measured yet, or by a release with another format."""
+    path = cached_path(machine)
+    if not path.is_file():
+        return None
+    try:
+        found = read_profile(path)
+    except PenstockError:
+        # It can be made again, and is when it is asked for.
+        return None
+    return found if found.machine == machine else None
+
+
+def machine_profile(refit: bool = False, graph: Graph | None = None, progress: Progress = SILENT) -> Profile:
+    """This machine's profile, from the cache unless it has changed, `refit` is asked for or a graph refines it."""
+    machine = this_machine()
+    found = None if refit or graph is not None else cached_profile(machine)
+    if found is None:
+        found = measure_machine(machine, graph, progress)
+        path = cached_path(machine)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_profile(found, path)
+    return found
+
+
+@freed_memory_kept()
+def measure_machine(machine: Machine, graph: Graph | None = None, progress: Progress = SILENT) -> Profile:
+    """Measure and fit every operator on every device that there is."""
+    start = time.perf_counter()
+    with progress.step("Making graphs", RUNGS, "graphs"):
+        rungs, held_out = made_ladder(progress), [place in HELD_OUT for place in range(RUNGS)]
+    if graph is not None:
+        more = list(rungs_on(graph))
+        rungs, held_out = rungs + more, held_out + [place % 3 == 2 for place in range(len(more))]
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    points: list[OperatorCost] = []
+    fits: list[FittedOperator] = []
+    pairs = [(entry, device) for device in devices for entry in OPERATORS.values() if device in entry.devices]
+    with progress.step("Measuring operators", len(pairs), "operators"):
+        for entry, device in pairs:
+            progress.status(f"{entry.name} on {device}")
+            measured, fit = measure_operator(entry, rungs, held_out, device, machine)
+            points += measured
+            fits.append(fit)
+            progress.advance(1)
+    skipped = [] if "cuda" in devices else ["cuda: this machine has no GPU that torch can use"]
+    seconds = time.perf_counter() - start
+    return Profile(mode=MODE, operators=points, machine=machine, fits=fits, skipped=skipped, seconds=seconds)
+
+
+def measure_operator(
+    entry: Operator, rungs: list[Rung], held_out: list[bool], device: str, machine: Machine
+) -> tuple[list[OperatorCost], FittedOperator]:
+    """An operator's measurements on some rungs, and the rates of those that are not held out."""
+    processor = machine.processor_of(device)
+    sizes = [{name: float(size) for name, size in entry.sizes(rung).items()} for rung in rungs]
+    work = [entry.work(each, processor) for each in sizes]
+    first, times = _times(entry, rungs, torch.device(device))
+    for _ in range(_REPEATS):
+        _repeat_disturbed(entry, rungs, work, times, torch.device(device))
+    seconds = [undisturbed(each) for each in times]
+    fit = fit_and_compare(work, seconds, held_out)
+    cores = entry.cores or (machine.cores if device == "cpu" else 1.0)
+    points = {
+        str(each): OperatorCost(
+            name=entry.name,
+            device=device,
+            sizes=each,
+            iterations=len(runs),
+            seconds=CostSpread(mean=middle, shape=CostSpread.of(runs).shape),
+            cores=cores,
+        )
+        for each, runs, middle in zip(sizes, times, seconds, strict=True)
+    }
+    fitted = FittedOperator(
+        name=entry.name,
+        device=device,
+        rates=fit.rates,
+        first_use=max(0.0, first - seconds[0]) if entry.first_use else 0.0,
+        fitted=held_out.count(False),
+        held_out=len(fit.errors),
+        mean_error=float(np.mean(fit.errors)) if fit.errors else 0.0,
+        p95_error=float(np.quantile(fit.errors, 0.95)) if fit.errors else 0.0,
+    )
+    return list(points.values()), fitted
+
+
+def _times(entry: Operator, rungs: list[Rung], device: torch.device) -> tuple[float, list[list[float]]]:
+    """Seconds of the first run of all, and of the runs on each rung."""
+    if entry.measure_all is not None:
+        return 0.0, entry.measure_all(rungs)
+    assert entry.prepare is not None
+    found = [seconds_of_runs(entry.prepare(rung, device), device) for rung in rungs]
+    return found[0][0], [times for _, times in found]
+
+
+def _repeat_disturbed(
+    entry: Operator, rungs: list[Rung], work: list[Amounts], times: list[list[float]], device: torch.device
+) -> None:
+    """Measure again where it took longer than the other sizes let expect: other programs may have run beside it."""
+    if entry.prepare is None:
+        return
+    seconds = [undisturbed(each) for each in times]
+    rates = fit_rates(work, seconds)
+    for place, rung in enumerate(rungs):
+        if seconds[place] > _DISTURBED * seconds_of(rates, work[place]):
+            times[place] += seconds_of_runs(entry.prepare(rung, device), device)[1]

@@ -1,0 +1,93 @@
+"""Attention over neighbour lists, its gradient, the scores that it takes, and the lists with self loops it reads."""
+
+import torch
+
+from penstock.cost.operators.elementwise import pass_work
+from penstock.cost.operators.entry import Operator, Run, Rung, moved, rows
+from penstock.nn.attention import attend
+from penstock.nn.derived import with_self_loops
+from penstock.nn.operator_work import Amounts, Processor, Sizes, aggregate_backward_work, aggregate_work, in_chunks
+from penstock.sampling import Block
+
+
+def _sizes(rung: Rung) -> dict[str, float]:
+    block, width = rung.block, _width(rung)
+    sizes = {"src": block.num_src, "dst": block.num_dst, "edges": block.num_edges, "width": width}
+    return {**sizes, "heads": rung.heads}
+
+
+def _width(rung: Rung) -> int:
+    """Of all heads together."""
+    return -(-rung.out // rung.heads) * rung.heads
+
+
+def _given(rung: Rung, device: torch.device, gradient: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scores of sources and destinations, and the values."""
+    block, width, heads = rung.block, _width(rung), rung.heads
+    scores = rows(block.num_src, heads, device, gradient), rows(block.num_dst, heads, device, gradient)
+    return *scores, rows(block.num_src, width, device, gradient)
+
+
+def _attend(rung: Rung, device: torch.device) -> Run:
+    block, given = moved(rung.block, device), _given(rung, device, gradient=False)
+    return lambda: attend(block, *given)
+
+
+def _attend_backward(rung: Rung, device: torch.device) -> Run:
+    block, given = moved(rung.block, device), _given(rung, device, gradient=True)
+    result = attend(block, *given)
+    gradient = torch.ones_like(result)
+    return lambda: torch.autograd.grad(result, given, gradient, retain_graph=True)
+
+
+def _scores(rung: Rung, device: torch.device) -> Run:
+    heads, width = rung.heads, _width(rung)
+    values = rows(rung.block.num_dst, width, device, gradient=True)
+    direction = rows(heads, width // heads, device, gradient=True)
+    gradient = rows(rung.block.num_dst, heads, device)
+
+    def run() -> object:
+        found = torch.einsum("rhc,hc->rh", values.view(-1, heads, width // heads), direction)
+        return torch.autograd.grad(found, [values, direction], gradient)
+
+    return run
+
+
+def _loops(rung: Rung, device: torch.device) -> Run:
+    block = rung.block
+    return lambda: with_self_loops(Block(block.indptr, block.indices, block.num_src))
+
+
+def attend_work(sizes: Sizes, processor: Processor) -> Amounts:
+    """A sum over lists, and a score for each edge and head."""
+    return {**aggregate_work(sizes, processor), **_score_work(sizes, sizes["dst"], processor)}
+
+
+def attend_backward_work(sizes: Sizes, processor: Processor) -> Amounts:
+    """The rows are read once more by destination, for the gradients of the scores, and once by source."""
+    forward, backward = aggregate_work(sizes, processor), aggregate_backward_work(sizes, processor)
+    both = {name: backward.get(name, 0.0) + forward[name] for name in forward if name != "calls"}
+    return {"calls": 1.0, **both, **_score_work(sizes, sizes["src"], processor)}
+
+
+def _score_work(sizes: Sizes, written: float, processor: Processor) -> Amounts:
+    numbers = (sizes["edges"] + written) * sizes["width"]
+    return in_chunks({"scores": sizes["edges"] * sizes["heads"]}, numbers, processor)
+
+
+def loops_work(sizes: Sizes, processor: Processor) -> Amounts:
+    """Several passes over the edges."""
+    return {"calls": 1.0, "dst": sizes["dst"], "edges": sizes["edges"]}
+
+
+ATTEND = Operator("attend", _sizes, attend_work, _attend)
+ATTEND_BACKWARD = Operator("attend_backward", _sizes, attend_backward_work, _attend_backward)
+SCORES = Operator("scores", lambda rung: {"rows": rung.block.num_dst, "width": _width(rung)}, pass_work, _scores)
+SELF_LOOPS = Operator(
+    "self_loops",
+    lambda rung: {name: size for name, size in _sizes(rung).items() if name in ("dst", "edges")},
+    loops_work,
+    _loops,
+    devices=frozenset({"cpu"}),
+    cores=1.0,
+)

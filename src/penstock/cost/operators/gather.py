@@ -1,0 +1,32 @@
+"""Copying a batch's rows out of a table of features, by one thread of the host or by a device."""
+
+import numpy as np
+import torch
+
+from penstock.cost.operators.entry import Operator, Run, Rung, rows
+from penstock.nn.operator_work import Amounts, Processor, Sizes, rows_in_no_order
+from penstock.store import gather_rows
+
+
+def _sizes(rung: Rung) -> dict[str, float]:
+    return {"rows": rung.batch.blocks[0].num_src, "width": rung.width, "table_rows": rung.graph.num_nodes}
+
+
+def _gather(rung: Rung, device: torch.device) -> Run:
+    ids = rung.batch.vertices[rung.batch.node_type]
+    if device.type == "cpu":
+        table = np.ones((rung.graph.num_nodes, rung.width), np.float32)
+        out = np.empty((len(ids), rung.width), np.float32)
+        return lambda: gather_rows(table, ids, out)
+    on_device = rows(rung.graph.num_nodes, rung.width, device)
+    places = torch.from_numpy(ids.astype(np.int64)).to(device)
+    return lambda: on_device.index_select(0, places)
+
+
+def gather_work(sizes: Sizes, processor: Processor) -> Amounts:
+    """Rows of a table in no order: caches hold their parts of the table, memory the rest."""
+    count, width = sizes["rows"], sizes["width"]
+    return {"calls": 1.0, **rows_in_no_order(count, width, sizes["table_rows"], processor)}
+
+
+GATHER = Operator("gather", _sizes, gather_work, _gather, cores=1.0)

@@ -1,0 +1,79 @@
+"""The sum of a vector over two processes of this host, by torch's gloo over loopback."""
+
+import multiprocessing
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from penstock.cost.operators.entry import Operator, Rung
+from penstock.errors import PenstockError
+from penstock.nn.operator_work import Amounts, Processor, Sizes
+
+_REPEATS = 7
+_PATIENCE = 60.0
+"""Seconds for the other process to start and to answer."""
+
+
+def reduce_work(sizes: Sizes, processor: Processor) -> Amounts:
+    """A latency, and the bytes of the vector."""
+    return {"calls": 1.0, "bytes": sizes["bytes"]}
+
+
+def measure_reduction(rungs: list[Rung]) -> list[list[float]]:
+    """Seconds of some sums on every rung: by this process and one that is started for it."""
+    numbers = [_numbers(rung) for rung in rungs]
+    context = multiprocessing.get_context("spawn")
+    found: list[list[float]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store")
+        other = context.Process(target=_sum_all, args=(1, store, numbers, None), daemon=True)
+        other.start()
+        try:
+            _sum_all(0, store, numbers, found)
+        except RuntimeError as error:
+            short = " ".join(str(error).split())[:200]
+            raise PenstockError(
+                f"Two processes of this host could not sum a vector ({short}).", code="unexpected-failure"
+            ) from error
+        finally:
+            other.join(_PATIENCE)
+            if other.is_alive():
+                other.terminate()
+    return found
+
+
+def _sum_all(rank: int, path: str, numbers: list[int], found: list[list[float]] | None) -> None:
+    parts: Any = distributed
+    gloo = parts.ProcessGroupGloo
+    options = gloo._Options()
+    options._devices, options._timeout = [gloo.create_device(hostname="127.0.0.1")], timedelta(seconds=_PATIENCE)
+    group = gloo(parts.FileStore(path, 2), rank, 2, options)
+    for count in numbers:
+        values, times = torch.ones(count), []
+        for _ in range(_REPEATS):
+            group.barrier().wait()
+            start = time.perf_counter()
+            group.allreduce([values]).wait()
+            times.append(time.perf_counter() - start)
+        if found is not None:
+            found.append(times[1:])
+
+
+def _numbers(rung: Rung) -> int:
+    """From thousands to millions, as gradients have."""
+    return rung.block.num_edges
+
+
+ALL_REDUCE = Operator(
+    "all_reduce",
+    lambda rung: {"bytes": 4 * _numbers(rung), "workers": 2},
+    reduce_work,
+    measure_all=measure_reduction,
+    devices=frozenset({"cpu"}),
+    cores=1.0,
+)

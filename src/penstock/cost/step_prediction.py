@@ -1,0 +1,156 @@
+"""The operators of a training step, from the sizes of its blocks, and the seconds that they are predicted to take.
+
+Each kind of layer lists its calls, forward and backward, as `penstock.nn.layers` makes them on the host. A new kind is
+a function here and its line in `LAYER_CALLS`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.cost.model import CostModel
+from penstock.errors import PenstockError
+from penstock.nn.operator_work import Sizes
+from penstock.nn.order_costs import LayerSizes, Order, OrderCosts, order_costs_of
+
+
+class Call(NamedTuple):
+    """An operator with its sizes."""
+
+    operator: str
+    sizes: Sizes
+
+
+class BlockSizes(NamedTuple):
+    """What of a block decides the time of a layer on it."""
+
+    src: int
+    dst: int
+    edges: int
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """A training step: blocks, outermost first, each layer's widths in and out, and what the model is made of."""
+
+    layer: str
+    """Kind of layer: a key of `LAYER_CALLS`."""
+    blocks: Sequence[BlockSizes]
+    widths: Sequence[tuple[int, int]]
+    heads: int = 4
+    order: Order | Sequence[Order] = "auto"
+
+
+def step_seconds(model: CostModel, shape: StepShape, device: str = "cpu") -> float:
+    """Predicted seconds of a step: forward, backward and the optimiser."""
+    return sum(model.seconds(operator, sizes, device) for operator, sizes in step_calls(model, shape, device))
+
+
+def step_calls(model: CostModel, shape: StepShape, device: str = "cpu") -> list[Call]:
+    """All operators of a step; where the order of products is free, in the order that the model's costs decide."""
+    if shape.layer not in LAYER_CALLS:
+        raise PenstockError(
+            f"The steps of layer {shape.layer!r} cannot be predicted: choose one of {', '.join(LAYER_CALLS)}.",
+            code="unknown-name",
+        )
+    if len(shape.blocks) != len(shape.widths):
+        raise PenstockError(
+            f"A step has {len(shape.blocks)} blocks and widths of {len(shape.widths)} layers: give one for each.",
+            code="shape-mismatch",
+        )
+    costs = order_costs_of(model.profile.model_dump(mode="json", include={"machine", "fits"}))[device]
+    calls, parameters, tensors, count = list[Call](), 0, 0, len(shape.blocks)
+    for number, (block, (width_in, width_out)) in enumerate(zip(shape.blocks, shape.widths, strict=True)):
+        last = number == count - 1
+        sizes = LayerSizes(*block, width_in, width_out, input_gradient=number > 0)
+        made = LAYER_CALLS[shape.layer](_Layer(sizes, _first(shape, number, sizes, costs), shape.heads, last))
+        calls += made.calls
+        parameters, tensors = parameters + made.parameters, tensors + made.tensors
+        if not last:
+            calls += [Call(name, {"rows": block.dst, "width": width_out}) for name in _END]
+    calls.append(Call("loss", {"rows": shape.blocks[-1].dst, "classes": shape.widths[-1][1]}))
+    calls.append(Call("optimiser", {"tensors": tensors, "numbers": parameters}))
+    return calls
+
+
+_END = ("relu_drop", "relu_drop_backward")
+"""Behind every layer but the last."""
+
+
+@dataclass(frozen=True)
+class _Layer:
+    sizes: LayerSizes
+    aggregates_first: bool
+    heads: int
+    last: bool
+
+
+class _LayerCalls(NamedTuple):
+    calls: list[Call]
+    parameters: int
+    tensors: int
+
+
+def _first(shape: StepShape, number: int, sizes: LayerSizes, costs: OrderCosts) -> bool:
+    order = shape.order if isinstance(shape.order, str) else shape.order[number]
+    return costs.aggregates_first(sizes) if order == "auto" else order == "aggregate"
+
+
+def _products(sizes: LayerSizes, rows: int) -> list[Call]:
+    """A product of rows with weights, and its gradients."""
+    given = {"rows": rows, "in": sizes.width_in, "out": sizes.width_out}
+    names = ["dense", "dense_weight_gradient", *(["dense_input_gradient"] if sizes.input_gradient else [])]
+    return [Call(name, given) for name in names]
+
+
+def _lists(sizes: LayerSizes, width: int, backward: bool) -> list[Call]:
+    """A sum over lists, and its gradient."""
+    given = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, "width": width}
+    names = ["aggregate", *(["transpose", "aggregate_backward"] if backward else [])]
+    return [Call(name, given) for name in names]
+
+
+def _bias(sizes: LayerSizes, added: bool) -> list[Call]:
+    """The bias's gradient, and its own pass where it is not part of a product."""
+    given = {"rows": sizes.dst, "width": sizes.width_out}
+    return [Call(name, given) for name in (["add", "column_sum"] if added else ["column_sum"])]
+
+
+def _in_order(layer: _Layer) -> list[Call]:
+    """Products and sums over neighbours, in the layer's order."""
+    sizes = layer.sizes
+    if layer.aggregates_first:
+        return [*_products(sizes, sizes.dst), *_lists(sizes, sizes.width_in, sizes.input_gradient)]
+    return [*_products(sizes, sizes.src), *_lists(sizes, sizes.width_out, True)]
+
+
+def _sage(layer: _Layer) -> _LayerCalls:
+    sizes = layer.sizes
+    calls = [*_in_order(layer), *_products(sizes, sizes.dst), *_bias(sizes, added=not layer.aggregates_first)]
+    if sizes.input_gradient and not layer.aggregates_first:
+        # Gradients of own rows and of all rows are added up.
+        calls.append(Call("add", {"rows": sizes.src, "width": sizes.width_in}))
+    return _LayerCalls(calls, (2 * sizes.width_in + 1) * sizes.width_out, 3)
+
+
+def _gcn(layer: _Layer) -> _LayerCalls:
+    sizes = layer.sizes
+    return _LayerCalls([*_in_order(layer), *_bias(sizes, added=True)], (sizes.width_in + 1) * sizes.width_out, 2)
+
+
+def _gat(layer: _Layer) -> _LayerCalls:
+    # The last layer's heads are as wide as the output, and averaged; others share it.
+    width = layer.sizes.width_out * (layer.heads if layer.last else 1)
+    sizes = layer.sizes._replace(width_out=width, edges=layer.sizes.edges + layer.sizes.dst)
+    lists = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, "width": width, "heads": layer.heads}
+    names = ("self_loops", "transpose", "attend", "attend_backward")
+    calls = [*_products(sizes, sizes.src), *(Call(name, lists) for name in names)]
+    calls += [Call("scores", {"rows": rows, "width": width}) for rows in (sizes.src, sizes.dst)]
+    # The values' gradient comes from the rows and from both scores.
+    calls += [Call("add", {"rows": sizes.src, "width": width})] * 2
+    calls += _bias(sizes._replace(width_out=layer.sizes.width_out), added=True)
+    return _LayerCalls(calls, (sizes.width_in + 3) * width, 4)
+
+
+LAYER_CALLS: dict[str, Callable[[_Layer], _LayerCalls]] = {"sage": _sage, "gcn": _gcn, "gat": _gat}
+"""By kind of layer, the operators of a layer and of its gradients."""

@@ -1,0 +1,119 @@
+"""What decides between aggregating first and transforming first: predicted seconds of a layer in both orders.
+
+A run keeps the rates that it decides by (`order_costs` of its job). So a resumed run and every worker of a cluster
+decide alike, whatever their machines were measured at.
+"""
+
+import json
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple
+
+import yaml
+from pydantic import BeforeValidator, Field
+
+from penstock.graph.documents import StrictDocument, parse_yaml
+from penstock.nn.operator_work import (
+    SHIPPED,
+    Amounts,
+    Processor,
+    Sizes,
+    aggregate_backward_work,
+    aggregate_work,
+    dense_work,
+    seconds_of,
+    transpose_work,
+)
+
+OPERATORS = {
+    "aggregate": aggregate_work,
+    "aggregate_backward": aggregate_backward_work,
+    "transpose": transpose_work,
+    "dense": dense_work,
+    "dense_weight_gradient": dense_work,
+    "dense_input_gradient": dense_work,
+}
+"""The operators whose times depend on the order."""
+Order = Literal["auto", "aggregate", "transform"]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class LayerSizes(NamedTuple):
+    """A linear layer on a block, and what is computed of it."""
+
+    src: int
+    dst: int
+    edges: int
+    width_in: int
+    width_out: int
+    input_gradient: bool
+    """Whether the rows' gradient is asked for."""
+    training: bool = True
+    """Whether the weights' gradient is."""
+
+
+class OrderCosts(StrictDocument):
+    """Rates of one kind of device."""
+
+    measured_on: str = Field(description="the processor or GPU that was measured")
+    processor: tuple[Rate, Rate, Rate] = Field(
+        description="bytes of a core's own cache and of the last one before memory, and threads"
+    )
+    rates: dict[str, dict[str, Rate]] = Field(description="by operator, seconds for one unit of each kind of work")
+
+    def aggregates_first(self, sizes: LayerSizes) -> bool:
+        """Whether aggregating `src` rows of `width_in` and transforming `dst` of them is not slower than the other."""
+        return self.aggregate_seconds(sizes) <= self.transform_seconds(sizes)
+
+    def aggregate_seconds(self, sizes: LayerSizes) -> float:
+        """Predicted seconds of (A X) W, with the gradients that are asked for."""
+        return self._lists(sizes, sizes.width_in, sizes.input_gradient) + self._products(sizes, sizes.dst)
+
+    def transform_seconds(self, sizes: LayerSizes) -> float:
+        """Predicted seconds of A (X W), with the gradients that are asked for."""
+        return self._products(sizes, sizes.src) + self._lists(sizes, sizes.width_out, sizes.training)
+
+    def _lists(self, sizes: LayerSizes, width: int, backward: bool) -> float:
+        given = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, "width": width}
+        names = ["aggregate", *(["aggregate_backward", "transpose"] if backward else [])]
+        return sum(self._seconds(name, given) for name in names)
+
+    def _products(self, sizes: LayerSizes, rows: int) -> float:
+        given = {"rows": rows, "in": sizes.width_in, "out": sizes.width_out}
+        gradients = ["dense_weight_gradient"] * sizes.training + ["dense_input_gradient"] * sizes.input_gradient
+        return sum(self._seconds(name, given) for name in ["dense", *gradients])
+
+    def _seconds(self, operator: str, sizes: Sizes) -> float:
+        amounts: Amounts = OPERATORS[operator](sizes, Processor(*self.processor))
+        return seconds_of(self.rates.get(operator, {}), amounts)
+
+
+def order_costs_of(profile: dict[str, Any]) -> dict[str, OrderCosts]:
+    """By device, the costs in a machine's profile, as it is written."""
+    machine, rates = profile["machine"], dict[str, dict[str, dict[str, float]]]()
+    for fit in profile["fits"]:
+        if fit["name"] in OPERATORS:
+            rates.setdefault(fit["device"], {})[fit["name"]] = fit["rates"]
+    names = {"cpu": machine["processor"], "cuda": machine["gpu"]}
+    return {
+        device: OrderCosts(measured_on=f"{names[device]}", processor=machine["processors"][device], rates=found)
+        for device, found in rates.items()
+    }
+
+
+@cache
+def shipped_order_costs() -> dict[str, OrderCosts]:
+    """Those of the profile that comes with Penstock."""
+    return order_costs_of(json.loads(SHIPPED.read_text()))
+
+
+def _mapping(value: object) -> object:
+    """On the command line mappings are written as in YAML."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_yaml(value)
+    except yaml.YAMLError:
+        raise ValueError(f"{value!r} is no mapping") from None
+
+
+CostsByDevice = Annotated[dict[str, OrderCosts], BeforeValidator(_mapping)]

@@ -1,0 +1,183 @@
+"""The cost model: rates from measurements, errors on what was held out, predictions from given rates."""
+
+import numpy as np
+import pytest
+import torch
+
+from operator_profiles import HERE, operator_profile
+from penstock.cost import operator_profile as profiles
+from penstock.cost.fit import fit_and_compare, fit_rates
+from penstock.cost.ladder import HELD_OUT, RUNGS, made_graph, rung_of
+from penstock.cost.machine import this_machine
+from penstock.cost.model import CostModel, machine_model, machine_order_costs, shipped_model
+from penstock.cost.operators import OPERATORS
+from penstock.cost.profile import Profile, read_profile, write_profile
+from penstock.cost.step_prediction import BlockSizes, StepShape, step_calls, step_seconds
+from penstock.cost.stopwatch import undisturbed
+from penstock.nn.operator_work import Processor, aggregate_work, seconds_of
+from penstock.nn.order_costs import order_costs_of
+from refusals import refused
+
+PROCESSOR = Processor(1e6, 32e6)
+
+
+def test_rates_are_found_again():
+    rng = np.random.default_rng(0)
+    right = {"calls": 1e-5, "flops": 2e-11, "written": 3e-9}
+    work = [{"calls": 1.0, "flops": 10 ** rng.uniform(4, 9), "written": 10 ** rng.uniform(2, 6)} for _ in range(10)]
+    found = fit_rates(work, [seconds_of(right, each) for each in work])
+    assert found == pytest.approx(right, rel=1e-6)
+
+
+def test_rates_are_never_negative():
+    work = [{"calls": 1.0, "rows": float(rows)} for rows in range(1, 11)]
+    assert fit_rates(work, [20.0 - rows for rows in range(1, 11)])["calls"] > 0
+    assert all(rate > 0 for rate in fit_rates(work, [20.0 - rows for rows in range(1, 11)]).values())
+
+
+def test_what_is_held_out_is_not_fitted():
+    work = [{"rows": float(rows)} for rows in range(1, 17)]
+    held = [place in HELD_OUT for place in range(16)]
+    seconds = [3.0 * each["rows"] * (2.0 if out else 1.0) for each, out in zip(work, held, strict=True)]
+    fit = fit_and_compare(work, seconds, held)
+    assert fit.rates == {"rows": pytest.approx(3.0)}
+    assert fit.errors == [pytest.approx(0.5)] * len(HELD_OUT)
+
+
+def test_ten_rungs_are_fitted():
+    assert RUNGS - len(HELD_OUT) == 10
+
+
+def test_a_disturbed_run_does_not_count():
+    assert undisturbed([1.0, 1.0, 9.0, 8.0, 7.0, 9.0, 9.0, 9.0]) == 1.0
+
+
+def test_rows_outside_the_caches_are_counted_apart():
+    sizes = {"src": 1000.0, "dst": 400.0, "edges": 5000.0, "width": 10.0}
+    held = aggregate_work(sizes, Processor(1e9, 1e9))
+    assert (held["written"], held["streamed"], held["rows"]) == (4000, 6000, 4400)
+    assert held["rows_far"] == held["rows_memory"] == 0
+    half = aggregate_work(sizes, Processor(10_000, 20_000))
+    assert half["rows_memory"] == 2200
+    assert half["rows_far"] == 1100
+
+
+@pytest.fixture(scope="module")
+def rung():
+    return rung_of(made_graph(60, 4), 16, (3, 2), 0, 8, 6)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, entry in OPERATORS.items() if entry.prepare and "cpu" in entry.devices]
+)
+def test_every_operator_runs_and_its_work_is_counted(rung, name):
+    entry = OPERATORS[name]
+    run = entry.prepare(rung, torch.device("cpu"))
+    run()
+    run()
+    amounts = entry.work(entry.sizes(rung), PROCESSOR)
+    assert all(np.isfinite(amount) and amount >= 0 for amount in amounts.values())
+    assert any(amount > 0 for amount in amounts.values())
+
+
+def test_the_ladder_is_the_same_each_time(rung):
+    again = rung_of(made_graph(60, 4), 16, (3, 2), 0, 8, 6)
+    assert np.array_equal(again.block.indices, rung.block.indices)
+
+
+def test_measurements_make_a_fit(rung, monkeypatch):
+    """With a clock that tells what the work is: nothing depends on how long anything takes."""
+    rungs = [
+        rung_of(made_graph(60, 4), seeds, (3,), 0, width, 6) for seeds in (4, 8, 16, 32) for width in (4, 8, 16, 32)
+    ]
+    entry, right = OPERATORS["dense"], {"flops": 2e-9, "calls": 1e-5}
+    turns = iter(rungs)
+
+    def clock(run, device):
+        spent = seconds_of(right, entry.work(entry.sizes(next(turns)), PROCESSOR))
+        return spent, [spent] * 5
+
+    monkeypatch.setattr(profiles, "seconds_of_runs", clock)
+    points, fit = profiles.measure_operator(entry, rungs, [place in HELD_OUT for place in range(16)], "cpu", HERE)
+    assert len(points) == 16
+    assert fit.rates == pytest.approx(right, rel=1e-5)
+    assert (fit.fitted, fit.held_out) == (10, 6)
+    assert fit.mean_error < 1e-6
+
+
+def test_seconds_of_an_operator():
+    model = CostModel(operator_profile(rate=2.0))
+    assert model.seconds("loss", {"rows": 3, "classes": 4}) == 2 * (1 + 3 + 12)
+    with refused("unknown-name matmul dense"):
+        model.seconds("matmul", {})
+    with refused("missing-data dense cuda penstock"):
+        model.seconds("dense", {"rows": 1, "in": 1, "out": 1}, "cuda")
+    with refused("missing-data penstock profile --operators"):
+        CostModel(Profile(operators=[]))
+
+
+BLOCKS, WIDTHS = [BlockSizes(50, 20, 90), BlockSizes(20, 5, 30)], [(16, 8), (8, 3)]
+
+
+@pytest.mark.parametrize("layer", ["sage", "gcn", "gat"])
+def test_seconds_of_a_step_are_those_of_its_operators(layer):
+    model = CostModel(operator_profile(rate=1e-6))
+    shape = StepShape(layer, BLOCKS, WIDTHS)
+    calls = step_calls(model, shape)
+    assert step_seconds(model, shape) == pytest.approx(sum(model.seconds(*call) for call in calls))
+    names = [call.operator for call in calls]
+    assert names.count("relu_drop") == names.count("relu_drop_backward") == 1
+    assert names.count("loss") == names.count("optimiser") == 1
+    # The features need no gradient.
+    assert names.count("dense_input_gradient") < names.count("dense_weight_gradient")
+
+
+def test_orders_of_a_step_can_be_given():
+    model = CostModel(operator_profile())
+
+    def widths(order):
+        calls = step_calls(model, StepShape("gcn", BLOCKS, WIDTHS, order=order))
+        return [call.sizes["width"] for call in calls if call.operator == "aggregate"]
+
+    assert widths("aggregate") == [16, 8]
+    assert widths(["transform", "aggregate"]) == [8, 8]
+    assert widths("transform") == [8, 3]
+
+
+def test_steps_that_are_not_known_are_refused():
+    model = CostModel(operator_profile())
+    with refused("unknown-name gin sage"):
+        step_seconds(model, StepShape("gin", BLOCKS, WIDTHS))
+    with refused("shape-mismatch 2 1"):
+        step_seconds(model, StepShape("gcn", BLOCKS, WIDTHS[:1]))
+
+
+def test_a_changed_machine_has_no_profile_yet(tmp_path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    path = profiles.cached_path(HERE)
+    path.parent.mkdir(parents=True)
+    write_profile(operator_profile(), path)
+    assert profiles.cached_profile(HERE) == operator_profile()
+    for change in ({"cores": 3}, {"driver": "570"}, {"gpu": "G"}, {"libraries": {"torch": "2"}}):
+        assert profiles.cached_profile(HERE.model_copy(update=change)) is None
+    path.write_text(path.read_text().replace('"version": 3', '"version": 2'))
+    assert profiles.cached_profile(HERE) is None
+
+
+def test_the_model_of_this_machine_or_the_one_that_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    assert machine_model() is shipped_model()
+    named = tmp_path / "mine.json"
+    write_profile(operator_profile(rate=3.0), named)
+    monkeypatch.setenv("PENSTOCK_OPERATORS", str(named))
+    assert machine_model().seconds("loss", {"rows": 0, "classes": 0}) == 3.0
+    found = machine_order_costs()
+    assert found["cpu"] == order_costs_of(read_profile(named).model_dump(mode="json"))["cpu"]
+    assert "H200" in found["cuda"].measured_on
+    monkeypatch.delenv("PENSTOCK_OPERATORS")
+    assert machine_model() is shipped_model()
+    machine = this_machine()
+    path = profiles.cached_path(machine)
+    path.parent.mkdir(parents=True)
+    write_profile(operator_profile(rate=5.0, machine=machine), path)
+    assert machine_model().seconds("loss", {"rows": 0, "classes": 0}) == 5.0
