@@ -22,7 +22,7 @@ from torch.nn import functional
 from penstock.cost.ladder import WHOLE, made_graph, rung_of
 from penstock.cost.model import CostModel, machine_model
 from penstock.cost.operators import OPERATORS, Operator, Rung
-from penstock.cost.operators.entry import moved
+from penstock.cost.operators.entry import block_sizes, moved
 from penstock.cost.profile import read_profile
 from penstock.cost.step_prediction import BlockSizes, StepShape, step_seconds
 from penstock.cost.stopwatch import seconds_of_runs, undisturbed
@@ -108,7 +108,7 @@ def step_rows(model: CostModel, given: dict[str, Graph], device: torch.device) -
         for fanouts in FANOUTS:
             seeds = np.random.default_rng(0).choice(given[name].num_nodes, SEEDS, replace=False)
             batch = NeighbourSampler(given[name], fanouts, totals=True).sample(seeds, BatchKey(0, 0, 0))
-            blocks = [BlockSizes(block.num_src, block.num_dst, block.num_edges) for block in batch.blocks]
+            blocks = [BlockSizes(**block_sizes(block)) for block in batch.blocks]
             widths = list(
                 zip([FEATURES, *[HIDDEN] * (len(fanouts) - 1)], [*[HIDDEN] * (len(fanouts) - 1), CLASSES], strict=True)
             )

@@ -11,10 +11,11 @@ from penstock.cost.ladder import HELD_OUT, RUNGS, made_graph, rung_of
 from penstock.cost.machine import this_machine
 from penstock.cost.model import CostModel, machine_model, machine_order_costs, shipped_model
 from penstock.cost.operators import OPERATORS
+from penstock.cost.operators.entry import skew_of
 from penstock.cost.profile import Profile, read_profile, write_profile
 from penstock.cost.step_prediction import BlockSizes, StepShape, step_calls, step_seconds
 from penstock.cost.stopwatch import undisturbed
-from penstock.nn.operator_work import Processor, aggregate_work, seconds_of
+from penstock.nn.operator_work import Processor, aggregate_work, held_in_caches, seconds_of
 from penstock.nn.order_costs import order_costs_of
 from refusals import refused
 
@@ -53,13 +54,22 @@ def test_a_disturbed_run_does_not_count():
 
 
 def test_rows_outside_the_caches_are_counted_apart():
-    sizes = {"src": 1000.0, "dst": 400.0, "edges": 5000.0, "width": 10.0}
+    sizes = {"src": 1000.0, "dst": 400.0, "edges": 5000.0, "width": 10.0, "src_skew": 1.0}
     held = aggregate_work(sizes, Processor(1e9, 1e9))
     assert (held["written"], held["streamed"], held["rows"]) == (4000, 6000, 4400)
     assert held["rows_far"] == held["rows_memory"] == 0
     half = aggregate_work(sizes, Processor(10_000, 20_000))
     assert half["rows_memory"] == 2200
     assert half["rows_far"] == 1100
+
+
+def test_skew_tells_how_reads_concentrate():
+    assert skew_of(np.full(1600, 3)) == pytest.approx(1.0)
+    hubs = np.ones(1600, np.int64)
+    hubs[:100] = 15
+    assert skew_of(hubs) == pytest.approx(0.25)
+    near, last = held_in_caches(1600.0, Processor(100.0, 400.0), 0.5)
+    assert (near, last) == (0.25, 0.5)
 
 
 @pytest.fixture(scope="module")

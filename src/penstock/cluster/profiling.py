@@ -26,6 +26,7 @@ from penstock.plan.workloads.mini_batch import conditions
 from penstock.progress import Progress
 from penstock.quantities import counted
 from penstock.train.job import Job
+from penstock.train.product_order import with_order_costs
 from penstock.train.run import found_anywhere
 from penstock.train.run_folder import RunFolder
 
@@ -38,7 +39,7 @@ _MOST = 256
 
 def profile_job(job: Job, cluster: ClusterDocument, iterations: int, progress: Progress) -> Profile:
     """What the job costs, measured in the way of its execution mode."""
-    job = job.model_copy(update=found_anywhere(job))
+    job = with_order_costs(job.model_copy(update=found_anywhere(job)))
     return _MEASURED_BY[workload_of(job.sampler).mode](job, cluster, iterations, progress)
 
 

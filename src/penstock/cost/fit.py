@@ -18,8 +18,8 @@ class Fit(NamedTuple):
 
 def fit_rates(work: Sequence[Amounts], seconds: Sequence[float]) -> dict[str, float]:
     """Rates that are not negative, with the least squares of relative errors."""
-    names = list(work[0])
-    amounts = np.array([[each[name] for name in names] for each in work], np.float64)
+    names = list(dict.fromkeys(name for each in work for name in each))
+    amounts = np.array([[each.get(name, 0.0) for name in names] for each in work], np.float64)
     relative = amounts / np.asarray(seconds)[:, None]
     # Columns of alike lengths: a unit of work may be a call or a flop.
     lengths = np.maximum(np.linalg.norm(relative, axis=0), 1e-300)

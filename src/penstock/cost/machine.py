@@ -61,11 +61,17 @@ def this_machine() -> Machine:
 
 def processor_name() -> str:
     """The processor as the system calls it."""
+    found = dict[str, str]()
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+            name, _, value = line.partition(":")
+            found.setdefault(name.strip(), value.strip())
+    if "model name" in found:
+        return found["model name"]
+    plain = platform.processor() or platform.machine()
+    # ARM's kernels tell numbers instead of a name.
+    part = [f"{name.removeprefix('CPU ')} {found[name]}" for name in ("CPU implementer", "CPU part") if name in found]
+    return f"{plain} ({', '.join(part)})" if part else plain
 
 
 def _cpu_caches() -> tuple[float, float]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from penstock.cost.model import CostModel
 from penstock.errors import PenstockError
-from penstock.nn.operator_work import Sizes
+from penstock.nn.operator_work import SKEW, Sizes
 from penstock.nn.order_costs import LayerSizes, Order, OrderCosts, order_costs_of
 
 
@@ -27,6 +27,10 @@ class BlockSizes(NamedTuple):
     src: int
     dst: int
     edges: int
+    src_skew: float = SKEW
+    """How reads of source rows concentrate on some of them (`penstock.nn.operator_work.held_in_caches`)."""
+    dst_skew: float = SKEW
+    """The same of destination rows, which gradients read."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,10 @@ def step_calls(model: CostModel, shape: StepShape, device: str = "cpu") -> list[
     calls, parameters, tensors, count = list[Call](), 0, 0, len(shape.blocks)
     for number, (block, (width_in, width_out)) in enumerate(zip(shape.blocks, shape.widths, strict=True)):
         last = number == count - 1
-        sizes = LayerSizes(*block, width_in, width_out, input_gradient=number > 0)
-        made = LAYER_CALLS[shape.layer](_Layer(sizes, _first(shape, number, sizes, costs), shape.heads, last))
+        sizes = LayerSizes(block.src, block.dst, block.edges, width_in, width_out, input_gradient=number > 0)
+        made = LAYER_CALLS[shape.layer](
+            _Layer(sizes, _skews(block), _first(shape, number, sizes, costs), shape.heads, last)
+        )
         calls += made.calls
         parameters, tensors = parameters + made.parameters, tensors + made.tensors
         if not last:
@@ -80,6 +86,7 @@ _END = ("relu_drop", "relu_drop_backward")
 @dataclass(frozen=True)
 class _Layer:
     sizes: LayerSizes
+    skews: dict[str, float]
     aggregates_first: bool
     heads: int
     last: bool
@@ -103,9 +110,14 @@ def _products(sizes: LayerSizes, rows: int) -> list[Call]:
     return [Call(name, given) for name in names]
 
 
-def _lists(sizes: LayerSizes, width: int, backward: bool) -> list[Call]:
+def _skews(block: BlockSizes) -> dict[str, float]:
+    return {"src_skew": block.src_skew, "dst_skew": block.dst_skew}
+
+
+def _lists(layer: _Layer, width: int, backward: bool) -> list[Call]:
     """A sum over lists, and its gradient."""
-    given = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, "width": width}
+    sizes = layer.sizes
+    given = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, "width": width, **layer.skews}
     names = ["aggregate", *(["transpose", "aggregate_backward"] if backward else [])]
     return [Call(name, given) for name in names]
 
@@ -120,8 +132,8 @@ def _in_order(layer: _Layer) -> list[Call]:
     """Products and sums over neighbours, in the layer's order."""
     sizes = layer.sizes
     if layer.aggregates_first:
-        return [*_products(sizes, sizes.dst), *_lists(sizes, sizes.width_in, sizes.input_gradient)]
-    return [*_products(sizes, sizes.src), *_lists(sizes, sizes.width_out, True)]
+        return [*_products(sizes, sizes.dst), *_lists(layer, sizes.width_in, sizes.input_gradient)]
+    return [*_products(sizes, sizes.src), *_lists(layer, sizes.width_out, True)]
 
 
 def _sage(layer: _Layer) -> _LayerCalls:
@@ -142,7 +154,8 @@ def _gat(layer: _Layer) -> _LayerCalls:
     # The last layer's heads are as wide as the output, and averaged; others share it.
     width = layer.sizes.width_out * (layer.heads if layer.last else 1)
     sizes = layer.sizes._replace(width_out=width, edges=layer.sizes.edges + layer.sizes.dst)
-    lists = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, "width": width, "heads": layer.heads}
+    lists: dict[str, float] = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, **layer.skews}
+    lists |= {"width": width, "heads": layer.heads}
     names = ("self_loops", "transpose", "attend", "attend_backward")
     calls = [*_products(sizes, sizes.src), *(Call(name, lists) for name in names)]
     calls += [Call("scores", {"rows": rows, "width": width}) for rows in (sizes.src, sizes.dst)]

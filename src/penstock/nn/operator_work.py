@@ -23,6 +23,10 @@ CHUNK = 1 << 18
 long beside the microseconds of a call."""
 
 
+SKEW = 0.5
+"""How reads concentrate on some rows, where nothing is known of a graph (`held_in_caches`)."""
+
+
 class Processor(NamedTuple):
     """Bytes that a core's own cache holds, and the last one before memory; threads that share chunks of a kernel."""
 
@@ -43,7 +47,7 @@ def aggregate_work(sizes: Sizes, processor: Processor) -> Amounts:
     work = {
         "written": dst * width,
         "streamed": fresh * width,
-        **rows_in_no_order(edges - fresh, width, src, processor),
+        **rows_in_no_order(edges - fresh, width, src, processor, sizes.get("src_skew", SKEW)),
     }
     return in_chunks(work, (edges + dst) * width, processor)
 
@@ -53,7 +57,7 @@ def aggregate_backward_work(sizes: Sizes, processor: Processor) -> Amounts:
     src, dst, edges, width = (sizes[name] for name in ("src", "dst", "edges", "width"))
     work = {
         "written": src * width,
-        **rows_in_no_order(edges - _fresh(src, dst, edges), width, dst, processor),
+        **rows_in_no_order(edges - _fresh(src, dst, edges), width, dst, processor, sizes.get("dst_skew", SKEW)),
     }
     return in_chunks(work, (edges + src) * width, processor)
 
@@ -70,10 +74,11 @@ def _fresh(src: float, dst: float, edges: float) -> float:
     return min(max(src - dst, 0.0), edges)
 
 
-def rows_in_no_order(count: float, width: float, table_rows: float, processor: Processor) -> Amounts:
+def rows_in_no_order(
+    count: float, width: float, table_rows: float, processor: Processor, skew: float = SKEW
+) -> Amounts:
     """Rows read in no order from a table: looked up, and moved from the cache or memory that holds them."""
-    table = max(4 * table_rows * width, 1.0)
-    near, last = min(1.0, processor.own_cache / table), min(1.0, processor.last_cache / table)
+    near, last = held_in_caches(4 * table_rows * width, processor, skew)
     return {
         "rows": count,
         "numbers": count * width,
@@ -84,12 +89,23 @@ def rows_in_no_order(count: float, width: float, table_rows: float, processor: P
     }
 
 
+def held_in_caches(table_bytes: float, processor: Processor, skew: float = SKEW) -> tuple[float, float]:
+    """Shares of the reads of a table that a core's own cache answers, and that no level behind the last one does.
+
+    A cache keeps what is read most. With a skew of s, the part p of the rows that is read most has the share p ** s of
+    all reads: 1 where every row is read alike, less where some are read again and again.
+    """
+    near, last = (min(1.0, cache / max(table_bytes, 1.0)) for cache in processor[:2])
+    return near**skew, last**skew
+
+
 def transpose_work(sizes: Sizes, processor: Processor) -> Amounts:
     """Of a counting sort of the edges by source, where counts and places are read and written in no order."""
     src, edges = sizes["src"], sizes["edges"]
     # A place for each source, and an index and an edge's number for each edge.
-    far, memory = (max(0.0, 1 - cache / max(8 * src + 12 * edges, 1.0)) for cache in processor[:2])
-    return {"calls": 1.0, "src": src, "edges": edges, "edges_far": edges * far, "edges_memory": edges * memory}
+    near, last = held_in_caches(8 * src + 12 * edges, processor, sizes.get("src_skew", SKEW))
+    far, memory = edges * (last - near), edges * (1 - last)
+    return {"calls": 1.0, "src": src, "edges": edges, "edges_far": far, "edges_memory": memory}
 
 
 def dense_work(sizes: Sizes, processor: Processor) -> Amounts:

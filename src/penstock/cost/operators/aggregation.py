@@ -2,7 +2,7 @@
 
 import torch
 
-from penstock.cost.operators.entry import Operator, Run, Rung, moved, rows
+from penstock.cost.operators.entry import Operator, Run, Rung, block_sizes, moved, rows
 from penstock.nn.aggregation import aggregate
 from penstock.nn.derived import transposed
 from penstock.nn.operator_work import aggregate_backward_work, aggregate_work, transpose_work
@@ -10,8 +10,7 @@ from penstock.sampling import Block
 
 
 def _sizes(rung: Rung) -> dict[str, float]:
-    block = rung.block
-    return {"src": block.num_src, "dst": block.num_dst, "edges": block.num_edges, "width": rung.width}
+    return {**block_sizes(rung.block), "width": rung.width}
 
 
 def _forward(rung: Rung, device: torch.device) -> Run:
@@ -36,7 +35,7 @@ AGGREGATE = Operator("aggregate", _sizes, aggregate_work, _forward)
 AGGREGATE_BACKWARD = Operator("aggregate_backward", _sizes, aggregate_backward_work, _backward)
 TRANSPOSE = Operator(
     "transpose",
-    lambda rung: {name: size for name, size in _sizes(rung).items() if name != "width"},
+    lambda rung: block_sizes(rung.block),
     transpose_work,
     _transpose,
     devices=frozenset({"cpu"}),

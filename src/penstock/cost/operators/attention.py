@@ -3,7 +3,7 @@
 import torch
 
 from penstock.cost.operators.elementwise import pass_work
-from penstock.cost.operators.entry import Operator, Run, Rung, moved, rows
+from penstock.cost.operators.entry import Operator, Run, Rung, block_sizes, moved, rows
 from penstock.nn.attention import attend
 from penstock.nn.derived import with_self_loops
 from penstock.nn.operator_work import Amounts, Processor, Sizes, aggregate_backward_work, aggregate_work, in_chunks
@@ -11,9 +11,7 @@ from penstock.sampling import Block
 
 
 def _sizes(rung: Rung) -> dict[str, float]:
-    block, width = rung.block, _width(rung)
-    sizes = {"src": block.num_src, "dst": block.num_dst, "edges": block.num_edges, "width": width}
-    return {**sizes, "heads": rung.heads}
+    return {**block_sizes(rung.block), "width": _width(rung), "heads": rung.heads}
 
 
 def _width(rung: Rung) -> int:

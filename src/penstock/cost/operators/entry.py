@@ -1,9 +1,11 @@
 """What an operator of the cost model declares, and the workload that operators are measured on."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from penstock.graph.arrays import Array
@@ -60,3 +62,28 @@ def moved(block: Block, device: torch.device) -> Any:
     from penstock.sampling.device.block import on_device
 
     return on_device(block, device)
+
+
+def skew_of(reads: Array) -> float:
+    """How the reads of a table concentrate on some of its rows, from the reads of each (see `held_in_caches`)."""
+    total, part = int(reads.sum()), max(1, len(reads) // _PART)
+    if not total or len(reads) < _PART:
+        return 1.0
+    most = int(np.partition(reads, len(reads) - part)[len(reads) - part :].sum())
+    return min(1.0, math.log(most / total) / math.log(part / len(reads)))
+
+
+_PART = 16
+"""Of the rows, the part whose share of the reads is counted."""
+
+
+def block_sizes(block: Block) -> dict[str, float]:
+    """The sizes of a block that operators on its lists have."""
+    reads, lists = np.bincount(block.indices, minlength=block.num_src), np.diff(block.indptr)
+    return {
+        "src": block.num_src,
+        "dst": block.num_dst,
+        "edges": block.num_edges,
+        "src_skew": skew_of(reads),
+        "dst_skew": skew_of(lists),
+    }

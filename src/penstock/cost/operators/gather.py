@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from penstock.cost.operators.entry import Operator, Run, Rung, rows
-from penstock.nn.operator_work import Amounts, Processor, Sizes, rows_in_no_order
+from penstock.nn.operator_work import Amounts, Processor, Sizes, held_in_caches, rows_in_no_order
 from penstock.store import gather_rows
 
 
@@ -25,8 +25,12 @@ def _gather(rung: Rung, device: torch.device) -> Run:
 
 def gather_work(sizes: Sizes, processor: Processor) -> Amounts:
     """Rows of a table in no order: caches hold their parts of the table, memory the rest."""
-    count, width = sizes["rows"], sizes["width"]
-    return {"calls": 1.0, **rows_in_no_order(count, width, sizes["table_rows"], processor)}
+    count, width, table = sizes["rows"], sizes["width"], sizes["table_rows"]
+    if count >= table:
+        # All rows, which come in the table's order.
+        _, held = held_in_caches(4 * table * width, processor, skew=1.0)
+        return {"calls": 1.0, "rows": count, "streamed": count * width, "streamed_memory": count * width * (1 - held)}
+    return {"calls": 1.0, **rows_in_no_order(count, width, table, processor, skew=1.0)}
 
 
 GATHER = Operator("gather", _sizes, gather_work, _gather, cores=1.0)

@@ -54,7 +54,6 @@ def sample_work(sizes: Sizes, processor: Processor) -> Amounts:
         "rows_in_order": sizes["rows_in_order"],
         "drawn": sizes["drawn"],
         "whole": sizes["whole"],
-        "vertices": sizes["vertices"],
         "rows_missed": sizes["rows"] * missed(lists),
         "edges_missed": edges * missed(table),
     }
