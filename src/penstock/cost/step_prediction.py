@@ -31,6 +31,10 @@ class BlockSizes(NamedTuple):
     """How reads of source rows concentrate on some of them (`penstock.nn.operator_work.held_in_caches`)."""
     dst_skew: float = SKEW
     """The same of destination rows, which gradients read."""
+    src_passes: float | None = None
+    """Passes of the backward kernel over source rows; None: estimated from rows and edges."""
+    dst_passes: float | None = None
+    """Passes of the forward kernel over destination rows; None: estimated."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ def step_calls(model: CostModel, shape: StepShape, device: str = "cpu") -> list[
         last = number == count - 1
         sizes = LayerSizes(block.src, block.dst, block.edges, width_in, width_out, input_gradient=number > 0)
         made = LAYER_CALLS[shape.layer](
-            _Layer(sizes, _skews(block), _first(shape, number, sizes, costs), shape.heads, last)
+            _Layer(sizes, _further(block), _first(shape, number, sizes, costs), shape.heads, last)
         )
         calls += made.calls
         parameters, tensors = parameters + made.parameters, tensors + made.tensors
@@ -86,7 +90,7 @@ _END = ("relu_drop", "relu_drop_backward")
 @dataclass(frozen=True)
 class _Layer:
     sizes: LayerSizes
-    skews: dict[str, float]
+    further: dict[str, float]
     aggregates_first: bool
     heads: int
     last: bool
@@ -110,14 +114,18 @@ def _products(sizes: LayerSizes, rows: int) -> list[Call]:
     return [Call(name, given) for name in names]
 
 
-def _skews(block: BlockSizes) -> dict[str, float]:
-    return {"src_skew": block.src_skew, "dst_skew": block.dst_skew}
+def _further(block: BlockSizes) -> dict[str, float]:
+    """What is known of a block beside its rows and edges."""
+    return {name: value for name, value in block._asdict().items() if name not in _COUNTS and value is not None}
+
+
+_COUNTS = ("src", "dst", "edges")
 
 
 def _lists(layer: _Layer, width: int, backward: bool) -> list[Call]:
     """A sum over lists, and its gradient."""
     sizes = layer.sizes
-    given = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, "width": width, **layer.skews}
+    given = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, "width": width, **layer.further}
     names = ["aggregate", *(["transpose", "aggregate_backward"] if backward else [])]
     return [Call(name, given) for name in names]
 
@@ -154,7 +162,7 @@ def _gat(layer: _Layer) -> _LayerCalls:
     # The last layer's heads are as wide as the output, and averaged; others share it.
     width = layer.sizes.width_out * (layer.heads if layer.last else 1)
     sizes = layer.sizes._replace(width_out=width, edges=layer.sizes.edges + layer.sizes.dst)
-    lists: dict[str, float] = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, **layer.skews}
+    lists: dict[str, float] = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, **layer.further}
     lists |= {"width": width, "heads": layer.heads}
     names = ("self_loops", "transpose", "attend", "attend_backward")
     calls = [*_products(sizes, sizes.src), *(Call(name, lists) for name in names)]

@@ -46,6 +46,7 @@ def aggregate_work(sizes: Sizes, processor: Processor) -> Amounts:
     fresh = _fresh(src, dst, edges)
     work = {
         "written": dst * width,
+        "passes": sizes.get("dst_passes", _passes(dst, edges)) * width,
         "streamed": fresh * width,
         **rows_in_no_order(edges - fresh, width, src, processor, sizes.get("src_skew", SKEW)),
     }
@@ -57,6 +58,7 @@ def aggregate_backward_work(sizes: Sizes, processor: Processor) -> Amounts:
     src, dst, edges, width = (sizes[name] for name in ("src", "dst", "edges", "width"))
     work = {
         "written": src * width,
+        "passes": sizes.get("src_passes", _passes(src, edges)) * width,
         **rows_in_no_order(edges - _fresh(src, dst, edges), width, dst, processor, sizes.get("dst_skew", SKEW)),
     }
     return in_chunks(work, (edges + src) * width, processor)
@@ -67,6 +69,15 @@ def in_chunks(work: Amounts, numbers: float, processor: Processor) -> Amounts:
     chunks = max(1, int(numbers) // CHUNK)
     share = math.ceil(chunks / processor.threads) / chunks
     return {"calls": 1.0, **{name: amount * share for name, amount in work.items()}}
+
+
+def _passes(rows: float, edges: float) -> float:
+    """How often kernels go through rows that they write: once for four edges, once for each that is left over.
+
+    A list of four or more leaves one and a half over, as a mean; shorter lists are left over.
+    """
+    left = min(edges, 1.5 * rows)
+    return left + (edges - left) / 4
 
 
 def _fresh(src: float, dst: float, edges: float) -> float:

@@ -46,7 +46,8 @@ def pass_work(sizes: Sizes, processor: Processor) -> Amounts:
     work = {"rows": sizes["rows"], "numbers": numbers, "memory": numbers * (1 - held)}
     threads = processor.threads if numbers > _GRAIN else 1.0
     by_column = numbers * (1 - held) * sizes["width"]
-    return {"calls": 1.0, **{name: amount / threads for name, amount in work.items()}, "by_column": by_column}
+    shared = {name: amount / threads for name, amount in work.items()}
+    return {"calls": 1.0, "calls_of_threads": float(numbers > _GRAIN), **shared, "by_column": by_column}
 
 
 def kernel_work(sizes: Sizes, processor: Processor) -> Amounts:

@@ -86,4 +86,11 @@ def block_sizes(block: Block) -> dict[str, float]:
         "edges": block.num_edges,
         "src_skew": skew_of(reads),
         "dst_skew": skew_of(lists),
+        "src_passes": _passes(reads),
+        "dst_passes": _passes(lists),
     }
+
+
+def _passes(lengths: Array) -> int:
+    """Passes over the rows that a kernel writes: four edges of a list at a time, then one by one."""
+    return int((lengths // 4 + lengths % 4).sum())
