@@ -5,7 +5,7 @@ decide alike, whatever their machines were measured at.
 """
 
 import json
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
@@ -34,6 +34,8 @@ OPERATORS = {
 }
 """The operators whose times depend on the order."""
 Order = Literal["auto", "aggregate", "transform"]
+_REMEMBERED = 10_000
+"""Decisions that are remembered: blocks of a whole graph, and of many relations, come again and again."""
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -62,7 +64,20 @@ class OrderCosts(StrictDocument):
 
     def aggregates_first(self, sizes: LayerSizes) -> bool:
         """Whether aggregating `src` rows of `width_in` and transforming `dst` of them is not slower than the other."""
-        return self.aggregate_seconds(sizes) <= self.transform_seconds(sizes)
+        if sizes.width_in <= sizes.width_out and sizes.dst <= sizes.src:
+            # No more rows are multiplied, and no wider ones are read.
+            return True
+        found = self.decided.get(sizes)
+        if found is None:
+            if len(self.decided) >= _REMEMBERED:
+                self.decided.clear()
+            found = self.decided[sizes] = self.aggregate_seconds(sizes) <= self.transform_seconds(sizes)
+        return found
+
+    @cached_property
+    def decided(self) -> dict[LayerSizes, bool]:
+        """What was decided before: a prediction takes as long as a small operator."""
+        return {}
 
     def aggregate_seconds(self, sizes: LayerSizes) -> float:
         """Predicted seconds of (A X) W, with the gradients that are asked for."""
