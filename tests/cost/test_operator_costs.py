@@ -11,12 +11,13 @@ from penstock.cost.ladder import HELD_OUT, RUNGS, made_graph, rung_of
 from penstock.cost.machine import this_machine
 from penstock.cost.model import CostModel, machine_model, machine_order_costs, shipped_model
 from penstock.cost.operators import OPERATORS
-from penstock.cost.operators.entry import skew_of
+from penstock.cost.operators.entry import block_sizes, distinct_rows
 from penstock.cost.profile import Profile, read_profile, write_profile
 from penstock.cost.step_prediction import BlockSizes, StepShape, step_calls, step_seconds
 from penstock.cost.stopwatch import undisturbed
-from penstock.nn.operator_work import Processor, aggregate_work, held_in_caches, seconds_of
+from penstock.nn.operator_work import CHUNK, Processor, aggregate_work, in_chunks, seconds_of
 from penstock.nn.order_costs import order_costs_of
+from penstock.sampling import Block
 from refusals import refused
 
 PROCESSOR = Processor(1e6, 32e6)
@@ -54,22 +55,30 @@ def test_a_disturbed_run_does_not_count():
 
 
 def test_rows_outside_the_caches_are_counted_apart():
-    sizes = {"src": 1000.0, "dst": 400.0, "edges": 5000.0, "width": 10.0, "src_skew": 1.0}
+    sizes = {"src": 1000.0, "dst": 400.0, "edges": 5000.0, "width": 10.0, "src_distinct": 2600.0, "dst_passes": 1700.0}
     held = aggregate_work(sizes, Processor(1e9, 1e9))
-    assert (held["written"], held["streamed"], held["rows"]) == (4000, 6000, 4400)
+    assert (held["written"], held["streamed"], held["rows"], held["passes"]) == (4000, 6000, 5000, 17000)
     assert held["rows_far"] == held["rows_memory"] == 0
     half = aggregate_work(sizes, Processor(10_000, 20_000))
-    assert half["rows_memory"] == 2200
-    assert half["rows_far"] == 1100
+    assert (half["rows_far"], half["rows_memory"]) == (1500, 1000)
 
 
-def test_skew_tells_how_reads_concentrate():
-    assert skew_of(np.full(1600, 3)) == pytest.approx(1.0)
-    hubs = np.ones(1600, np.int64)
-    hubs[:100] = 15
-    assert skew_of(hubs) == pytest.approx(0.25)
-    near, last = held_in_caches(1600.0, Processor(100.0, 400.0), 0.5)
-    assert (near, last) == (0.25, 0.5)
+def test_one_thread_has_all_of_a_small_kernel_and_a_share_of_a_large_one():
+    two = Processor(1e9, 1e9, 2)
+    small, large = in_chunks({"rows": 8.0}, CHUNK, two), in_chunks({"rows": 8.0}, 4 * CHUNK, two)
+    assert (small["rows"], large["rows"]) == (8.0, 4.0)
+    assert in_chunks({"rows": 9.0}, 3 * CHUNK, two)["rows"] == pytest.approx(6.0)
+
+
+def test_sizes_of_a_block_tell_how_its_rows_are_read():
+    """Two destinations of five and two sources; a source that is read twice is met once."""
+    block = Block(np.array([0, 5, 7]), np.array([0, 1, 2, 3, 4, 0, 1], np.int32), 5)
+    found = block_sizes(block)
+    assert (found["src"], found["dst"], found["edges"]) == (5, 2, 7)
+    assert (found["src_distinct"], found["dst_distinct"]) == (5, 2)
+    assert (found["dst_passes"], found["src_passes"]) == (4, 7)
+    again = np.concatenate([np.zeros(4096, np.int64), np.zeros(10, np.int64)])
+    assert distinct_rows(again, 3) == 2
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +119,7 @@ def test_measurements_make_a_fit(rung, monkeypatch):
     monkeypatch.setattr(profiles, "seconds_of_runs", clock)
     points, fit = profiles.measure_operator(entry, rungs, [place in HELD_OUT for place in range(16)], "cpu", HERE)
     assert len(points) == 16
-    assert fit.rates == pytest.approx(right, rel=1e-5)
+    assert {name: fit.rates[name] for name in right} == pytest.approx(right, rel=1e-5)
     assert (fit.fitted, fit.held_out) == (10, 6)
     assert fit.mean_error < 1e-6
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from penstock.cost.model import CostModel
 from penstock.errors import PenstockError
-from penstock.nn.operator_work import SKEW, Sizes
+from penstock.nn.operator_work import Sizes
 from penstock.nn.order_costs import LayerSizes, Order, OrderCosts, order_costs_of
 
 
@@ -27,9 +27,9 @@ class BlockSizes(NamedTuple):
     src: int
     dst: int
     edges: int
-    src_skew: float = SKEW
-    """How reads of source rows concentrate on some of them (`penstock.nn.operator_work.held_in_caches`)."""
-    dst_skew: float = SKEW
+    src_distinct: float | None = None
+    """Source rows that short stretches of the edges read (`penstock.cost.operators.entry`); None: estimated."""
+    dst_distinct: float | None = None
     """The same of destination rows, which gradients read."""
     src_passes: float | None = None
     """Passes of the backward kernel over source rows; None: estimated from rows and edges."""

@@ -23,8 +23,8 @@ CHUNK = 1 << 18
 long beside the microseconds of a call."""
 
 
-SKEW = 0.5
-"""How reads concentrate on some rows, where nothing is known of a graph (`held_in_caches`)."""
+WINDOW = 4096
+"""Edges among which a row that is read again is still in a core's own cache."""
 
 
 class Processor(NamedTuple):
@@ -41,14 +41,17 @@ def seconds_of(rates: Rates, amounts: Amounts) -> float:
 
 
 def aggregate_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Of a sum over neighbour lists: `edges` rows of `width` are read from `src` rows, `dst` rows are written."""
+    """Of a sum over neighbour lists: `edges` rows of `width` are read from `src` rows, `dst` rows are written.
+
+    `src_distinct` and `dst_passes`, where they are known, are counted by `penstock.cost.operators.entry.block_sizes`.
+    """
     src, dst, edges, width = (sizes[name] for name in ("src", "dst", "edges", "width"))
-    fresh = _fresh(src, dst, edges)
+    distinct = sizes.get("src_distinct", distinct_in_windows(edges, src))
     work = {
         "written": dst * width,
         "passes": sizes.get("dst_passes", _passes(dst, edges)) * width,
-        "streamed": fresh * width,
-        **rows_in_no_order(edges - fresh, width, src, processor, sizes.get("src_skew", SKEW)),
+        "streamed": _fresh(src, dst, edges) * width,
+        **rows_in_no_order(edges, distinct - _fresh(src, dst, edges), width, src, processor),
     }
     return in_chunks(work, (edges + dst) * width, processor)
 
@@ -56,10 +59,11 @@ def aggregate_work(sizes: Sizes, processor: Processor) -> Amounts:
 def aggregate_backward_work(sizes: Sizes, processor: Processor) -> Amounts:
     """Of the gradient of such a sum, along lists of readers: rows of `dst` are read, `src` rows are written."""
     src, dst, edges, width = (sizes[name] for name in ("src", "dst", "edges", "width"))
+    distinct = sizes.get("dst_distinct", distinct_in_windows(edges, dst))
     work = {
         "written": src * width,
         "passes": sizes.get("src_passes", _passes(src, edges)) * width,
-        **rows_in_no_order(edges - _fresh(src, dst, edges), width, dst, processor, sizes.get("dst_skew", SKEW)),
+        **rows_in_no_order(edges, distinct, width, dst, processor),
     }
     return in_chunks(work, (edges + src) * width, processor)
 
@@ -85,42 +89,49 @@ def _fresh(src: float, dst: float, edges: float) -> float:
     return min(max(src - dst, 0.0), edges)
 
 
-def rows_in_no_order(
-    count: float, width: float, table_rows: float, processor: Processor, skew: float = SKEW
-) -> Amounts:
-    """Rows read in no order from a table: looked up, and moved from the cache or memory that holds them."""
-    near, last = held_in_caches(4 * table_rows * width, processor, skew)
+def distinct_in_windows(reads: float, rows: float) -> float:
+    """Rows that windows of 4,096 reads meet, if all rows are read alike: each once for every window that reads it."""
+    each = min(reads, WINDOW)
+    return reads * rows / max(rows + each, 1.0)
+
+
+def rows_in_no_order(count: float, first: float, width: float, table_rows: float, processor: Processor) -> Amounts:
+    """`count` rows read from a table, `first` of them not a moment ago: looked up, and moved from where they are."""
+    near, last = held_in_caches(4 * table_rows * width, processor)
+    far, memory = max(first, 0.0) * (1 - near), max(first, 0.0) * (1 - last)
     return {
         "rows": count,
         "numbers": count * width,
-        "rows_far": count * (last - near),
-        "numbers_far": count * width * (last - near),
-        "rows_memory": count * (1 - last),
-        "numbers_memory": count * width * (1 - last),
+        "rows_far": far,
+        "numbers_far": far * width,
+        "rows_memory": memory,
+        "numbers_memory": memory * width,
     }
 
 
-def held_in_caches(table_bytes: float, processor: Processor, skew: float = SKEW) -> tuple[float, float]:
-    """Shares of the reads of a table that a core's own cache answers, and that no level behind the last one does.
-
-    A cache keeps what is read most. With a skew of s, the part p of the rows that is read most has the share p ** s of
-    all reads: 1 where every row is read alike, less where some are read again and again.
-    """
-    near, last = (min(1.0, cache / max(table_bytes, 1.0)) for cache in processor[:2])
-    return near**skew, last**skew
+def held_in_caches(table_bytes: float, processor: Processor) -> tuple[float, float]:
+    """Shares of a table that a core's own cache holds, and the last cache."""
+    return min(1.0, processor.own_cache / max(table_bytes, 1.0)), min(1.0, processor.last_cache / max(table_bytes, 1.0))
 
 
 def transpose_work(sizes: Sizes, processor: Processor) -> Amounts:
     """Of a counting sort of the edges by source, where counts and places are read and written in no order."""
     src, edges = sizes["src"], sizes["edges"]
+    distinct = sizes.get("src_distinct", distinct_in_windows(edges, src))
     # A place for each source, and an index and an edge's number for each edge.
-    near, last = held_in_caches(8 * src + 12 * edges, processor, sizes.get("src_skew", SKEW))
-    far, memory = edges * (last - near), edges * (1 - last)
+    near, last = held_in_caches(8 * src + 12 * edges, processor)
+    far, memory = distinct * (1 - near), distinct * (1 - last)
     return {"calls": 1.0, "src": src, "edges": edges, "edges_far": far, "edges_memory": memory}
 
 
 def dense_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Of a product of [rows, in] with [in, out]."""
+    """Of a product of [rows, in] with [in, out]: columns of the result are computed some at a time."""
+    padded = _TILE * math.ceil(sizes["out"] / _TILE)
+    return {**dense_gradient_work(sizes, processor), "flops": 2 * sizes["rows"] * sizes["in"] * padded}
+
+
+def dense_gradient_work(sizes: Sizes, processor: Processor) -> Amounts:
+    """Of the product that makes the gradient of the weights [in, out], or of the rows [rows, in]."""
     rows, width_in, width_out = (sizes[name] for name in ("rows", "in", "out"))
     return {
         "calls": 1.0,
@@ -129,3 +140,7 @@ def dense_work(sizes: Sizes, processor: Processor) -> Amounts:
         "written": rows * width_out,
         "weights": width_in * width_out,
     }
+
+
+_TILE = 8
+"""Columns that a product computes at a time."""

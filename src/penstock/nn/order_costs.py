@@ -19,6 +19,7 @@ from penstock.nn.operator_work import (
     Sizes,
     aggregate_backward_work,
     aggregate_work,
+    dense_gradient_work,
     dense_work,
     seconds_of,
     transpose_work,
@@ -29,8 +30,8 @@ OPERATORS = {
     "aggregate_backward": aggregate_backward_work,
     "transpose": transpose_work,
     "dense": dense_work,
-    "dense_weight_gradient": dense_work,
-    "dense_input_gradient": dense_work,
+    "dense_weight_gradient": dense_gradient_work,
+    "dense_input_gradient": dense_gradient_work,
 }
 """The operators whose times depend on the order."""
 Order = Literal["auto", "aggregate", "transform"]

@@ -1,10 +1,12 @@
 """Passes over a matrix: rectifier with dropout and its gradient, sums of two matrices, sums of columns."""
 
+import math
+
 import torch
 
 from penstock.cost.operators.entry import Operator, Run, Rung, rows
 from penstock.nn.drop import relu_drop
-from penstock.nn.operator_work import Amounts, Processor, Sizes, in_chunks
+from penstock.nn.operator_work import CHUNK, Amounts, Processor, Sizes, held_in_caches
 
 _SHARE = 0.5
 
@@ -40,22 +42,28 @@ def _column_sum(rung: Rung, device: torch.device) -> Run:
 
 
 def pass_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Of a pass over [rows, width] by torch: numbers that the last cache holds, and others, read in order or not."""
+    """Of a pass over [rows, width] by torch: numbers that the last cache holds, and others."""
     numbers = sizes["rows"] * sizes["width"]
-    held = min(1.0, processor.last_cache / max(12 * numbers, 1.0))
+    _, held = held_in_caches(12 * numbers, processor)
     work = {"rows": sizes["rows"], "numbers": numbers, "memory": numbers * (1 - held)}
     threads = processor.threads if numbers > _GRAIN else 1.0
-    by_column = numbers * (1 - held) * sizes["width"]
-    shared = {name: amount / threads for name, amount in work.items()}
-    return {"calls": 1.0, "calls_of_threads": float(numbers > _GRAIN), **shared, "by_column": by_column}
+    return {"calls": 1.0, **{name: amount / threads for name, amount in work.items()}}
+
+
+def column_work(sizes: Sizes, processor: Processor) -> Amounts:
+    """Of a sum down the columns, which goes through memory in steps of a row."""
+    numbers = sizes["rows"] * sizes["width"]
+    _, held = held_in_caches(12 * numbers, processor)
+    return {**pass_work(sizes, processor), "by_column": numbers * (1 - held) * sizes["width"]}
 
 
 def kernel_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Of a pass over [rows, width] by a kernel of Penstock's."""
-    numbers = sizes["rows"] * sizes["width"]
-    held = min(1.0, processor.last_cache / max(12 * numbers, 1.0))
-    work = {"rows": sizes["rows"], "numbers": numbers, "memory": numbers * (1 - held)}
-    return in_chunks(work, numbers, processor)
+    """Of a pass over [rows, width] by a kernel of Penstock's: the rows of its busiest thread."""
+    rows, width = sizes["rows"], sizes["width"]
+    _, held = held_in_caches(12 * rows * width, processor)
+    chunk = max(1, CHUNK // max(1, int(width)))
+    busiest = min(rows, chunk * math.ceil(math.ceil(rows / chunk) / processor.threads))
+    return {"calls": 1.0, "rows": busiest, "numbers": busiest * width, "memory": busiest * width * (1 - held)}
 
 
 _GRAIN = 32768
@@ -64,4 +72,4 @@ _GRAIN = 32768
 RELU_DROP = Operator("relu_drop", _sizes, kernel_work, _relu_drop)
 RELU_DROP_BACKWARD = Operator("relu_drop_backward", _sizes, kernel_work, _relu_drop_backward)
 ADD = Operator("add", _sizes, pass_work, _add)
-COLUMN_SUM = Operator("column_sum", _sizes, pass_work, _column_sum)
+COLUMN_SUM = Operator("column_sum", _sizes, column_work, _column_sum)

@@ -1,6 +1,5 @@
 """What an operator of the cost model declares, and the workload that operators are measured on."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,8 @@ import torch
 
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
-from penstock.nn.operator_work import Amounts, Processor, Sizes
+from penstock.nn.derived import transposed
+from penstock.nn.operator_work import WINDOW, Amounts, Processor, Sizes
 from penstock.sampling import Block, MiniBatch
 
 Run = Callable[[], object]
@@ -64,28 +64,22 @@ def moved(block: Block, device: torch.device) -> Any:
     return on_device(block, device)
 
 
-def skew_of(reads: Array) -> float:
-    """How the reads of a table concentrate on some of its rows, from the reads of each (see `held_in_caches`)."""
-    total, part = int(reads.sum()), max(1, len(reads) // _PART)
-    if not total or len(reads) < _PART:
-        return 1.0
-    most = int(np.partition(reads, len(reads) - part)[len(reads) - part :].sum())
-    return min(1.0, math.log(most / total) / math.log(part / len(reads)))
-
-
-_PART = 16
-"""Of the rows, the part whose share of the reads is counted."""
+def distinct_rows(reads: Array, rows: int) -> int:
+    """The rows that windows of 4,096 reads meet: each once for every window that reads it."""
+    windows = np.arange(len(reads), dtype=np.int64) // WINDOW
+    return len(np.unique(windows * rows + reads))
 
 
 def block_sizes(block: Block) -> dict[str, float]:
     """The sizes of a block that operators on its lists have."""
     reads, lists = np.bincount(block.indices, minlength=block.num_src), np.diff(block.indptr)
+    readers = transposed(block, block.num_src).indices
     return {
         "src": block.num_src,
         "dst": block.num_dst,
         "edges": block.num_edges,
-        "src_skew": skew_of(reads),
-        "dst_skew": skew_of(lists),
+        "src_distinct": distinct_rows(block.indices, block.num_src),
+        "dst_distinct": distinct_rows(readers, block.num_dst),
         "src_passes": _passes(reads),
         "dst_passes": _passes(lists),
     }

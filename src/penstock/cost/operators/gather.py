@@ -26,13 +26,13 @@ def _gather(rung: Rung, device: torch.device) -> Run:
 def gather_work(sizes: Sizes, processor: Processor) -> Amounts:
     """Rows of a table in no order: caches hold their parts of the table, memory the rest."""
     count, width, table = sizes["rows"], sizes["width"], sizes["table_rows"]
-    written, _ = held_in_caches(4 * count * width, processor, skew=1.0)
+    written, _ = held_in_caches(4 * count * width, processor)
     made = {"calls": 1.0, "written_far": count * width * (1 - written)}
     if count >= table:
         # All rows, which come in the table's order.
-        _, held = held_in_caches(4 * table * width, processor, skew=1.0)
+        _, held = held_in_caches(4 * table * width, processor)
         return {**made, "rows": count, "streamed": count * width, "streamed_memory": count * width * (1 - held)}
-    return {**made, **rows_in_no_order(count, width, table, processor, skew=1.0)}
+    return {**made, **rows_in_no_order(count, count, width, table, processor)}
 
 
 GATHER = Operator("gather", _sizes, gather_work, _gather, cores=1.0)
