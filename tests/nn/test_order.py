@@ -14,7 +14,7 @@ from refusals import refused
 def costs(flop: float, number: float) -> OrderCosts:
     """What a product and a number read cost; caches hold everything."""
     products = {"flops": flop}
-    lists = {"written": number, "streamed": number, "numbers": number}
+    lists = {"written": number, "numbers": number}
     rates = {
         **dict.fromkeys(("dense", "dense_weight_gradient", "dense_input_gradient"), products),
         **dict.fromkeys(("aggregate", "aggregate_backward"), lists),
@@ -43,17 +43,16 @@ def test_many_edges_to_a_narrow_output_are_transformed_first():
 
 def test_seconds_are_those_of_the_operators():
     """Forward and both gradients of the product, and of the sum over lists where a gradient goes through it."""
-    sizes = LayerSizes(src=10, dst=4, edges=20, width_in=3, width_out=2, input_gradient=False)
-    product, reads = 2 * 3 * 2, 20 + 4
+    sizes = LayerSizes(src=10, dst=4, edges=20, width_in=8, width_out=16, input_gradient=False)
+    product, forward, backward = 2 * 8 * 16, 20 + 4, 20 + 10
     assert costs(1.0, 0.0).aggregate_seconds(sizes) == 2 * product * 4
-    assert costs(0.0, 1.0).aggregate_seconds(sizes) == reads * 3
+    assert costs(0.0, 1.0).aggregate_seconds(sizes) == forward * 8
     assert costs(1.0, 0.0).transform_seconds(sizes) == 2 * product * 10
-    backward = (20 - 6) + 10
-    assert costs(0.0, 1.0).transform_seconds(sizes) == (reads + backward) * 2
+    assert costs(0.0, 1.0).transform_seconds(sizes) == (forward + backward) * 16
     with_gradient = sizes._replace(input_gradient=True)
-    assert costs(1.0, 1.0).aggregate_seconds(with_gradient) == 3 * product * 4 + (reads + backward) * 3
+    assert costs(1.0, 1.0).aggregate_seconds(with_gradient) == 3 * product * 4 + (forward + backward) * 8
     without = sizes._replace(training=False)
-    assert costs(1.0, 1.0).transform_seconds(without) == product * 10 + reads * 2
+    assert costs(1.0, 1.0).transform_seconds(without) == product * 10 + forward * 16
 
 
 def test_the_costs_decide_and_not_the_machine():
