@@ -15,6 +15,7 @@ from penstock.nn.device import aggregation as on_device
 from penstock.nn.device.gather import Scale
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
+from penstock.nn.first_rows import AggregatedRows
 from penstock.nn.kernels import gather_max, gather_sum, scatter_winners
 from penstock.nn.threads import column_chunks, row_chunks, run_chunks
 from penstock.sampling.block import Block
@@ -46,8 +47,10 @@ def _aggregate(block: Block, x: Tensor, reduce: Reduce) -> Tensor:
     return gather(block, x, write_scale=mean_scale(block) if reduce == "mean" else sum_scale(block))
 
 
-def aggregate_beside(block: Block, x: Tensor, reduce: Reduce = "mean") -> tuple[Tensor, Tensor]:
+def aggregate_beside(block: Block, x: Tensor | AggregatedRows, reduce: Reduce = "mean") -> tuple[Tensor, Tensor]:
     """`aggregate` and the destinations' own rows, whose gradients then reach x in one pass."""
+    if isinstance(x, AggregatedRows):
+        return x.beside(reduce)
     return kept_aggregate(block, f"{reduce} beside", x, lambda: _aggregate_beside(block, x, reduce))
 
 
@@ -64,19 +67,26 @@ def _aggregate_beside(block: Block, x: Tensor, reduce: Reduce) -> tuple[Tensor, 
 
 
 def aggregate_joined(
-    block: DeviceBlock, x: Tensor | TableRows | Rectified, reduce: Reduce = "mean", dtype: torch.dtype | None = None
+    block: DeviceBlock,
+    x: Tensor | TableRows | Rectified | AggregatedRows,
+    reduce: Reduce = "mean",
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """[num_dst, 2 * width + 8]: `aggregate` (mean or sum), the own rows, a one and zeros, in one pass on a device.
 
     Rows of a table are read where they lie; the result has type `dtype`.
     """
+    if isinstance(x, AggregatedRows):
+        return x.joined(reduce, dtype)
     check_rows(block, x)
     what = f"{reduce} joined {dtype}"
     return kept_aggregate(block, what, x, lambda: on_device.aggregate_joined(block, x, reduce, dtype))
 
 
-def normalised_sum(block: Block, x: Tensor) -> Tensor:
+def normalised_sum(block: Block, x: Tensor | AggregatedRows) -> Tensor:
     """GCN's sum of the list and the vertex itself, each over sqrt((d_u + 1)(d_v + 1)), d being whole lists' totals."""
+    if isinstance(x, AggregatedRows):
+        return x.normalised()
     return kept_aggregate(block, "normalised sum", x, lambda: _normalised_sum(block, x))
 
 

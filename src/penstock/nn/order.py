@@ -12,6 +12,7 @@ from penstock.nn.aggregation import gather
 from penstock.nn.constant_input import is_constant, kept_of_rows
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
+from penstock.nn.first_rows import AggregatedRows, HostRows
 from penstock.nn.order_costs import LayerSizes, Order, OrderCosts, shipped_order_costs
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock, on_device
@@ -26,9 +27,9 @@ _DENSE = 20
 
 def transform_neighbours(
     block: Block,
-    x: Tensor,
+    x: Any,
     weight: Tensor,
-    combine: Callable[[Tensor], Tensor],
+    combine: Callable[[Any], Tensor],
     order: Order = "auto",
     costs: Costs | None = None,
 ) -> Tensor:
@@ -41,8 +42,10 @@ def transform_neighbours(
     return combine(transformed(x, weight))
 
 
-def transformed(x: Tensor, weight: Tensor) -> Tensor:
+def transformed(x: Tensor | HostRows, weight: Tensor) -> Tensor:
     """x times the transposed weight [out, in]. Of inputs that never change and are mostly zeros, only what is not."""
+    if isinstance(x, HostRows):
+        return x.transformed(weight)
     sparse = _sparse(x)
     if sparse is None:
         return functional.linear(x, weight)
@@ -90,21 +93,32 @@ def _traced_columns(x: Tensor, trace: Trace) -> Block | None:
 
 def aggregates_first(
     block: Block,
-    x: Tensor | TableRows | Rectified,
+    x: Tensor | TableRows | Rectified | AggregatedRows | HostRows,
     weight: Tensor,
     order: Order = "auto",
     costs: Costs | None = None,
 ) -> bool:
-    """The order as asked for, or the one that is predicted to be faster: a function of sizes and costs alone."""
+    """The order that the inputs were prepared for, the one asked for, or the one that is predicted to be faster: a
+    function of sizes and costs alone."""
+    if isinstance(x, AggregatedRows | HostRows):
+        return isinstance(x, AggregatedRows)
     if order != "auto":
         return order == "aggregate"
     if is_constant(x):
         return not isinstance(x, Tensor) or _sparse(x) is None
-    width_out, width_in = weight.shape
     training = torch.is_grad_enabled()
-    sizes = LayerSizes(
-        block.num_src, block.num_dst, block.num_edges, width_in, width_out, training and x.requires_grad, training
-    )
+    return _predicted(block, weight, training and x.requires_grad, training, costs)
+
+
+def inputs_aggregated_first(block: Block, weight: Tensor, order: Order, costs: Costs | None) -> bool:
+    """Whether a training step aggregates the features of a batch before it transforms them."""
+    return order == "aggregate" if order != "auto" else _predicted(block, weight, False, True, costs)
+
+
+def _predicted(block: Block, weight: Tensor, input_gradient: bool, training: bool, costs: Costs | None) -> bool:
+    width_out, width_in = weight.shape
+    counts = block.num_src, block.num_dst, block.num_edges
+    sizes = LayerSizes(*counts, width_in, width_out, input_gradient, training)
     device = "cuda" if isinstance(block, DeviceBlock) else "cpu"
     known = costs if costs is not None and device in costs else shipped_order_costs()
     return known[device].aggregates_first(sizes)

@@ -1,14 +1,17 @@
 """Batches brought to a device: sampled there or on the host, with features that lie there, or are copied."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.pipeline.host_carrier import BufferPool, Scale, gather_rows
+from penstock.pipeline.buffers import BufferPool
+from penstock.pipeline.host_carrier import Scale, read_features
 from penstock.pipeline.loader import Batch
+from penstock.pipeline.row_reader import PLAIN_ROWS, RowReader
 from penstock.sampling.device.block import DeviceBlock, on_device
 from penstock.sampling.device.streams import on_stream, stream_maker
 from penstock.sampling.relabel import PerThread
@@ -28,20 +31,21 @@ class DeviceCarrier:
         sources: Mapping[str, RowSource],
         dtype: torch.dtype = torch.float32,
         scale: Scale | None = None,
+        reader: RowReader = PLAIN_ROWS,
     ) -> None:
-        self._device, self._dtype, self._scale = device, dtype, scale
+        self._device, self._dtype, self._scale, self._reader = device, dtype, scale, reader
         self._read_there = {name: source for name, source in sources.items() if source.on_device}
         self._read_here = {name: source for name, source in sources.items() if name not in self._read_there}
         self._pool = BufferPool(page_locked=device.type == "cuda")
         self._streams = PerThread(stream_maker(device))
 
     def gather(self, batch: Batch) -> list[Array]:
-        """Copy the rows that the host reads into page-locked buffers."""
+        """Have what the host reads in page-locked buffers."""
         if not self._read_here:
             return []
         if batch.ready is not None:
             batch.ready.synchronize()
-        return gather_rows(batch, batch.vertices, self._read_here, self._pool)
+        return read_features(batch, self._read_here, self._reader, self._pool)
 
     def transfer(self, batch: Batch) -> None:
         """Start the copies and the device's own gathers; `arrive` waits for them."""
@@ -50,9 +54,8 @@ class DeviceCarrier:
             if stream is not None and batch.ready is not None:
                 stream.wait_event(batch.ready)
             batch.blocks = [on_device(block, self._device) for block in batch.blocks]
-            for node_type, rows in batch.features.items():
-                x = torch.from_numpy(rows).to(self._device, non_blocking=True).to(self._dtype)
-                batch.features[node_type] = x if self._scale is None else self._scale(x)
+            for node_type, (reading, arrays) in batch.features.items():
+                batch.features[node_type] = reading.arrived(arrays, self._brought, self._device)
             for node_type, ids in batch.vertices.items():
                 if node_type in self._read_there:
                     batch.features[node_type] = self._read(self._read_there[node_type], ids)
@@ -73,6 +76,10 @@ class DeviceCarrier:
     def give_back(self, buffer: Array) -> None:
         """Lend the buffer to another batch: the loss of its own was read, so the copy is over."""
         self._pool.give(buffer)
+
+    def _brought(self, rows: Array) -> Tensor:
+        x = torch.from_numpy(rows).to(self._device, non_blocking=True).to(self._dtype)
+        return x if self._scale is None else self._scale(x)
 
     def _read(self, source: RowSource, ids: Any) -> Tensor:
         x: Tensor = source.read(ids, self._device, dtype=self._dtype)
@@ -100,3 +107,6 @@ def _tensors(batch: Batch) -> Iterator[Tensor]:
             waiting += value.values()
         elif isinstance(value, DeviceBlock):
             waiting += [value.indptr, value.indices, value.weights, value.totals, value.edges]
+        elif is_dataclass(value):
+            # Inputs that the host has worked on.
+            waiting += vars(value).values()

@@ -11,6 +11,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.train.batch_source import layers_of
 from penstock.train.data import choose_task, open_data, prepared, with_empty_relations
 from penstock.train.device_full import STEPS, device_memory
+from penstock.train.first_layer.ways import first_layer_reader
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 from penstock.train.layerwise.engine import evaluating
@@ -57,6 +58,7 @@ def assembled(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.
     given, job = job, with_epochs(job, graph, task)
     decided = {} if job is given else {"epochs": job.epochs}
     model = _make_model(job, graph, inputs, task, module)
+    inputs.read_by(first_layer_reader(job, graph, model, bool(inputs.tables)))
     parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
     learned = torch.nn.ModuleDict(parts).to(inputs.device)
     optimiser = make_optimiser(learned.parameters(), job, inputs.device)

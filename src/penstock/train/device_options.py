@@ -20,7 +20,7 @@ class Placement(StrictDocument):
 
 
 class DeviceOptions(StrictDocument):
-    """The processor that computes, and what it keeps in its own memory. On a CPU these fields are ignored."""
+    """The processor that computes, and what it keeps in its own memory. On a CPU all but `first_layer` are ignored."""
 
     device: str = Field("auto", description="where the model is trained: auto (a GPU if there is one), cpu or cuda")
     placement: str | dict[str, Any] = Field(
@@ -35,6 +35,10 @@ class DeviceOptions(StrictDocument):
     )
     device_share: float = Field(
         0.92, gt=0, le=1, description="share of the device's memory that may be used, by this run and others together"
+    )
+    first_layer: Literal["auto", "device", "gather", "aggregate", "transform"] = Field(
+        "auto",
+        description="what the host does of the first layer: read rows, aggregate or transform them (docs/devices.md)",
     )
     capture: bool = Field(True, description="capture a step once and replay it, where the job allows it")
 

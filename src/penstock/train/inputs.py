@@ -13,6 +13,7 @@ from penstock.graph.integrity import non_finite
 from penstock.memory import require_memory
 from penstock.pipeline.host_carrier import HostCarrier
 from penstock.pipeline.loader import Batch, Carrier
+from penstock.pipeline.row_reader import PLAIN_ROWS, RowReader
 from penstock.store.embedding import MOMENTS, EmbeddingTable
 from penstock.store.local import LocalStore
 from penstock.store.source import RowSource
@@ -47,7 +48,13 @@ class Inputs:
             name: store.source(f"{name}/{field}") for name, field in self.fields.items()
         }
         """Stored features by node type, wherever they lie."""
+        self.reader: RowReader = PLAIN_ROWS
+        """What batches read of them on the host."""
         self.carrier: Carrier = HostCarrier(self.sources, self.scale)
+
+    def read_by(self, reader: RowReader) -> None:
+        """Let batches read their features in another way."""
+        self.reader, self.carrier = reader, HostCarrier(self.sources, self.scale, reader)
 
     @property
     def note(self) -> str | None:

@@ -10,8 +10,8 @@ from penstock.cluster.worker.cut_graph import CutGraph, Parts
 from penstock.coflow_context import EMBEDDINGS, within_kind
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.pipeline.host_carrier import HostCarrier
 from penstock.pipeline.loader import Batch
+from penstock.pipeline.row_reader import PLAIN_ROWS
 from penstock.store.parts import RemoteEmbedding
 from penstock.train.inputs import CPU, Inputs, divide_by_sum, types_with
 from penstock.train.job import Job
@@ -66,7 +66,7 @@ class PartedInputs(Inputs):
         self.scale = divide_by_sum if job.scale_features == "rows" else None
         self.tables = {name: self._table(name, parts, job) for name in graph.nodes if name not in self.fields}
         self.widths = {name: self._parted_width(name, job) for name in graph.nodes}
-        self.carrier = HostCarrier(self.sources, self.scale)
+        self.read_by(PLAIN_ROWS)
         self._parts = parts
 
     def non_finite(self) -> str | None:

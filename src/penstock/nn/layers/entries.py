@@ -73,18 +73,24 @@ SAGE = LayerEntry(
     _relations,
     needs_totals=lambda options: options.aggregate == "sum",
     reads_in_place=lambda options: options.aggregate != "max",
+    aggregates=lambda options: None if options.aggregate == "max" else options.aggregate,
+    transforms_first=lambda options: options.aggregate != "max",
     source_scale=_alike_unless_max,
 )
 GCN = LayerEntry(
     "gcn",
     lambda options, width_in, width_out, last: GCNLayer(width_in, width_out, **_order(options)),
     needs_totals=lambda options: True,
+    aggregates=lambda options: "normalised",
+    transforms_first=lambda options: True,
     source_scale=lambda options: _by_root,
 )
 GIN = LayerEntry(
     "gin",
     lambda options, width_in, width_out, last: GINLayer(width_in, width_out, train_eps=True, **_order(options)),
     needs_totals=lambda options: True,
+    aggregates=lambda options: "sum",
+    transforms_first=lambda options: True,
     source_scale=lambda options: _alike,
 )
 GAT, GATV2 = _attention(v2=False), _attention(v2=True)

@@ -7,6 +7,7 @@ from torch import nn
 
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
+from penstock.nn.first_rows import Aggregation
 from penstock.nn.options import ModelOptions
 
 Build = Callable[[ModelOptions, int, int, bool], nn.Module]
@@ -36,6 +37,10 @@ class LayerEntry:
     """Whether it looks at the graph at all."""
     linear: Asks = lambda options: options.aggregate != "max"
     """Whether what it aggregates is linear in the neighbours' rows."""
+    aggregates: Callable[[ModelOptions], Aggregation | None] = lambda options: None
+    """What a first layer aggregates of its inputs, where it can be given that in place of them."""
+    transforms_first: Asks = lambda options: False
+    """Whether a first layer may transform its inputs before it aggregates them."""
     source_scale: Callable[[ModelOptions], SourceScale | None] = lambda options: None
     """How it weighs neighbours' rows, where it reads a sum of them, as one row of a vertex without a list, like the
     rows themselves; None: it must read every row."""

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from penstock.nn.aggregation import normalised_sum
-from penstock.nn.order import Costs, transform_neighbours
+from penstock.nn.first_rows import AggregatedRows, HostRows
+from penstock.nn.order import Costs, inputs_aggregated_first, transform_neighbours
 from penstock.nn.order_costs import Order
 from penstock.sampling.block import Block
 
@@ -23,9 +24,13 @@ class GCNLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width_out)) if bias else None
         nn.init.xavier_uniform_(self.linear.weight)
 
-    def forward(self, block: Block, x: Tensor) -> Tensor:
+    def forward(self, block: Block, x: Tensor | AggregatedRows | HostRows) -> Tensor:
         """[num_dst, out] of x [num_src, in]; the block needs the totals of its source rows."""
         weight = self.linear.weight
         combine = partial(normalised_sum, block)
         result = transform_neighbours(block, x, weight, combine, self.order, self.costs)
         return result if self.bias is None else result + self.bias
+
+    def aggregates_inputs(self, block: Block) -> bool:
+        """Whether features of a batch are aggregated before they are transformed."""
+        return inputs_aggregated_first(block, self.linear.weight, self.order, self.costs)

@@ -8,7 +8,8 @@ from penstock.nn.aggregation import Reduce, aggregate, aggregate_beside, aggrega
 from penstock.nn.constant_input import is_constant
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows, compute_dtype
-from penstock.nn.order import Costs, aggregates_first, transformed
+from penstock.nn.first_rows import AggregatedRows, HostRows
+from penstock.nn.order import Costs, aggregates_first, inputs_aggregated_first, transformed
 from penstock.nn.order_costs import Order
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
@@ -31,12 +32,12 @@ class SAGELayer(nn.Module):
         self.neighbours = nn.Linear(width_in, width_out, bias)
         self.own = nn.Linear(width_in, width_out, bias=False)
 
-    def forward(self, block: Block, x: Tensor | TableRows | Rectified) -> Tensor:
+    def forward(self, block: Block, x: Tensor | TableRows | Rectified | AggregatedRows | HostRows) -> Tensor:
         """[num_dst, out] of x [num_src, in]; a device's block reads rows of a table where they lie."""
         weight, bias = self.neighbours.weight, self.neighbours.bias
         in_table = isinstance(x, TableRows) and x.direct
         first = self.reduce == "max" or in_table or aggregates_first(block, x, weight, self.order, self.costs)
-        if isinstance(block, DeviceBlock) and first and self.reduce != "max":
+        if isinstance(block, DeviceBlock) and first and self.reduce != "max" and not isinstance(x, HostRows):
             # One product rather than two, of which the second would read and write all results again. The bias is a
             # weight of ones: its gradient by itself would be one more pass over all results.
             joined = aggregate_joined(block, x, self.reduce, compute_dtype(weight))
@@ -45,18 +46,25 @@ class SAGELayer(nn.Module):
             x = x.materialise(compute_dtype(weight))
         if isinstance(x, Rectified):
             x = x.settled()
-        if first:
+        if first and not isinstance(x, HostRows):
             neighbours, own = aggregate_beside(block, x, self.reduce)
             result = functional.linear(neighbours, weight, bias)
         else:
+            assert not isinstance(x, AggregatedRows)
             result = aggregate(block, transformed(x, weight), self.reduce)
             result = result if bias is None else result + bias
+            if isinstance(x, HostRows):
+                return result + transformed(x[: block.num_dst], self.own.weight)
             if is_constant(x):
                 return result + transformed(x, self.own.weight)[: block.num_dst]
             own = x[: block.num_dst]
         if result.dtype == own.dtype == weight.dtype:
             return result.addmm_(own, self.own.weight.t())
         return result + functional.linear(own, self.own.weight)
+
+    def aggregates_inputs(self, block: Block) -> bool:
+        """Whether features of a batch are aggregated before they are transformed."""
+        return self.reduce != "max" and inputs_aggregated_first(block, self.neighbours.weight, self.order, self.costs)
 
     def _joined_weights(self, width: int) -> Tensor:
         weight, bias = self.neighbours.weight, self.neighbours.bias

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows, compute_dtype
 from penstock.nn.drop import drop
+from penstock.nn.first_rows import AggregatedRows, HostRows
 from penstock.nn.layer_table import layer_entry
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.layer_ends import Join, LayerEnd, layer_widths
@@ -63,8 +64,11 @@ class GraphModel(LayeredModel):
         self.ends = nn.ModuleList(LayerEnd(options, *pair, bare and i == len(pairs)) for i, pair in pairs)
         self.joined = Join(options, out)
 
-    def prepare(self, x: Tensor | TableRows) -> Tensor | TableRows:
+    def prepare(self, x: Tensor | TableRows | AggregatedRows | HostRows) -> Any:
         """The step before the first layer, a vertex at a time. Rows stay in their table where a layer reads them so."""
+        if isinstance(x, AggregatedRows | HostRows):
+            # They are given only where there is nothing to do before the layer.
+            return x
         share = self.options.input_dropout if self.training else 0.0
         if isinstance(x, TableRows):
             if not share and self._reads_in_place and not self.options.residual:
@@ -72,12 +76,12 @@ class GraphModel(LayeredModel):
             x = x.materialise(compute_dtype(next(self.parameters())))
         return drop(x, share)
 
-    def layer(self, i: int, block: Block, x: Tensor | TableRows | Rectified) -> Tensor:
+    def layer(self, i: int, block: Block, x: Any) -> Tensor:
         """[num_dst, width of layer i] of x [num_src, width before it]."""
         result: Tensor = self.ends[i](self.convolutions[i](block, x), None if isinstance(x, Rectified) else x)
         return result
 
-    def _rectified_layer(self, i: int, block: Block, x: Tensor | TableRows | Rectified) -> Rectified:
+    def _rectified_layer(self, i: int, block: Block, x: Any) -> Rectified:
         """`layer`, the rectifier and dropout behind it left to the next layer."""
         end = cast(LayerEnd, self.ends[i])
         return end.rectify_later(self.convolutions[i](block, x))
@@ -87,11 +91,11 @@ class GraphModel(LayeredModel):
         result: Tensor = self.joined(outputs)
         return result
 
-    def forward(self, blocks: Sequence[Block], x: Tensor | TableRows) -> Tensor:
+    def forward(self, blocks: Sequence[Block], x: Any) -> Tensor:
         """[seeds, out] of a batch's blocks, outermost first, and its vertices' features."""
         check_depth(self.num_layers, len(blocks))
         seeds, outputs = blocks[-1].num_dst, list[Tensor]()
-        rows: Tensor | TableRows | Rectified = self.prepare(x)
+        rows: Any = self.prepare(x)
         for i, block in enumerate(blocks):
             if self._leaves_rectifying and isinstance(block, DeviceBlock) and i < len(blocks) - 1:
                 rows = self._rectified_layer(i, block, rows)

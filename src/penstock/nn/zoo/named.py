@@ -15,7 +15,6 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
-from penstock.nn.device.rows import TableRows
 from penstock.nn.layer_table import layer_entry
 from penstock.nn.options import ModelName, ModelOptions, model_options
 from penstock.nn.zoo.model import GraphModel
@@ -76,7 +75,7 @@ class MLP(_Named):
         """The baseline of these options."""
         return cls(width, out, **options.model_dump(exclude={"model"}))
 
-    def forward(self, blocks: Sequence[Block], x: Tensor | TableRows) -> Tensor:
+    def forward(self, blocks: Sequence[Block], x: Any) -> Tensor:
         """[seeds, out]: neighbours' rows are dropped at once."""
         last = blocks[-1]
         return super().forward([last] * self.num_layers, x[: last.num_dst])

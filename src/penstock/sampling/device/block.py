@@ -70,6 +70,24 @@ def device_block(block: Block, device: torch.device, non_blocking: bool = False)
     )
 
 
+def host_block(block: Block) -> Block:
+    """A block where the host reads it; one that is there already as it is. Waits for the device."""
+    if not isinstance(block, DeviceBlock):
+        return block
+
+    def moved(tensor: Any) -> Any:
+        return None if tensor is None else tensor.cpu().numpy()
+
+    return Block(
+        moved(block.indptr),
+        moved(block.indices),
+        block.num_src,
+        moved(block.weights),
+        moved(block.totals),
+        moved(block.edges),
+    )
+
+
 def on_device(block: Block | TypedBlock, device: torch.device) -> Any:
     """A block of the host's, of one type or several, copied; one that is on a device already as it is."""
     if isinstance(block, TypedBlock):

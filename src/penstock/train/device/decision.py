@@ -18,6 +18,7 @@ from penstock.train.device.memory import TYPES, Working, loaded_working, row_typ
 from penstock.train.device.trial import NOTHING
 from penstock.train.device_memory import device_memory_of
 from penstock.train.execution.support import CAPTURED, DEVICE_SAMPLING, demands_of, reasons_against
+from penstock.train.first_layer.ways import WAYS
 from penstock.train.job import Job
 from penstock.train.session import Session
 
@@ -151,6 +152,14 @@ def _decided(
             f" ({', '.join(drawn_on_host)}): leave out topology.",
             code="unsupported-combination",
         )
+    on_host = WAYS[job.first_layer].on_host
+    if on_host and wish.features in ("device", "pinned"):
+        raise PenstockError(
+            f"placement keeps the features {wish.features}, but first_layer {job.first_layer} reads them on the host:"
+            " leave out features.",
+            code="unsupported-combination",
+        )
+    features = "host" if on_host else wish.features
     tables = [graph.nodes[name].fields[field] for name, field in fields.items()]
     sizes = [table.size * stored_type(job, table).itemsize for table in tables]
     free, total = device_memory_of(device)
@@ -169,7 +178,7 @@ def _decided(
     row = max(1, sum(sizes) // max(rows, 1))
     return decide_residence(
         Sizes(topology, sum(sizes), row, rows, working.bytes, free, total, available_mb() << 20),
-        Wanted("host" if drawn_on_host else wish.topology, wish.features, cache, job.device_share),
+        Wanted("host" if drawn_on_host else wish.topology, features, cache, job.device_share),
     )
 
 

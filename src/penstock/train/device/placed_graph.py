@@ -41,7 +41,9 @@ def bring_batches(session: Session, placed: Placed) -> Placed:
     """Let batches of the pipeline find the device, and what was placed there."""
     inputs = session.inputs
     sources = {**inputs.sources, **placed.tables, **placed.cached}
-    inputs.carrier = DeviceCarrier(placed.device, sources, placed.decision.working.row_type, inputs.scale)
+    inputs.carrier = DeviceCarrier(
+        placed.device, sources, placed.decision.working.row_type, inputs.scale, inputs.reader
+    )
     return placed
 
 

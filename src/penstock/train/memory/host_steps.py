@@ -1,7 +1,7 @@
 """The steps of a job on the host, traced: as many batches as the pipeline holds, and a step on the largest."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from penstock.pipeline.host_carrier import as_tensors
 from penstock.pipeline.loader import Loaded
 from penstock.pipeline.reused_batches import kept_bytes
 from penstock.pipeline.schedule import Schedule
+from penstock.store.source import RowSource
 from penstock.traced import memory_for
 from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
 from penstock.train.session import Session
@@ -28,7 +29,7 @@ from penstock.train.trace.untraceable import traceable
 _STEPS = 2
 """The first step makes what later ones keep."""
 _BUFFER_SLACK = 1.25
-"""Feature buffers have room for somewhat larger batches than the first (`pipeline.host_carrier`)."""
+"""Feature buffers have room for somewhat larger batches than the first (`pipeline.buffers`)."""
 HOLES = "holes of the heap"
 
 
@@ -91,11 +92,11 @@ def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
     arrays = [array for block in batch.blocks for part in block.parts for array in _arrays(part)]
     arrays += [*batch.vertices.values(), *batch.seeds.values()]
     held: list[Any] = [_like(array) for _ in range(gathered + sampled) for array in arrays]
-    for name, field in session.inputs.fields.items():
-        table = session.graph.nodes[name].fields[field]
-        rows = int(_BUFFER_SLACK * len(batch.vertices.get(name, ())) * table.itemsize * table.shape[1])
-        # The buffer of the batch that is computed is made with it.
-        held += [torch.empty(rows, dtype=torch.uint8, device=META) for _ in range(gathered - 1)]
+    for name, source in _read_sources(session, batch).items():
+        for shape, dtype in session.inputs.reader.reading(batch, name, source).shapes:
+            size = int(_BUFFER_SLACK * np.prod(shape) * dtype.itemsize)
+            # The buffer of the batch that is computed is made with it.
+            held += [torch.empty(size, dtype=torch.uint8, device=META) for _ in range(gathered - 1)]
     return held
 
 
@@ -113,6 +114,10 @@ def _older(session: Session) -> torch.Tensor:
     return torch.empty(kept * weights, dtype=torch.uint8, device=META)
 
 
+def _read_sources(session: Session, batch: Any) -> dict[str, RowSource]:
+    return {name: source for name, source in session.inputs.sources.items() if name in batch.vertices}
+
+
 def _arrays(part: Any) -> list[Array]:
     return [each for each in (part.indptr, part.indices, part.weights, part.totals, part.edges) if each is not None]
 
@@ -125,17 +130,32 @@ def _carried(session: Session, largest: LargestBatch) -> Loaded:
     """The largest batch as the host's carrier makes it; its buffers are among those that are held ahead."""
     loaded = largest.loaded()
     session.task.label(loaded.batch)
-    for name, field in session.inputs.fields.items():
-        if name not in loaded.batch.vertices:
-            continue
-        table = session.graph.nodes[name].fields[field]
-        rows, width = len(loaded.batch.vertices[name]), table.shape[1]
+    for name, source in _read_sources(session, loaded.batch).items():
+        reading = session.inputs.reader.reading(loaded.batch, name, source)
         with memory_for(BATCHES):
-            stored = torch.from_numpy(np.empty(0, table.dtype)).dtype
-            buffer = torch.empty(int(_BUFFER_SLACK * rows * width), dtype=stored, device=META)
-            x = buffer[: rows * width].view(rows, width).to(torch.float32)
+            # Tensors without numbers stand for the arrays of the pipeline's buffers.
+            buffers: list[Any] = [_buffer(*each) for each in reading.shapes]
+            arrays = [
+                buffer[: int(np.prod(shape))].view(shape)
+                for buffer, (shape, _) in zip(buffers, reading.shapes, strict=True)
+            ]
+            loaded.batch.features[name] = reading.arrived(arrays, _converted(session), torch.device("cpu"))
         # A converted copy stands beside the buffer that it was made from.
-        loaded.buffers.append(buffer)  # type: ignore[arg-type]
-        loaded.batch.features[name] = x if session.inputs.scale is None else session.inputs.scale(x)
+        loaded.buffers += buffers
     loaded.batch.labels = as_tensors(loaded.batch.labels)
     return loaded
+
+
+def _buffer(shape: tuple[int, ...], dtype: Any) -> torch.Tensor:
+    stored = torch.from_numpy(np.empty(0, dtype)).dtype
+    return torch.empty(int(_BUFFER_SLACK * np.prod(shape)), dtype=stored, device=META)
+
+
+def _converted(session: Session) -> Callable[[Any], torch.Tensor]:
+    scale = session.inputs.scale
+
+    def move(rows: Any) -> torch.Tensor:
+        x: torch.Tensor = rows.to(torch.float32)
+        return x if scale is None else scale(x)
+
+    return move

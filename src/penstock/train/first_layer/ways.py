@@ -1,0 +1,46 @@
+"""The ways of reading the first layer's inputs, and the choice of one for a job."""
+
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.graph.graph import Graph
+from penstock.nn.layers.entry import LayerEntry
+from penstock.pipeline.row_reader import PLAIN_ROWS, RowReader
+from penstock.train.first_layer.aggregated import aggregated_inputs, cheaper_inputs
+from penstock.train.first_layer.transformed import transformed_inputs
+from penstock.train.first_layer.way import FirstLayerWay, reasons_against
+from penstock.train.job import Job
+
+
+def _plain(model: Any, job: Job) -> RowReader:
+    return PLAIN_ROWS
+
+
+def _aggregates(entry: LayerEntry, job: Job) -> bool:
+    return entry.aggregates(job) is not None
+
+
+WAYS: dict[str, FirstLayerWay] = {
+    way.name: way
+    for way in (
+        FirstLayerWay("auto", cheaper_inputs, _aggregates),
+        FirstLayerWay("device", _plain, as_stored=False),
+        FirstLayerWay("gather", _plain, on_host=True, as_stored=False),
+        FirstLayerWay("aggregate", aggregated_inputs, _aggregates, on_host=True),
+        FirstLayerWay("transform", transformed_inputs, lambda entry, job: entry.transforms_first(job), on_host=True),
+    )
+}
+
+
+def first_layer_reader(job: Job, graph: Graph, model: Any, learned_rows: bool) -> RowReader:
+    """How batches of a job read their features; a way that is asked for and not possible is refused."""
+    way = WAYS[job.first_layer]
+    reasons = reasons_against(way, job, graph, model, learned_rows)
+    if reasons and job.first_layer == "auto":
+        return PLAIN_ROWS
+    if reasons:
+        raise PenstockError(
+            f"first_layer {job.first_layer} is not possible: {', '.join(reasons)}. Set it to auto.",
+            code="unsupported-combination",
+        )
+    return way.reader(model, job)
