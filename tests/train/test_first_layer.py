@@ -43,15 +43,12 @@ def test_every_way_learns_the_same(model, half, tmp_path):
         np.testing.assert_allclose(losses(run), losses(plain), rtol=2e-4)
 
 
-@pytest.mark.parametrize(("hidden", "aggregated"), [(8, True), (1, False)], ids=["widening", "narrowing"])
-def test_batches_are_aggregated_ahead_only_where_the_layer_would(hidden, aggregated, monkeypatch, tmp_path):
+@pytest.mark.parametrize("order", ["aggregate", "transform"])
+def test_batches_are_aggregated_ahead_only_where_the_layer_would(order, monkeypatch, tmp_path):
     filled, fill = [], AggregatedReading.fill
     monkeypatch.setattr(AggregatedReading, "fill", lambda self, arrays: filled.append(fill(self, arrays)))
-    wide = community_graph()
-    (nodes,) = wide.nodes.values()
-    nodes.fields["x"] = np.tile(nodes.x, (1, 2 if aggregated else 64))
-    trained(wide, tmp_path / "run", **{**FIELDS, "hidden": hidden})
-    assert bool(filled) == aggregated
+    trained(community_graph(), tmp_path / "run", **FIELDS, order=order)
+    assert bool(filled) == (order == "aggregate")
 
 
 @pytest.mark.parametrize(
