@@ -1,12 +1,17 @@
 """A job's memory as it is predicted before it runs, beside what it took: on a GPU or on the host.
 
 On a GPU the measures are `torch.cuda.max_memory_allocated` and `max_memory_reserved` over a whole run with its
-validations; many cases share one process, which empties torch's caches between them. On the host each case is trained
-in a process of its own, and the measure is what a process takes by itself and the growth of its resident memory; both
-growths, predicted and measured, stand in brackets.
+validations. Cases share one process, which empties torch's caches between them, or have a process each (--fresh). A
+process has 32 streams for side work, handed out in turn: after some runs a new stream is one that is in use, and then
+two of them share the workspaces of matrix libraries, which a prediction for a process of its own counts for each. On
+the host each case is trained in a process of its own, and the measure is what a process takes by itself and the growth
+of its resident memory; both growths, predicted and measured, stand in brackets.
+
+Results are written after every case. Cases that are in the file already are left out, so that calls of a few minutes
+each go on where the last one stopped; --slice takes some of all cases, and --merge adds the results of other files.
 
 Run: python benchmarks/memory_forecast.py --device cuda [--models sage gat] [--layers 2 4] [--graphs arxiv-like]
-     [--samplers neighbour whole] [--modules] [--seconds 240] [--json results.json]
+     [--samplers neighbour whole] [--modules] [--fresh] [--slice 20:40] [--seconds 240] [--json results.json]
 """
 
 import argparse
@@ -16,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -54,21 +60,43 @@ PYG_MODULES = ("GCN", "GraphSAGE", "GAT", "GIN", "PNA")
 def main() -> None:
     args = parsed()
     if args.case is not None:
-        print(json.dumps(measured_on_host(json.loads(args.case))))
+        print(json.dumps(APART[args.do](json.loads(args.case))))
         return
     if args.device == "cuda":
-        measure_libraries(torch.device("cuda"))
-    began, rows = time.perf_counter(), []
+        # By a process of its own where cases have theirs: this one then never uses the GPU.
+        apart("calibrate", {}) if args.fresh else calibrated({})
+    began, rows = time.perf_counter(), known_rows(args)
+    known = {key_of(row) for row in rows}
     print(HEADER)
-    for case in cases(args):
+    for row in rows:
+        print(line_of(row))
+    start, _, stop = args.slice.partition(":")
+    for case in islice(cases(args), int(start or 0), int(stop) if stop else None):
+        if key_of({**case, "device": args.device}) in known:
+            continue
         if time.perf_counter() - began > args.seconds:
             print(f"Stopped after {args.seconds} s, {len(rows)} cases done.")
             break
-        rows.append(compared(case, args.device))
+        rows.append(apart(f"compare-{args.device}", case) if args.fresh else compared(case, args.device))
         print(line_of(rows[-1]), flush=True)
         if args.json:
             Path(args.json).write_text(json.dumps(rows, indent=1))
     print(summary(rows))
+
+
+def known_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Results of earlier calls; of a case that was measured twice, the later."""
+    files = [Path(each) for each in [*args.merge, *([args.json] if args.json else [])]]
+    found = {key_of(row): row for file in files if file.exists() for row in json.loads(file.read_text())}
+    return list(found.values())
+
+
+def key_of(row: dict[str, Any]) -> str:
+    """What tells a case from all others."""
+    return json.dumps({name: row[name] for name in sorted(row) if name in _ASKED})
+
+
+_ASKED = ("device", "graph", "model", "module", "sampler", "layers", "hidden", "batch_size", "epochs")
 
 
 def parsed() -> argparse.Namespace:
@@ -83,9 +111,15 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e9, help="no case is started after so many")
-    parser.add_argument("--json", default=None, help="a file for the results")
+    parser.add_argument(
+        "--json", default=None, help="a file for the results; cases that it holds are not measured again"
+    )
+    parser.add_argument("--merge", nargs="*", default=[], help="files of other calls, whose results are added")
+    parser.add_argument("--slice", default=":", metavar="FROM:TO", help="only these of all cases, counted from 0")
+    parser.add_argument("--fresh", action="store_true", help="each case in a process of its own")
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="further fields of every job")
     parser.add_argument("--case", default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--do", default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -198,7 +232,7 @@ def compared(case: dict[str, Any], device: str) -> dict[str, Any]:
             found |= measured_on_device(case, graph)
         else:
             process = predicted.host_categories["process"]
-            grown = measured_apart(case)["grown"]
+            grown = apart("host", case)["grown"]
             found |= {"predicted": predicted.host, "measured": process + grown}
             found |= {"predicted_growth": predicted.host - process, "measured_growth": grown}
     except Exception as error:
@@ -247,15 +281,23 @@ class WholeRunPeaks:
         self.reserved = max(self.reserved, torch.cuda.max_memory_reserved())
 
 
-def measured_apart(case: dict[str, Any]) -> dict[str, Any]:
-    """A run in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--case", json.dumps(case)], capture_output=True, text=True, check=False
-    )
+def apart(what: str, case: dict[str, Any]) -> dict[str, Any]:
+    """Something of `APART`, done in a process of its own."""
+    command = [sys.executable, __file__, "--do", what, "--case", json.dumps(case)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+        said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        if what == "host":
+            raise RuntimeError(said)
+        return {**case, "device": what.rpartition("-")[2], "error": said[:300]}
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return answer
+
+
+def calibrated(case: dict[str, Any]) -> dict[str, Any]:
+    """Measure what libraries take on this GPU, unless that is known."""
+    measure_libraries(torch.device("cuda"))
+    return {}
 
 
 def measured_on_host(case: dict[str, Any]) -> dict[str, Any]:
@@ -275,6 +317,13 @@ def measured_on_host(case: dict[str, Any]) -> dict[str, Any]:
         return {"grown": int((peak.read() - before) * (1 << 20))}
 
 
+APART: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "host": measured_on_host,
+    "calibrate": calibrated,
+    "compare-cuda": lambda case: compared(case, "cuda"),
+    "compare-cpu": lambda case: compared(case, "cpu"),
+}
+"""What is done in processes of their own."""
 _SAVE = """
 import runpy
 names = runpy.run_path({file!r})
