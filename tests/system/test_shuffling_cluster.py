@@ -9,7 +9,10 @@ pytestmark = pytest.mark.long
 ELBOW = {"shuffle": "adaptive", "epochs": 12, "lr": 0.05, "dropout": 0.0}
 
 
-@pytest.mark.parametrize("fields", [{}, {"reuse_batches": True}, {"sampler": "cluster", "clusters": 12, "layers": 2}])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"reuse_batches": True}, {"groups": 5}, {"sampler": "cluster", "clusters": 12, "layers": 2}],
+)
 def test_workers_agree_on_the_switch_and_a_killed_one_rejoins(tmp_path, fields):
     graph, fields = community_graph().save(tmp_path / "graph"), {**ELBOW, **fields}
     one = trained(graph, tmp_path / "one", **{**JOB, **fields})
