@@ -9,7 +9,6 @@ is this machine's (`penstock profile --operators`), or the profile that is named
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,20 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch.nn import functional
 
 from penstock.cost.ladder import WHOLE, made_graph, rung_of
-from penstock.cost.model import CostModel, machine_model
+from penstock.cost.machine_model import machine_model
+from penstock.cost.model import CostModel
 from penstock.cost.operators import OPERATORS, Operator, Rung
-from penstock.cost.operators.entry import block_sizes, moved
+from penstock.cost.operators.entry import block_sizes
 from penstock.cost.profile import read_profile
-from penstock.cost.step_prediction import BlockSizes, StepShape, step_seconds
+from penstock.cost.step_fit import step_widths, training_step
+from penstock.cost.step_prediction import LAYER_CALLS, BlockSizes, StepShape, step_seconds
 from penstock.cost.stopwatch import seconds_of_runs, undisturbed
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept
-from penstock.nn import GAT, GCN, GraphSAGE
-from penstock.nn.eager import eager
-from penstock.nn.order_costs import order_costs_of
-from penstock.sampling import BatchKey, Block, NeighbourSampler
+from penstock.sampling import BatchKey, NeighbourSampler
 
 REAL = ("cora", "coauthor-cs", "amazon-photo", "com-dblp", "soc-slashdot0902", "email-enron")
 MADE = ((2_500, 4), (18_000, 9), (7_500, 31), (320_000, 7), (80_000, 12), (36_000, 10))
@@ -44,15 +41,8 @@ BATCHES: list[tuple[int, tuple[int, ...], int, int, int]] = [
     (256, (10, 10, 5), 0, 112, 47),
 ]
 """Seeds, fan-outs, which of the blocks, widths in and out."""
-STEP_GRAPHS, FANOUTS, HIDDEN, CLASSES, FEATURES, SEEDS = (
-    ("com-dblp", "soc-slashdot0902"),
-    [[5, 5], [10, 5], [15, 10, 5]],
-    64,
-    40,
-    100,
-    1024,
-)
-MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
+STEP_GRAPHS, FANOUTS = ("com-dblp", "soc-slashdot0902"), [[5, 5], [10, 5], [15, 10, 5]]
+CLASSES, FEATURES, SEEDS = 40, 100, 1024
 
 
 def graphs(data: Path) -> dict[str, Graph]:
@@ -102,18 +92,15 @@ def operator_rows(model: CostModel, given: dict[str, Graph], device: torch.devic
 
 def step_rows(model: CostModel, given: dict[str, Graph], device: torch.device) -> list[dict[str, Any]]:
     """One line for each model, fan-out and graph: a whole step, predicted and measured."""
-    costs = order_costs_of(model.profile.model_dump(mode="json", include={"machine", "fits"}))
     lines = []
     for name in STEP_GRAPHS:
         for fanouts in FANOUTS:
             seeds = np.random.default_rng(0).choice(given[name].num_nodes, SEEDS, replace=False)
             batch = NeighbourSampler(given[name], fanouts, totals=True).sample(seeds, BatchKey(0, 0, 0))
             blocks = [BlockSizes(**block_sizes(block)) for block in batch.blocks]
-            widths = list(
-                zip([FEATURES, *[HIDDEN] * (len(fanouts) - 1)], [*[HIDDEN] * (len(fanouts) - 1), CLASSES], strict=True)
-            )
-            for kind in MODELS:
-                run = training_step(kind, batch.blocks, len(fanouts), costs, device)
+            for kind in LAYER_CALLS:
+                widths = step_widths(kind, FEATURES, CLASSES, len(fanouts))
+                run = training_step(model, kind, batch.blocks, FEATURES, CLASSES, device)
                 seconds = undisturbed(seconds_of_runs(run, device)[1] + seconds_of_runs(run, device)[1])
                 predicted = step_seconds(model, StepShape(kind, blocks, widths), device.type)
                 lines.append(
@@ -127,30 +114,6 @@ def step_rows(model: CostModel, given: dict[str, Graph], device: torch.device) -
                     }
                 )
     return lines
-
-
-def training_step(
-    kind: str, blocks: list[Block], layers: int, costs: dict[str, Any], device: torch.device
-) -> Callable[[], object]:
-    """Forward, backward and Adam's step on the same batch again and again, whose blocks are new each time."""
-    net = MODELS[kind](FEATURES, CLASSES, hidden=HIDDEN, layers=layers, order_costs=costs).to(device)
-    optimiser = eager(torch.optim.Adam)(net.parameters(), lr=0.003)
-    x = torch.ones(blocks[0].num_src, FEATURES, device=device)
-    labels = torch.zeros(blocks[-1].num_dst, dtype=torch.int64, device=device)
-    placed = [moved(block, device) for block in blocks]
-
-    def step() -> float:
-        # What was derived of a block in one step must not be there in the next.
-        fresh = (
-            placed if device.type == "cuda" else [Block(b.indptr, b.indices, b.num_src, None, b.totals) for b in blocks]
-        )
-        optimiser.zero_grad(set_to_none=True)
-        loss = functional.cross_entropy(net(fresh, x), labels)
-        loss.backward()
-        optimiser.step()
-        return float(loss.detach())
-
-    return step
 
 
 def show(lines: list[dict[str, Any]], columns: list[str]) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from in_process import answer, command, refusal
 from operator_profiles import operator_profile
+from penstock.cost import operator_cache
 from penstock.cost import operator_profile as profiles
 from penstock.cost.machine import this_machine
 from penstock.cost.profile import read_profile, write_profile
@@ -15,7 +16,7 @@ def measured(tmp_path, monkeypatch):
     """A machine whose profile is in the cache."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
     made = operator_profile(machine=this_machine())
-    path = profiles.cached_path(this_machine())
+    path = operator_cache.cached_path(this_machine())
     path.parent.mkdir(parents=True)
     write_profile(made, path)
     return made
@@ -39,7 +40,7 @@ def test_it_is_when_asked_for(measured, monkeypatch, capsys):
     other = operator_profile(rate=7.0, machine=this_machine())
     monkeypatch.setattr(profiles, "measure_machine", lambda *given: other)
     answer(monkeypatch, capsys, "profile", "--operators", "--refit")
-    assert profiles.cached_profile(this_machine()) == other
+    assert operator_cache.cached_profile(this_machine()) == other
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,18 @@ import pytest
 import torch
 
 from operator_profiles import HERE, operator_profile
+from penstock.cost import operator_cache
 from penstock.cost import operator_profile as profiles
 from penstock.cost.fit import fit_and_compare, fit_rates
 from penstock.cost.ladder import HELD_OUT, RUNGS, made_graph, rung_of
 from penstock.cost.machine import this_machine
-from penstock.cost.model import CostModel, machine_model, machine_order_costs, shipped_model
+from penstock.cost.machine_model import machine_model, machine_order_costs, shipped_model
+from penstock.cost.model import CostModel
 from penstock.cost.operators import OPERATORS
 from penstock.cost.operators.entry import block_sizes, distinct_rows
-from penstock.cost.profile import Profile, read_profile, write_profile
-from penstock.cost.step_prediction import BlockSizes, StepShape, step_calls, step_seconds
+from penstock.cost.profile import FittedOperator, Profile, read_profile, write_profile
+from penstock.cost.step_fit import step_widths, training_step
+from penstock.cost.step_prediction import BlockSizes, StepShape, step_calls, step_seconds, step_work
 from penstock.cost.stopwatch import undisturbed
 from penstock.nn.operator_work import CHUNK, Processor, aggregate_work, in_chunks, seconds_of
 from penstock.nn.order_costs import order_costs_of
@@ -151,6 +154,26 @@ def test_seconds_of_a_step_are_those_of_its_operators(layer):
     assert names.count("dense_input_gradient") < names.count("dense_weight_gradient")
 
 
+def test_a_step_takes_more_than_its_operators():
+    """As much more as was measured; nothing where steps were not."""
+    made = operator_profile(rate=1e-6)
+    step = FittedOperator(
+        name="step", rates={"operators": 1.2, "calls": 1.0}, fitted=10, held_out=6, mean_error=0, p95_error=0
+    )
+    shape = StepShape("gcn", BLOCKS, WIDTHS)
+    alone = step_work(CostModel(made), shape)
+    measured = CostModel(made.model_copy(update={"fits": [*made.fits, step]}))
+    assert step_seconds(measured, shape) == pytest.approx(1.2 * alone["operators"] + alone["calls"])
+
+
+@pytest.mark.parametrize("layer", ["sage", "gcn", "gat"])
+def test_steps_that_are_measured_run(layer):
+    rung = rung_of(made_graph(60, 4), 8, (3, 2), 0, 8, 6)
+    run = training_step(CostModel(operator_profile()), layer, rung.batch.blocks, 8, 6, torch.device("cpu"))
+    assert run() != run()
+    assert step_widths(layer, 8, 6, 2) == [(8, 64), (64, 6)]
+
+
 def test_orders_of_a_step_can_be_given():
     model = CostModel(operator_profile())
 
@@ -173,14 +196,14 @@ def test_steps_that_are_not_known_are_refused():
 
 def test_a_changed_machine_has_no_profile_yet(tmp_path, monkeypatch):
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
-    path = profiles.cached_path(HERE)
+    path = operator_cache.cached_path(HERE)
     path.parent.mkdir(parents=True)
     write_profile(operator_profile(), path)
-    assert profiles.cached_profile(HERE) == operator_profile()
+    assert operator_cache.cached_profile(HERE) == operator_profile()
     for change in ({"cores": 3}, {"driver": "570"}, {"gpu": "G"}, {"libraries": {"torch": "2"}}):
-        assert profiles.cached_profile(HERE.model_copy(update=change)) is None
+        assert operator_cache.cached_profile(HERE.model_copy(update=change)) is None
     path.write_text(path.read_text().replace('"version": 3', '"version": 2'))
-    assert profiles.cached_profile(HERE) is None
+    assert operator_cache.cached_profile(HERE) is None
 
 
 def test_the_model_of_this_machine_or_the_one_that_is_named(tmp_path, monkeypatch):
@@ -196,7 +219,7 @@ def test_the_model_of_this_machine_or_the_one_that_is_named(tmp_path, monkeypatc
     monkeypatch.delenv("PENSTOCK_OPERATORS")
     assert machine_model() is shipped_model()
     machine = this_machine()
-    path = profiles.cached_path(machine)
+    path = operator_cache.cached_path(machine)
     path.parent.mkdir(parents=True)
     write_profile(operator_profile(rate=5.0, machine=machine), path)
     assert machine_model().seconds("loss", {"rows": 0, "classes": 0}) == 5.0

@@ -3,7 +3,7 @@
 import yaml
 
 from operator_profiles import operator_profile
-from penstock.cost.model import machine_order_costs
+from penstock.cost.machine_model import machine_order_costs
 from penstock.cost.profile import write_profile
 from penstock.nn import GCN
 from penstock.nn.order_costs import shipped_order_costs

@@ -78,7 +78,8 @@ def _profile_operators(
     with shown_progress(as_json, "Profiling the operators of this machine.") as progress:
         with importing(progress, "torch"):
             from penstock.cost.machine import this_machine
-            from penstock.cost.operator_profile import cached_path, machine_profile
+            from penstock.cost.operator_cache import cached_path
+            from penstock.cost.operator_profile import machine_profile
             from penstock.cost.profile import write_profile
             from penstock.graph.convert import load
         graph = load(fields["graph"]) if "graph" in fields else None

@@ -10,8 +10,9 @@ from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.progress import Progress
 from penstock.sampling import BatchKey, NeighbourSampler
+from penstock.sampling.neighbours import ALL
 
-WHOLE = -1
+WHOLE = ALL
 """As the number of seeds: all vertices with all of their neighbours, as one block."""
 
 
@@ -69,6 +70,11 @@ def rung_of(graph: Graph, seeds: int, fanouts: tuple[int, ...], layer: int, widt
     chosen = np.arange(count) if seeds == WHOLE else rng.choice(graph.num_nodes, count, replace=False)
     batch = NeighbourSampler(graph, list(fanouts)).sample(chosen, BatchKey(0, 0, 0))
     return Rung(graph, chosen, fanouts, batch, batch.blocks[layer], width, out)
+
+
+def is_sampled(rung: Rung) -> bool:
+    """Whether a rung's batch was drawn, rather than the whole graph."""
+    return WHOLE not in rung.fanouts
 
 
 def rungs_on(graph: Graph) -> Iterator[Rung]:

@@ -1,20 +1,11 @@
 """The cost model: predicted seconds of an operator of given sizes on a device, from a machine's fitted rates."""
 
-import os
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 
-from penstock.cost.machine import this_machine
-from penstock.cost.operator_profile import cached_profile
 from penstock.cost.operators import OPERATORS
-from penstock.cost.profile import FittedOperator, Profile, read_profile
+from penstock.cost.profile import FittedOperator, Profile
 from penstock.errors import PenstockError
-from penstock.nn.operator_work import SHIPPED, seconds_of
-from penstock.nn.order_costs import OrderCosts, order_costs_of, shipped_order_costs
-
-VARIABLE = "PENSTOCK_OPERATORS"
-"""Names the profile of operators that decides, instead of this machine's."""
+from penstock.nn.operator_work import Amounts, seconds_of
 
 
 class CostModel:
@@ -53,29 +44,6 @@ class CostModel:
         work = OPERATORS[operator].work(sizes, self.machine.processor_of(device))
         return seconds_of(rates, work)
 
-
-def machine_model() -> CostModel:
-    """The model of this machine where it was measured; else the one that comes with Penstock.
-
-    The environment variable PENSTOCK_OPERATORS names another profile of operators, or is `shipped`.
-    """
-    asked = os.environ.get(VARIABLE)
-    if asked:
-        return shipped_model() if asked == "shipped" else CostModel(read_profile(Path(asked)))
-    found = cached_profile(this_machine())
-    return shipped_model() if found is None else CostModel(found)
-
-
-@cache
-def shipped_model() -> CostModel:
-    """The model that comes with Penstock: `machine` says what it was measured on."""
-    return CostModel(read_profile(SHIPPED))
-
-
-def machine_order_costs() -> dict[str, OrderCosts]:
-    """By device, what decides the order of a layer's products here.
-
-    Devices that this machine was not measured with have the costs that come with Penstock.
-    """
-    found = machine_model().profile.model_dump(mode="json", include={"machine", "fits"})
-    return {**shipped_order_costs(), **order_costs_of(found)}
+    def step_seconds(self, work: Amounts, device: str = "cpu") -> float:
+        """Predicted seconds of a step, from its work (`penstock.cost.step_prediction.step_work`)."""
+        return seconds_of(self._fits["step", device].rates, work)

@@ -1,11 +1,6 @@
-"""The profile of a machine: every operator measured on the ladder, rates fitted, errors on what was held out.
-
-It is measured once and kept in the user's cache folder under the machine's digest: a machine with another device,
-driver, number of cores or library has another digest, and no profile yet.
-"""
+"""The profile of a machine: every operator measured on the ladder, rates fitted, errors on what was held out."""
 
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,11 +8,12 @@ import torch
 from penstock.cost.fit import fit_and_compare, fit_rates
 from penstock.cost.ladder import HELD_OUT, RUNGS, made_ladder, rungs_on
 from penstock.cost.machine import Machine, this_machine
+from penstock.cost.model import CostModel
+from penstock.cost.operator_cache import cached_path, cached_profile
 from penstock.cost.operators import OPERATORS, Operator, Rung
-from penstock.cost.profile import CostSpread, FittedOperator, OperatorCost, Profile, read_profile, write_profile
+from penstock.cost.profile import CostSpread, FittedOperator, OperatorCost, Profile, write_profile
+from penstock.cost.step_fit import fit_steps
 from penstock.cost.stopwatch import seconds_of_runs, undisturbed
-from penstock.errors import PenstockError
-from penstock.graph.cache_folder import cache_folder
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept
 from penstock.nn.operator_work import Amounts, seconds_of
@@ -29,24 +25,6 @@ _DISTURBED = 1.05
 """By how much a measurement exceeds what others let expect, if it is repeated."""
 MODE = "operators"
 """The mode of a machine's profile: it is of no job."""
-
-
-def cached_path(machine: Machine) -> Path:
-    """Where the profile of a machine is kept."""
-    return cache_folder() / "operators" / f"{machine.digest}.json"
-
-
-def cached_profile(machine: Machine) -> Profile | None:
-    """The profile of a machine; None where it was not measured yet, or by a release with another format."""
-    path = cached_path(machine)
-    if not path.is_file():
-        return None
-    try:
-        found = read_profile(path)
-    except PenstockError:
-        # It can be made again, and is when it is asked for.
-        return None
-    return found if found.machine == machine else None
 
 
 def machine_profile(refit: bool = False, graph: Graph | None = None, progress: Progress = SILENT) -> Profile:
@@ -82,8 +60,10 @@ def measure_machine(machine: Machine, graph: Graph | None = None, progress: Prog
             fits.append(fit)
             progress.advance(1)
     skipped = [] if "cuda" in devices else ["cuda: this machine has no GPU that torch can use"]
-    seconds = time.perf_counter() - start
-    return Profile(mode=MODE, operators=points, machine=machine, fits=fits, skipped=skipped, seconds=seconds)
+    found = Profile(mode=MODE, operators=points, machine=machine, fits=fits, skipped=skipped)
+    with progress.step("Measuring steps"):
+        fits = [*fits, fit_steps(CostModel(found), rungs, "cpu")]
+    return found.model_copy(update={"fits": fits, "seconds": time.perf_counter() - start})
 
 
 def measure_operator(

@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 from penstock.cost.model import CostModel
 from penstock.errors import PenstockError
-from penstock.nn.operator_work import Sizes
+from penstock.nn.operator_work import Amounts, Sizes
 from penstock.nn.order_costs import LayerSizes, Order, OrderCosts, order_costs_of
+
+STEP = "step"
+"""The name of what was fitted to whole steps."""
 
 
 class Call(NamedTuple):
@@ -50,8 +53,18 @@ class StepShape:
 
 
 def step_seconds(model: CostModel, shape: StepShape, device: str = "cpu") -> float:
-    """Predicted seconds of a step: forward, backward and the optimiser."""
-    return sum(model.seconds(operator, sizes, device) for operator, sizes in step_calls(model, shape, device))
+    """Predicted seconds of a step: forward, backward and the optimiser.
+
+    Where steps were measured as well, with what they take beyond the sum of their operators.
+    """
+    work = step_work(model, shape, device)
+    return model.step_seconds(work, device) if model.knows(STEP, device) else work["operators"]
+
+
+def step_work(model: CostModel, shape: StepShape, device: str = "cpu") -> Amounts:
+    """The seconds of a step's operators, each alone, and their calls."""
+    calls = step_calls(model, shape, device)
+    return {"operators": sum(model.seconds(*call, device) for call in calls), "calls": float(len(calls))}
 
 
 def step_calls(model: CostModel, shape: StepShape, device: str = "cpu") -> list[Call]:

@@ -1,6 +1,6 @@
 """The costs by which a run's layers choose their order of products: known when it starts, and kept in its job."""
 
-from penstock.cost.model import machine_order_costs
+from penstock.cost.machine_model import machine_order_costs
 from penstock.nn.order_costs import shipped_order_costs
 from penstock.train.job import Job
 
