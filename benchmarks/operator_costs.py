@@ -21,10 +21,9 @@ from penstock.cost.ladder import WHOLE, made_graph, rung_of
 from penstock.cost.machine_model import machine_model
 from penstock.cost.model import CostModel
 from penstock.cost.operators import OPERATORS, Operator, Rung
-from penstock.cost.operators.entry import block_sizes
 from penstock.cost.profile import read_profile
-from penstock.cost.step_fit import step_widths, training_step
-from penstock.cost.step_prediction import LAYER_CALLS, BlockSizes, StepShape, step_seconds
+from penstock.cost.step_fit import counted_block, step_widths, training_step
+from penstock.cost.step_prediction import LAYER_CALLS, StepShape, step_seconds
 from penstock.cost.stopwatch import seconds_of_runs, undisturbed
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
@@ -97,7 +96,7 @@ def step_rows(model: CostModel, given: dict[str, Graph], device: torch.device) -
         for fanouts in FANOUTS:
             seeds = np.random.default_rng(0).choice(given[name].num_nodes, SEEDS, replace=False)
             batch = NeighbourSampler(given[name], fanouts, totals=True).sample(seeds, BatchKey(0, 0, 0))
-            blocks = [BlockSizes(**block_sizes(block)) for block in batch.blocks]
+            blocks = [counted_block(block) for block in batch.blocks]
             for kind in LAYER_CALLS:
                 widths = step_widths(kind, FEATURES, CLASSES, len(fanouts))
                 run = training_step(model, kind, batch.blocks, FEATURES, CLASSES, device)
