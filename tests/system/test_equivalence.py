@@ -5,6 +5,7 @@ import pytest
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
 from penstock.cluster.run import resume_cluster_run
+from penstock.train.run_folder import RunFolder
 from refusals import refused
 from training_graphs import assert_same_state, community_graph, lists_of, newest_checkpoint, trained, typed_graph
 
@@ -212,6 +213,8 @@ def test_decayed_rows_of_one_hot_input_and_decided_epochs(tmp_path):
     run = run_on(cluster, saved.path, tmp_path / "run", **fields)
     assert_same_losses(run.path, tmp_path / "one", 0)
     assert run.facts["decided"] == {"epochs": one.result["epochs"]} and run.job().epochs == one.result["epochs"]
+    # What decides the order of products is in the job that every worker has.
+    assert run.job().order_costs == RunFolder.open(one.path).job().order_costs != {}
     assert_same_state(newest_checkpoint(run.path)["tables"], newest_checkpoint(one.path)["tables"])
 
 
