@@ -1,29 +1,50 @@
 """Several paths for one request: declared, profiled, simulated, and chosen by measured cost.
 
 `application_file`, `hardware_file` and `metrics_file` are the three documents, `shipped_files` those that come with
-Penstock. `route_table` turns them into arrays. What moves rows in a training run is not here.
+Penstock, and `profiling` measures metrics. `route_table` turns them into arrays, `request_sequence` draws requests, and
+`simulation` sends them over paths in time (`event_loop`). `selectors` is the registry of ways to choose, `rules` holds
+their kernels; `optimum` and `fluid_bound` say how well one could choose. What moves rows in a training run is not here.
 """
 
 from penstock.paths.application_file import ApplicationDocument, read_application
+from penstock.paths.fluid_bound import FluidBound, fluid_bound, highest_rate
 from penstock.paths.hardware_file import HardwareDocument, read_hardware
 from penstock.paths.metrics_file import MetricsDocument, PathMetrics, read_metrics, write_metrics
+from penstock.paths.profiling import profile_paths, with_metrics
+from penstock.paths.request_sequence import Sequence, draw_sequence, with_noise, workload_shares
 from penstock.paths.route_table import Routes, RouteTable, build_routes
+from penstock.paths.selectors import SELECTORS, selector_named
 from penstock.paths.shipped_files import find_application, find_hardware, shipped_applications, shipped_hardware
+from penstock.paths.simulation import Disturbance, Outcome, simulate_paths
 
 __all__ = [
+    "SELECTORS",
     "ApplicationDocument",
+    "Disturbance",
+    "FluidBound",
     "HardwareDocument",
     "MetricsDocument",
+    "Outcome",
     "PathMetrics",
     "RouteTable",
     "Routes",
+    "Sequence",
     "build_routes",
+    "draw_sequence",
     "find_application",
     "find_hardware",
+    "fluid_bound",
+    "highest_rate",
+    "profile_paths",
     "read_application",
     "read_hardware",
     "read_metrics",
+    "selector_named",
     "shipped_applications",
     "shipped_hardware",
+    "simulate_paths",
+    "with_metrics",
+    "with_noise",
+    "workload_shares",
     "write_metrics",
 ]

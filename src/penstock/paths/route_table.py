@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.graph.inline_kernels import borrowed, inner
 from penstock.paths.application_file import ApplicationDocument, RequestDocument, StepDocument
 from penstock.paths.hardware_file import HardwareDocument
 
@@ -37,6 +38,17 @@ class Routes(NamedTuple):
     toll: Array  # float64 [paths]: service at both hosts, divided by capacities
     depends: Array  # int32 [types]: number of the dependency in DEPENDENCIES
     writes: Array  # bool [types]
+
+
+@inner
+def borrowed_routes(routes: Routes) -> Routes:
+    """The same arrays without an owner, for kernels (see `graph/inline_kernels.py`)."""
+    return Routes(
+        borrowed(routes.type_first), borrowed(routes.first), borrowed(routes.resource), borrowed(routes.service),
+        borrowed(routes.delay), borrowed(routes.jitter), borrowed(routes.flags), borrowed(routes.capacity),
+        borrowed(routes.label), borrowed(routes.base), borrowed(routes.end_to_end), borrowed(routes.distinct),
+        borrowed(routes.toll), borrowed(routes.depends), borrowed(routes.writes),
+    )  # fmt: skip
 
 
 DEPENDENCIES = ("none", "address", "message")

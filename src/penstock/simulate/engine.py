@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.graph.inline_kernels import borrowed, inner
 from penstock.kernels import njit
 from penstock.simulate.heaps import least_leaf, leaves_for, pop_task, push_task
-from penstock.simulate.inner import borrowed, inner
 from penstock.simulate.sharing.families import PRIORITY, PROPORTIONAL, SAME, let_in, let_out, open_groups, share_links
 from penstock.simulate.sharing.proportional import shift_load
 from penstock.simulate.state import AT_WORK, DONE, READY, STACKED, TIMED, Record, Routes, Scratch, Shape, Terms

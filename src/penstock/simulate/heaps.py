@@ -7,8 +7,8 @@ allocation and joining costs one comparison.
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.graph.inline_kernels import inner
 from penstock.kernels import njit
-from penstock.simulate.inner import inner
 
 NONE = -1
 

@@ -6,8 +6,8 @@ Kernels that take functions cannot be cached between processes, so a number says
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.graph.inline_kernels import inner
 from penstock.simulate.heaps import NONE, set_leaf
-from penstock.simulate.inner import inner
 from penstock.simulate.sharing.groups import clear_group, enter, take_first, touch
 from penstock.simulate.sharing.priority import group_of_rank, open_ranks, share_by_rank
 from penstock.simulate.sharing.proportional import share_by_weight, shift_load

@@ -6,8 +6,8 @@ The paths with flows on a link are kept first in the link's list, so that sharin
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.graph.inline_kernels import inner
 from penstock.simulate.heaps import NONE, meld, set_leaf, without_root
-from penstock.simulate.inner import inner
 from penstock.simulate.state import CHANGES, TOUCHED
 
 

@@ -7,8 +7,8 @@ full link: max-min fairness by progressive filling.
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.graph.inline_kernels import inner
 from penstock.simulate.heaps import NONE
-from penstock.simulate.inner import inner
 from penstock.simulate.sharing.groups import set_speed
 
 FULL = 1e-9  # of a link's capacity: what rounding leaves of a full link

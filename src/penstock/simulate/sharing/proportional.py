@@ -5,8 +5,8 @@ speed, so a path is a group, and a flow that comes or goes changes the speed onl
 """
 
 from penstock.graph.arrays import Array
+from penstock.graph.inline_kernels import inner
 from penstock.simulate.heaps import NONE
-from penstock.simulate.inner import inner
 from penstock.simulate.sharing.groups import activate, deactivate, set_speed
 from penstock.simulate.state import DIRTY
 

@@ -1,0 +1,238 @@
+"""Selectors: their rules one decision at a time, the registry, the optimum and the fluid bound."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from penstock.graph.hashing import key_of
+from penstock.paths import (
+    SELECTORS,
+    ApplicationDocument,
+    HardwareDocument,
+    build_routes,
+    draw_sequence,
+    find_application,
+    find_hardware,
+    fluid_bound,
+    highest_rate,
+    profile_paths,
+    selector_named,
+    shipped_applications,
+    simulate_paths,
+    with_metrics,
+    workload_shares,
+)
+from penstock.paths.decisions import complete_chunk, decide_chunk
+from penstock.paths.dependencies import nothing_in_progress
+from penstock.paths.optimum import optimal_choices
+from penstock.paths.rules.selector_state import new_state
+from penstock.paths.selectors import Selector
+from refusals import refused
+
+
+def two_paths(fast=2.0, slow=5.0):
+    hardware = HardwareDocument(
+        name="two",
+        nodes={"a": {}, "fast": {}, "slow": {"capacity": 2}},
+        links={"net": {"gbps": 100, "latency_us": 10, "jitter_us": [0, 6], "network": True}},
+        routes={"a > fast": ["net"], "a > slow": ["net"]},
+    )
+    application = ApplicationDocument(
+        name="two",
+        hardware="two",
+        workloads={"all": {"ask": 1}},
+        requests={
+            "ask": {
+                "paths": {
+                    "slow": [{"go": ["a", "slow"]}, {"compute": "slow", "us": slow}],
+                    "fast": [{"go": ["a", "fast"]}, {"compute": "fast", "us": fast}],
+                }
+            }
+        },
+    )
+    return application, build_routes(application, hardware)
+
+
+SLOW, FAST = 0, 1
+
+
+class Deciding:
+    """One selector, asked and told by hand."""
+
+    def __init__(self, name, table):
+        self.rule, self.table = selector_named(name)[0].rule, table
+        self.state = new_state(table.routes, 1000, key_of(0, "test"))
+        self.open, self.asked = nothing_in_progress(1), 0
+
+    def choose(self, now=0.0, count=1):
+        out = np.empty(count, np.int32)
+        slots = np.arange(self.asked, self.asked + count)
+        numbers = np.zeros(count, np.int32), np.zeros(count, np.int64), self.asked, slots, now, out
+        decide_chunk(self.rule, self.table.routes, self.state, self.open, *numbers)
+        self.asked += count
+        return out.tolist()
+
+    def tell(self, path, end_to_end=13.0, at_hosts=0.0, apart=0.0, slot=0, now=0.0):
+        took = np.array([[end_to_end, at_hosts, apart]])
+        numbers = np.zeros(1, np.int32), np.zeros(1, np.int64), np.array([path], np.int32), np.array([slot])
+        complete_chunk(self.rule, self.table.routes, self.state, self.open, *numbers, took, now)
+
+
+def test_leo_counts_slow_completions_and_a_fast_one_resets():
+    deciding = Deciding("leo", two_paths()[1])
+    assert deciding.choose() == [FAST]
+    deciding.tell(FAST, at_hosts=2.5)
+    assert deciding.choose() == [FAST], "2 + 1 * 2 < 5"
+    deciding.tell(FAST, at_hosts=2.5)
+    assert deciding.choose() == [SLOW], "2 + 2 * 2 > 5"
+    deciding.tell(FAST, at_hosts=2.0)
+    assert deciding.choose() == [FAST]
+
+
+def test_leo_moves_by_any_jitter_and_leo_smooth_does_not():
+    table = two_paths()[1]
+    leo, smooth = Deciding("leo", table), Deciding("leo-smooth", table)
+    for number in range(4):
+        now = 100.0 * number
+        for each in (leo, smooth):
+            each.choose(now)
+            each.tell(FAST, at_hosts=2.02, apart=2.02, slot=number, now=now + 20)
+    assert leo.choose(1000.0) == [SLOW] and smooth.choose(1000.0) == [FAST]
+
+
+def test_leo_smooth_knows_the_queue_of_a_chunk_and_forgets_it_with_time():
+    deciding = Deciding("leo-smooth", two_paths()[1])
+    chunk = deciding.choose(count=10)
+    # A request takes 2 us on the one place of `fast`, and 5 us on each of two places of `slow`.
+    assert chunk.count(FAST) == 6
+    assert deciding.choose(now=1.0) != [FAST] or deciding.choose(now=30.0) == [FAST]
+
+
+def test_leo_smooth_leaves_a_path_that_is_slower_than_profiled_and_tries_it_again():
+    deciding = Deciding("leo-smooth", two_paths()[1])
+    now = 0.0
+    for slot in range(8):
+        now += 100.0
+        deciding.choose(now)
+        deciding.tell(FAST, apart=40.0, slot=slot, now=now)
+    assert deciding.choose(now) == [SLOW]
+    assert deciding.choose(now + 1e5) == [FAST]
+
+
+def test_greedy_rules_take_the_last_completion_each_by_its_own_signal():
+    table = two_paths()[1]
+    by_all, by_hosts = Deciding("greedy-end-to-end", table), Deciding("greedy-intra", table)
+    for each in (by_all, by_hosts):
+        assert each.choose() == [FAST]
+        each.tell(FAST, end_to_end=30.0, at_hosts=2.0)
+    assert by_all.choose() == [SLOW] and by_hosts.choose() == [FAST]
+
+
+def test_ipipe_moves_on_and_back():
+    deciding = Deciding("ipipe", two_paths()[1])
+    assert deciding.choose() == [FAST]
+    deciding.tell(FAST, end_to_end=16.0)
+    assert deciding.choose() == [SLOW]
+    deciding.tell(FAST, end_to_end=90.0)
+    assert deciding.choose() == [SLOW], "requests of the former path do not count"
+    deciding.tell(SLOW, end_to_end=17.0)
+    assert deciding.choose() == [FAST]
+
+
+def test_fixed_choices():
+    application, table = two_paths()
+    sequence = draw_sequence(application, None, 1e5, 3000, seed=1)
+    assert (simulate_paths(table, sequence, "static").record.path == FAST).all()
+    assert (simulate_paths(table, sequence, "node:slow").record.path == SLOW).all()
+    assert (simulate_paths(table, sequence, "random").record.path == FAST).mean() == pytest.approx(0.5, abs=0.05)
+    divided = simulate_paths(table, sequence, "static", weights=np.array([0.25, 0.75])).record.path
+    assert (divided == FAST).mean() == pytest.approx(0.75, abs=1e-3)
+    with refused("unknown-name nowhere"):
+        simulate_paths(table, sequence, "node:nowhere")
+
+
+def test_names_are_checked():
+    with refused("unknown-name leoo leo"):
+        selector_named("leoo")
+    with refused("invalid-value node node:NAME"):
+        selector_named("node")
+    with refused("invalid-value leo:3"):
+        selector_named("leo:3")
+
+
+def test_another_selector_is_one_entry(monkeypatch):
+    application, table = two_paths()
+    random = SELECTORS["random"]
+    monkeypatch.setitem(SELECTORS, "mine", Selector("mine", random.rule, "as random"))
+    sequence = draw_sequence(application, None, 1e5, 300, seed=1)
+    mine, other = (simulate_paths(table, sequence, name).record.path for name in ("mine", "random"))
+    assert np.array_equal(mine, other)
+
+
+def test_the_optimum_of_a_window_is_that_of_all_choices():
+    application, table = two_paths()
+    for seed in range(4):
+        sequence = draw_sequence(application, None, 7e5, 7, seed=seed)
+        found = optimal_choices(table, sequence, horizon=14)
+        costs = {paths: _cost(table, sequence, paths) for paths in itertools.product((SLOW, FAST), repeat=7)}
+        assert costs[tuple(found.tolist())] == pytest.approx(min(costs.values()), rel=1e-3)
+
+
+def _cost(table, sequence, paths):
+    """Times and waits of a choice, by the recursion that the program linearises."""
+    service, capacity, work, total = (5.0, 2.0), (2.0, 1.0), [0.0, 0.0], 0.0
+    for request, path in enumerate(paths):
+        beside = service[path] * (1 - 1 / capacity[path])
+        total += table.routes.end_to_end[path] + max(work[path] - beside, 0.0)
+        work[path] += service[path] / capacity[path]
+        if request + 1 < len(paths):
+            gap = sequence.arrivals[request + 1] - sequence.arrivals[request]
+            work = [max(each - gap, 0.0) for each in work]
+    return total
+
+
+def test_the_fluid_bound_is_below_every_selector():
+    application = find_application("key-value-store")
+    table = build_routes(application, find_hardware(application.hardware))
+    _, mix = workload_shares(application, "ycsb-b")
+    top = highest_rate(table, mix)
+    assert top == pytest.approx(5e6 + 8 / 2.4 * 1e6), "four places of 0.8 us, eight of 2.4 us"
+    assert fluid_bound(table, mix, top * 1.01) is None
+    for load in (0.3, 0.8):
+        bound = fluid_bound(table, mix, top * load)
+        sequence = draw_sequence(application, "ycsb-b", top * load, 4000, seed=1)
+        for selector in ("leo-smooth", "leo", "greedy-intra", "random"):
+            # A sample's jitter may be somewhat below its mean.
+            assert simulate_paths(table, sequence, selector).latencies.mean() > bound.mean_us - 0.1
+    assert bound.shares[:2].sum() == pytest.approx(1.0)
+
+
+def test_leo_smooth_keeps_latency_where_others_lose_it():
+    application = find_application("key-value-store")
+    table = build_routes(application, find_hardware(application.hardware))
+    _, mix = workload_shares(application, "ycsb-b")
+    sequence = draw_sequence(application, "ycsb-b", 0.9 * highest_rate(table, mix), 20_000, seed=1)
+    medians = {
+        name: np.median(simulate_paths(table, sequence, name).latencies)
+        for name in ("leo-smooth", "leo", "greedy-end-to-end", "greedy-intra", "node:responder.cpu")
+    }
+    assert all(medians["leo-smooth"] * 1.18 < median for name, median in medians.items() if name != "leo-smooth")
+
+
+def test_a_profile_says_what_the_files_imply():
+    for name in shipped_applications():
+        application = find_application(name)
+        table = build_routes(application, find_hardware(application.hardware))
+        metrics = profile_paths(table, name, application.hardware)
+        profiled = with_metrics(table, metrics).routes
+        assert profiled.base == pytest.approx(table.routes.base)
+        assert profiled.distinct == pytest.approx(table.routes.distinct, rel=0.02)
+        assert profiled.end_to_end == pytest.approx(table.routes.end_to_end, rel=0.02)
+    store = find_application("key-value-store")
+    table = build_routes(store, find_hardware(store.hardware))
+    get = profile_paths(table, "key-value-store", "off-path").requests["get"]
+    found = [get[name].interval_us for name in ("acc", "cpu")]
+    assert found == pytest.approx([0.8 / 4, 2.4 / 8], rel=0.1), "the slowest node sets the pace"
+    with refused("mismatched-inputs ask"):
+        with_metrics(two_paths()[1], metrics)
