@@ -50,6 +50,7 @@ _COMMANDS = {
     "profile": "penstock.cli.profile:profile_command",
     "plan": "penstock.cli.plan:plan_command",
     "simulate": "penstock.cli.simulate:simulate_command",
+    "paths": "penstock.cli.paths:paths",
     "compare": "penstock.cli.compare:compare_command",
     "train": "penstock.cli.train:train_command",
     "memory": "penstock.cli.memory:memory_command",

@@ -1,0 +1,237 @@
+"""`penstock paths`: applications whose requests have several paths; their profile, their simulation, the optimum."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json
+from penstock.cli.progress import shown_progress
+from penstock.cli.sweep import check_page
+from penstock.errors import PenstockError
+from penstock.quantities import counted
+
+if TYPE_CHECKING:
+    from penstock.paths import ApplicationDocument, RouteTable
+
+paths = typer.Typer(no_args_is_help=True, help="Requests that can take several paths: profile, simulate, compare.")
+
+ApplicationArgument = Annotated[
+    str, typer.Argument(help="An application that comes with Penstock (`penstock paths show`), or an application file.")
+]
+HardwareOption = Annotated[
+    str | None, typer.Option(help="A hardware model or file, instead of the application's own model.")
+]
+MetricsOption = Annotated[Path | None, typer.Option(help="A metrics file of `profile` that selectors go by.")]
+WorkloadOption = Annotated[str | None, typer.Option(help="A workload of the application; the first by default.")]
+LoadOption = Annotated[
+    str, typer.Option(metavar="A,B,...", help="Offered loads, as shares of the highest rate that can be served.")
+]
+# Written here, as the registry imports its kernels; a test compares these words with the registry.
+_SELECTOR_HELP = (
+    "leo-smooth, leo, greedy-end-to-end, greedy-intra, ipipe, random, static, node:NAME, optimum; may be repeated."
+    " By default all that decide as requests come."
+)
+
+
+@paths.command("show")
+def show_command(
+    application: Annotated[str | None, typer.Argument(help="An application or its file; none: list them.")] = None,
+    hardware: HardwareOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What ships with Penstock, or the paths of an application.
+
+    Example: penstock paths show key-value-store
+    """
+    from penstock.paths import shipped_applications, shipped_hardware
+
+    if application is None:
+        if hardware is not None:
+            raise PenstockError("--hardware describes an application: name one.", code="option-missing")
+        if as_json:
+            print_json({"applications": shipped_applications(), "hardware": shipped_hardware()})
+            return
+        print(f"Applications: {', '.join(shipped_applications())}")
+        print(f"Hardware models: {', '.join(shipped_hardware())}")
+        return
+    document, table = _built(application, hardware, None)
+    rows = _path_rows(table)
+    if as_json:
+        print_json({"application": document.name, "about": document.about, "made": document.made, "paths": rows})
+        return
+    print(f"{document.name}: {document.about}")
+    titles = ("request", "path", "base", "end to end", "apart", "toll", "over")
+    _print_table(
+        titles,
+        [
+            [row["request"], row["path"], *(f"{row[name]:.2f} us" for name in _TIMES), " ".join(row["over"])]
+            for row in rows
+        ],
+    )
+    for sentence in document.made:
+        print(f"Made: {sentence}")
+
+
+@paths.command("profile")
+def profile_command(
+    application: ApplicationArgument,
+    out: Annotated[Path, typer.Option(help="The metrics file to write (YAML).")],
+    hardware: HardwareOption = None,
+    seed: SeedOption = 0,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure every path alone: the time of a lone request, and what each request of a burst adds.
+
+    Example: penstock paths profile key-value-store --out metrics.yaml
+    """
+    from penstock.paths import profile_paths, write_metrics
+
+    check_new_file(out, force)
+    document, table = _built(application, hardware, None)
+    with shown_progress(as_json, f"Profiling {counted(len(table.paths), 'paths')} of {document.name}") as progress:
+        metrics = profile_paths(table, document.name, hardware or document.hardware, seed, progress)
+    write_metrics(metrics, out)
+    if as_json:
+        print_json({"out": str(out), **metrics.model_dump()})
+        return
+    print(f"Metrics: {out}")
+
+
+@paths.command("simulate")
+def simulate_command(
+    application: ApplicationArgument,
+    hardware: HardwareOption = None,
+    metrics: MetricsOption = None,
+    workload: WorkloadOption = None,
+    selector: Annotated[list[str] | None, typer.Option(help=_SELECTOR_HELP)] = None,
+    load: LoadOption = "0.3,0.5,0.7,0.8,0.9",
+    requests: Annotated[int, typer.Option(min=10, max=10_000_000, help="Requests of each simulation.")] = 50_000,
+    horizon: Annotated[int, typer.Option(min=1, max=64, help="Requests that `optimum` decides together.")] = 8,
+    seed: SeedOption = 0,
+    chart: Annotated[Path | None, typer.Option(help="Draw latency against load as a page (.html).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Latency against offered load, for one selector or all.
+
+    Example: penstock paths simulate key-value-store --workload ycsb-b --chart latency.html
+    """
+    from penstock.cli.paths_simulation import simulated_rows
+    from penstock.paths import SELECTORS, highest_rate, selector_named, workload_shares
+
+    if chart is not None:
+        check_page(chart)
+    document, table = _built(application, hardware, metrics)
+    # A node must be named: `node` is for those who ask for it.
+    names = selector or [each.name for each in SELECTORS.values() if each.online and not each.argument]
+    for name in names:
+        selector_named(name)
+    loads = _loads(load)
+    workload, mix = workload_shares(document, workload)
+    top = highest_rate(table, mix)
+    opening = f"{document.name}, {workload}: at most {top / 1e6:.3g} million requests per second"
+    with shown_progress(as_json, opening) as progress:
+        rows, bounds = simulated_rows(document, table, workload, names, loads, requests, horizon, seed, progress)
+    if chart is not None:
+        from penstock.report.paths_page import write_paths_page
+
+        write_paths_page(document.name, workload, rows, bounds, top, chart)
+    if as_json:
+        about = {"application": document.name, "workload": workload, "highest_rate": top, "seed": seed}
+        print_json({**about, "bounds": bounds, "rows": rows, "chart": None if chart is None else str(chart)})
+        return
+    _print_table(("load", "requests/s", *names, "fluid mean"), _load_cells(rows, bounds, names))
+    print("Median latency / 99 of 100 within, in microseconds; the fluid bound is of the mean.")
+    if chart is not None:
+        print(f"Chart: {chart}")
+
+
+@paths.command("optimum")
+def optimum_command(
+    application: ApplicationArgument,
+    hardware: HardwareOption = None,
+    workload: WorkloadOption = None,
+    load: LoadOption = "0.8",
+    requests: Annotated[int, typer.Option(min=10, max=100_000, help="Requests of the recorded sequence.")] = 200,
+    horizon: Annotated[int, typer.Option(min=1, max=64, help="Requests that are decided together.")] = 8,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """How far `leo-smooth` and `leo` are from the best choice of paths, and from the fluid bound.
+
+    Example: penstock paths optimum key-value-store --requests 100
+    """
+    from penstock.cli.paths_simulation import simulated_rows
+    from penstock.paths import workload_shares
+
+    document, table = _built(application, hardware, None)
+    workload, _ = workload_shares(document, workload)
+    names = ["optimum", "leo-smooth", "leo"]
+    with shown_progress(as_json, f"{document.name}, {workload}: {counted(requests, 'requests')}") as progress:
+        rows, bounds = simulated_rows(
+            document, table, workload, names, _loads(load), requests, horizon, seed, progress
+        )  # fmt: skip
+    if as_json:
+        print_json({"application": document.name, "workload": workload, "bounds": bounds, "rows": rows})
+        return
+    _print_table(("load", "requests/s", *names, "fluid mean"), _load_cells(rows, bounds, names))
+    print("Median latency / 99 of 100 within, in microseconds; the fluid bound is of the mean.")
+
+
+_TIMES = ("base_us", "end_to_end_us", "distinct_us", "toll_us")
+
+
+def _built(application: str, hardware: str | None, metrics: Path | None) -> "tuple[ApplicationDocument, RouteTable]":
+    from penstock.paths import build_routes, find_application, find_hardware, read_metrics, with_metrics
+
+    document = find_application(application)
+    table = build_routes(document, find_hardware(hardware or document.hardware))
+    return document, table if metrics is None else with_metrics(table, read_metrics(metrics))
+
+
+def _path_rows(table: "RouteTable") -> list[dict[str, Any]]:
+    routes = table.routes
+    columns = dict(zip(_TIMES, (routes.base, routes.end_to_end, routes.distinct, routes.toll), strict=True))
+    return [
+        {
+            "request": table.types[table.type_of(path)],
+            "path": name,
+            **{column: float(values[path]) for column, values in columns.items()},
+            "over": table.visited(path),
+        }
+        for path, name in enumerate(table.paths)
+    ]
+
+
+def _loads(text: str) -> list[float]:
+    try:
+        loads = [float(part) for part in text.split(",")]
+    except ValueError:
+        loads = []
+    if not loads or not all(0 < each <= 2 for each in loads):
+        raise PenstockError(
+            f"--load is {text!r}: give shares of the highest rate above 0 and up to 2, such as 0.5,0.9.",
+            code="invalid-value",
+        )
+    return loads
+
+
+def _load_cells(rows: list[dict[str, Any]], bounds: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
+    cells = []
+    for bound in bounds:
+        found = {row["selector"]: row for row in rows if row["load"] == bound["load"]}
+        shown = [f"{found[name]['median_us']:.4g} / {found[name]['p99_us']:.4g}" for name in names]
+        mean = "-" if bound["mean_us"] is None else f"{bound['mean_us']:.4g}"
+        cells.append([f"{bound['load']:g}", f"{bound['rate']:.3g}", *shown, mean])
+    return cells
+
+
+def _print_table(titles: tuple[str, ...], cells: list[list[str]]) -> None:
+    table = Table(*(Column(title, no_wrap=True) for title in titles), box=None)
+    for each in cells:
+        table.add_row(*each)
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
