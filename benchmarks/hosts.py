@@ -135,6 +135,27 @@ def hosts(rates_mbit: Sequence[float]) -> Iterator[list[Host]]:
             _remove(name)
 
 
+def join_directly(one: Host, other: Host, number: int, rate_mbit: float) -> tuple[str, str]:
+    """A further link between two hosts, of its own rate both ways; returns the addresses of its two ends."""
+    device, ends = f"link{number}", (f"10.78.{number}.1", f"10.78.{number}.2")
+    _ip("-n", one.namespace, "link", "add", device, "type", "veth", "peer", "name", device, "netns", other.namespace)
+    for host, address in zip((one, other), ends, strict=True):
+        _ip("-n", host.namespace, "address", "add", f"{address}/24", "dev", device)
+        _ip("-n", host.namespace, "link", "set", device, "up")
+        _limit(host.namespace, device, rate_mbit)
+    return ends
+
+
+def change_rate(hosts: Sequence[Host], number: int, rate_mbit: float) -> None:
+    """From now on what leaves these hosts by a link of `join_directly` leaves at this rate."""
+    rate = f"{round(rate_mbit * 1e6)}bit"
+    for host in hosts:
+        _tc(
+            *(host.namespace, "class", "change", "dev", f"link{number}", "parent", "1:", "classid", "1:1", "htb"),
+            *("rate", rate, "ceil", rate, "burst", str(_LEAST_BURST), "cburst", str(_LEAST_BURST), "quantum", "60000"),
+        )
+
+
 def check_allowed() -> None:
     """Refuse with a sentence where namespaces cannot be made."""
     if os.name != "posix" or not Path("/proc/self/ns/net").exists():

@@ -1,0 +1,225 @@
+"""The asking side: chooses a path for every request, measures what it took, and keeps what is in progress."""
+
+import itertools
+import threading
+import time
+import zlib
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.hashing import key_of
+from penstock.paths.decisions import complete_chunk, decide_chunk
+from penstock.paths.dependencies import nothing_in_progress
+from penstock.paths.route_table import COMMON, NETWORK, RouteTable
+from penstock.paths.rules.selector_state import new_state
+from penstock.paths.selectors import Case, selector_named
+from penstock.paths.service.functions import Functions
+from penstock.paths.service.message_format import ASK, READ, WRITE, Request, pack_request, unpack_answer
+
+_GROUPS = 1 << 16
+"""Addresses are hashed to so many groups; two that meet in one follow each other without need."""
+_ERRORS = (PenstockError, OSError, ValueError)
+
+
+@dataclass
+class Answer:
+    """What became of a request. Times are in microseconds."""
+
+    number: int
+    request: str
+    path: str
+    payload: bytes = b""
+    error: Exception | None = None
+    end_to_end_us: float = 0.0
+    """t6 - t1."""
+    at_hosts_us: float = 0.0
+    """(t2 - t1) + (t4 - t3) + (t6 - t5)."""
+
+
+@dataclass
+class _Open:
+    """A request in progress."""
+
+    answer: Answer
+    kind: int
+    group: int
+    path: int
+    slot: int
+    message: bytes
+    t1: int
+    t2: int = 0
+    t5: int = 0
+    remote_us: float = 0.0
+
+
+def init(
+    table: RouteTable, selector: str = "leo-smooth", seed: int = 0, most_in_progress: int = 1024, threads: int = 16
+) -> "Requester":
+    """A requester for an application's paths; register a communication function for each path, then `start` it.
+
+    `threads` is how many messages each path carries at once; what is beyond waits, which t2 - t1 counts.
+    """
+    return Requester(table, selector, seed, most_in_progress, threads)
+
+
+class Requester(Functions):
+    """Any thread may send and receive. Close it, or use it as a context."""
+
+    def __init__(self, table: RouteTable, selector: str, seed: int, most_in_progress: int, threads: int) -> None:
+        super().__init__()
+        entry, argument = selector_named(selector)
+        prepared = entry.prepare(Case(table, None, argument))
+        self._table, self._rule, self._threads = table, entry.rule, threads
+        state = new_state(table.routes, most_in_progress, key_of(seed, "paths choices"))
+        self._state = state._replace(weights=prepared.weights)
+        self._in_progress = nothing_in_progress(_GROUPS)
+        self._free = list(range(most_in_progress))
+        self._changed = threading.Condition()
+        self._numbers = itertools.count()
+        self._answers: SimpleQueue[_Open] = SimpleQueue()
+        self._queues: dict[str, SimpleQueue[_Open | None]] = {}
+        self._workers: list[threading.Thread] = []
+        self._network_differs = [_network_differs(table, kind) for kind in range(len(table.types))]
+        self._closed = False
+        self.decision_seconds, self.decisions = 0.0, 0
+        """Time spent on choosing paths and hearing of completions, and how many paths were chosen."""
+
+    def start(self) -> Self:
+        """Check that every path has a communication function, and start the threads that carry messages."""
+        for path in dict.fromkeys(self._table.paths):
+            self.get("communication", path, "requester")
+        for path in dict.fromkeys(self._table.paths):
+            queue = self._queues[path] = SimpleQueue()
+            for number in range(self._threads):
+                thread = threading.Thread(
+                    target=self._carry, args=(path, queue), name=f"path-{path}-{number}", daemon=True
+                )
+                thread.start()
+                self._workers.append(thread)
+        return self
+
+    def send(self, request: str, payload: bytes, address: bytes | int = 0) -> int:
+        """Send a request of a type over the path that the selector chooses; its number, which its answer bears.
+
+        Waits while as many requests are in progress as there may be. Requests at one address of which one writes take
+        one path.
+        """
+        return self._begin(request, pack_request(Request(ASK, request, payload)), address)
+
+    def recv(self, timeout: float | None = None) -> Answer:
+        """The next answer, of whichever request came back first; a request that failed has its error in it."""
+        try:
+            done = self._answers.get(timeout=timeout)
+        except Empty:
+            raise PenstockError(f"No answer came within {timeout:g} s.", code="peer-lost") from None
+        self._complete(done)
+        return done.answer
+
+    def write(self, region: str, offset: int, data: bytes, path: str | None = None) -> None:
+        """Write into a region of memory, past application functions: directly where the region is mapped here."""
+        if self.has("memory", "write", region):
+            self.get("memory", "write", region)(offset, data)
+        else:
+            self._one_sided(Request(WRITE, region, data, offset), path)
+
+    def read(self, region: str, offset: int, size: int, path: str | None = None) -> bytes:
+        """Read from a region of memory, past application functions: directly where the region is mapped here."""
+        if self.has("memory", "read", region):
+            return bytes(self.get("memory", "read", region)(offset, size))
+        return self._one_sided(Request(READ, region, b"", offset, size), path)
+
+    def close(self) -> None:
+        """Let messages under way end, and stop all threads."""
+        self._closed = True
+        for queue in self._queues.values():
+            for _ in range(self._threads):
+                queue.put(None)
+        for thread in self._workers:
+            thread.join()
+        self._workers.clear()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin(self, request: str, message: bytes, address: bytes | int) -> int:
+        if request not in self._table.types:
+            raise PenstockError(
+                f"There is no request {request!r}{nearest(request, self._table.types)}", code="unknown-name"
+            )
+        if self._closed or not self._queues:
+            raise PenstockError("The requester is not started, or closed: start it first.", code="closed")
+        kind, group = self._table.types.index(request), _group_of(address)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free)
+            number, slot, t1 = next(self._numbers), self._free.pop(), self.now()
+            path = self._decide(kind, group, number, slot, t1)
+        name = self._table.paths[path]
+        opened = _Open(Answer(number, request, name), kind, group, path, slot, message, t1)
+        self._queues[name].put(opened)
+        return number
+
+    def _decide(self, kind: int, group: int, number: int, slot: int, now: int) -> int:
+        start, out = time.perf_counter(), np.empty(1, np.int32)
+        decide_chunk(
+            self._rule, self._table.routes, self._state, self._in_progress, np.array([kind], np.int32),
+            np.array([group]), number, np.array([slot]), now / 1e3, out,
+        )  # fmt: skip
+        self.decision_seconds += time.perf_counter() - start
+        self.decisions += 1
+        return int(out[0])
+
+    def _carry(self, path: str, queue: "SimpleQueue[_Open | None]") -> None:
+        """A thread of a path: one message after the other, each until its answer is there."""
+        carry = self.get("communication", path, "requester")
+        while (opened := queue.get()) is not None:
+            opened.t2 = self.now()
+            try:
+                opened.remote_us, opened.answer.payload = unpack_answer(carry(opened.message))
+            except _ERRORS as error:
+                opened.answer.error = error
+            opened.t5 = self.now()
+            self._answers.put(opened)
+
+    def _complete(self, done: _Open) -> None:
+        t6, answer = self.now(), done.answer
+        answer.end_to_end_us = (t6 - done.t1) / 1e3
+        answer.at_hosts_us = (done.t2 - done.t1) / 1e3 + done.remote_us + (t6 - done.t5) / 1e3
+        apart = answer.end_to_end_us if self._network_differs[done.kind] else answer.at_hosts_us
+        took = np.array([[answer.end_to_end_us, answer.at_hosts_us, apart]])
+        with self._changed:
+            start = time.perf_counter()
+            complete_chunk(
+                self._rule, self._table.routes, self._state, self._in_progress, np.array([done.kind], np.int32),
+                np.array([done.group]), np.array([done.path], np.int32), np.array([done.slot]), took, t6 / 1e3,
+            )  # fmt: skip
+            self.decision_seconds += time.perf_counter() - start
+            self._free.append(done.slot)
+            self._changed.notify()
+
+    def _one_sided(self, request: Request, path: str | None) -> bytes:
+        """Over the path that was named, or the first one."""
+        name = path or self._table.paths[0]
+        return unpack_answer(self.get("communication", name, "requester")(pack_request(request)))[1]
+
+
+def _group_of(address: bytes | int) -> int:
+    return zlib.crc32(address if isinstance(address, bytes) else str(address).encode()) % _GROUPS
+
+
+def _network_differs(table: RouteTable, kind: int) -> bool:
+    """Whether the paths of a type do not all go over the same links between hosts: then the network counts."""
+    return any(
+        table.routes.flags[visit] & NETWORK and not table.routes.flags[visit] & COMMON
+        for path in table.paths_of(kind)
+        for visit in table.visits_of(path)
+    )

@@ -1,0 +1,72 @@
+"""A region of memory that processes of one host share: one-sided reads and writes go past the other process."""
+
+import mmap
+import os
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from penstock.errors import PenstockError
+
+_FOLDER = Path("/dev/shm")
+
+
+class SharedRegion:
+    """Bytes in shared memory. Only the user who made it can open it: its file is readable by its owner alone."""
+
+    def __init__(self, size: int, path: Path | None = None) -> None:
+        """Make a region of `size` bytes, or map the one at `path` that another process made."""
+        self._made = path is None
+        if path is None:
+            folder = _FOLDER if _FOLDER.is_dir() else Path("/tmp")
+            path = folder / f"penstock-paths-{secrets.token_hex(8)}"
+        self.path, self.size = path, size
+        flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if self._made else 0)
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            raise PenstockError(f"There is no shared region {path}: make it first.", code="file-not-found") from None
+        try:
+            found = os.fstat(descriptor)
+            if self._made:
+                os.ftruncate(descriptor, size)
+            elif found.st_uid != os.geteuid() or found.st_mode & 0o077 or found.st_size != size:
+                raise PenstockError(
+                    f"The shared region {path} is not of this user, is open to others, or is not {size} bytes.",
+                    code="not-permitted",
+                )
+            self._map = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Put bytes at an offset."""
+        self._check(offset, len(data))
+        self._map[offset : offset + len(data)] = data
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes at an offset."""
+        self._check(offset, size)
+        return self._map[offset : offset + size]
+
+    def close(self) -> None:
+        """Unmap it; whoever made it also removes it."""
+        self._map.close()
+        if self._made:
+            self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check(self, offset: int, size: int) -> None:
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise PenstockError(
+                f"Bytes {offset} to {offset + size} are outside of a region of {self.size} bytes.",
+                code="value-out-of-range",
+            )
