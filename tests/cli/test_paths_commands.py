@@ -58,7 +58,7 @@ def test_mistakes_are_sentences(monkeypatch, capsys, tmp_path):
     for words, expected in (
         (("show", "nothing"), "unknown-name nothing"),
         (("show", "--hardware", "direct"), "option-missing --hardware"),
-        (("show", "key-value-store", "--hardware", "on-path"), "mismatched-inputs"),
+        (("show", "file-system", "--hardware", "on-path"), "mismatched-inputs requester.acc"),
         (("simulate", "all-reduce", "--load", "0.5,x"), "invalid-value --load"),
         (("simulate", "all-reduce", "--load", "3"), "invalid-value --load"),
         (("simulate", "all-reduce", "--selector", "best"), "unknown-name best"),
