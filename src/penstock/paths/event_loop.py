@@ -34,6 +34,22 @@ class Record(NamedTuple):
     forced: Array  # bool [requests]: whether it followed a request in progress
 
 
+class Scratch(NamedTuple):
+    """Memory of a run. Its caller holds it: a kernel would free its own as soon as only borrowed arrays are left."""
+
+    times: Array  # float64 [requests + 1]
+    waiting: Array  # int64 [requests + 1]
+    visits: Array  # int64 [requests]
+    free: Array  # float64 [places]
+
+
+def new_scratch(requests: int, places: int) -> Scratch:
+    """Memory for so many requests, and resources with so many places together."""
+    return Scratch(
+        np.empty(requests + 1), np.empty(requests + 1, np.int64), np.zeros(requests, np.int64), np.zeros(places)
+    )
+
+
 def new_record(requests: int, resources: int) -> Record:
     """An empty record."""
     return Record(
@@ -56,6 +72,7 @@ def run_requests(
     slow: Array,
     places: Array,
     key: np.uint64,
+    scratch: Scratch,
     record: Record,
 ) -> None:
     """Simulate all requests of a sequence; `slow` has from, to and a factor on the services of each resource.
@@ -73,9 +90,8 @@ def run_requests(
     )  # fmt: skip
     slow, places = borrowed(slow), borrowed(places)
     count = sequence.arrivals.shape[0]
-    own_times, own_waiting, own_visits = np.empty(count + 1), np.empty(count + 1, np.int64), np.zeros(count, np.int64)
-    own_free = np.zeros(places[-1])
-    times, waiting, visits, free = borrowed(own_times), borrowed(own_waiting), borrowed(own_visits), borrowed(own_free)
+    times, waiting = borrowed(scratch.times), borrowed(scratch.waiting)
+    visits, free = borrowed(scratch.visits), borrowed(scratch.free)
     size, coming = 0, 0
     while coming < count or size > 0:
         if coming < count and (size == 0 or sequence.arrivals[coming] <= times[0]):

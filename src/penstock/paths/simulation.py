@@ -8,7 +8,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of
 from penstock.paths.dependencies import nothing_in_progress
-from penstock.paths.event_loop import Record, new_record, run_requests
+from penstock.paths.event_loop import Record, new_record, new_scratch, run_requests
 from penstock.paths.request_sequence import Sequence
 from penstock.paths.route_table import RouteTable
 from penstock.paths.rules.selector_state import new_state
@@ -81,7 +81,7 @@ def simulate_paths(
     places = np.concatenate([[0], np.cumsum(table.routes.capacity)]).astype(np.int64)
     run_requests(
         entry.rule, table.routes, state, sequence, groups, _slow(table, disturbances), places,
-        key_of(seed, "paths jitter"), record,
+        key_of(seed, "paths jitter"), new_scratch(count, int(places[-1])), record,
     )  # fmt: skip
     return Outcome(selector, table, sequence, record)
 
