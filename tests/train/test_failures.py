@@ -51,13 +51,13 @@ def failing(method, after):
 )
 def test_an_exception_in_a_stage(stage, owner, name, graph, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    trained(graph, tmp_path / "before")
+    trained(graph, tmp_path / "before", first_layer="gather")
     # What earlier tests have left open is closed when it is collected.
     gc.collect()
     files = open_files()
     monkeypatch.setattr(owner, name, failing(getattr(owner, name), 4))
     with pytest.raises(PenstockError) as failure:
-        trained(graph, run, sample_threads=2)
+        trained(graph, run, sample_threads=2, first_layer="gather")
     sentence = str(failure.value)
     assert f"in stage {stage!r}" in sentence
     assert "LookupError: the third shelf is empty" in sentence

@@ -15,9 +15,10 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.hashing import key_of
 from penstock.paths.decisions import complete_chunk, decide_chunk
 from penstock.paths.dependencies import nothing_in_progress
-from penstock.paths.route_table import COMMON, NETWORK, RouteTable
+from penstock.paths.route_table import COMMON, DEPENDENCIES, NETWORK, RouteTable
 from penstock.paths.rules.selector_state import new_state
 from penstock.paths.selectors import Case, selector_named
+from penstock.paths.service.address_order import AddressOrder
 from penstock.paths.service.functions import Functions
 from penstock.paths.service.message_format import ASK, READ, WRITE, Request, pack_request, unpack_answer
 
@@ -83,6 +84,8 @@ class Requester(Functions):
         self._numbers = itertools.count()
         self._answers: SimpleQueue[_Open] = SimpleQueue()
         self._queues: dict[str, SimpleQueue[_Open | None]] = {}
+        self._order = AddressOrder[_Open](lambda opened: self._queues[opened.answer.path].put(opened))
+        self._depends = table.routes.depends == DEPENDENCIES.index("address")
         self._workers: list[threading.Thread] = []
         self._network_differs = [_network_differs(table, kind) for kind in range(len(table.types))]
         self._closed = False
@@ -107,7 +110,7 @@ class Requester(Functions):
         """Send a request of a type over the path that the selector chooses; its number, which its answer bears.
 
         Waits while as many requests are in progress as there may be. Requests at one address of which one writes take
-        one path.
+        one path where they can, and are carried one after the other in the order in which they were sent.
         """
         return self._begin(request, pack_request(Request(ASK, request, payload)), address)
 
@@ -163,9 +166,12 @@ class Requester(Functions):
             self._changed.wait_for(lambda: self._free)
             number, slot, t1 = next(self._numbers), self._free.pop(), self.now()
             path = self._decide(kind, group, number, slot, t1)
-        name = self._table.paths[path]
-        opened = _Open(Answer(number, request, name), kind, group, path, slot, message, t1)
-        self._queues[name].put(opened)
+            name = self._table.paths[path]
+            opened = _Open(Answer(number, request, name), kind, group, path, slot, message, t1)
+            if self._depends[kind]:
+                self._order.send(opened, group, bool(self._table.routes.writes[kind]))
+            else:
+                self._queues[name].put(opened)
         return number
 
     def _decide(self, kind: int, group: int, number: int, slot: int, now: int) -> int:
@@ -188,6 +194,9 @@ class Requester(Functions):
             except _ERRORS as error:
                 opened.answer.error = error
             opened.t5 = self.now()
+            if self._depends[opened.kind]:
+                with self._changed:
+                    self._order.answered(opened.group)
             self._answers.put(opened)
 
     def _complete(self, done: _Open) -> None:
