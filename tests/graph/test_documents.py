@@ -96,7 +96,7 @@ def plan_file(path):
 
 
 def profile_file(path):
-    path.write_text(json.dumps({"format": "penstock-profile", "version": 2, "iteration": 3}))
+    path.write_text(json.dumps({"format": "penstock-profile", "version": 3, "iteration": 3}))
     return read_profile(path)
 
 

@@ -71,7 +71,7 @@ def test_rows_that_others_read_come_first(monkeypatch):
     train_in_threads(community_graph(240, degree=1), 2, epochs=1, sampler="whole", layers=2, scope="all", threads=1)
     assert len(plans) == 2
     for level in (level for plan in plans for level in plan.levels[1:-1]):
-        in_sums = [group.sums.added.rows for group in level.sent if group.sums is not None]
+        in_sums = [group.sums["node"].added.rows for group in level.sent if group.sums]
         sent = np.unique(np.concatenate([*(group.rows["node"] for group in level.sent), *in_sums]))
         np.testing.assert_array_equal(sent, np.arange(len(sent)))
         assert level.received and len(sent) < level.computed["node"]
