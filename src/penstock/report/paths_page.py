@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.graph.atomic import write_whole
+from penstock.quantities import counted
 from penstock.report.axes import exact, fitted, logarithmic, spans_decades
 from penstock.report.charts import Point, Series, line_chart
 from penstock.report.markup import THEME_BUTTON, card, key, page_text, table
@@ -59,7 +60,7 @@ def _chart(
     chart = line_chart(title, series, exact(places[0], places[-1]), y, behind=behind, x_name="Mreq/s")
     keys = "".join(key(each.name, each.look) for each in series)
     left = len(dict.fromkeys(row["selector"] for row in rows)) - len(curves)
-    more = f" {left} more selectors are in the table." if left > 0 else ""
+    more = f" The table has {counted(left, 'selectors')} more." if left > 0 else ""
     faint = " The faint line is the fluid bound of the mean." if behind else ""
     about = "microseconds, over million requests per second"
     return card(title, chart, about, wide=wide, foot=keys + more + faint)
