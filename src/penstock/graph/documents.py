@@ -118,6 +118,16 @@ def parse_yaml(text: str) -> Any:
         loader.dispose()
 
 
+def mapping_of_flag(value: object) -> object:
+    """A field's value as it is, or the mapping that a flag of the command line writes as YAML, such as {gamma: 0.9}."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_yaml(value)
+    except yaml.YAMLError:
+        raise ValueError(f"{value!r} is no mapping, such as {{gamma: 0.9}}") from None
+
+
 def _repeated(root: yaml.Node) -> int:
     """How many values aliases add to those that are written down."""
     sizes: dict[yaml.Node, int] = {}

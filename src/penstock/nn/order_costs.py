@@ -8,10 +8,9 @@ import json
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
-import yaml
 from pydantic import BeforeValidator, Field
 
-from penstock.graph.documents import StrictDocument, parse_yaml
+from penstock.graph.documents import StrictDocument, mapping_of_flag
 from penstock.nn.operator_work import (
     SHIPPED,
     Amounts,
@@ -122,14 +121,4 @@ def shipped_order_costs() -> dict[str, OrderCosts]:
     return order_costs_of(json.loads(SHIPPED.read_text()))
 
 
-def _mapping(value: object) -> object:
-    """On the command line mappings are written as in YAML."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return parse_yaml(value)
-    except yaml.YAMLError:
-        raise ValueError(f"{value!r} is no mapping") from None
-
-
-CostsByDevice = Annotated[dict[str, OrderCosts], BeforeValidator(_mapping)]
+CostsByDevice = Annotated[dict[str, OrderCosts], BeforeValidator(mapping_of_flag)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
@@ -32,20 +32,25 @@ class _Scales(NamedTuple):
 
 def aggregate_table(block: Block, what: Aggregation, table: Array, ids: Array, out: Array) -> None:
     """`out` [num_dst, width] float32 becomes what a layer aggregates of rows `table[ids]`, of float32 or float16."""
-    scales = _scales(block, what)
-    weights = _factors(block.weights)
-    kernel, rows = (_sum_halves, table.view(np.uint16)) if table.dtype == np.float16 else (_sum_rows, table)
+    scales, weights, rows = _scales(block, what), _factors(block.weights), _readable(table)
 
     def work(_: int, first: int, last: int) -> None:
-        kernel(block.indptr, block.indices, ids, weights, scales.read, scales.write, scales.own, rows, out, first, last)
+        _sum_rows(
+            block.indptr, block.indices, ids, weights, scales.read, scales.write, scales.own, rows, out, first, last
+        )
 
     run_chunks(work, row_chunks(block.indptr, table.shape[1]))
 
 
 def widened_rows(table: Array, ids: Array, out: Array) -> None:
     """`out` float32 becomes rows `table[ids]`, of float32 or float16."""
-    kernel, rows = (_widen_halves, table.view(np.uint16)) if table.dtype == np.float16 else (_copy_rows, table)
-    run_chunks(lambda _, first, last: kernel(rows, ids, out, first, last), plain_chunks(len(ids), table.shape[1]))
+    rows = _readable(table)
+    run_chunks(lambda _, first, last: _copy_rows(rows, ids, out, first, last), plain_chunks(len(ids), table.shape[1]))
+
+
+def _readable(table: Array) -> Array:
+    """The table as kernels read it: float16 by its bits, as Numba's kernels for the host have no float16."""
+    return table.view(np.uint16) if table.dtype == np.float16 else table
 
 
 def _scales(block: Block, what: Aggregation) -> _Scales:
@@ -87,6 +92,21 @@ def _widened(half: np.uint16) -> np.float32:
     return wide
 
 
+def _number(stored: Any) -> Any:
+    """A number of a table as a float32: compiled for each type that kernels read."""
+    raise NotImplementedError
+
+
+def _compiled_number(stored):  # type: ignore[no-untyped-def]
+    # Numba compares this signature with that of the lambdas, which have no annotations.
+    if isinstance(stored, types.Float):
+        return lambda stored: stored
+    return lambda stored: _widened(stored)
+
+
+overload(_number)(_compiled_number)
+
+
 @njit(nogil=True, cache=True)
 def _ask(table: Array, row: int) -> None:
     """Have a row on its way to the cache."""
@@ -109,7 +129,7 @@ def _sum_rows(
     first: int,
     last: int,
 ) -> None:
-    """`nn.kernels.gather_sum` of rows `table[ids]`."""
+    """`nn.kernels.gather_sum` of rows `table[ids]`, as float32."""
     width = table.shape[1]
     weighted, scaled, written = weights.shape[0] > 0, read_scale.shape[0] > 0, write_scale.shape[0] > 0
     final = indptr[last]
@@ -119,7 +139,7 @@ def _sum_rows(
         factor = write_scale[i] if written else np.float32(1)
         if own_scale.shape[0] > 0:
             for f in range(width):
-                out[i, f] = own_scale[i] * table[ids[i], f]
+                out[i, f] = own_scale[i] * _number(table[ids[i], f])
         else:
             for f in range(width):
                 out[i, f] = 0
@@ -139,66 +159,14 @@ def _sum_rows(
                 j2, j3 = ids[indices[e + 2]], ids[indices[e + 3]]
                 c0, c1, c2, c3 = c[0], c[1], c[2], c[3]
                 for f in range(width):
-                    out[i, f] += (c0 * table[j0, f] + c1 * table[j1, f]) + (c2 * table[j2, f] + c3 * table[j3, f])
+                    low = c0 * _number(table[j0, f]) + c1 * _number(table[j1, f])
+                    high = c2 * _number(table[j2, f]) + c3 * _number(table[j3, f])
+                    out[i, f] += low + high
             else:
                 for k in range(n):
                     j, c0 = ids[indices[e + k]], c[k]
                     for f in range(width):
-                        out[i, f] += c0 * table[j, f]
-            e += n
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def _sum_halves(
-    indptr: Array,
-    indices: Array,
-    ids: Array,
-    weights: Array,
-    read_scale: Array,
-    write_scale: Array,
-    own_scale: Array,
-    table: Array,
-    out: Array,
-    first: int,
-    last: int,
-) -> None:
-    """`_sum_rows` of a table of float16, given by its bits: four rows at a time are widened beside each other."""
-    width = table.shape[1]
-    weighted, scaled, written = weights.shape[0] > 0, read_scale.shape[0] > 0, write_scale.shape[0] > 0
-    final = indptr[last]
-    c, wide = np.empty(4, np.float32), np.empty((4, width), np.float32)
-    for i in range(first, last):
-        start, stop = indptr[i], indptr[i + 1]
-        factor = write_scale[i] if written else np.float32(1)
-        if own_scale.shape[0] > 0:
-            for f in range(width):
-                out[i, f] = own_scale[i] * _widened(table[ids[i], f])
-        else:
-            for f in range(width):
-                out[i, f] = 0
-        e = start
-        while e < stop:
-            n = min(4, stop - e)
-            for k in range(n):
-                if e + k + _AHEAD < final:
-                    _ask(table, ids[indices[e + k + _AHEAD]])
-                c[k] = factor
-                if weighted:
-                    c[k] *= weights[e + k]
-                if scaled:
-                    c[k] *= read_scale[indices[e + k]]
-                j = ids[indices[e + k]]
-                for f in range(width):
-                    wide[k, f] = _widened(table[j, f])
-            if n == 4:
-                c0, c1, c2, c3 = c[0], c[1], c[2], c[3]
-                for f in range(width):
-                    out[i, f] += (c0 * wide[0, f] + c1 * wide[1, f]) + (c2 * wide[2, f] + c3 * wide[3, f])
-            else:
-                for k in range(n):
-                    c0 = c[k]
-                    for f in range(width):
-                        out[i, f] += c0 * wide[k, f]
+                        out[i, f] += c0 * _number(table[j, f])
             e += n
 
 
@@ -208,13 +176,4 @@ def _copy_rows(table: Array, ids: Array, out: Array, first: int, last: int) -> N
         if i + _AHEAD < last:
             _ask(table, ids[i + _AHEAD])
         for f in range(table.shape[1]):
-            out[i, f] = table[ids[i], f]
-
-
-@njit(nogil=True, cache=True)
-def _widen_halves(table: Array, ids: Array, out: Array, first: int, last: int) -> None:
-    for i in range(first, last):
-        if i + _AHEAD < last:
-            _ask(table, ids[i + _AHEAD])
-        for f in range(table.shape[1]):
-            out[i, f] = _widened(table[ids[i], f])
+            out[i, f] = _number(table[ids[i], f])

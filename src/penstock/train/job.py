@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
-from penstock.graph.documents import AutoCount, StrictDocument, first_problem, parse_yaml, read_yaml
+from penstock.graph.documents import AutoCount, StrictDocument, first_problem, mapping_of_flag, read_yaml
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.options import SamplerOptions
@@ -19,18 +19,7 @@ from penstock.train.device_options import DeviceOptions
 from penstock.train.link_options import LinkOptions
 from penstock.train.whole_options import WholeOptions
 
-
-def _mapping(value: object) -> object:
-    """On the command line mappings are written {gamma: 0.9}."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return parse_yaml(value)
-    except yaml.YAMLError:
-        raise ValueError(f"{value!r} is no mapping, such as {{gamma: 0.9}}") from None
-
-
-Options = Annotated[dict[str, Any], BeforeValidator(_mapping)]
+Options = Annotated[dict[str, Any], BeforeValidator(mapping_of_flag)]
 
 
 class TrainOptions(StrictDocument):
