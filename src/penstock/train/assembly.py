@@ -58,7 +58,7 @@ def assembled(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.
     given, job = job, with_epochs(job, graph, task)
     decided = {} if job is given else {"epochs": job.epochs}
     model = _make_model(job, graph, inputs, task, module)
-    inputs.read_by(first_layer_reader(job, graph, model, bool(inputs.tables)))
+    inputs.read_by(first_layer_reader(job, graph, model, inputs))
     parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
     learned = torch.nn.ModuleDict(parts).to(inputs.device)
     optimiser = make_optimiser(learned.parameters(), job, inputs.device)

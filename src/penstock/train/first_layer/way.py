@@ -8,6 +8,7 @@ from penstock.graph.graph import Graph
 from penstock.nn.layer_table import layer_entry
 from penstock.nn.layers.entry import LayerEntry
 from penstock.pipeline.row_reader import RowReader
+from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 
 
@@ -22,22 +23,26 @@ class FirstLayerWay:
     """Whether a kind of layer can be given its inputs so."""
     on_host: bool = False
     """Whether the host reads the features, wherever the model is computed."""
+    computed_on_host: bool = False
+    """Whether it is for models that the host computes."""
     as_stored: bool = True
     """Whether the layer must read features as they are stored."""
 
 
-def reasons_against(way: FirstLayerWay, job: Job, graph: Graph, model: Any, learned_rows: bool) -> list[str]:
+def reasons_against(way: FirstLayerWay, job: Job, graph: Graph, model: Any, inputs: Inputs) -> list[str]:
     """Why a job cannot read its first layer's inputs in a way; empty where it can."""
     if not way.as_stored:
         return []
     reasons = []
+    if way.computed_on_host and inputs.device.type != "cpu":
+        reasons.append("the model is computed on a GPU")
     if not getattr(model, "layerwise", False):
         reasons.append("the model is a module of the user's own")
     elif not graph.is_homogeneous:
         reasons.append("the graph has several types")
     elif not way.layer_allows(layer_entry(job.model), job):
         reasons.append(f"model {job.model} as it is set reads every row by itself")
-    if learned_rows:
+    if inputs.tables:
         reasons.append("vertex embeddings are learned")
     if job.sampler == "whole":
         reasons.append("sampler whole keeps what its first layer aggregates")

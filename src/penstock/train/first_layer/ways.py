@@ -9,6 +9,7 @@ from penstock.pipeline.row_reader import PLAIN_ROWS, RowReader
 from penstock.train.first_layer.aggregated import aggregated_inputs, cheaper_inputs
 from penstock.train.first_layer.transformed import transformed_inputs
 from penstock.train.first_layer.way import FirstLayerWay, reasons_against
+from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 
 
@@ -23,7 +24,7 @@ def _aggregates(entry: LayerEntry, job: Job) -> bool:
 WAYS: dict[str, FirstLayerWay] = {
     way.name: way
     for way in (
-        FirstLayerWay("auto", cheaper_inputs, _aggregates),
+        FirstLayerWay("auto", cheaper_inputs, _aggregates, computed_on_host=True),
         FirstLayerWay("device", _plain, as_stored=False),
         FirstLayerWay("gather", _plain, on_host=True, as_stored=False),
         FirstLayerWay("aggregate", aggregated_inputs, _aggregates, on_host=True),
@@ -32,10 +33,10 @@ WAYS: dict[str, FirstLayerWay] = {
 }
 
 
-def first_layer_reader(job: Job, graph: Graph, model: Any, learned_rows: bool) -> RowReader:
+def first_layer_reader(job: Job, graph: Graph, model: Any, inputs: Inputs) -> RowReader:
     """How batches of a job read their features; a way that is asked for and not possible is refused."""
     way = WAYS[job.first_layer]
-    reasons = reasons_against(way, job, graph, model, learned_rows)
+    reasons = reasons_against(way, job, graph, model, inputs)
     if reasons and job.first_layer == "auto":
         return PLAIN_ROWS
     if reasons:
