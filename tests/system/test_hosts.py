@@ -24,6 +24,14 @@ def namespaces_of(process):
     return {path.name for path in Path("/run/netns").glob(f"{boxed.PREFIX}{process}s*")}
 
 
+def bytes_sent_by(connection):
+    """What TCP has sent on a connection, with what it had to send again (tcpi_bytes_sent of struct tcp_info)."""
+    information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    if len(information) < 208:
+        pytest.skip("this kernel does not count the bytes of a connection (Linux 4.19 does)")
+    return int.from_bytes(information[200:208], sys.byteorder)
+
+
 def test_links_are_limited_and_counted_and_gone_at_the_end():
     with hosts_or_skip([50, 20]) as (near, far):
         assert len(namespaces_of(os.getpid())) == 3
