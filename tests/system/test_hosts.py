@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from boxed_hosts import boxed, hosts_or_skip
+from boxed_hosts import boxed, hosts_or_skip, resent_bytes
 from cluster_runs import cluster_file, in_parts, result_of, run_on
 from penstock.cluster import run
 from training_graphs import community_graph
@@ -22,14 +22,6 @@ MEGABYTE = 1_000_000
 def namespaces_of(process):
     """Those that a process has made."""
     return {path.name for path in Path("/run/netns").glob(f"{boxed.PREFIX}{process}s*")}
-
-
-def bytes_sent_by(connection):
-    """What TCP has sent on a connection, with what it had to send again (tcpi_bytes_sent of struct tcp_info)."""
-    information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-    if len(information) < 208:
-        pytest.skip("this kernel does not count the bytes of a connection (Linux 4.19 does)")
-    return int.from_bytes(information[200:208], sys.byteorder)
 
 
 def test_links_are_limited_and_counted_and_gone_at_the_end():
