@@ -23,7 +23,6 @@ def hosts_or_skip(rates_mbit):
 def resent_bytes(host):
     """At most how many bytes a host's TCP has sent again, because a limited link dropped them."""
     with host.entered():
-        names, counts = (
-            line for line in Path("/proc/thread-self/net/snmp").read_text().splitlines() if line[:4] == "Tcp:"
-        )
-    return 1514 * int(dict(zip(names.split(), counts.split(), strict=True))["RetransSegs"])
+        lines = Path("/proc/thread-self/net/snmp").read_text().splitlines()
+    names, counts = (line.split() for line in lines if line.startswith("Tcp:"))
+    return 1514 * int(counts[names.index("RetransSegs")])

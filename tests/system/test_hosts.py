@@ -41,8 +41,9 @@ def test_links_are_limited_and_counted_and_gone_at_the_end():
                     arrived += len(taking.recv(1 << 16))
             sending.join()
         sent, received = near.carried()
-        assert 2 * MEGABYTE < sent < 2.4 * MEGABYTE
-        assert received < 0.2 * MEGABYTE
+        # With headers, and with what the slower link has dropped.
+        assert 2 * MEGABYTE < sent < 2.4 * MEGABYTE + resent_bytes(near)
+        assert received < 0.1 * sent
         assert far.carried()[1] > 2 * MEGABYTE
         # Packets had to wait for the link: the sender's at its own rate, or the receiver's at the switch.
         shown = near.run("tc", "-s", "class", "show", "dev", boxed.DEVICE)
