@@ -1,0 +1,9 @@
+"""What a prediction rests on: masks between 0 and 1 over edges, vertices or columns, found by gradient descent.
+
+`mask_optimiser` finds masks under GNNExplainer's objective and knows neither graphs nor models: whoever calls it gives
+a function from masks to outputs.
+"""
+
+from penstock.explain.mask_optimiser import FoundMasks, Mask, MaskOptions, optimise_masks, target_of
+
+__all__ = ["FoundMasks", "Mask", "MaskOptions", "optimise_masks", "target_of"]

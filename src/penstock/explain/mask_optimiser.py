@@ -1,0 +1,182 @@
+"""Masks under GNNExplainer's objective: as little of the input as keeps the prediction.
+
+The mutual information of a prediction with the part of the input that masks leave is largest where the cross-entropy
+between the prediction on everything (the target) and that on the masked input is smallest. Two terms for each mask
+make it small (the sum or mean of its values) and decided (the entropy of its values, each a probability).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from penstock.errors import PenstockError
+from penstock.graph.hashing import key_of
+from penstock.nn.eager import eager
+
+Masks = dict[str, Tensor]
+Output = Literal["classes", "labels", "numbers"]
+"""What the rows of logits mean: one class of several, several independent labels, or numbers as they are."""
+
+_WINDOW = 10
+"""Steps over which the change of the loss is looked at, since single steps may change little on the way."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A mask that is to be found, and how the objective weighs it.
+
+    `size` multiplies the sum of its values, or their mean with `size_of="mean"`; `entropy` multiplies the mean of
+    their entropies.
+    """
+
+    shape: tuple[int, ...]
+    size: float = 0.005
+    entropy: float = 1.0
+    size_of: Literal["sum", "mean"] = "sum"
+
+
+@dataclass(frozen=True)
+class MaskOptions:
+    """How masks are optimised, by Adam from values near one half.
+
+    `explain_loss` ends it early: when the loss of the last ten steps has changed by less than this share of the first
+    loss. 0 takes all steps.
+    """
+
+    steps: int = 100
+    lr: float = 0.01
+    explain_loss: float = 0.0
+    output: Output = "classes"
+
+
+@dataclass(frozen=True)
+class FoundMasks:
+    """Values from 0 to 1 by the masks' names, and the loss before each step that was taken."""
+
+    values: Masks
+    losses: list[float]
+
+
+def optimise_masks(
+    forward: Callable[[Masks], Tensor],
+    target: Tensor,
+    masks: Mapping[str, Mask],
+    options: MaskOptions,
+    seed: int,
+) -> FoundMasks:
+    """The masks with which `forward` keeps to the target.
+
+    `forward` takes values between 0 and 1 by name, in the masks' shapes, and returns logits [rows, outputs] that can be
+    differentiated by them. `target` [rows, outputs] are probabilities (`target_of`), or numbers for outputs that are
+    numbers. Whatever else `forward` reads is left alone, its gradients included.
+
+    A value that has no influence on the logits at the first step is 0 in the result and is in no term. The same seed
+    gives the same masks; torch's global generators are neither read nor changed.
+    """
+    _check(masks, options)
+    raw = {name: _start(mask, target, seed, name) for name, mask in masks.items()}
+    optimiser = eager(torch.optim.Adam)(list(raw.values()), lr=options.lr)
+    active = {name: torch.ones_like(values, dtype=torch.bool) for name, values in raw.items()}
+    losses = list[float]()
+    with torch.enable_grad():
+        for step in range(options.steps):
+            distance = _distance(forward(_squashed(raw)), target, options.output)
+            if step == 0:
+                active = _influential(distance, raw)
+            loss = distance + sum(_terms(mask, raw[name][active[name]]) for name, mask in masks.items())
+            losses.append(_finite(loss, step))
+            if _settled(losses, options.explain_loss):
+                break
+            for values, gradient in zip(raw.values(), _gradients(loss, raw), strict=True):
+                values.grad = gradient
+            optimiser.step()
+    found = {name: values.detach() * active[name] for name, values in _squashed(raw).items()}
+    return FoundMasks(found, losses)
+
+
+def target_of(logits: Tensor, output: Output) -> Tensor:
+    """The soft target that a model's own logits on the whole input make."""
+    logits = logits.detach()
+    if output == "classes":
+        return logits.softmax(-1)
+    return logits.sigmoid() if output == "labels" else logits
+
+
+def _check(masks: Mapping[str, Mask], options: MaskOptions) -> None:
+    if not masks:
+        raise PenstockError("There is no mask to find: name at least one.", code="option-missing")
+    if options.steps < 1 or not options.lr > 0 or not options.explain_loss >= 0:
+        raise PenstockError(
+            f"Masks cannot be optimised in {options.steps} steps at rate {options.lr} until the loss changes by"
+            f" {options.explain_loss}: steps and rate must be above 0, and the change not below it.",
+            code="invalid-value",
+        )
+
+
+def _start(mask: Mask, target: Tensor, seed: int, name: str) -> Tensor:
+    """Logits of a mask, close to 0 and each a little different, on the target's device."""
+    generator = torch.Generator().manual_seed(int(key_of(seed, f"mask {name}")) >> 1)
+    values = 0.1 * torch.randn(mask.shape, generator=generator)
+    return values.to(target.device, target.dtype).requires_grad_()
+
+
+def _squashed(raw: Masks) -> Masks:
+    return {name: values.sigmoid() for name, values in raw.items()}
+
+
+def _distance(logits: Tensor, target: Tensor, output: Output) -> Tensor:
+    """The mean over rows of the cross-entropy of target and prediction, or of the squared difference of numbers."""
+    if logits.shape != target.shape:
+        raise PenstockError(
+            f"The masked model gave logits of shape {tuple(logits.shape)} where the target has {tuple(target.shape)}:"
+            " give a target of the same rows and outputs.",
+            code="shape-mismatch",
+        )
+    if output == "classes":
+        return functional.cross_entropy(logits, target)
+    if output == "labels":
+        return functional.binary_cross_entropy_with_logits(logits, target)
+    return functional.mse_loss(logits, target)
+
+
+def _influential(distance: Tensor, raw: Masks) -> dict[str, Tensor]:
+    return {name: gradient != 0 for name, gradient in zip(raw, _gradients(distance, raw, keep=True), strict=True)}
+
+
+def _gradients(loss: Tensor, raw: Masks, keep: bool = False) -> tuple[Tensor, ...]:
+    """By the masks alone. A mask that the loss does not depend on at all has a gradient of zeros."""
+    if not loss.requires_grad:
+        return tuple(torch.zeros_like(values) for values in raw.values())
+    return torch.autograd.grad(loss, list(raw.values()), retain_graph=keep, allow_unused=True, materialize_grads=True)
+
+
+def _terms(mask: Mask, raw: Tensor) -> Tensor:
+    """The size and entropy terms of a mask's logits; nothing where no value has influence."""
+    if not raw.numel():
+        return raw.new_zeros(())
+    values = raw.sigmoid()
+    size = values.sum() if mask.size_of == "sum" else values.mean()
+    # -p log p - (1 - p) log(1 - p) of p = sigmoid(raw), without a logarithm of zero.
+    entropy = (functional.softplus(raw) - raw * values).mean()
+    return mask.size * size + mask.entropy * entropy
+
+
+def _finite(loss: Tensor, step: int) -> float:
+    value = float(loss.detach())
+    if value != value or abs(value) == float("inf"):
+        raise PenstockError(
+            f"The loss of the masks became {value} at step {step + 1}: check that the features are finite numbers, or"
+            " lower the learning rate.",
+            code="not-finite",
+        )
+    return value
+
+
+def _settled(losses: list[float], share: float) -> bool:
+    if share == 0 or len(losses) <= _WINDOW:
+        return False
+    return abs(losses[-1 - _WINDOW] - losses[-1]) < share * abs(losses[0])
