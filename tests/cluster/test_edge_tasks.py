@@ -25,7 +25,7 @@ def around(graph):
     """The relations that are kept, and those that were read for them."""
     read = []
 
-    def lists(kind, field=None):
+    def lists(kind):
         read.append(kind[1])
         return graph.edges[kind]
 

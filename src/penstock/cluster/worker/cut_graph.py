@@ -17,11 +17,12 @@ from penstock.graph.blocks import ranges
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.integrity.scan import nan_rows
-from penstock.graph.schema import EdgeType
+from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition import Partition, open_partition
 from penstock.sampling.exclusion import Exclusion
 from penstock.sampling.links import HeldOutRule
 from penstock.sampling.parts import OwnedPart, RelationReader, edge_types_in
+from penstock.sampling.parts.answers import place_lists
 from penstock.sampling.temporal import OF_NODES
 from penstock.store.local import LocalStore
 from penstock.store.parts import PartedStore
@@ -184,6 +185,20 @@ def _column(store: PartedStore, partition: Partition, node_type: str, name: str)
     for start in range(0, len(original), _COLUMN):
         stop = min(start + _COLUMN, len(original))
         column[original[start:stop]] = source.read(np.arange(start, stop))
+    return column
+
+
+def edge_column(parts: Parts, kind: EdgeType, name: str, indptr: Array) -> Array:
+    """A whole field of a relation's edges, in the original order of its lists, which begin and end at `indptr`."""
+    book, targets = parts.partition.book, parts.partition.original(kind[2])
+    source = parts.store.source(f"{edge_key(kind)}/{name}")
+    column = np.empty(source.shape, source.dtype)
+    bounds = book.edge_bounds(edge_key(kind))
+    for part in range(book.parts):
+        rows = np.ascontiguousarray(targets[slice(*book.range(part, kind[2]))])
+        first, last = int(bounds[part]), int(bounds[part + 1])
+        values = [source.read(np.arange(first + low, first + high)) for low, high in ranges(last - first, _COLUMN)]
+        place_lists(rows, indptr, np.concatenate([column[:0], *values]), column)
     return column
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from penstock.cluster.worker.batch_source import make_parted_edge_batches
-from penstock.cluster.worker.cut_graph import CutGraph, Parts, RemoteEdges, SupervisedEdges
+from penstock.cluster.worker.cut_graph import CutGraph, Parts, RemoteEdges, SupervisedEdges, edge_column
 from penstock.cluster.worker.split import EdgeSplit, SeedSplit, whole_batches
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
@@ -98,8 +98,10 @@ def _relations_around(parts: Parts, graph: CutGraph, kind: EdgeType, label: str 
 
     Those that may be it are read one after the other, and let go where they are not.
     """
-    edges = parts.reader.lists(kind, label if label in graph.edges[kind].fields else None)
+    edges = parts.reader.lists(kind)
     if label is not None:
+        if label in graph.edges[kind].fields:
+            edges.fields = {label: edge_column(parts, kind, label, edges.indptr)}
         *_, words = parts.reader.names(kind, label)
         edges.categories = {} if words is None else {label: words}
     alone = Graph(graph.nodes, {kind: edges}, graph.name)

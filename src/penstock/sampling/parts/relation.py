@@ -4,9 +4,10 @@ For tasks whose examples are that relation's edges.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any, Self
 
 import numpy as np
+from pydantic import Field
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -22,6 +23,7 @@ from penstock.sampling.parts.requests import (
     EdgesRequest,
     HeldOutRequest,
     StrictRequest,
+    Whole,
     counts_received,
     numbers_received,
     read_body,
@@ -40,12 +42,11 @@ class RelationReader:
 
     def names(self, kind: EdgeType, label: str) -> tuple[list[str], list[str], list[str] | None]:
         """The relation's fields, the names of its held-out pairs, and the words of the field `label`, if it has any."""
-        said = self._ask(0, Message("held-out", _about(0, kind, label, False)))
-        told = read_body(said, _RelationDocument)
-        return told.fields, told.held_out, told.words
+        told = self._told(kind, label)
+        return list(told.fields), told.held_out, told.words
 
-    def lists(self, kind: EdgeType, field: str | None = None) -> EdgeSet:
-        """The whole relation, with one field of its edges and the pairs held out of it, by original numbers."""
+    def lists(self, kind: EdgeType) -> EdgeSet:
+        """The whole relation and the pairs held out of it, by original numbers; fields of edges are rows of stores."""
         book, targets = self._partition.book, self._partition.original(kind[2])
         indptr = np.zeros(len(targets) + 1, np.int64)
         for part in range(book.parts):
@@ -53,18 +54,12 @@ class RelationReader:
             indptr[1:][targets[first:last]] = self._degrees(part, kind, last - first)
         np.cumsum(indptr, out=indptr)
         indices = np.empty(int(indptr[-1]), index_dtype(book.count(kind[0])))
-        values: Array | None = None
         for part in range(book.parts):
             first, last = book.range(part, kind[2])
             rows = np.ascontiguousarray(targets[first:last])
             amount = int((indptr[rows + 1] - indptr[rows]).sum())
-            sources, found = self._edges(part, kind, amount, field)
-            place_lists(rows, indptr, sources, indices)
-            if found is not None:
-                values = np.empty((len(indices), *found.shape[1:]), found.dtype) if values is None else values
-                place_lists(rows, indptr, found, values)
-        fields = {} if field is None or values is None else {field: values}
-        return EdgeSet(indptr, indices, fields, self._held_out(kind))
+            place_lists(rows, indptr, self._sources(part, kind, amount), indices)
+        return EdgeSet(indptr, indices, {}, self._held_out(kind))
 
     def offsets(self, kind: EdgeType) -> Array:
         """Where the lists of all parts, one behind the other, begin and end (int64), by the cut graph's numbers."""
@@ -75,8 +70,14 @@ class RelationReader:
 
     def no_values(self, kind: EdgeType, field: str) -> Array:
         """A field of the edges without its values: its kind of numbers and their shape."""
-        body = EdgesRequest(part=0, relation=edge_key(kind), first=0, last=0, field=field)
-        return self._arrays(0, Message("edges", body.model_dump()), 2)[1]
+        fields = self._told(kind, "").fields
+        if field not in fields:
+            raise PenstockError(f"The edges {edge_key(kind)} have no field {field!r}.", code="field-missing")
+        return np.empty((0, *fields[field].row_shape), fields[field].dtype)
+
+    def _told(self, kind: EdgeType, label: str) -> "_RelationDocument":
+        """What the first part's owner says of a relation, without its held-out pairs."""
+        return read_body(self._ask(0, Message("held-out", _about(0, kind, label, False))), _RelationDocument)
 
     def _degrees(self, part: int, kind: EdgeType, count: int) -> Array:
         found = [np.empty(0, np.int64)]
@@ -88,21 +89,18 @@ class RelationReader:
             found.append(counts_received(counts, int(counts.sum(dtype=np.int64)), _owner(part)))
         return np.concatenate(found)
 
-    def _edges(self, part: int, kind: EdgeType, amount: int, field: str | None) -> tuple[Array, Array | None]:
-        """Sources by original number and the field of a part's edges, in the part's order."""
+    def _sources(self, part: int, kind: EdgeType, amount: int) -> Array:
+        """Sources by original number of a part's edges, in the part's order."""
         count = self._partition.book.count(kind[0])
         names, dtype = self._partition.original(kind[0]), index_dtype(count)
-        sources, values = np.empty(amount, dtype), list[Array]()
+        sources = np.empty(amount, dtype)
         for first, last in _pieces(amount):
-            body = EdgesRequest(part=part, relation=edge_key(kind), first=first, last=last, field=field)
-            arrays = self._arrays(part, Message("edges", body.model_dump()), 1 if field is None else 2)
-            if any(len(array) != last - first for array in arrays):
+            body = EdgesRequest(part=part, relation=edge_key(kind), first=first, last=last)
+            (found,) = self._arrays(part, Message("edges", body.model_dump()), 1)
+            if len(found) != last - first:
                 raise _wrong(part, "other edges than asked for")
-            sources[first:last] = names[numbers_received(arrays[0], count, dtype, _owner(part))]
-            values += arrays[1:]
-        if field is None or not values:
-            return sources, None
-        return sources, np.concatenate(values)
+            sources[first:last] = names[numbers_received(found, count, dtype, _owner(part))]
+        return sources
 
     def _held_out(self, kind: EdgeType) -> dict[str, Array]:
         """By name, the pairs [m, 2] in the order that they had before the cut."""
@@ -150,7 +148,9 @@ def answer_relation_request(owned: OwnedPart, message: Message) -> Message:
         wanted = edges.held_out if asked.pairs else ()
         arrays = [array for name in wanted for array in (edges.held_out[name], owned.places(kind, name))]
         told = _RelationDocument(
-            fields=list(edges.fields), held_out=list(edges.held_out), words=edges.categories.get(asked.label)
+            fields={name: _FieldForm.of(values) for name, values in edges.fields.items()},
+            held_out=list(edges.held_out),
+            words=edges.categories.get(asked.label),
         )
         return Message("held-out", told.model_dump(), tuple(np.asarray(array, np.int64) for array in arrays))
     count = edges.count if isinstance(asked, EdgesRequest) else len(edges.indptr) - 1
@@ -162,17 +162,24 @@ def answer_relation_request(owned: OwnedPart, message: Message) -> Message:
     if not isinstance(asked, EdgesRequest):
         degrees = np.diff(edges.indptr[asked.first : asked.last + 1])
         return Message("degrees", {}, (degrees.astype(np.uint32),))
-    some = slice(asked.first, asked.last)
-    arrays = [edges.indices[some].astype(index_dtype(owned.graph.nodes[kind[0]].total), copy=False)]
-    if asked.field is not None:
-        if asked.field not in edges.fields:
-            raise PenstockError(f"The edges {asked.relation} have no field {asked.field!r}.", code="field-missing")
-        arrays.append(edges.fields[asked.field][some])
-    return Message("edges", {}, tuple(np.ascontiguousarray(array) for array in arrays))
+    sources = edges.indices[asked.first : asked.last].astype(index_dtype(owned.graph.nodes[kind[0]].total), copy=False)
+    return Message("edges", {}, (np.ascontiguousarray(sources),))
+
+
+class _FieldForm(StrictRequest):
+    """What the values of a field are."""
+
+    dtype: Annotated[str, Field(pattern="^[|<]?[biuf][1248]$")]
+    row_shape: list[Whole]
+
+    @classmethod
+    def of(cls, values: Array) -> Self:
+        """The form of a field's values."""
+        return cls(dtype=values.dtype.str, row_shape=list(values.shape[1:]))
 
 
 class _RelationDocument(StrictRequest):
-    fields: list[str]
+    fields: dict[str, _FieldForm]
     held_out: list[str]
     words: list[str] | None
 

@@ -58,9 +58,7 @@ class DegreesRequest(RelationRequest):
 
 
 class EdgesRequest(DegreesRequest):
-    """Sources of edges [first, last), as they stand in the part, and maybe a field of them."""
-
-    field: Name | None
+    """Sources of edges [first, last), as they stand in the part."""
 
 
 class HeldOutRequest(RelationRequest):
