@@ -48,6 +48,13 @@ def test_coflows_are_shown_with_their_times() -> None:
     assert "95 of 100" not in cards(bytes_received=10, coflows="none")
 
 
+def test_caches_of_remote_rows_are_shown_by_worker() -> None:
+    cached = {"id": "worker-1", "remote_cache": {"hits": 3000, "misses": 1000, "bytes_saved": 2 << 20}}
+    shown = cards(tasks=[*TASKS, cached], bytes_received=10)
+    assert "<td>worker-1</td><td>3,000</td><td>1,000</td><td>75 %</td><td>2 MiB</td>" in shown
+    assert "not sent" not in cards(bytes_received=10)
+
+
 def test_nothing_of_a_cluster_for_one_machine() -> None:
     assert cards_of({}) == []
 

@@ -86,11 +86,13 @@ def _changed(job: Job, cluster: ClusterDocument, point: Point) -> tuple[Job, Clu
 def _costs_alike(one: tuple[Job, ClusterDocument], other: tuple[Job, ClusterDocument]) -> bool:
     """Whether one profile holds for both: the same batches over as many parts and workers, moved the same way."""
     jobs = [each.model_dump(mode="json", include=set(DECIDING)) for each, _ in (one, other)]
-    sizes = [
-        (len(each.machines), each.workers, each.wire_type, each.reduce, each.servers, each.partition, each.method)
-        for _, each in (one, other)
-    ]
+    sizes = [(len(each.machines), each.workers, each.partition, each.method, *_moved(each)) for _, each in (one, other)]
     return jobs[0] == jobs[1] and sizes[0] == sizes[1]
+
+
+def _moved(cluster: ClusterDocument) -> tuple[str | int, ...]:
+    """What of a cluster decides how rows and gradients are moved."""
+    return cluster.wire_type, cluster.remote_cache_mb, cluster.reduce, cluster.servers
 
 
 def _row(

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from penstock.cluster.launch import Handle, Launcher
 from penstock.cluster.layout import CONTROLLER, Layout, TaskSpec
 from penstock.cluster.rendezvous import Rendezvous
-from penstock.cluster.reports import WAITED, Failed, Heartbeat, Registered, Result, StepReport
+from penstock.cluster.reports import CACHED, WAITED, Failed, Heartbeat, Registered, Result, StepReport
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError, known_code
 from penstock.progress import Progress
@@ -68,7 +68,14 @@ class TaskRecord:
             "peak_rss_mb": self.peak_mb,
             "coflows": coflow_figures(self.coflows.values()),
             **({"exposed_communication_s": round(sum(waited) / 1e6, 3)} if waited else {}),
+            **self._cache_facts(),
         }
+
+    def _cache_facts(self) -> dict[str, Any]:
+        """What its cache of remote rows saved; nothing of a task without one."""
+        told = [counts for counts in self.counts.values() if CACHED["hits"] in counts]
+        found = {name: sum(counts.get(count, 0) for counts in told) for name, count in CACHED.items()}
+        return {"remote_cache": found} if told else {}
 
 
 @dataclass

@@ -69,10 +69,12 @@ def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Pr
         return fit_profile(profile_job(job, small, _PROFILED, progress), job, cluster, progress)
     profile = read_profile(path)
     profile.check_job(job.model_dump(mode="json"), str(path))
-    for name, value in workload_entry(profile.mode).conditions(cluster).items():
-        if profile.cluster.get(name) != value:
+    wanted = workload_entry(profile.mode).conditions(cluster)
+    for name in dict.fromkeys([*wanted, *profile.cluster]):
+        measured, value = profile.cluster.get(name), wanted.get(name)
+        if measured != value:
             raise PenstockError(
-                f"{path} was measured with {name} {profile.cluster.get(name)!r} and the cluster has {value!r}: measure"
+                f"{path} was measured with {name} {measured!r} and the cluster has {value!r}: measure"
                 " again with `penstock profile JOB --cluster` for this cluster.",
                 code="mismatched-inputs",
             )

@@ -14,6 +14,9 @@ Incarnation = Annotated[int, Field(ge=0)]
 WAITED = "waited_us"
 """The count of microseconds in which a worker had nothing to do but wait for others' rows."""
 
+CACHED = {"hits": "cache_hits", "misses": "cache_misses", "bytes_saved": "cache_bytes_saved"}
+"""What a worker counts of its cache of remote rows: names in the result, and of the counts."""
+
 
 class Registered(StoreRequest):
     """A task has started and listens at an address."""

@@ -100,6 +100,12 @@ class ClusterDocument(StrictDocument):
         default=False, description="let several workers of a machine with fewer GPUs compute on the same one"
     )
     wire_type: Literal["stored", "float16", "int8"] = Field(default="stored", description="how features travel")
+    remote_cache_mb: int = Field(
+        default=0,
+        ge=0,
+        description="memory at each worker for feature rows of other machines, in MiB: rows that it reads most travel"
+        " once; 0: none",
+    )
     failure: FailureOptions = FailureOptions()
     wire: WireOptions = WireOptions()
 

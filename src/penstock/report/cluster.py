@@ -3,7 +3,7 @@
 from html import escape
 from typing import Any
 
-from penstock.quantities import counted, signed_percent
+from penstock.quantities import counted, percent, signed_percent
 from penstock.report.markup import card, cut, pairs, table
 from penstock.report.run_folder import RunRecord
 from penstock.report.values import mapping, number, whole
@@ -73,8 +73,21 @@ def _traffic_card(run: RunRecord) -> str:
     largest = sorted(flows.items(), key=lambda item: -sum(item[1]))[:_MOST_FLOWS]
     shown = [[cut(name, _LONGEST), *(_bytes(each) for each in sizes[:2])] for name, sizes in largest]
     body = pairs(rows) + (table(["flow", "sent", "received"], shown, len(flows)) if shown else "")
-    body += _coflows(run)
+    body += _caches(run) + _coflows(run)
     return card("Traffic", body) if rows or shown else ""
+
+
+def _caches(run: RunRecord) -> str:
+    """What each worker's cache of remote rows saved."""
+    tasks = [mapping(task) for task in _list(run.result.get("tasks"))]
+    found = {_text(task.get("id")): mapping(task.get("remote_cache")) for task in tasks if task.get("remote_cache")}
+    shown = []
+    for name, cache in list(found.items())[:_MOST_TASKS]:
+        hits, misses = number(cache.get("hits")) or 0.0, number(cache.get("misses")) or 0.0
+        share = percent(hits / (hits + misses)) if hits + misses else "no reads"
+        saved = _bytes(number(cache.get("bytes_saved")) or 0.0)
+        shown.append([name, f"{hits:,.0f}", f"{misses:,.0f}", share, saved])
+    return table(["cached remote rows", "hits", "misses", "share", "not sent"], shown, len(found)) if shown else ""
 
 
 def _coflows(run: RunRecord) -> str:

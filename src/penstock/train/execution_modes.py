@@ -42,11 +42,18 @@ class ExecutionMode:
     """Samplers of its own; None: those that no other mode has for its own."""
     places_itself: bool = False
     """Whether it brings to a device by itself what it needs there."""
+    reads_rows_once: bool = False
+    """Whether feature rows are read before the first step, and kept."""
 
 
 def needs_placement(sampler: str) -> bool:
     """Whether a graph is placed on a device before an execution is chosen."""
     return not any(mode.places_itself and sampler in (mode.samplers or ()) for mode in EXECUTION_MODES.values())
+
+
+def reads_rows_again(sampler: str) -> bool:
+    """Whether feature rows are read in every batch that needs them, and not once for all steps."""
+    return not any(mode.reads_rows_once and sampler in (mode.samplers or ()) for mode in EXECUTION_MODES.values())
 
 
 def choose_execution(session: Session, placed: "Placed | None" = None, group: WorkerGroup | None = None) -> Execution:
@@ -132,7 +139,7 @@ EXECUTION_MODES: dict[str, ExecutionMode] = {
         ExecutionMode("shared", _shared, SHARED, among_workers=True),
         ExecutionMode("device-shared", _device_shared, SHARED, on_device=True, among_workers=True),
         ExecutionMode("captured-shared", _captured_shared, CAPTURED, on_device=True, captured=True, among_workers=True),
-        ExecutionMode("whole", _whole, WHOLE, samplers=frozenset({"whole"}), places_itself=True),
+        ExecutionMode("whole", _whole, WHOLE, samplers=frozenset({"whole"}), places_itself=True, reads_rows_once=True),
         ExecutionMode(
             "whole-shared",
             _whole_shared,
@@ -140,6 +147,7 @@ EXECUTION_MODES: dict[str, ExecutionMode] = {
             among_workers=True,
             samplers=frozenset({"whole"}),
             places_itself=True,
+            reads_rows_once=True,
         ),
     )
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.cluster.gpus import claim_gpu
 from penstock.cluster.member import Member, raised_by
-from penstock.cluster.reports import WAITED
+from penstock.cluster.reports import CACHED, WAITED
 from penstock.cluster.setup import Setup
 from penstock.cluster.worker.all_reduce import AllReduce
 from penstock.cluster.worker.cut_graph import Parts
@@ -173,6 +173,9 @@ class Worker:
         received = embeddings[0] + rows.received + sum(each.bytes for each in features)
         minimum = embeddings[1] + rows.minimum + sum(each.minimum for each in features)
         counts = {"received": received, "minimum": minimum}
+        cached = self._parts.store.cache_use()
+        if cached is not None:
+            counts |= {count: getattr(cached, name) for name, count in CACHED.items()}
         return counts | ({WAITED: round(1e6 * rows.waited_s)} if rows.received else {})
 
     @property

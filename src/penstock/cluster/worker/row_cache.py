@@ -3,17 +3,14 @@
 import numpy as np
 
 from penstock.cluster.worker.gathered_graph import PartedColumn
+from penstock.cluster.worker.read_counts import read_counts
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.pipeline.schedule import Schedule
 from penstock.store import CachedSource, RowSource, cached_source
 from penstock.store.device.copies import to_device
 from penstock.store.device.tables import ResidentTable, by_counts
 from penstock.train.device.share_supply import Share
 from penstock.train.session import Session
-
-_COUNTED = 16
-"""Batches drawn ahead to count which rows are read most."""
 
 
 def cache_bytes(session: Session) -> int:
@@ -43,11 +40,9 @@ def with_cached_rows(session: Session, share: Share) -> CachedSource:
 
 def _reads(session: Session, share: Share, rows: int) -> Array:
     """How often each row is read in the first batches."""
-    (name,) = session.inputs.sources
+    ((ids, reads),) = read_counts(session, share).values()
     counts = np.zeros(rows, np.int64)
-    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed)
-    for planned, _ in zip(schedule.from_position(), range(_COUNTED), strict=False):
-        np.add.at(counts, session.task.sample(share(planned)).vertices[name], 1)
+    counts[ids] = reads
     return counts
 
 

@@ -11,15 +11,17 @@ from penstock.cluster.worker.batch_source import make_joint_batches, make_parted
 from penstock.cluster.worker.cut_graph import CutGraph, Parts, open_cut_graph
 from penstock.cluster.worker.edge_tasks import make_parted_edge_task
 from penstock.cluster.worker.inputs import PartedInputs
+from penstock.cluster.worker.read_counts import read_counts
 from penstock.cluster.worker.split import SeedSplit, whole_batches
 from penstock.cluster.worker.worker_group import ClusterWorkerGroup
+from penstock.errors import PenstockError
 from penstock.sampling.registry import sampler_entry
 from penstock.sampling.temporal import OF_NODES
 from penstock.train.assembly import assembled, try_out
 from penstock.train.batch_source import check_sampler_supports, clock_for
 from penstock.train.checks import check_job
 from penstock.train.data import choose_task
-from penstock.train.execution_modes import choose_execution, needs_placement
+from penstock.train.execution_modes import choose_execution, needs_placement, reads_rows_again
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices
 from penstock.train.run import has_validation
@@ -51,10 +53,25 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
         check_for_gpus(job, setup.cluster.reduce == "servers", bool(inputs.tables))
         placed = place_on_worker(session, parts, group.share, split.part, fresh)
     session.execution = choose_execution(session, placed, group)
+    if setup.cluster.remote_cache_mb:
+        _cache_remote_rows(session, parts, group, setup.cluster.remote_cache_mb << 20)
     if fresh:
         # Once a run has begun, its embeddings are past the first step, and the model has been tried.
         try_out(session, with_loss=True)
     return session, group
+
+
+def _cache_remote_rows(session: Session, parts: Parts, group: ClusterWorkerGroup, room: int) -> None:
+    """Let the store keep the remote rows that this worker's batches read most."""
+    if not reads_rows_again(session.job.sampler):
+        raise PenstockError(
+            f"remote_cache_mb keeps rows for later batches, and sampler {session.job.sampler} reads each remote row"
+            " once: leave it out of the cluster file.",
+            code="unsupported-combination",
+        )
+    reads = read_counts(session, group.share)
+    fields = session.inputs.fields
+    parts.store.cache_remote_rows({f"{name}/{fields[name]}": read for name, read in reads.items()}, room)
 
 
 def _task(parts: Parts, graph: CutGraph, job: Job) -> tuple[Task, CutGraph, SeedSplit]:

@@ -89,7 +89,8 @@ def _spreads(profile: Profile, execution: MiniBatchExecution) -> dict[str, Sprea
 def conditions(cluster: ClusterDocument) -> Mapping[str, Any]:
     """What of a cluster decides how many bytes travel, and who computes."""
     servers = cluster.servers if cluster.reduce == "servers" else 0
-    return {"wire_type": cluster.wire_type, "reduce": cluster.reduce, "servers": servers}
+    cached = {"remote_cache_mb": cluster.remote_cache_mb} if cluster.remote_cache_mb else {}
+    return {"wire_type": cluster.wire_type, "reduce": cluster.reduce, "servers": servers, **cached}
 
 
 MINI_BATCH = WorkloadEntry("mini-batch", MiniBatchExecution, _set_up, _build, conditions)

@@ -14,7 +14,7 @@ from penstock.partition.owners import Book, split_by_owner
 from penstock.store.embedding import MOMENTS, Optimiser
 from penstock.store.parts.owned import chunks
 from penstock.store.parts.row_encoding import Expected, arrived, encoding_for
-from penstock.store.parts.send_buffers import Channels, ask_rows, receive_rows
+from penstock.store.parts.send_buffers import Channels, ask_rows, far_rows, receive_rows
 from penstock.store.parts.store import Traffic
 from penstock.store.rows import gather_rows, place_rows
 from penstock.wire.message import Message
@@ -55,9 +55,8 @@ class RemoteEmbedding:
                 f"Rows of {self.width} float32 do not fit a buffer of {out.dtype} {out.shape}.", code="shape-mismatch"
             )
         split = split_by_owner(ids, self._bounds, np.ones(self._parts, np.bool_))
-        asked = ask_rows(
-            self._channels, split, list(range(self._parts)), lambda part: self._message("embed-pull", part, step)
-        )
+        wanted = far_rows(split, range(self._parts))
+        asked = ask_rows(self._channels, wanted, lambda part: self._message("embed-pull", part, step))
         way = encoding_for("stored", out.dtype, (self.width,), None)
         for each in asked:
             self._count(len(each.places), receive_rows(each, way, out))

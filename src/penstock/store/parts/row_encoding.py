@@ -20,6 +20,8 @@ class RowEncoding(Protocol):
 
     row_bytes: int
     """Bytes of a row on the wire."""
+    columns_alike: bool
+    """Whether columns that are sent alone have the bits that they have in a whole row."""
 
     def pack(self, table: Array, rows: Array, buffer: Array) -> tuple[Array, ...]:
         """Gather rows straight into a buffer (flat uint8 with room for them): the arrays to be sent."""
@@ -49,7 +51,7 @@ class StoredEncoding:
     def __init__(self, dtype: np.dtype[Any], row_shape: tuple[int, ...], span: Span | None) -> None:
         self._dtype, self._span = dtype, span
         self._shape = row_shape if span is None else (span[1] - span[0],)
-        self.row_bytes = math.prod(self._shape) * dtype.itemsize
+        self.row_bytes, self.columns_alike = math.prod(self._shape) * dtype.itemsize, True
 
     def pack(self, table: Array, rows: Array, buffer: Array) -> tuple[Array, ...]:
         """Gather rows into the buffer."""
@@ -67,7 +69,7 @@ class HalfEncoding:
 
     def __init__(self, row_shape: tuple[int, ...], span: Span | None) -> None:
         self._first, self._width = _columns(row_shape, span)
-        self.row_bytes = 2 * self._width
+        self.row_bytes, self.columns_alike = 2 * self._width, True
 
     def pack(self, table: Array, rows: Array, buffer: Array) -> tuple[Array, ...]:
         """Gather and narrow rows into the buffer; refuses numbers beyond float16."""
@@ -90,7 +92,8 @@ class ScaledEncoding:
 
     def __init__(self, row_shape: tuple[int, ...], span: Span | None) -> None:
         self._first, self._width = _columns(row_shape, span)
-        self.row_bytes = 4 + self._width
+        # The scale is that of the columns that are sent.
+        self.row_bytes, self.columns_alike = 4 + self._width, span is None
 
     def pack(self, table: Array, rows: Array, buffer: Array) -> tuple[Array, ...]:
         """Gather and narrow rows into the buffer; refuses numbers that are not finite."""

@@ -1,7 +1,7 @@
 """Rows on their way between parts: requested all at once, and sent from buffers that are used again."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -65,15 +65,27 @@ class RowRequest(NamedTuple):
     answer: PendingCall
 
 
-def ask_rows(channels: Channels, split: Split, parts: list[int], request: Callable[[int], Message]) -> list[RowRequest]:
-    """Ask some parts for their rows of a split; `request` makes the message to a part, less the row numbers."""
+class FarRows(NamedTuple):
+    """Rows of one part by their numbers in it, and where each belongs."""
+
+    part: int
+    rows: Array
+    places: Array
+
+
+def far_rows(split: Split, parts: Iterable[int]) -> list[FarRows]:
+    """The rows of some parts in a split, where there are any."""
+    found = [FarRows(part, *split.of(part)) for part in parts]
+    return [each for each in found if len(each.rows)]
+
+
+def ask_rows(channels: Channels, wanted: Iterable[FarRows], request: Callable[[int], Message]) -> list[RowRequest]:
+    """Ask parts for rows; `request` makes the message to a part, less the row numbers."""
     asked = []
-    for part in parts:
-        rows, places = split.of(part)
-        if len(rows):
-            message = request(part)
-            message.arrays = (rows,)
-            asked.append(RowRequest(part, places, channels(part).start(message)))
+    for part, rows, places in wanted:
+        message = request(part)
+        message.arrays = (rows,)
+        asked.append(RowRequest(part, places, channels(part).start(message)))
     return asked
 
 

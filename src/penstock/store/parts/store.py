@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,9 @@ from penstock.graph.arrays import Array
 from penstock.partition.owners import Book, split_by_owner
 from penstock.store.local import LocalStore
 from penstock.store.parts.fields import PartFields, row_bounds, type_of
+from penstock.store.parts.remote_cache import CachedPull, CacheUse, ReadCounts, RemoteRowCache, plan_caches
 from penstock.store.parts.row_encoding import WireType, encoding_for
-from penstock.store.parts.send_buffers import Channels, ask_rows, receive_rows
+from penstock.store.parts.send_buffers import Channels, ask_rows, far_rows, receive_rows
 from penstock.store.rows import Span, gather_rows, place_rows
 from penstock.store.source import RowSource
 from penstock.wire.message import Message
@@ -65,6 +67,7 @@ class PartedStore:
         self._narrowed = narrowed
         self._kinds: dict[str, Kind] = {}
         self._traffic: dict[str, Traffic] = {}
+        self._caches: dict[str, RemoteRowCache] = {}
         self._lock = threading.Lock()
 
     def source(self, field: str) -> "PartedRowSource":
@@ -81,14 +84,28 @@ class PartedStore:
         body = {"field": field, "columns": None if span is None else list(span), "wire_type": wire_type}
         if places is not None:
             split = replace(split, places=places[split.places], again=places[split.again], first=places[split.first])
-        asked = ask_rows(self._channels, split, far, lambda part: Message("pull", {**body, "part": part}))
+        way = encoding_for(wire_type, *kind, span)
+        cached = CachedPull(self._caches.get(field), row_bounds(field, self.book), way, span)
+        wanted = [missing for each in far_rows(split, far) if len((missing := cached.missing(each)).rows)]
+        asked = ask_rows(self._channels, wanted, lambda part: Message("pull", {**body, "part": part}))
         for part, store in here.items():
             place_rows(store.table(field), *split.of(part), out, span)
-        way = encoding_for(wire_type, *kind, span)
+        cached.place(out)
         stored = encoding_for("stored", *kind, span).row_bytes
         for each in asked:
             self._count(field, len(each.places), receive_rows(each, way, out), stored)
+        cached.keep(wanted, out)
         place_rows(out, split.first, split.again, out)
+
+    def cache_remote_rows(self, reads: Mapping[str, tuple[Array, Array]], room: int) -> None:
+        """Keep remote rows of some fields in `room` bytes; `reads` are rows that will be read, and how often each."""
+        known = {field: self._read_counts(field, *read) for field, read in reads.items()}
+        for field, plan in plan_caches(known, room).items():
+            self._caches[field] = RemoteRowCache(plan, *self._kind(field))
+
+    def cache_use(self) -> CacheUse | None:
+        """What the caches of all fields have saved; None where there is none."""
+        return reduce(CacheUse.plus, (each.use for each in self._caches.values())) if self._caches else None
 
     def push(self, field: str, ids: Array, values: Array) -> None:
         """Replace rows, all different, at their owners."""
@@ -133,6 +150,13 @@ class PartedStore:
 
     def _here(self, field: str) -> dict[int, LocalStore]:
         return {part: store for part, store in self._local.items() if field in store.fields}
+
+    def _read_counts(self, field: str, ids: Array, counts: Array) -> ReadCounts:
+        """Of the reads of a field, those of remote rows."""
+        bounds, here, kind = row_bounds(field, self.book), self._here(field), self._kind(field)
+        far = ~np.isin(np.searchsorted(bounds, ids, "right") - 1, list(here))
+        remote = sum(int(bounds[part + 1] - bounds[part]) for part in range(self.book.parts) if part not in here)
+        return ReadCounts(ids[far], counts[far], math.prod(kind.row_shape) * kind.dtype.itemsize, remote)
 
     def _kind(self, field: str) -> Kind:
         if field not in self._kinds:
