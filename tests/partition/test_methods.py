@@ -26,9 +26,9 @@ def test_every_vertex_gets_a_part_and_the_answer_repeats(communities, method):
     first = assign(communities, Cut(4, method=method), threads=1)
     assert first.assignment.dtype == np.int32
     assert set(np.unique(first.assignment)) == {0, 1, 2, 3}
-    if method != "hypergraph":  # Mt-KaHyPar's fast preset is parallel and may differ from run to run
-        again = assign(communities, Cut(4, method=method), threads=2)
-        np.testing.assert_array_equal(first.assignment, again.assignment)
+    # In several threads Mt-KaHyPar's fast preset may differ from run to run.
+    again = assign(communities, Cut(4, method=method), threads=1 if method == "hypergraph" else 2)
+    np.testing.assert_array_equal(first.assignment, again.assignment)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,8 @@ def test_all_requested_constraints_hold(communities, method, parts):
 
 
 def test_quality_is_in_the_expected_order(communities):
-    volume = {name: assign(communities, Cut(4, method=name)).metrics for name in METHODS}
+    # By one thread: in several Mt-KaHyPar's answers differ, and now and then one is bad.
+    volume = {name: assign(communities, Cut(4, method=name), threads=1).metrics for name in METHODS}
     assert volume["metis"].edge_cut < 0.3 * volume["random"].edge_cut
     assert volume["stream"].edge_cut < 0.8 * volume["random"].edge_cut
     assert volume["hypergraph"].comm_volume <= volume["metis"].comm_volume
