@@ -208,7 +208,7 @@ def test_a_disk_that_fills_up(command, tmp_path):
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("method", ["metis", "hypergraph", "random"])
+@pytest.mark.parametrize("method", [pytest.param("metis", marks=pytest.mark.long), "hypergraph", "random"])
 def test_ctrl_c_in_the_middle(method, tmp_path):
     """Interrupt at whatever point it has reached: nothing is left, the exit code says so, there is no traceback."""
     big = tmp_path / "big"
@@ -284,7 +284,7 @@ def test_starting_does_not_import_torch():
     assert done.stdout == "False\n"
 
 
-@pytest.mark.parametrize("features", [0, 128])
+@pytest.mark.parametrize("features", [0, pytest.param(128, marks=pytest.mark.long)])
 def test_memory_of_writing_parts_is_bounded(features, tmp_path):
     """Peak memory over that of an idle command stays within twice the graph's own size, features or not."""
     rng = np.random.default_rng(0)

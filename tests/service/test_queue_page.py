@@ -261,6 +261,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(opened, parts, dark
     assert (tmp_path / "phone.png").stat().st_size > 10_000
 
 
+@pytest.mark.long
 def test_ten_thousand_jobs_are_paged(opened, parts):
     _add(parts, 10_000)
     opened.reload()

@@ -160,7 +160,7 @@ def sized(graph, seeds):
     "shares, how",
     [
         ((1.0,), {}),
-        ((0.5, 0.5), {}),
+        pytest.param((0.5, 0.5), {}, marks=pytest.mark.long),
         ((0.3, 0.7), {}),
         ((0.5, 0.5), {"optimiser": "SGD", "clip": 0.5}),
         # Parameter servers make the step; or some worker's GPU has no room for the graph.
@@ -195,7 +195,7 @@ def test_bursts_of_sums_change_nothing(graph):
         assert steps == others and all(torch.equal(value, other_values[name]) for name, value in values.items())
 
 
-@pytest.mark.parametrize("sums, tight", [(True, 0), (True, 1), (False, 1)])
+@pytest.mark.parametrize("sums, tight", [(True, 0), pytest.param(True, 1, marks=pytest.mark.long), (False, 1)])
 def test_a_share_that_lacks_room_is_drawn_again(graph, learned_with_room, sums, tight):
     """By its own worker; the other one goes back with it."""
     from penstock.sampling.device.room import Room

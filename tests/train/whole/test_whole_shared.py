@@ -80,7 +80,7 @@ def test_boundary_is_unbiased(monkeypatch):
     train_in_threads(graph, 2, epochs=1, **still)
     exact = {key: outs[-1] for key, outs in found.items() if len(outs[-1]) > 4}
     found.clear()
-    workers, _ = train_in_threads(graph, 2, epochs=400, exchange="boundary", boundary_share=0.5, **still)
+    workers, _ = train_in_threads(graph, 2, epochs=200, exchange="boundary", boundary_share=0.5, **still)
     for key, expected in exact.items():
         drawn = torch.stack(found[key][1:])
         error = drawn.std(0) / len(drawn) ** 0.5
@@ -88,7 +88,7 @@ def test_boundary_is_unbiased(monkeypatch):
         assert bool(((drawn.mean(0) - expected).abs() <= 5 * error + 1e-5).all())
     halo = sum(facts["halo_rows"] for _, _, facts, _ in workers)
     received = sum(received for *_, received in workers)
-    assert 0.4 < received / (400 * 2 * 4 * WHOLE["hidden"] * halo) < 0.6
+    assert 0.4 < received / (200 * 2 * 4 * WHOLE["hidden"] * halo) < 0.6
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat"])

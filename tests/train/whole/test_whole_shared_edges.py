@@ -46,7 +46,9 @@ def one_machine(graph, fields):
         return [step.loss for each in steps for step in each]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.long if case in ("ranked", "all levels") else ()) for case in CASES]
+)
 def test_losses_of_one_machine(case):
     make, fields = CASES[case]
     graph = make()
