@@ -10,7 +10,7 @@ from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock import coflow, nn, sampling
-    from penstock.api import Run, memory, train
+    from penstock.api import Run, loader, memory, train
     from penstock.graph import EdgeSet, Graph, NodeSet, StringIds
     from penstock.graph.convert import load
     from penstock.partition import Cut, Partition, cut, open_partition, stitch
@@ -30,6 +30,7 @@ __all__ = [
     "coflow",
     "cut",
     "load",
+    "loader",
     "memory",
     "nn",
     "open_partition",
@@ -47,7 +48,7 @@ _PACKAGES = ("coflow", "memory", "nn", "sampling", "train")
 _lookup = lazy_names(
     __name__,
     {
-        "penstock.api": ("Run",),
+        "penstock.api": ("Run", "loader"),
         "penstock.graph": ("EdgeSet", "Graph", "NodeSet", "StringIds"),
         "penstock.graph.convert": ("load",),
         "penstock.partition": ("Cut", "Partition", "cut", "open_partition", "stitch"),

@@ -1,6 +1,8 @@
 """Memory for what batches bring along, allocated once and used again."""
 
 import threading
+import weakref
+from collections import deque
 
 import numpy as np
 import torch
@@ -43,3 +45,26 @@ class BufferPool:
         if self._page_locked:
             return torch.empty(room, dtype=torch.uint8, pin_memory=True).numpy()
         return np.empty(room, np.uint8)
+
+
+class ReclaimedBuffers(BufferPool):
+    """Buffers for batches that their reader may keep: each comes back when the last tensor over its array is gone.
+
+    Whoever lets go of a tensor may be any thread, and Python's collector may do it while the pool is being asked, so
+    what comes back is put in a queue that needs no lock.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._returned: deque[Array] = deque()
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> tuple[Array, Array]:
+        """See `BufferPool.take`; the buffer need not be given back."""
+        while self._returned:
+            super().give(self._returned.popleft())
+        array, buffer = super().take(shape, dtype)
+        weakref.finalize(array, self._returned.append, buffer).atexit = False
+        return array, buffer
+
+    def give(self, buffer: Array) -> None:
+        """Do nothing: the batch may still be in use."""

@@ -19,9 +19,14 @@ class HostCarrier:
     """`sources` has the stored features of each node type that has any; `scale` changes gathered rows in place."""
 
     def __init__(
-        self, sources: Mapping[str, RowSource], scale: Scale | None = None, reader: RowReader = PLAIN_ROWS
+        self,
+        sources: Mapping[str, RowSource],
+        scale: Scale | None = None,
+        reader: RowReader = PLAIN_ROWS,
+        pool: BufferPool | None = None,
     ) -> None:
-        self._sources, self._scale, self._reader, self._pool = sources, scale, reader, BufferPool()
+        self._sources, self._scale, self._reader = sources, scale, reader
+        self._pool = BufferPool() if pool is None else pool
 
     def gather(self, batch: Batch) -> list[Array]:
         """Read the features of the batch's vertices."""

@@ -52,7 +52,7 @@ class Schedule:
     """Epoch after epoch over `items`, in an order hashed from (seed, epoch, original number), cut into batches.
 
     The order belongs to the items' original numbers, so that it is the same however the graph is cut. Epochs before
-    `shuffled_from` (None: all epochs) have the order of the first one.
+    `shuffled_from` (None: all epochs) have the order of the first one, which with `as_given` is that of `items`.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Schedule:
         epochs: int | None = None,
         original: Array | None = None,
         shuffled_from: int | None = 0,
+        as_given: bool = False,
     ) -> None:
         if len(items) == 0:
             raise PenstockError(
@@ -72,7 +73,7 @@ class Schedule:
             raise PenstockError(f"batch_size is {batch_size}: give 1 or more.", code="value-out-of-range")
         self.items, self.batch_size, self.seed, self.epochs = np.asarray(items), batch_size, seed, epochs
         self.names = self.items if original is None else np.asarray(original)[self.items]
-        self.shuffled_from = shuffled_from
+        self.shuffled_from, self._as_given = shuffled_from, as_given
 
     @property
     def batches(self) -> int:
@@ -100,6 +101,8 @@ class Schedule:
         return key_of(self.seed, f"{self.ordered_as(epoch)}/order")
 
     def _order(self, epoch: int) -> Array:
+        if self._as_given and self.ordered_as(epoch) == 0:
+            return np.arange(len(self.items))
         draws = np.empty(len(self.items), np.uint64)
         _hash_names(self.order_key(epoch), self.names.astype(np.int64, copy=False), draws)
         return np.argsort(draws, kind="stable")

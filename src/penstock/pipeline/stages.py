@@ -161,11 +161,14 @@ class StagePipeline:
             clock.worked(0, start, item)
 
     def close(self) -> None:
-        """End every thread and wait for it; a kernel under way is let finish."""
+        """End every thread and wait for it; a kernel under way is let finish.
+
+        Python's collector may close a pipeline that nobody holds from one of its own threads, which ends by itself.
+        """
         for queue in self._queues:
             queue.close()
         for thread in self._threads:
-            if thread.is_alive():
+            if thread.is_alive() and thread is not threading.current_thread():
                 thread.join()
 
     def _make_threads(self) -> list[threading.Thread]:

@@ -15,6 +15,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
+from penstock.kernels import njit
 from penstock.sampling.key import BatchKey
 
 
@@ -90,7 +91,8 @@ class MiniBatch(Generic[Layer]):
     `seed_weights`, where the sampler draws seeds unevenly, multiply the seeds' losses. `links` is what a task on edges
     adds. `names` are the original numbers of `vertices` where the graph was cut; None: they are their own names.
     `whole`, where the batch is one worker's share of one that was drawn whole, is how many seeds that has. On a device
-    arrays are tensors, and `ready` is the event after which they are there.
+    arrays are tensors, and `ready` is the event after which they are there. `merged` is what `merge_edges` gives, by
+    relation where there are several, if it was made ahead.
     """
 
     seeds: dict[str, Array]
@@ -104,6 +106,7 @@ class MiniBatch(Generic[Layer]):
     ready: Any = None
     names: dict[str, Array] | None = None
     whole: int | None = None
+    merged: Any = None
 
     @property
     def num_edges(self) -> int:
@@ -161,11 +164,31 @@ def merge_edges(blocks: Sequence[Block]) -> Array:
     A vertex has its list in every layer from its own on; PyG's loader keeps the list of the layer where it first
     appears, and so does this.
     """
-    sources, targets, known = [], [], 0
-    for block in reversed(blocks):
-        start = block.indptr[known]
-        sources.append(block.indices[start:])
-        targets.append(block.destinations()[start:])
-        known = block.num_dst
-    pair = np.concatenate(sources).astype(np.int64), np.concatenate(targets).astype(np.int64)
-    return np.stack(pair)
+    pair = np.empty((2, sum(block.num_edges - int(block.indptr[known]) for block, known in new_rows(blocks))), np.int64)
+    written = 0
+    for block, known in new_rows(blocks):
+        written = _write_lists(block.indptr, block.indices, known, pair, written)
+    return pair
+
+
+def merge_values(blocks: Sequence[Block], name: str) -> Array | None:
+    """An array that blocks have for each edge, such as `weights`, in the order of `merge_edges`; None without it."""
+    found = [(getattr(block, name), int(block.indptr[known])) for block, known in new_rows(blocks)]
+    return None if any(values is None for values, _ in found) else np.concatenate([v[start:] for v, start in found])
+
+
+def new_rows(blocks: Sequence[Block]) -> list[tuple[Block, int]]:
+    """Blocks from the seeds' on, each with its first row whose list no block before it has."""
+    known = [0, *(block.num_dst for block in reversed(blocks))]
+    return list(zip(reversed(blocks), known, strict=False))
+
+
+@njit(nogil=True, cache=True)
+def _write_lists(indptr: Array, indices: Array, first: int, pair: Array, written: int) -> int:
+    """Write the pairs (source row, destination row) of the lists from row `first` on; returns how many there are."""
+    for row in range(first, indptr.shape[0] - 1):
+        for edge in range(indptr[row], indptr[row + 1]):
+            pair[0, written] = indices[edge]
+            pair[1, written] = row
+            written += 1
+    return written

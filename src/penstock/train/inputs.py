@@ -31,18 +31,19 @@ class Inputs:
     they would miss the steps in between, and weights would depend on the pipeline's depth.
     """
 
-    def __init__(self, graph: Graph, job: Job, device: torch.device = CPU) -> None:
+    def __init__(self, graph: Graph, job: Job, device: torch.device = CPU, learnable: bool = True) -> None:
+        """`learnable`: whether types without features get rows that are learned; else a batch has none of theirs."""
         self.device = device
         having = types_with(job.features, {name: nodes.fields for name, nodes in graph.nodes.items()})
         self.fields = {name: job.features for name in graph.nodes if name in having}
-        _require_room({name: nodes.count for name, nodes in graph.nodes.items() if name not in having}, job)
-        self.tables: dict[str, Any] = {
-            name: _table(name, nodes.count, job) for name, nodes in graph.nodes.items() if name not in having
-        }
+        bare = {name: nodes.count for name, nodes in graph.nodes.items() if name not in having and learnable}
+        _require_room(bare, job)
+        self.tables: dict[str, Any] = {name: _table(name, count, job) for name, count in bare.items()}
         self._field, self._repeats = job.features, job.time is not None
         self.scale = divide_by_sum if job.scale_features == "rows" else None
         self._nodes = {name: graph.nodes[name] for name in self.fields}
-        self.widths = {name: self._width(graph, name, job) for name in graph.nodes}
+        known = (name for name in graph.nodes if name in self.fields or name in self.tables)
+        self.widths = {name: self._width(graph, name, job) for name in known}
         store = LocalStore.of_graph(graph)
         self.sources: dict[str, RowSource] = {
             name: store.source(f"{name}/{field}") for name, field in self.fields.items()

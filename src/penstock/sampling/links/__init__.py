@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.errors import PenstockError, nearest
 from penstock.sampling.links.batch import EdgeBatch, Exclude
-from penstock.sampling.links.batcher import EdgeBatcher
+from penstock.sampling.links.batcher import EdgeBatcher, PairBatcher
 from penstock.sampling.links.edge_ranks import ScoreBlock, dot_product, ranks, ranks_of_scores
 from penstock.sampling.links.edge_split import HeldOutRule, split_and_tell, split_edges, split_positions
 from penstock.sampling.links.inbatch import InBatch
@@ -36,6 +36,7 @@ __all__ = [
     "Joint",
     "KnownEdges",
     "NegativePolicy",
+    "PairBatcher",
     "Positives",
     "Reverse",
     "ScoreBlock",

@@ -117,6 +117,26 @@ class EdgeBatcher:
         return pairs
 
 
+class PairBatcher(EdgeBatcher):
+    """Makes edge batches of given (source, destination) pairs [m, 2], named by their places in that array."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        pairs: Array,
+        edge_type: EdgeType,
+        negatives: NegativePolicy | None,
+        known: KnownEdges,
+        reverse: Reverse,
+    ) -> None:
+        super().__init__(graph, edge_type, negatives, reverse, known=known)
+        self._pairs = np.asarray(pairs)
+
+    def batch(self, positions: Array, key: BatchKey) -> EdgeBatch:
+        """The batch of the pairs at some places."""
+        return self.batch_of_pairs(self._pairs[positions], key)
+
+
 def number_ends(
     source_type: str,
     destination_type: str,

@@ -17,10 +17,9 @@ from penstock.sampling.device.room import Room, largest_room, room_for
 from penstock.train.device.memory import TYPES, Working, loaded_working, row_type
 from penstock.train.device.trial import NOTHING
 from penstock.train.device_memory import device_memory_of
-from penstock.train.execution.support import CAPTURED, DEVICE_SAMPLING, demands_of, reasons_against
+from penstock.train.execution.support import CAPTURED, DEVICE_SAMPLING, Placeable, demands_of, reasons_against
 from penstock.train.first_layer.ways import WAYS
 from penstock.train.job import Job
-from penstock.train.session import Session
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class MemoryModel(Protocol):
         """The most that tensors take at once, with everything where it was decided to be."""
 
 
-def decide(session: Session, schedule: BatchPlan, memory: MemoryModel) -> Decision:
+def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Decision:
     """For a session that trains; `memory` says what its steps need.
 
     What does not fit is refused here, before anything is moved.
@@ -113,7 +112,7 @@ def stored_type(job: Job, array: Any) -> torch.dtype:
 
 
 def _fitting(
-    session: Session, memory: MemoryModel, room: Room | None, captured: bool, in_place: bool, on_host: list[str]
+    session: Placeable, memory: MemoryModel, room: Room | None, captured: bool, in_place: bool, on_host: list[str]
 ) -> tuple[Working, Residence]:
     """The working memory and the places that go together: what is read in place lies on the device, what is captured
     is nowhere on the host."""

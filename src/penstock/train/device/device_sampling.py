@@ -3,13 +3,12 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.pipeline.loader import Batch
-from penstock.pipeline.schedule import Planned, Schedule
+from penstock.pipeline.schedule import BatchPlan, Planned
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
 from penstock.train.job import Job
-from penstock.train.tasks import Task
 
 if TYPE_CHECKING:
     from penstock.train.device.placed import Placed
@@ -20,7 +19,7 @@ _WORTH = 0.2
 """Batches that are timed, the first not counted; and what the host must add to the device's rate to be asked."""
 
 
-def drawing_on_device(placed: "Placed", job: Job, task: Task, schedule: Schedule) -> tuple[Draw, str]:
+def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan) -> tuple[Draw, str]:
     """How a job's batches are drawn when the lists are where a device reads them; and why, where that was measured."""
     node_type = getattr(task, "node_type", "node")
     sampler = DeviceNeighbourSampler(
@@ -41,7 +40,7 @@ def drawing_on_device(placed: "Placed", job: Job, task: Task, schedule: Schedule
     return on_device, ""
 
 
-def seconds_a_batch(draw: Draw, schedule: Schedule) -> float:
+def seconds_a_batch(draw: Draw, schedule: BatchPlan) -> float:
     """How long a batch takes to draw, by some of the first ones."""
     began = time.perf_counter()
     drawn = 0

@@ -20,15 +20,17 @@ from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable
 from penstock.traced import is_traced, memory_for
 from penstock.train.device.decision import Decision, stored_type
 from penstock.train.device.placed import Placed
+from penstock.train.execution.support import Placeable
 from penstock.train.job import Job
-from penstock.train.session import Session
 from penstock.train.trace.categories import FEATURES, TOPOLOGY
 
 _COUNTED = 100
 """Batches drawn ahead to count which rows are read most."""
 
 
-def place_as_decided(session: Session, decision: Decision, schedule: BatchPlan, progress: Progress = SILENT) -> Placed:
+def place_as_decided(
+    session: Placeable, decision: Decision, schedule: BatchPlan, progress: Progress = SILENT
+) -> Placed:
     """Put a session's graph where it was decided to be, and say why."""
     placed = Placed.of(session.job, session.inputs.device, decision)
     for sentence in placed.why:
@@ -37,7 +39,7 @@ def place_as_decided(session: Session, decision: Decision, schedule: BatchPlan, 
     return placed
 
 
-def bring_batches(session: Session, placed: Placed) -> Placed:
+def bring_batches(session: Placeable, placed: Placed) -> Placed:
     """Let batches of the pipeline find the device, and what was placed there."""
     inputs = session.inputs
     sources = {**inputs.sources, **placed.tables, **placed.cached}

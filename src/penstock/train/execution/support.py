@@ -1,14 +1,13 @@
 """What an execution mode can do, declared; and every reason against using it for a session, made from that."""
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from penstock.graph.graph import Graph
 from penstock.sampling.kernels import SCANNED
 from penstock.sampling.registry import sampler_entry
+from penstock.train.inputs import Inputs
 from penstock.train.job import Job
-from penstock.train.session import Session
-from penstock.train.tasks import Task
 
 _MOMENTUM_SCHEDULES = ("OneCycleLR", "CyclicLR")
 
@@ -18,7 +17,7 @@ class Demands(NamedTuple):
 
     job: Job
     graph: Graph
-    task: Task
+    task: Any
     library_model: bool = True
     """Whether the model is one of `penstock.nn`, and not a module of the user's."""
     learned_rows: bool = False
@@ -54,7 +53,7 @@ DEVICE_SAMPLING = Support(
     several_types=False,
     weights_and_times=False,
     device_samplers_only=True,
-    tasks=frozenset({"node-classification", "node-regression"}),
+    tasks=frozenset({"node-classification", "node-regression", "vertices"}),
     largest_fanout=SCANNED,
     most_vertices=(1 << 31) - 1,
     reused_batches=False,
@@ -75,7 +74,31 @@ CAPTURED = replace(
 """Steps that are captured once and replayed."""
 
 
-def demands_of(session: Session) -> Demands:
+class Placeable(Protocol):
+    """What of a session says how it can be executed, and where its graph may lie: a loader has it without a model."""
+
+    @property
+    def job(self) -> Job:
+        """The settings."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph whose edges carry messages."""
+
+    @property
+    def inputs(self) -> Inputs:
+        """The rows that batches read."""
+
+    @property
+    def task(self) -> Any:
+        """What gives the batches; its `name` is that of a task, or `vertices`."""
+
+    @property
+    def model(self) -> Any:
+        """The model; None where it is the user's own affair."""
+
+
+def demands_of(session: Placeable) -> Demands:
     """What a session asks of the mode that executes it."""
     library = bool(getattr(session.model, "layerwise", False))
     return Demands(session.job, session.graph, session.task, library, bool(session.inputs.tables))

@@ -1,7 +1,10 @@
 """What is learned, one file for each kind of task. To add one, write a file and add a line here."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
@@ -26,40 +29,55 @@ _TRIED = 4
 """Items that a trained model is tried on."""
 
 
-def make_task(name: TaskName, graph: Graph, job: Job, learned: LearnedLabels | None = None) -> tuple[Task, Graph]:
+def make_task(
+    name: TaskName, graph: Graph, job: Job, learned: LearnedLabels | None = None, split: str = "train"
+) -> tuple[Task, Graph]:
     """The job's task, and the graph it trains on: without the edges it holds out.
 
     With what a run has `learned`, the task is for using its model: the graph need not have labels, and an epoch would
-    go through its first items only.
+    go through its first items only. `split` is what an epoch goes through otherwise.
     """
     if name == "link-prediction":
-        return _link_task(graph, job, learned)
+        return _link_task(graph, job, learned, split)
     if name == "edge-classification":
-        return _edge_task(graph, job, learned)
+        return _edge_task(graph, job, learned, split)
     if learned is not None:
         used = vertices_to_judge(graph, job, learned)
         return NodeTask(used, _few(job, graph, graph.nodes[used.node_type].count), job), graph
     data = labelled_vertices(graph, job, name)
-    return NodeTask(data, make_batch_source(job, graph, data.splits["train"]), job), graph
+    return NodeTask(data, make_batch_source(job, graph, items_in(data.splits, split)), job), graph
 
 
-def _link_task(graph: Graph, job: Job, learned: LearnedLabels | None) -> tuple[Task, Graph]:
+def items_in(splits: Mapping[str, Array], split: str) -> Array:
+    """The items of a split; one that there is none of is refused."""
+    if split not in splits:
+        raise PenstockError(f"There is no split {split!r}{nearest(split, splits)}", code="split-missing")
+    if len(splits[split]) == 0:
+        raise PenstockError(f"Split {split!r} is empty: choose another.", code="missing-data")
+    return splits[split]
+
+
+def _link_task(graph: Graph, job: Job, learned: LearnedLabels | None, split: str) -> tuple[Task, Graph]:
     kind = choose_edge_type(graph, _about(job, learned), None)
     if not any(len(pairs) for pairs in graph.edges[kind].held_out.values()):
         val, test = job.held_out
         graph = split_edges(graph, kind, (val, test), job.split_number)
     count = graph.edges[kind].count
     training, reverse = np.arange(count, dtype=index_dtype(count)), find_reverse(graph, kind)
+    if split != "train":
+        pairs = items_in(graph.edges[kind].held_out, split)
+        batches = make_batch_source(job, graph, np.arange(len(pairs)), excluding=True)
+        return LinkTask(graph, kind, batches, job, reverse, pairs=pairs), graph
     batches = _edge_batches(job, graph, kind, training, reverse, learned)
     return LinkTask(graph, kind, batches, job, reverse), graph
 
 
-def _edge_task(graph: Graph, job: Job, learned: LearnedLabels | None) -> tuple[Task, Graph]:
+def _edge_task(graph: Graph, job: Job, learned: LearnedLabels | None, split: str) -> tuple[Task, Graph]:
     kind = choose_edge_type(graph, _about(job, learned), job.label)
     data = labelled_edges(graph, kind, job, learned)
     if learned is not None:
         return EdgeTask(graph, data, _few(job, graph, graph.edges[kind].count), job), graph
-    batches = _edge_batches(job, graph, kind, data.splits["train"], data.reverse, learned)
+    batches = _edge_batches(job, graph, kind, items_in(data.splits, split), data.reverse, learned)
     return EdgeTask(graph, data, batches, job), graph
 
 

@@ -16,7 +16,15 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.key import BatchKey
-from penstock.sampling.links import EdgeBatcher, NegativePolicy, Reverse, known_edges, negatives_named, ranks
+from penstock.sampling.links import (
+    EdgeBatcher,
+    NegativePolicy,
+    PairBatcher,
+    Reverse,
+    known_edges,
+    negatives_named,
+    ranks,
+)
 from penstock.train.batch_source import BatchSource
 from penstock.train.job import Job
 from penstock.train.layerwise.inference import Inference
@@ -61,9 +69,10 @@ class LinkTask:
         job: Job,
         reverse: Reverse = "auto",
         share: Share | None = None,
+        pairs: Array | None = None,
     ) -> None:
         """`reverse`: of the relation, looked for if not known; `share`, where several workers train: this one's edges
-        of a batch."""
+        of a batch; `pairs`, where an epoch goes through held-out edges: these."""
         self._graph, self._kind, self._batches, self._options = graph, kind, batches, job
         self._share = share
         self.edge_type = kind
@@ -78,6 +87,8 @@ class LinkTask:
         self._batcher = EdgeBatcher(graph, kind, make_negatives(job), reverse)
         held_out = [edges.held_out[name] for name in SPLITS if name in edges.held_out]
         self._known = known_edges(graph, kind, held_out, self._batcher.reverse)
+        if pairs is not None:
+            self._batcher = PairBatcher(graph, pairs, kind, make_negatives(job), self._known, self._batcher.reverse)
 
     def sample(self, planned: Planned) -> Batch:
         """Edges with their negatives, and the neighbourhoods of all their ends."""

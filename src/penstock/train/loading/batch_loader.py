@@ -1,0 +1,162 @@
+"""The iterable that `ps.loader` gives: training's pipeline, driven by a loop of the user's own."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.graph.graph import Graph
+from penstock.pipeline.buffers import ReclaimedBuffers
+from penstock.pipeline.host_carrier import HostCarrier
+from penstock.pipeline.loader import Batch, Carrier, Loader
+from penstock.pipeline.reused_batches import ReusedBatches
+from penstock.pipeline.schedule import START, Planned, Position, Schedule
+from penstock.pipeline.stages import StageError
+from penstock.train.data import prepared, with_empty_relations
+from penstock.train.inputs import Inputs
+from penstock.train.loading.graph_batch import BatchKind, GraphBatch, merged
+from penstock.train.loading.options import LoaderJob
+from penstock.train.loading.rank_shares import RankShares
+from penstock.train.loading.seed_source import Seeds, seed_source
+from penstock.train.processor import chosen_device
+
+
+class BatchLoader:
+    """Iterate over it for an epoch of batches; the next iteration is the next epoch.
+
+    Batches are those that `ps.train` with the same seed learns from. They are drawn and gathered ahead by threads that
+    end with the iteration, or when the iterator is dropped.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        job: LoaderJob,
+        seeds: Seeds = "train",
+        shuffle: bool | None = None,
+        rank: int = 0,
+        world: int = 1,
+        reserve: float = 0.5,
+    ) -> None:
+        """`shuffle` None: the training split alone. `reserve`: the share of a GPU's memory left for the model."""
+        shuffled = shuffle if shuffle is not None else isinstance(seeds, str) and seeds == "train"
+        if shuffled and job.reuse_batches:
+            raise PenstockError(
+                "reuse_batches uses the batches of the first epoch again: set shuffle to False for that.",
+                code="conflicting-options",
+            )
+        self.job, self.device = job, chosen_device(job.device)
+        ready = prepared(graph, job)
+        self._source, self.graph = seed_source(ready if ready.edges else with_empty_relations(ready), job, seeds)
+        self.inputs = Inputs(self.graph, job, self.device, learnable=False)
+        order: dict[str, Any] = {"shuffled_from": 0} if shuffled else {"shuffled_from": None, "as_given": True}
+        self._schedule = Schedule(self._source.items, self._source.batch_size * world, job.seed, **order)
+        self._shares = RankShares(self._schedule, rank, world)
+        self._reused = ReusedBatches(self._schedule, job.reuse_mb) if job.reuse_batches else None
+        self._draw: Callable[[Planned], Batch] = self._source.sample
+        self._carrier: Carrier = HostCarrier(self.inputs.sources, self.inputs.scale, pool=ReclaimedBuffers())
+        if self.device.type == "cuda":
+            self._place(reserve)
+        target = getattr(self._source, "node_type", None)
+        self._kind = BatchKind(not self.graph.is_homogeneous, tuple(self.graph.edge_types), target)
+        self._merging = threading.Event()
+        self._at, self._begun, self._iteration = START, False, 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch, from 0."""
+        return self._at.epoch
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return self._schedule.batches
+
+    def __iter__(self) -> Iterator[GraphBatch]:
+        if self._begun:
+            self._at = Position(self._at.epoch + 1, 0)
+        self._begun = True
+        self._iteration += 1
+        return self._epoch(self._at, self._iteration)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be an epoch, counted from 0."""
+        self._move(Position(epoch, 0))
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the loader stands: the next batch that it gives, and what its batches depend on."""
+        return {**self._facts(), "epoch": self._at.epoch, "batch": self._at.batch}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Let the next iteration begin with the batch that comes after the last one given when the state was asked for.
+
+        A state of other seeds, another number of ranks or another batch size is refused.
+        """
+        for name, own in self._facts().items():
+            if state.get(name) != own:
+                raise PenstockError(
+                    f"The state is of a loader whose {name} is {state.get(name)!r}, and this one's is {own}: make the"
+                    " loader as it was.",
+                    code="mismatched-inputs",
+                )
+        epoch, batch = state.get("epoch"), state.get("batch")
+        if not isinstance(epoch, int) or not isinstance(batch, int) or epoch < 0 or not 0 <= batch < len(self):
+            raise PenstockError(
+                f"The state stands at epoch {epoch!r}, batch {batch!r}, and an epoch has {len(self)} batches: use a"
+                " state of this loader.",
+                code="value-out-of-range",
+            )
+        self._move(Position(epoch, batch))
+
+    def __repr__(self) -> str:
+        seeds = f"{len(self._schedule.items):,} {'edges' if 'edge' in self._source.name else 'items'}"
+        return f"BatchLoader({self.graph.name!r}, {seeds}, {len(self):,} batches, on {self.device})"
+
+    def _facts(self) -> dict[str, int]:
+        schedule = self._schedule
+        return {"seed": schedule.seed, "items": len(schedule.items), "batch_size": schedule.batch_size}
+
+    def _move(self, position: Position) -> None:
+        if position.epoch < 0:
+            raise PenstockError(f"epoch is {position.epoch}: give 0 or more.", code="value-out-of-range")
+        self._at, self._begun = position, False
+        # An iteration that is still under way no longer says where the loader stands.
+        self._iteration += 1
+
+    def _epoch(self, start: Position, iteration: int) -> Iterator[GraphBatch]:
+        batches = len(self) - start.batch
+        planned = (each for each, _ in zip(self._shares.from_position(start), range(batches), strict=False))
+        draw = self._draw if self._reused is None else self._reused.drawn_by(self._draw)
+        flow = Loader(planned, draw, self._carrier, self._label, self.job)
+        with closing(flow):
+            flow.__enter__()
+            for loaded in _unwrapped(flow):
+                if iteration == self._iteration:
+                    epoch, number = loaded.position
+                    self._at = Position(epoch + 1, 0) if loaded.planned.last else Position(epoch, number + 1)
+                    self._begun = not loaded.planned.last
+                yield GraphBatch(loaded.planned, loaded.batch, self._kind, self.device, self._merging)
+                if loaded.batch.ready is not None:
+                    # Its rows may still be copied from the buffer that the next batch is going to fill.
+                    loaded.batch.ready.synchronize()
+
+    def _label(self, batch: Batch) -> None:
+        self._source.label(batch)
+        if self._merging.is_set() and self.device.type == "cpu" and batch.merged is None:
+            batch.merged = merged(batch)
+
+    def _place(self, reserve: float) -> None:
+        """Bring topology and features to the GPU as far as they fit beside what is left for the model."""
+        # Triton is imported where there is a device for it.
+        from penstock.train.device.batch_placement import BatchParts, place_batches
+
+        parts = BatchParts(self.job, self.graph, self.inputs, self._source)
+        self._draw, self._carrier = place_batches(parts, self._shares, reserve)
+
+
+def _unwrapped(flow: Loader) -> Iterator[Any]:
+    """The pipeline's batches; what fails in a stage is raised as it was there."""
+    try:
+        yield from flow
+    except StageError as error:
+        raise (error.__cause__ or error) from None
