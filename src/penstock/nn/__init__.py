@@ -26,7 +26,16 @@ if TYPE_CHECKING:
         TypedGATLayer,
     )
     from penstock.nn.options import ModelOptions, model_options
-    from penstock.nn.scorers import DistMultScorer, DotScorer, EdgeClassifier, MLPScorer, build_scorer
+    from penstock.nn.scorers import (
+        ComplExScorer,
+        DistMultScorer,
+        DotScorer,
+        EdgeClassifier,
+        MLPScorer,
+        RotatEScorer,
+        TransEScorer,
+        build_scorer,
+    )
     from penstock.nn.zoo import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphModel, GraphSAGE, TypedModel, build_model
 
 __all__ = [
@@ -36,6 +45,7 @@ __all__ = [
     "MLP",
     "RGCN",
     "Adapted",
+    "ComplExScorer",
     "DenseLayer",
     "DistMultScorer",
     "DotScorer",
@@ -49,7 +59,9 @@ __all__ = [
     "MLPScorer",
     "ModelOptions",
     "RGCNLayer",
+    "RotatEScorer",
     "SAGELayer",
+    "TransEScorer",
     "TypedDenseLayer",
     "TypedGATLayer",
     "TypedModel",
@@ -90,10 +102,13 @@ __getattr__ = lazy_names(
             "model_options",
         ),
         "penstock.nn.scorers": (
+            "ComplExScorer",
             "DistMultScorer",
             "DotScorer",
             "EdgeClassifier",
             "MLPScorer",
+            "RotatEScorer",
+            "TransEScorer",
             "build_scorer",
         ),
         "penstock.nn.zoo": (

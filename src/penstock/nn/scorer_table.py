@@ -1,0 +1,25 @@
+"""The names of all scorers, which jobs choose from, and where each one's class is defined."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+SCORERS = {
+    "dot": "penstock.nn.scorers.pairs:DotScorer",
+    "distmult": "penstock.nn.scorers.products:DistMultScorer",
+    "mlp": "penstock.nn.scorers.pairs:MLPScorer",
+    "complex": "penstock.nn.scorers.products:ComplExScorer",
+    "transe": "penstock.nn.scorers.distances:TransEScorer",
+    "rotate": "penstock.nn.scorers.distances:RotatEScorer",
+}
+"""For each scorer, the module and the name of its class. Modules are imported when their scorer is asked for."""
+
+if TYPE_CHECKING:
+    ScorerName = str
+else:
+    ScorerName = Literal[tuple(SCORERS)]
+
+
+def scorer_class(name: str) -> Any:
+    """The class of a scorer."""
+    module, _, attribute = SCORERS[name].partition(":")
+    return getattr(import_module(module), attribute)

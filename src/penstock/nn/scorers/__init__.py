@@ -1,0 +1,39 @@
+"""Scores of vertex pairs, from the rows of both ends: for link prediction and edge classification.
+
+`pairs` has scorers of pairs alone. `relations` is what scorers with a table of relations share, which knowledge graphs
+need: `products` score by a product of rows, `distances` by how far apart rows are. A new scorer is a class and a line
+in `nn.scorer_table`.
+"""
+
+from torch import nn
+
+from penstock.errors import PenstockError, nearest
+from penstock.nn.scorer_table import SCORERS, scorer_class
+from penstock.nn.scorers.distances import RotatEScorer, TransEScorer
+from penstock.nn.scorers.pairs import DotScorer, EdgeClassifier, MLPScorer
+from penstock.nn.scorers.products import ComplExScorer, DistMultScorer
+from penstock.nn.scorers.relations import End, RelationScorer, ScorerSettings
+
+__all__ = [
+    "ComplExScorer",
+    "DistMultScorer",
+    "DotScorer",
+    "EdgeClassifier",
+    "End",
+    "MLPScorer",
+    "RelationScorer",
+    "RotatEScorer",
+    "ScorerSettings",
+    "TransEScorer",
+    "build_scorer",
+]
+
+
+def build_scorer(
+    name: str, width: int, relations: int = 1, settings: ScorerSettings = ScorerSettings()
+) -> nn.Module:
+    """A scorer by name: `score(h_src, h_dst, relation=None)` returns one number for each pair."""
+    if name not in SCORERS:
+        raise PenstockError(f"There is no scorer {name!r}{nearest(name, SCORERS)}", code="unknown-name")
+    scorer: nn.Module = scorer_class(name).build(width, relations, settings)
+    return scorer

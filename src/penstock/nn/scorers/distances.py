@@ -1,0 +1,81 @@
+"""Scorers by distances: TransE (Bordes et al., 2013) and RotatE (Sun et al., 2019)."""
+
+import math
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from penstock.nn.scorers.complex_distance import complex_distances
+from penstock.nn.scorers.relations import (
+    End,
+    RelationScorer,
+    ScorerSettings,
+    check_even,
+    complex_magnitudes,
+    complex_product,
+)
+
+
+class TransEScorer(RelationScorer):
+    """`margin` minus the distance between h_src + vector of the relation and h_dst; `distance` is its norm, 1 or 2."""
+
+    def __init__(
+        self, width: int, relations: int = 1, inverse: bool = False, margin: float = 9.0, distance: int = 1
+    ) -> None:
+        super().__init__(width, relations, width, inverse)
+        self.margin, self.distance = margin, distance
+        bound = 1 / math.sqrt(width)
+        nn.init.uniform_(self.vectors, -bound, bound)
+
+    @classmethod
+    def build(cls, width: int, relations: int, settings: ScorerSettings) -> Self:
+        """The scorer of rows `width` wide."""
+        return cls(width, relations, settings.inverse, settings.margin, settings.distance)
+
+    def combine(self, rows: Tensor, vectors: Tensor, end: End) -> Tensor:
+        """h + r for tails, t - r for heads."""
+        return rows + vectors if end == "destination" else rows - vectors
+
+    def compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Without a matrix product, whose rounding would decide between rows that are close."""
+        mode = "donot_use_mm_for_euclid_dist"
+        return self.margin - torch.cdist(queries, candidates, p=float(self.distance), compute_mode=mode)
+
+    def match(self, queries: Tensor, rows: Tensor) -> Tensor:
+        """One distance for each pair."""
+        return self.margin - torch.linalg.vector_norm(queries - rows, ord=self.distance, dim=-1)
+
+
+class RotatEScorer(RelationScorer):
+    """`margin` minus the distance between h_src turned by the relation's angles and h_dst, of complex rows.
+
+    The distance is the sum of the absolute values of the differences of their complex numbers.
+    """
+
+    def __init__(self, width: int, relations: int = 1, inverse: bool = False, margin: float = 9.0) -> None:
+        check_even("rotate", width)
+        super().__init__(width, relations, width // 2, inverse)
+        self.margin = margin
+        nn.init.uniform_(self.vectors, -math.pi, math.pi)
+
+    @classmethod
+    def build(cls, width: int, relations: int, settings: ScorerSettings) -> Self:
+        """The scorer of rows `width` wide."""
+        return cls(width, relations, settings.inverse, settings.margin)
+
+    def combine(self, rows: Tensor, vectors: Tensor, end: End) -> Tensor:
+        """Turned by the angles for tails, turned back for heads."""
+        return complex_product(rows, torch.cat([vectors.cos(), vectors.sin()], -1), conjugate=end == "source")
+
+    def compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """[..., m, k], without an array of all differences on the host."""
+        return self.margin - complex_distances(queries, candidates)
+
+    def match(self, queries: Tensor, rows: Tensor) -> Tensor:
+        """One distance for each pair."""
+        return self.margin - complex_magnitudes(queries - rows).sum(-1)
+
+    def magnitudes(self, rows: Tensor) -> Tensor:
+        """Of complex numbers; turning by an angle has none, and the angles count as they are."""
+        return complex_magnitudes(rows) if rows.shape[-1] == self.width else rows.abs()

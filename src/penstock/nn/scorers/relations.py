@@ -1,0 +1,102 @@
+"""What scorers with a table of relations share.
+
+A scorer turns the row of one end and its relation into a *query*: a point among the rows that may stand at the other
+end. Scores of a query are then a matrix product or distances, so that one query is compared with all entities at once.
+"""
+
+from typing import Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from penstock.errors import PenstockError
+
+End = Literal["source", "destination"]
+
+
+class ScorerSettings(NamedTuple):
+    """What a scorer may be told beside its size."""
+
+    inverse: bool = False
+    """Whether each relation has a second row, which is used when heads are looked for."""
+    margin: float = 9.0
+    """What distances are subtracted from."""
+    distance: int = 1
+    """The norm that TransE measures distances by: 1 or 2."""
+
+
+class RelationScorer(nn.Module):
+    """A scorer with one row of `vectors` for each relation, and one more for its inverse where asked for."""
+
+    vectors: nn.Parameter
+
+    def __init__(self, width: int, relations: int, columns: int, inverse: bool = False) -> None:
+        super().__init__()
+        self.width, self.relations, self.inverse = width, relations, inverse
+        self.vectors = nn.Parameter(torch.empty(relations * (1 + inverse), columns))
+
+    @classmethod
+    def build(cls, width: int, relations: int, settings: ScorerSettings) -> Self:
+        """The scorer of rows `width` wide."""
+        raise NotImplementedError
+
+    def combine(self, rows: Tensor, vectors: Tensor, end: End) -> Tensor:
+        """Queries for vertices at `end`, of the other end's rows and the relations' vectors."""
+        raise NotImplementedError
+
+    def compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Scores [..., m, k] of each of the queries [..., m, width] with each of the candidates [..., k, width]."""
+        raise NotImplementedError
+
+    def match(self, queries: Tensor, rows: Tensor) -> Tensor:
+        """Scores of queries with one row each; shapes are broadcast, and the last dimension goes."""
+        raise NotImplementedError
+
+    def magnitudes(self, rows: Tensor) -> Tensor:
+        """The absolute values of rows' numbers, which regularisers are sums of powers of."""
+        return rows.abs()
+
+    def query(self, rows: Tensor, relation: Tensor, end: End) -> Tensor:
+        """The query for vertices at `end` of each row of the other end and its relation's number."""
+        vectors, end = self.relation_rows(relation, end)
+        return self.combine(rows, vectors, end)
+
+    def relation_rows(self, relation: Tensor, end: End) -> tuple[Tensor, End]:
+        """The vectors by which vertices at `end` are looked for, and the end that they lead to."""
+        if self.inverse and end == "source":
+            return self.vectors[relation + self.relations], "destination"
+        return self.vectors[relation], end
+
+    def forward(self, h_src: Tensor, h_dst: Tensor, relation: Tensor | None = None) -> Tensor:
+        """[pairs]; `relation` [pairs] numbers each pair's relation and may be left out where there is one."""
+        if relation is None and self.relations > 1:
+            raise PenstockError(
+                f"Pairs of {self.relations} relations need a relation number for each pair: pass it.",
+                code="option-missing",
+            )
+        vectors = self.vectors[0] if relation is None else self.vectors[relation]
+        return self.match(self.combine(h_src, vectors, "destination"), h_dst)
+
+
+def check_even(name: str, width: int) -> None:
+    """Refuse rows that cannot be complex numbers."""
+    if width % 2:
+        raise PenstockError(
+            f"Scorer {name} reads rows as complex numbers, so their width must be even, and it is {width}: change"
+            " `embedding`, or `hidden` where the model has layers.",
+            code="invalid-value",
+        )
+
+
+def complex_product(a: Tensor, b: Tensor, conjugate: bool = False) -> Tensor:
+    """a * b, or a * conj(b), of rows whose first half are real and whose second half imaginary parts."""
+    (x, y), (u, v) = a.chunk(2, -1), b.chunk(2, -1)
+    if conjugate:
+        v = -v
+    return torch.cat([x * u - y * v, x * v + y * u], -1)
+
+
+def complex_magnitudes(rows: Tensor) -> Tensor:
+    """The absolute values of complex numbers, kept from zero, where they have no gradient."""
+    x, y = rows.chunk(2, -1)
+    return (x.square() + y.square() + 1e-30).sqrt()
