@@ -11,8 +11,11 @@ LAYERS = {
     "gin": "penstock.nn.layers.entries:GIN",
     "rgcn": "penstock.nn.layers.entries:RGCN",
     "mlp": "penstock.nn.layers.entries:MLP",
+    "embedding": "penstock.nn.layers.entries:EMBEDDING",
 }
 """For each kind of layer, the module and the name of its entry. Modules are imported when their layer is asked for."""
+WITHOUT_LAYERS = frozenset({"embedding"})
+"""Models that compute nothing of their inputs: a vertex's output is its own row."""
 
 
 def layer_entry(name: str) -> Any:

@@ -24,7 +24,7 @@ else:
 class ModelOptions(StrictDocument):
     """Fields of a model of the zoo; its input and output widths come from the graph."""
 
-    model: ModelName = Field("sage", description="kind of layer; mlp ignores the graph")
+    model: ModelName = Field("sage", description="kind of layer; mlp ignores the graph, embedding has no layers")
     layers: int = Field(3, ge=1, description="number of layers, one for each fan-out")
     hidden: int = Field(256, ge=1, description="width between layers, all heads together")
     heads: int = Field(4, ge=1, description="attention heads of gat and gatv2; the last layer averages them")

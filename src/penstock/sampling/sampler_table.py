@@ -10,5 +10,8 @@ SAMPLERS = {
     "saint-walk": "penstock.sampling.saint:SAINT_WALK",
     "cluster": "penstock.sampling.cluster:CLUSTER",
     "whole": "penstock.sampling.whole:WHOLE",
+    "seeds": "penstock.sampling.seeds:SEEDS",
 }
 """For each sampler, the module and the name of its entry. Modules are imported when their sampler is asked for."""
+SEEDS_ONLY = "seeds"
+"""The sampler of models without layers."""

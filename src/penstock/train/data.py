@@ -81,6 +81,8 @@ def choose_task(graph: Graph, options: DataOptions) -> Task:
             f"Neither vertices nor edges have a field {options.label!r} to learn: set `label` or `task`.",
             code="field-missing",
         )
+    if options.edge_type is None and sum(bool(edges.held_out) for edges in graph.edges.values()) > 1:
+        return "knowledge-graph-completion"
     return "link-prediction"
 
 

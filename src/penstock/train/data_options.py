@@ -6,7 +6,9 @@ from pydantic import BeforeValidator, Field
 
 from penstock.graph.documents import StrictDocument, split_commas
 
-Task = Literal["node-classification", "node-regression", "link-prediction", "edge-classification"]
+Task = Literal[
+    "node-classification", "node-regression", "link-prediction", "edge-classification", "knowledge-graph-completion"
+]
 
 
 class DataOptions(StrictDocument):

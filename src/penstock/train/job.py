@@ -5,18 +5,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
 from penstock.graph.documents import AutoCount, StrictDocument, first_problem, mapping_of_flag, read_yaml
+from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.options import SamplerOptions
+from penstock.sampling.sampler_table import SEEDS_ONLY
 from penstock.train.batch_options import BatchOptions
 from penstock.train.data_options import DataOptions
 from penstock.train.device_options import DeviceOptions
 from penstock.train.link_options import LinkOptions
+from penstock.train.triple_options import TripleOptions
 from penstock.train.whole_options import WholeOptions
 
 Options = Annotated[dict[str, Any], BeforeValidator(mapping_of_flag)]
@@ -66,6 +69,7 @@ class Job(
     WholeOptions,
     ModelOptions,
     LinkOptions,
+    TripleOptions,
     TrainOptions,
     BatchOptions,
     DeviceOptions,
@@ -74,6 +78,21 @@ class Job(
     """All fields of a training job."""
 
     layers: int = Field(0, ge=0, description="layers of the model; 0: one for each fan-out")
+
+    @model_validator(mode="after")
+    def _models_without_layers(self) -> "Job":
+        """Their batches are the seeds alone, whatever sampler stands in the job."""
+        if self.has_layers:
+            return self
+        if self.layers:
+            raise ValueError(f"model {self.model} has no layers: leave out layers")
+        self.sampler, self.fanouts = SEEDS_ONLY, []
+        return self
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether the model computes anything of its inputs."""
+        return self.module is not None or self.model not in WITHOUT_LAYERS
 
     @property
     def model_name(self) -> str:
@@ -87,6 +106,7 @@ PARTS: dict[str, type[StrictDocument]] = {
     "Whole graph": WholeOptions,
     "Model": ModelOptions,
     "Links": LinkOptions,
+    "Knowledge graphs": TripleOptions,
     "Training": TrainOptions,
     "Batches": BatchOptions,
     "Device": DeviceOptions,

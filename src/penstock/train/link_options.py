@@ -5,18 +5,23 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from penstock.graph.documents import StrictDocument, split_commas
+from penstock.nn.scorer_table import ScorerName
 
 
 class LinkOptions(StrictDocument):
     """Fields of tasks on edges."""
 
-    negatives: Literal["uniform", "in-batch", "joint"] = Field("uniform", description="links: how negatives are drawn")
+    negatives: Literal["uniform", "in-batch", "joint", "all"] = Field(
+        "uniform", description="links: how negatives are drawn; all: every entity (knowledge graphs)"
+    )
     negatives_per_edge: int = Field(1, ge=1, description="links: negatives for each positive, or shared by a batch")
     filtered: bool = Field(True, description="links: never use a true edge as a negative")
     corrupt: Literal["destination", "source", "both"] = Field("destination", description="links: which end is replaced")
-    scorer: Literal["dot", "distmult", "mlp"] = Field("dot", description="links: how two embeddings become a score")
-    link_loss: Literal["bce", "softmax"] = Field(
-        "bce", description="links: each pair by itself (bce), or a positive against its negatives (softmax)"
+    scorer: ScorerName = Field("dot", description="links: how two embeddings become a score")
+    link_loss: Literal["bce", "softmax", "margin"] = Field(
+        "bce",
+        description="links: each pair by itself (bce), a positive against its negatives (softmax), or above each by"
+        " `margin` (margin; knowledge graphs)",
     )
     rank_against: int = Field(
         100, ge=0, description="links: number of vertices against which a held-out edge is ranked; 0: all"

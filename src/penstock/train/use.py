@@ -22,7 +22,7 @@ from penstock.train.run_context import generators_kept
 from penstock.train.run_folder import PARTS, RUN, RunFolder
 from penstock.train.session import Session
 from penstock.train.table_file import check_table_file, write_table
-from penstock.train.tasks import EdgeTask, LinkTask, NodeTask, Scores
+from penstock.train.tasks import EdgeTask, LinkTask, NodeTask, Scores, TripleTask
 from penstock.train.trusted_code import check_code
 
 
@@ -137,6 +137,8 @@ def _predictions(session: Session, split: str | None, progress: Progress) -> pa.
         return _of_vertices(session, task, split, progress)
     if isinstance(task, LinkTask):
         return _of_links(session, task, split or "test", progress)
+    if isinstance(task, TripleTask):
+        return _of_triples(session, task, split or "test", progress)
     assert isinstance(task, EdgeTask)
     return _of_edges(session, task, split, progress)
 
@@ -171,6 +173,26 @@ def _of_links(session: Session, task: LinkTask, split: str, progress: Progress) 
     _refuse_nothing(len(pairs), split, "held-out edges")
     scores = task.score_pairs(session.inference(), pairs, progress)
     return pa.table({**_ends(session.graph, task.edge_type, pairs[:, 0], pairs[:, 1]), "score": pa.array(scores)})
+
+
+def _of_triples(session: Session, task: TripleTask, split: str, progress: Progress) -> pa.Table:
+    """Scores and ranks of held-out triples; a rank of 1.0 says that no other entity scores as high."""
+    triples = task.items_of_split(split)
+    _refuse_nothing(triples.total, split, "held-out triples")
+    inference = session.inference()
+    ranks = task.ranks(inference, triples, progress)
+    scores = task.score_triples(inference, triples, progress)
+    parts = []
+    for number, kind in enumerate(task.relations):
+        some = np.flatnonzero(triples.relation == number)
+        ends = [
+            original_ids(session.graph.nodes[name], column[some] - task.entities.start(name))
+            for name, column in ((kind[0], triples.head), (kind[2], triples.tail))
+        ]
+        columns = {"head": ends[0], "relation": pa.array([kind[1]] * len(some), pa.string()), "tail": ends[1]}
+        ranked = {"tail_rank": pa.array(ranks[some, 0]), "head_rank": pa.array(ranks[some, 1])}
+        parts.append(pa.table({**columns, "score": pa.array(scores[some]), **ranked}))
+    return pa.concat_tables([part for part in parts if len(part)])
 
 
 def _of_edges(session: Session, task: EdgeTask, split: str | None, progress: Progress) -> pa.Table:

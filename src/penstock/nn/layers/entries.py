@@ -107,3 +107,5 @@ MLP = LayerEntry(
     lambda options, width_in, width_out, types, kinds, last: TypedDenseLayer(width_in, width_out, types),
     reads_neighbours=False,
 )
+EMBEDDING = LayerEntry("embedding", reads_neighbours=False)
+"""No layer at all: `nn.zoo.embedding` gives the input rows."""

@@ -29,9 +29,10 @@ __all__ = [
 ]
 
 
-def build_scorer(
-    name: str, width: int, relations: int = 1, settings: ScorerSettings = ScorerSettings()
-) -> nn.Module:
+DEFAULTS = ScorerSettings()
+
+
+def build_scorer(name: str, width: int, relations: int = 1, settings: ScorerSettings = DEFAULTS) -> nn.Module:
     """A scorer by name: `score(h_src, h_dst, relation=None)` returns one number for each pair."""
     if name not in SCORERS:
         raise PenstockError(f"There is no scorer {name!r}{nearest(name, SCORERS)}", code="unknown-name")

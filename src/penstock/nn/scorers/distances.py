@@ -44,7 +44,8 @@ class TransEScorer(RelationScorer):
 
     def match(self, queries: Tensor, rows: Tensor) -> Tensor:
         """One distance for each pair."""
-        return self.margin - torch.linalg.vector_norm(queries - rows, ord=self.distance, dim=-1)
+        apart: Tensor = torch.linalg.vector_norm(queries - rows, ord=self.distance, dim=-1)
+        return self.margin - apart
 
 
 class RotatEScorer(RelationScorer):

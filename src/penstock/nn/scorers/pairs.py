@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from penstock.nn.scorers.relations import ScorerSettings
 
+
 class DotScorer(nn.Module):
     """Scores a pair by the dot product h_src . h_dst."""
 

@@ -4,8 +4,21 @@ A model is `prepare` (per vertex), `layer(i, block, x)` and `join`, none of whic
 runs them on sampled blocks, exact inference on whole neighbourhoods, chunk by chunk.
 """
 
+from penstock.nn.zoo.embedding import EmbeddingModel
 from penstock.nn.zoo.model import GraphModel
 from penstock.nn.zoo.named import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphSAGE, build_model
 from penstock.nn.zoo.typed import TypedModel
 
-__all__ = ["GAT", "GCN", "GIN", "MLP", "RGCN", "GATv2", "GraphModel", "GraphSAGE", "TypedModel", "build_model"]
+__all__ = [
+    "GAT",
+    "GCN",
+    "GIN",
+    "MLP",
+    "RGCN",
+    "EmbeddingModel",
+    "GATv2",
+    "GraphModel",
+    "GraphSAGE",
+    "TypedModel",
+    "build_model",
+]

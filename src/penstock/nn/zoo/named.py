@@ -15,9 +15,10 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import WITHOUT_LAYERS, layer_entry
 from penstock.nn.options import ModelName, ModelOptions, model_options
-from penstock.nn.zoo.model import GraphModel
+from penstock.nn.zoo.embedding import EmbeddingModel
+from penstock.nn.zoo.model import GraphModel, LayeredModel
 from penstock.nn.zoo.typed import TypedModel
 from penstock.sampling.block import Block
 
@@ -174,11 +175,13 @@ def build_model(
     out: int,
     edge_types: Sequence[EdgeType] | None = None,
     target_type: str | None = None,
-) -> GraphModel | TypedModel:
+) -> LayeredModel:
     """A model on blocks for one width, on typed blocks for widths by node type (which takes `edge_types`).
 
     With `target_type` only that type's rows come out.
     """
+    if options.model in WITHOUT_LAYERS:
+        return EmbeddingModel(options, in_widths, out)
     if not isinstance(in_widths, int):
         if edge_types is None:
             raise PenstockError(

@@ -30,7 +30,7 @@ __all__ = [
 
 _CLASSES = ("node-classification", "edge-classification")
 _SCORED = (*_CLASSES, "link-prediction")
-_LINKS = ("link-prediction",)
+_LINKS = ("link-prediction", "knowledge-graph-completion")
 _NUMBERS = ("node-regression",)
 
 
@@ -78,4 +78,6 @@ def default_metric(task: str, multi_label: bool = False) -> Metric:
         return METRICS["mrr"]
     if task in _NUMBERS:
         return METRICS["mae"]
-    raise PenstockError(f"There is no task {task!r}{nearest(task, (*_SCORED, *_NUMBERS))}", code="unknown-name")
+    raise PenstockError(
+        f"There is no task {task!r}{nearest(task, (*_SCORED, *_LINKS, *_NUMBERS))}", code="unknown-name"
+    )

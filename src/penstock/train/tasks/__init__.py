@@ -11,6 +11,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.sampling.links import Reverse, find_reverse, split_edges, supervise
 from penstock.sampling.registry import sampler_entry
+from penstock.sampling.triples import relations_of
 from penstock.train.batch_source import BatchSource, layers_of, make_batch_source
 from penstock.train.data import choose_edge_type
 from penstock.train.data_options import Task as TaskName
@@ -22,8 +23,10 @@ from penstock.train.tasks.edges import EdgeTask
 from penstock.train.tasks.links import LinkTask
 from penstock.train.tasks.node import NodeTask
 from penstock.train.tasks.task import Scores, Task
+from penstock.train.tasks.triple_checks import check_relations, check_triple_job
+from penstock.train.tasks.triples import TripleTask
 
-__all__ = ["EdgeTask", "LinkTask", "NodeTask", "Scores", "Task", "make_task"]
+__all__ = ["EdgeTask", "LinkTask", "NodeTask", "Scores", "Task", "TripleTask", "make_task"]
 
 _TRIED = 4
 """Items that a trained model is tried on."""
@@ -41,6 +44,8 @@ def make_task(
         return _link_task(graph, job, learned, split)
     if name == "edge-classification":
         return _edge_task(graph, job, learned, split)
+    if name == "knowledge-graph-completion":
+        return _triple_task(graph, job, learned, split)
     if learned is not None:
         used = vertices_to_judge(graph, job, learned)
         return NodeTask(used, _few(job, graph, graph.nodes[used.node_type].count), job), graph
@@ -70,6 +75,25 @@ def _link_task(graph: Graph, job: Job, learned: LearnedLabels | None, split: str
         return LinkTask(graph, kind, batches, job, reverse, pairs=pairs), graph
     batches = _edge_batches(job, graph, kind, training, reverse, learned)
     return LinkTask(graph, kind, batches, job, reverse), graph
+
+
+def _triple_task(graph: Graph, job: Job, learned: LearnedLabels | None, split: str) -> tuple[Task, Graph]:
+    check_triple_job(job)
+    if split != "train":
+        raise PenstockError(
+            f"Batches of triples are of those that are learned from: leave out split {split!r}.",
+            code="unsupported-combination",
+        )
+    relations = relations_of(graph.edges)
+    if not any(len(pairs) for kind in relations for pairs in graph.edges[kind].held_out.values()):
+        val, test = job.held_out
+        for kind in relations:
+            if graph.edges[kind].count:
+                graph = split_edges(graph, kind, (val, test), job.split_number)
+    check_relations(relations, learned)
+    count = sum(graph.edges[kind].count for kind in relations)
+    training = np.arange(count, dtype=index_dtype(count))
+    return TripleTask(graph, make_batch_source(job, graph, training, excluding=True), job), graph
 
 
 def _edge_task(graph: Graph, job: Job, learned: LearnedLabels | None, split: str) -> tuple[Task, Graph]:

@@ -1,0 +1,28 @@
+"""Triples (head, relation, tail) of all relations of a graph as examples: batches, negatives, filtered ranks.
+
+`triple_set` reads the triples of a graph and numbers its entities, those of all node types in one row; `known` answers
+which triples are true; `negatives` draws entities that replace an end; `batcher` makes batches, and `ranks` places
+triples among those with one end replaced.
+"""
+
+from penstock.sampling.triples.batcher import TripleBatch, TripleBatcher, share_of
+from penstock.sampling.triples.known import KnownTriples
+from penstock.sampling.triples.negatives import TRIPLE_NEGATIVES, TripleNegatives, triple_negatives
+from penstock.sampling.triples.ranks import filtered_ranks
+from penstock.sampling.triples.triple_set import Entities, Triples, held_out_triples, relations_of, training_triples
+
+__all__ = [
+    "TRIPLE_NEGATIVES",
+    "Entities",
+    "KnownTriples",
+    "TripleBatch",
+    "TripleBatcher",
+    "TripleNegatives",
+    "Triples",
+    "filtered_ranks",
+    "held_out_triples",
+    "relations_of",
+    "share_of",
+    "training_triples",
+    "triple_negatives",
+]

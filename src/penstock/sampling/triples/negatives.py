@@ -1,0 +1,156 @@
+"""Entities that replace an end of true triples, drawn from hashes: uniformly, or by a power of their degree."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.arrays import Array
+from penstock.graph.hashing import below, draw, mix, unit
+from penstock.kernels import njit
+from penstock.sampling.links.known import End
+from penstock.sampling.links.uniform import STEP, TRIES
+from penstock.sampling.triples.known import KnownTriples, is_listed
+from penstock.sampling.triples.triple_set import Entities, Triples
+
+
+class DrawnEntities(NamedTuple):
+    """`entities` [groups, k] stand against each of the `group` triples of their row; `masked` [m] are places in the
+    [triples, k] scores that must not count: true triples, and entities of another type."""
+
+    entities: Array
+    group: int
+    masked: Array
+
+
+@dataclass(frozen=True)
+class TripleNegatives:
+    """How entities are drawn that replace an end.
+
+    `k` for every `group` triples (0: for the whole batch), or all entities where k is 0, with repeats; in proportion to
+    their degree in the training triples to the power of `power`. With `filtered`, those that make a true triple do not
+    count; what counts for no triple of a group is drawn again. A triple's own end never counts.
+    """
+
+    k: int = 1
+    group: int = 1
+    power: float = 0.0
+    filtered: bool = True
+
+    def draw(
+        self, triples: Triples, end: End, entities: Entities, known: KnownTriples, weights: Array | None, key: np.uint64
+    ) -> DrawnEntities:
+        """What stands at `end` against some triples; `weights` are sums of entities' weights (see `weight_sums`)."""
+        low, high = entities.limits(triples.relation, end)
+        other: End = "source" if end == "destination" else "destination"
+        kept, own = triples.end(other), triples.end(end)
+        first, last = known.bounds(triples.relation, kept, end) if self.filtered else (own * 0, own * 0)
+        others = known.index(end)[1]
+        if not self.k:
+            every = np.arange(entities.count)
+            return DrawnEntities(
+                every[None], max(1, triples.total), _masked_of_all(len(every), low, high, own, first, last, others)
+            )
+        group = self.group or max(1, triples.total)
+        drawn = np.zeros((-(-triples.total // group), self.k), np.int64)
+        mask = np.zeros((triples.total, self.k), np.bool_)
+        sums = np.empty(0) if weights is None else weights
+        _draw(key, group, low, high, own, first, last, others, sums, drawn, mask)
+        return DrawnEntities(drawn, group, np.flatnonzero(mask))
+
+    def per_triple(self, entities: int) -> int:
+        """How many stand against a triple at one end."""
+        return self.k or entities
+
+
+TRIPLE_NEGATIVES: dict[str, Callable[[int, int, float, bool], TripleNegatives]] = {
+    "uniform": lambda k, group, power, filtered: TripleNegatives(k, 1, power, filtered),
+    "joint": lambda k, group, power, filtered: TripleNegatives(k, group, power, filtered),
+    "all": lambda k, group, power, filtered: TripleNegatives(0, 0, 0.0, filtered),
+}
+"""By name: each triple's own, shared by a group of triples, and every entity."""
+
+
+def triple_negatives(name: str, k: int, group: int = 0, power: float = 0.0, filtered: bool = True) -> TripleNegatives:
+    """The policy of that name."""
+    if name not in TRIPLE_NEGATIVES:
+        raise PenstockError(
+            f"Knowledge graphs have no negatives called {name!r}{nearest(name, TRIPLE_NEGATIVES)}", code="unknown-name"
+        )
+    return TRIPLE_NEGATIVES[name](k, group, power, filtered)
+
+
+def weight_sums(triples: Triples, entities: Entities, power: float) -> Array | None:
+    """[entities + 1] sums of the entities' degrees to a power, from 0; None where all weigh the same."""
+    if not power:
+        return None
+    ends = np.concatenate([triples.head, triples.tail])
+    weights = np.bincount(ends, minlength=entities.count).astype(np.float64) ** power
+    return np.concatenate([[0.0], np.cumsum(weights)])
+
+
+def _masked_of_all(count: int, low: Array, high: Array, own: Array, first: Array, last: Array, others: Array) -> Array:
+    """Places of [triples, entities] that do not count: own ends, true triples, entities of another type."""
+    known = np.repeat(np.arange(len(own)), last - first) * count + others[_ranges(first, last)]
+    masked = [np.arange(len(own)) * count + own, known]
+    outside = np.flatnonzero((low > 0) | (high < count))
+    for i in outside:
+        masked += [i * count + np.arange(low[i]), i * count + np.arange(high[i], count)]
+    return np.unique(np.concatenate(masked))
+
+
+def _ranges(first: Array, last: Array) -> Array:
+    """The numbers first[i]..last[i] - 1 of all i, one behind the other."""
+    lengths = last - first
+    starts = np.repeat(first - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
+    return np.asarray(starts + np.arange(int(lengths.sum())), np.int64)
+
+
+@njit(nogil=True, cache=True)
+def _draw(
+    key: np.uint64,
+    group: int,
+    low: Array,
+    high: Array,
+    own: Array,
+    first: Array,
+    last: Array,
+    others: Array,
+    sums: Array,
+    drawn: Array,
+    mask: Array,
+) -> None:
+    for g in range(drawn.shape[0]):
+        start, stop = g * group, min((g + 1) * group, own.shape[0])
+        lowest, highest = low[start:stop].min(), high[start:stop].max()
+        stream = mix(key ^ np.uint64(g))
+        for j in range(drawn.shape[1]):
+            for attempt in range(TRIES):
+                bits = draw(stream, np.uint64(j) * STEP + np.uint64(attempt))
+                entity = _entity(bits, lowest, highest, sums)
+                useless = 0
+                for i in range(start, stop):
+                    outside = entity < low[i] or entity >= high[i] or entity == own[i]
+                    mask[i, j] = outside or is_listed(others, first[i], last[i], entity)
+                    useless += mask[i, j]
+                drawn[g, j] = entity
+                if useless < stop - start:
+                    break
+
+
+@njit(nogil=True, cache=True)
+def _entity(bits: np.uint64, low: int, high: int, sums: Array) -> int:
+    """One of low..high - 1, uniformly or in proportion to the steps of `sums`."""
+    if sums.shape[0] == 0:
+        return low + below(bits, high - low)
+    sought = sums[low] + unit(bits) * (sums[high] - sums[low])
+    left, right = low, high - 1
+    while left < right:
+        middle = (left + right) // 2
+        if sums[middle + 1] > sought:
+            right = middle
+        else:
+            left = middle + 1
+    return left

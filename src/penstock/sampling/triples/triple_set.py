@@ -1,0 +1,116 @@
+"""The triples of a graph whose relations are edge types, and one numbering of the entities of all node types."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
+from penstock.graph.schema import EdgeType
+from penstock.sampling.links.known import End
+
+_REVERSED = "rev-"
+
+
+class Triples(NamedTuple):
+    """Heads and tails by entity number, relations by their place in `relations_of`; int64 each."""
+
+    head: Array
+    relation: Array
+    tail: Array
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return len(self.head)
+
+    def at(self, places: Array | slice) -> "Triples":
+        """Some of them."""
+        return Triples(*(column[places] for column in self))
+
+    def end(self, end: End) -> Array:
+        """The entities at one end."""
+        return self.head if end == "source" else self.tail
+
+    @staticmethod
+    def joined(some: Iterable["Triples"]) -> "Triples":
+        """Several sets, one behind the other."""
+        none = Triples(*(np.empty(0, np.int64) for _ in range(3)))
+        return Triples(*(np.concatenate(columns) for columns in zip(none, *some, strict=True)))
+
+
+class Entities:
+    """One number for each vertex of the types that relations join: types one behind the other, in stored order."""
+
+    def __init__(self, counts: Mapping[str, int], relations: Sequence[EdgeType]) -> None:
+        joined = {kind[0] for kind in relations} | {kind[2] for kind in relations}
+        self.types = [name for name in counts if name in joined]
+        self.starts = np.cumsum([0, *(counts[name] for name in self.types)])
+        place = {name: number for number, name in enumerate(self.types)}
+        ends = np.array([[place[kind[0]], place[kind[2]]] for kind in relations], np.int64).reshape(-1, 2)
+        self._low = {"source": self.starts[ends[:, 0]], "destination": self.starts[ends[:, 1]]}
+        self._high = {"source": self.starts[ends[:, 0] + 1], "destination": self.starts[ends[:, 1] + 1]}
+
+    @property
+    def count(self) -> int:
+        """Of all types."""
+        return int(self.starts[-1])
+
+    def start(self, node_type: str) -> int:
+        """The number of a type's first vertex."""
+        return int(self.starts[self.types.index(node_type)])
+
+    def limits(self, relation: Array, end: End) -> tuple[Array, Array]:
+        """From and below which number entities can stand at an end of each relation."""
+        return self._low[end][relation], self._high[end][relation]
+
+    def by_type(self, numbers: Array) -> tuple[dict[str, Array], Array]:
+        """Vertices by type of ascending, different numbers; types without any are left out. They keep their order."""
+        cuts = np.searchsorted(numbers, self.starts)
+        found = {
+            name: numbers[first:last] - start
+            for name, start, first, last in zip(self.types, self.starts, cuts, cuts[1:], strict=False)
+            if last > first
+        }
+        return found, cuts
+
+
+def relations_of(edge_types: Iterable[EdgeType]) -> list[EdgeType]:
+    """The relations that triples are of: all edge types but those that `reverse_edges` adds for messages."""
+    kinds = list(edge_types)
+    return [kind for kind in kinds if not _is_reverse(kind, kinds)]
+
+
+def reverse_of(kind: EdgeType, edge_types: Iterable[EdgeType]) -> EdgeType | None:
+    """The edge type that `reverse_edges` adds for a relation, where it is there."""
+    other = kind[2], f"{_REVERSED}{kind[1]}", kind[0]
+    return other if other in edge_types else None
+
+
+def _is_reverse(kind: EdgeType, kinds: Sequence[EdgeType]) -> bool:
+    if not kind[1].startswith(_REVERSED):
+        return False
+    return (kind[2], kind[1].removeprefix(_REVERSED), kind[0]) in kinds
+
+
+def training_triples(graph: Graph, relations: Sequence[EdgeType], entities: Entities) -> Triples:
+    """The triples in the lists, relation by relation, each in the order of its list."""
+    return Triples.joined(
+        Triples(
+            np.asarray(graph.edges[kind].indices, np.int64) + entities.start(kind[0]),
+            np.full(graph.edges[kind].count, number, np.int64),
+            graph.edges[kind].destinations().astype(np.int64) + entities.start(kind[2]),
+        )
+        for number, kind in enumerate(relations)
+    )
+
+
+def held_out_triples(graph: Graph, relations: Sequence[EdgeType], entities: Entities, split: str) -> Triples:
+    """The triples that are held out of the lists for a split, relation by relation."""
+    found = []
+    for number, kind in enumerate(relations):
+        pairs = np.asarray(graph.edges[kind].held_out.get(split, np.empty((0, 2), np.int64)), np.int64)
+        ends = pairs[:, 0] + entities.start(kind[0]), pairs[:, 1] + entities.start(kind[2])
+        found.append(Triples(ends[0], np.full(len(pairs), number, np.int64), ends[1]))
+    return Triples.joined(found)

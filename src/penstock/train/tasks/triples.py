@@ -1,0 +1,255 @@
+"""Knowledge graph completion: which entity stands at the missing end of a triple, over all relations at once."""
+
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.data import SPLITS
+from penstock.graph.graph import Graph
+from penstock.graph.schema import EdgeType
+from penstock.nn.scorer_table import SCORERS, scorer_class
+from penstock.nn.scorers import RelationScorer, ScorerSettings, build_scorer
+from penstock.pipeline.loader import Batch
+from penstock.pipeline.schedule import Planned
+from penstock.progress import SILENT, Progress
+from penstock.sampling.block import MiniBatch
+from penstock.sampling.links.known import End
+from penstock.sampling.triples import (
+    Entities,
+    KnownTriples,
+    TripleBatch,
+    TripleBatcher,
+    Triples,
+    filtered_ranks,
+    held_out_triples,
+    relations_of,
+    training_triples,
+    triple_negatives,
+)
+from penstock.train.batch_source import BatchSource
+from penstock.train.job import Job
+from penstock.train.layerwise.inference import Inference
+from penstock.train.learned_labels import LearnedLabels
+from penstock.train.metrics import default_metric, metric_named
+from penstock.train.tasks.ends import Rows, mean_of_batch, pair_blocks
+from penstock.train.tasks.task import Owners, Scores, chosen_metric
+from penstock.train.tasks.triple_losses import TRIPLE_LOSSES, regulariser
+
+TripleShare = Callable[[TripleBatch], Array]
+"""Which triples of a batch are this worker's: their places, ascending."""
+_REPORTED = ("mrr", "hits@1", "hits@3", "hits@10")
+_ENDS: dict[str, tuple[End, ...]] = {
+    "destination": ("destination",),
+    "source": ("source",),
+    "both": ("destination", "source"),
+}
+_BOTH: tuple[End, ...] = ("destination", "source")
+
+
+class TripleTask:
+    """Learns the triples of all relations; `graph` is without those held out for validation and test."""
+
+    name: Literal["knowledge-graph-completion"] = "knowledge-graph-completion"
+
+    def __init__(self, graph: Graph, batches: BatchSource, job: Job, share: TripleShare | None = None) -> None:
+        """`share`, where several workers train: this one's triples of a batch."""
+        self._graph, self._batches, self._job, self._share = graph, batches, job, share
+        self.relations = relations_of(graph.edges)
+        self.entities = Entities({name: nodes.count for name, nodes in graph.nodes.items()}, self.relations)
+        triples = training_triples(graph, self.relations, self.entities)
+        if not triples.total:
+            raise PenstockError("The graph has no triples to learn from: check its edges.", code="missing-data")
+        words = [relation for _, relation, _ in self.relations]
+        self.learned = LearnedLabels(self.name, "triples", None, len(words), False, words)
+        self.items, self.batch_size = batches.items, batches.batch_size
+        self.out = job.hidden if job.has_layers else job.embedding
+        self.messages, self.redraws = batches.messages, True
+        self.head: torch.nn.Module = self._build_scorer()
+        self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
+        policy = triple_negatives(
+            job.negatives, job.negatives_per_edge, job.negatives_group, job.negatives_power, job.filtered
+        )
+        known = KnownTriples(triples, self.entities.count)
+        self._batcher = TripleBatcher(
+            triples, self.entities, self.relations, list(graph.edges), policy, _ENDS[job.corrupt], known
+        )
+        self._all: KnownTriples | None = None
+
+    def sample(self, planned: Planned) -> Batch:
+        """Triples with their negatives, and the neighbourhoods of all their entities."""
+        links = self._links(planned)
+        batch = self._batches.sample(links.nodes, planned, exclude=self._excluded(links))
+        batch.links = links
+        return batch
+
+    def examples(self, planned: Planned) -> Batch:
+        """Triples with the negatives of their epoch."""
+        batch = _bare(self._links(planned))
+        self.label(batch)
+        return batch
+
+    def divided(self, planned: Planned, owners: Owners, world: int) -> list[Batch]:
+        """Each worker has the triples that lead to its own vertices."""
+        links = self._batcher.batch(planned.seeds, planned.key)
+        ranks = np.empty(len(links), np.int64)
+        for number in np.unique(links.triples.relation):
+            some = np.flatnonzero(links.triples.relation == number)
+            ranks[some] = owners(self.relations[number][2], links.destination[some])
+        return [_bare(self._batcher.share(links, np.flatnonzero(ranks == rank))) for rank in range(world)]
+
+    def readable(self, items: Array) -> dict[str, Array]:
+        """Every entity: negatives are drawn among them."""
+        return {name: np.arange(self._graph.nodes[name].count) for name in self.entities.types}
+
+    def loss_bytes(self, items: int) -> int:
+        """Scores of each triple and what stands against it, with gradients, and the rows of both."""
+        k = self._batcher.negatives.per_triple(self.entities.count)
+        return 4 * len(self._batcher.ends) * (4 * items * k + 8 * self.out * items)
+
+    def label(self, batch: Batch) -> None:
+        """Rows of the batch's entities, by which the loss finds them."""
+        links: TripleBatch = batch.links
+        batch.labels = {
+            "head": links.rows(links.triples.head),
+            "tail": links.rows(links.triples.tail),
+            "relation": links.triples.relation,
+            **{
+                end: {"rows": links.rows(drawn.entities), "masked": drawn.masked}
+                for end, drawn in links.corrupted.items()
+            },
+        }
+
+    def loss(self, out: Rows, batch: Batch) -> torch.Tensor:
+        """The mean over the triples and the ends that are replaced."""
+        scorer, job, given = self._scorer, self._job, batch.labels
+        rows = self._joined(out, given["head"])
+        ends = {"source": rows[given["head"]], "destination": rows[given["tail"]]}
+        losses = torch.zeros(len(given["head"]), device=rows.device)
+        for end in self._batcher.ends:
+            own, kept = ends[end], ends["source" if end == "destination" else "destination"]
+            queries = scorer.query(kept, given["relation"], end)
+            scores = self._against(queries, rows, given[end], batch.links.corrupted[end].group)
+            each = TRIPLE_LOSSES[job.link_loss](scorer.match(queries, own), scores, job)
+            if job.regularisation:
+                vectors, _ = scorer.relation_rows(given["relation"], end)
+                each = each + job.regularisation * regulariser(job.regulariser, scorer, (kept, vectors, own))
+            losses = losses + each / len(self._batcher.ends)
+        whole = batch.links.whole
+        return mean_of_batch(losses, None if whole is None else whole.positives)
+
+    def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
+        """Filtered ranks of the held-out triples of each split, with either end replaced by every entity."""
+        wanted = {name: self.items_of_split(name) for name in splits}
+        wanted = {name: some for name, some in wanted.items() if some.total}
+        if not wanted:
+            return {}
+        rows = self._all_rows(inference, progress)
+        return {name: self._scores(inference, rows, some) for name, some in wanted.items()}
+
+    def items_of_split(self, split: str) -> Triples:
+        """The held-out triples of a split, by entity number."""
+        return held_out_triples(self._graph, self.relations, self.entities, split)
+
+    def items_of(self, split: str) -> Array:
+        """The held-out triples [m, 3] of a split: heads and tails by entity number, relations by theirs."""
+        found = self.items_of_split(split)
+        if not found.total:
+            raise PenstockError(f"There is no split {split!r} of held-out triples.", code="split-missing")
+        return np.stack(found, 1)
+
+    def ranks(self, inference: Inference, triples: Triples, progress: Progress = SILENT) -> Array:
+        """Filtered ranks [m, 2] of triples: with the tail replaced, and with the head replaced."""
+        return self._ranks(inference, self._all_rows(inference, progress), triples)
+
+    def score_triples(self, inference: Inference, triples: Triples, progress: Progress = SILENT) -> Array:
+        """Scores of some triples."""
+        rows = self._all_rows(inference, progress)
+        scores = torch.empty(triples.total)
+        head, relation, tail = (torch.from_numpy(each).to(rows.device) for each in triples)
+        with torch.no_grad():
+            for some in pair_blocks(triples.total, self.out):
+                query = self._scorer.query(rows[head[some]], relation[some], "destination")
+                scores[some] = self._scorer.match(query, rows[tail[some]]).float().cpu()
+        return np.asarray(scores.numpy())
+
+    @property
+    def _scorer(self) -> RelationScorer:
+        return cast(RelationScorer, self.head)
+
+    def _build_scorer(self) -> torch.nn.Module:
+        job = self._job
+        if not issubclass(scorer_class(job.scorer), RelationScorer):
+            fit = [name for name in SCORERS if issubclass(scorer_class(name), RelationScorer)]
+            raise PenstockError(
+                f"Scorer {job.scorer} knows no relations: set `scorer` to one of {', '.join(fit)}.",
+                code="unsupported-combination",
+            )
+        settings = ScorerSettings(job.inverse_relations, job.margin, job.distance)
+        return build_scorer(job.scorer, self.out, len(self.relations), settings)
+
+    def _links(self, planned: Planned) -> TripleBatch:
+        links = self._batcher.batch(planned.seeds, planned.key)
+        return links if self._share is None else self._batcher.share(links, self._share(links))
+
+    def _excluded(self, links: TripleBatch) -> dict[EdgeType, Array] | Array:
+        if not self._graph.is_homogeneous:
+            return links.exclude
+        return links.exclude.get(self.relations[0], np.empty((2, 0), np.int64))
+
+    def _joined(self, out: Rows, near: torch.Tensor) -> torch.Tensor:
+        """The model's rows of a batch's entities, types one behind the other."""
+        if isinstance(out, torch.Tensor):
+            return out
+        found = [out[name] for name in self.entities.types if name in out]
+        return torch.cat(found) if found else torch.zeros(0, self.out, device=near.device, requires_grad=True)
+
+    def _against(self, queries: torch.Tensor, rows: torch.Tensor, drawn: dict[str, Any], group: int) -> torch.Tensor:
+        """Scores [triples, k] of queries with what is drawn for each group of them; minus infinity does not count."""
+        groups, k = drawn["rows"].shape
+        missing = groups * group - len(queries)
+        if missing:
+            queries = torch.nn.functional.pad(queries, (0, 0, 0, missing))
+        candidates = rows[drawn["rows"].view(-1)].view(groups, k, -1)
+        scores = self._scorer.compare(queries.view(groups, group, -1), candidates).view(-1, k)
+        scores = scores[: len(scores) - missing]
+        if not len(drawn["masked"]):
+            return scores
+        return scores.reshape(-1).index_fill(0, drawn["masked"], float("-inf")).view(-1, k)
+
+    def _all_rows(self, inference: Inference, progress: Progress) -> torch.Tensor:
+        wanted = {name: np.arange(self._graph.nodes[name].count) for name in self.entities.types}
+        out = inference.outputs(wanted, progress)
+        return torch.cat([out[name].float() for name in self.entities.types])
+
+    def _scores(self, inference: Inference, rows: torch.Tensor, triples: Triples) -> dict[str, float]:
+        found = self._ranks(inference, rows, triples).ravel()
+        return {name: metric_named(name).compute(found, None) for name in dict.fromkeys((self.metric.name, *_REPORTED))}
+
+    def _ranks(self, inference: Inference, rows: torch.Tensor, triples: Triples) -> Array:
+        def score(kept: Array, relation: Array, end: End, low: int, high: int) -> torch.Tensor:
+            near = rows[torch.from_numpy(kept).to(rows.device)]
+            queries = self._scorer.query(near, torch.from_numpy(relation).to(rows.device), end)
+            return self._scorer.compare(queries, rows[low:high])
+
+        def some_ranks(some: slice) -> Array:
+            chosen, known = triples.at(some), self._known_triples()
+            with torch.no_grad():
+                return np.stack([filtered_ranks(score, chosen, end, self.entities, known) for end in _BOTH], 1)
+
+        return inference.in_parts(triples.total, some_ranks)
+
+    def _known_triples(self) -> KnownTriples:
+        """Those of all splits, put in order when they are first asked for."""
+        if self._all is None:
+            every = [self.items_of_split(split) for split in SPLITS]
+            self._all = KnownTriples(Triples.joined([self._batcher.triples, *every]), self.entities.count)
+        return self._all
+
+
+def _bare(links: TripleBatch) -> MiniBatch[Any]:
+    """A batch of triples without neighbourhoods."""
+    return MiniBatch(links.nodes, links.nodes, [], links=links)

@@ -1,0 +1,31 @@
+"""The job fields of knowledge graph completion."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from penstock.graph.documents import StrictDocument
+
+
+class TripleOptions(StrictDocument):
+    """Fields of knowledge graph completion, beside those of links."""
+
+    inverse_relations: bool = Field(
+        False,
+        description="learn a second vector for each relation, by which heads are looked for (reciprocal relations)",
+    )
+    negatives_power: float = Field(
+        0.0, ge=0, le=2, description="draw negatives in proportion to degree to this power, such as 0.75; 0: uniformly"
+    )
+    negatives_group: int = Field(0, ge=0, description="joint negatives: positives that share them; 0: the whole batch")
+    adversarial: float = Field(
+        0.0, ge=0, description="temperature of self-adversarial weights of negatives; 0: all weigh the same"
+    )
+    margin: float = Field(
+        9.0, ge=0, description="transe, rotate: a score is margin minus distance; and of link_loss margin"
+    )
+    distance: Literal[1, 2] = Field(1, description="transe: the norm that measures distances")
+    regulariser: Literal["none", "l2", "n3"] = Field(
+        "none", description="sum of squares or cubes of the absolute values of a triple's embeddings"
+    )
+    regularisation: float = Field(0.0, ge=0, description="weight of the regulariser in the loss")

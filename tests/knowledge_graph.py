@@ -1,0 +1,46 @@
+"""A small knowledge graph that can be learned: families, in which some relations follow from others."""
+
+import numpy as np
+
+from penstock import EdgeSet, Graph, NodeSet
+from penstock.graph.csr import build_lists
+
+RELATIONS = ("next", "previous", "twin", "ahead")
+
+
+def family_triples(count=48, seed=0):
+    """Triples [m, 3] on a ring: next, its inverse, a symmetric relation, and two steps of next; some are held out."""
+    at = np.arange(count)
+    pairs = [(at, (at + 1) % count), (at, (at - 1) % count), (at, (at + count // 2) % count), (at, (at + 2) % count)]
+    triples = np.concatenate([np.stack([h, np.full(count, r), t], 1) for r, (h, t) in enumerate(pairs)])
+    order = np.random.default_rng(seed).permutation(len(triples))
+    cut = len(triples) // 10
+    return {"val": triples[order[:cut]], "test": triples[order[cut : 2 * cut]], "train": triples[order[2 * cut :]]}
+
+
+def family_graph(count=48, seed=0, hold_out=True):
+    """The same as a graph with an edge type for each relation."""
+    triples, edges = family_triples(count, seed), {}
+    if not hold_out:
+        triples = {"train": np.concatenate(list(triples.values()))}
+    for number, relation in enumerate(RELATIONS):
+        some = {name: rows[rows[:, 1] == number][:, [0, 2]] for name, rows in triples.items()}
+        train = some.pop("train")
+        indptr, indices, _ = build_lists(train[:, 0].copy(), train[:, 1].copy(), count, count)
+        edges["entity", relation, "entity"] = EdgeSet(indptr, indices, held_out=some)
+    return Graph({"entity": NodeSet(count)}, edges, "families")
+
+
+def shop_graph(seed=0):
+    """Two node types: people buy things and know each other."""
+    rng, edges = np.random.default_rng(seed), {}
+    for kind, size, many in (
+        (("person", "buys", "thing"), (30, 20), 90),
+        (("person", "knows", "person"), (30, 30), 80),
+    ):
+        pairs = np.unique(np.stack([rng.integers(0, n, many) for n in size], 1), axis=0)
+        rng.shuffle(pairs)
+        held = {"val": pairs[:8], "test": pairs[8:16]}
+        indptr, indices, _ = build_lists(pairs[16:, 0].copy(), pairs[16:, 1].copy(), *size)
+        edges[kind] = EdgeSet(indptr, indices, held_out=held)
+    return Graph({"person": NodeSet(30), "thing": NodeSet(20)}, edges, "shop")
