@@ -28,7 +28,9 @@ def import_command(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="SPEC", help="A spec (.yaml) that describes your tables, an OGB folder, or an .npz file."
+            metavar="SPEC",
+            help="A spec (.yaml) that describes your tables, an OGB folder, an .npz file, or"
+            " files of triples (a .tsv, or a folder with train.tsv, valid.tsv and test.tsv).",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The graph folder to make.")],

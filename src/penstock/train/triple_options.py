@@ -24,7 +24,7 @@ class TripleOptions(StrictDocument):
     margin: float = Field(
         9.0, ge=0, description="transe, rotate: a score is margin minus distance; and of link_loss margin"
     )
-    distance: Literal[1, 2] = Field(1, description="transe: the norm that measures distances")
+    distance: int = Field(1, ge=1, le=2, description="transe: the norm that measures distances, 1 or 2")
     regulariser: Literal["none", "l2", "n3"] = Field(
         "none", description="sum of squares or cubes of the absolute values of a triple's embeddings"
     )

@@ -11,5 +11,6 @@ from penstock.graph.convert.npz import from_npz
 from penstock.graph.convert.ogb import from_ogb
 from penstock.graph.convert.pyg import from_pyg
 from penstock.graph.convert.sparse import from_scipy
+from penstock.graph.convert.triple_files import from_triples
 
-__all__ = ["from_dgl", "from_networkx", "from_npz", "from_ogb", "from_pyg", "from_scipy", "load"]
+__all__ = ["from_dgl", "from_networkx", "from_npz", "from_ogb", "from_pyg", "from_scipy", "from_triples", "load"]

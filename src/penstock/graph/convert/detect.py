@@ -14,11 +14,12 @@ from penstock.graph.convert.npz import from_npz
 from penstock.graph.convert.ogb import from_ogb, is_ogb_folder
 from penstock.graph.convert.pyg import from_pyg
 from penstock.graph.convert.sparse import from_scipy
+from penstock.graph.convert.triple_files import from_triples, is_triple_file, is_triple_folder
 from penstock.graph.graph import Graph
 
 _UNDERSTOOD = (
-    "a graph folder, an OGB folder, an .npz archive, the name of a data set, a PyG Data or HeteroData,"
-    " a DGLGraph, a SciPy sparse matrix or a NetworkX graph"
+    "a graph folder, an OGB folder, an .npz archive, files of triples, the name of a data set, a PyG Data or"
+    " HeteroData, a DGLGraph, a SciPy sparse matrix or a NetworkX graph"
 )
 
 # The package a type (or one of its bases) comes from, and a method that only its graphs have.
@@ -79,8 +80,11 @@ def _from_folder(path: Path, options: dict[str, Any]) -> Graph:
         )
     if is_ogb_folder(path):
         return _convert(from_ogb, path, options)
+    if is_triple_folder(path):
+        return _convert(from_triples, path, options)
     raise PenstockError(
-        f"{path} is neither a graph folder (no graph.json) nor an OGB folder (no raw/ files): check the path.",
+        f"{path} is neither a graph folder (no graph.json) nor an OGB folder (no raw/ files) nor one of triples"
+        " (no train.tsv or train.txt): check the path.",
         code="graph-not-found",
     )
 
@@ -88,6 +92,8 @@ def _from_folder(path: Path, options: dict[str, Any]) -> Graph:
 def _from_file(path: Path, options: dict[str, Any]) -> Graph:
     if path.suffix == ".npz":
         return _convert(from_npz, path, options)
+    if is_triple_file(path):
+        return _convert(from_triples, path, options)
     if path.suffix in (".yaml", ".yml"):
         raise PenstockError(
             f"{path} describes tables: make a graph of them with `penstock data import {path} --out FOLDER`.",
