@@ -12,6 +12,7 @@ from penstock.cli.job_flags import takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json, short
 from penstock.cli.progress import importing, shown_progress
 from penstock.cli.sweep import PLANNED_COLUMNS, ChartOption, SweepOption, check_chart, refuse_with_sweep, show_sweep
+from penstock.errors import PenstockError
 from penstock.quantities import counted, percent, signed_percent
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ def plan_command(
     cluster: Annotated[str, typer.Option(help="The cluster file: machines, what they have, their links.")] = "2x1",
     profile: Annotated[
         Path | None, typer.Option(help="What an iteration costs (penstock profile); measured now if none.")
+    ] = None,
+    execution: Annotated[
+        bool, typer.Option(help="Plan one machine's CPU and GPU instead; --profile is then one of --operators.")
+    ] = False,
+    device_memory: Annotated[
+        str | None, typer.Option(help="With --execution: memory of the GPU, such as 24GB.  [default: all fits]")
     ] = None,
     placement: Annotated[str, typer.Option(help="ifs, distdgl, spread, greedy, etp or search; all are compared.")] = "",
     flows: Annotated[str, typer.Option(help="oes, fair, fifo, iteration-first, …; the best that can run.")] = "",
@@ -48,11 +55,23 @@ def plan_command(
     Example: penstock plan job.yaml --cluster cluster.yaml --profile profile.json -o plan.json
 
     Example: penstock plan job.yaml --cluster cluster.yaml --profile profile.json --sweep nic_gbps=1,10,25
+
+    Example: penstock plan job.yaml --execution
     """
+    from penstock.cli.plan_execution import refuse_with_execution, show_execution_plan
     from penstock.cli.plan_variants import check_timelines, draw_plan, plan_sweep
     from penstock.cluster.cluster_file import read_cluster
     from penstock.train.job import make_job, read_job
 
+    if execution:
+        refuse_with_execution(
+            placement=placement, flows=flows, budget=budget, timeline=timeline, sweep=sweep, chart=chart, force=force
+        )
+        chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
+        show_execution_plan(chosen, profile, device_memory, as_json)
+        return
+    if device_memory is not None:
+        raise PenstockError("--device-memory is for --execution: leave it out.", code="unsupported-combination")
     check_chart(chart, sweep)
     if sweep:
         refuse_with_sweep(timeline=timeline)

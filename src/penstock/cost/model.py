@@ -38,11 +38,29 @@ class CostModel:
             )
         return self._fits[operator, device]
 
-    def seconds(self, operator: str, sizes: Mapping[str, float], device: str = "cpu") -> float:
-        """Predicted seconds of one call, of an operator that is not called for the first time."""
+    def seconds(
+        self, operator: str, sizes: Mapping[str, float], device: str = "cpu", *, launched: bool = True
+    ) -> float:
+        """Predicted seconds of one call, of an operator that is not called for the first time.
+
+        One that is not `launched` by itself but replayed with others takes the same without the time of a call.
+        """
         rates = self.fit(operator, device).rates
         work = OPERATORS[operator].work(sizes, self.machine.processor_of(device))
+        if not launched:
+            work = {name: amount for name, amount in work.items() if name != "calls"}
         return seconds_of(rates, work)
+
+    def cores(self, operator: str, sizes: Mapping[str, float]) -> float:
+        """Cores of the host that one call keeps busy, as a mean over its time."""
+        entry, processor = OPERATORS[operator], self.machine.processor_of("cpu")
+        if not entry.divided:
+            return entry.cores or float(self.machine.cores)
+        rates = self.fit(operator).rates
+        alone, divided = (
+            seconds_of(rates, entry.work(sizes, given)) for given in (processor._replace(threads=1.0), processor)
+        )
+        return max(1.0, alone / divided) if divided else 1.0
 
     def step_seconds(self, work: Amounts, device: str = "cpu") -> float:
         """Predicted seconds of a step, from its work (`penstock.cost.step_prediction.step_work`)."""

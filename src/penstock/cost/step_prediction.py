@@ -6,6 +6,7 @@ a function here and its line in `LAYER_CALLS`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from penstock.cost.model import CostModel
@@ -69,6 +70,19 @@ def step_work(model: CostModel, shape: StepShape, device: str = "cpu") -> Amount
 
 def step_calls(model: CostModel, shape: StepShape, device: str = "cpu") -> list[Call]:
     """All operators of a step; where the order of products is free, in the order that the model's costs decide."""
+    layers, end = calls_by_layer(model, shape, device)
+    return [*chain.from_iterable(layers), *end]
+
+
+class StepCalls(NamedTuple):
+    """The operators of a step by layer, forward and backward, and those at its end: the loss and the optimiser."""
+
+    layers: list[list[Call]]
+    end: list[Call]
+
+
+def calls_by_layer(model: CostModel, shape: StepShape, device: str = "cpu") -> StepCalls:
+    """The operators of a step, the outermost layer first. What stands behind a layer belongs to it."""
     if shape.layer not in LAYER_CALLS:
         raise PenstockError(
             f"The steps of layer {shape.layer!r} cannot be predicted: choose one of {', '.join(LAYER_CALLS)}.",
@@ -79,21 +93,21 @@ def step_calls(model: CostModel, shape: StepShape, device: str = "cpu") -> list[
             f"A step has {len(shape.blocks)} blocks and widths of {len(shape.widths)} layers: give one for each.",
             code="shape-mismatch",
         )
-    costs = order_costs_of(model.profile.model_dump(mode="json", include={"machine", "fits"}))[device]
-    calls, parameters, tensors, count = list[Call](), 0, 0, len(shape.blocks)
+    costs = None
+    if "auto" in (shape.order, *shape.order):
+        costs = order_costs_of(model.profile.model_dump(mode="json", include={"machine", "fits"}))[device]
+    layers, parameters, tensors, count = list[list[Call]](), 0, 0, len(shape.blocks)
     for number, (block, (width_in, width_out)) in enumerate(zip(shape.blocks, shape.widths, strict=True)):
         last = number == count - 1
         sizes = LayerSizes(block.src, block.dst, block.edges, width_in, width_out, input_gradient=number > 0)
         made = LAYER_CALLS[shape.layer](
             _Layer(sizes, _further(block), _first(shape, number, sizes, costs), shape.heads, last)
         )
-        calls += made.calls
         parameters, tensors = parameters + made.parameters, tensors + made.tensors
-        if not last:
-            calls += [Call(name, {"rows": block.dst, "width": width_out}) for name in _END]
-    calls.append(Call("loss", {"rows": shape.blocks[-1].dst, "classes": shape.widths[-1][1]}))
-    calls.append(Call("optimiser", {"tensors": tensors, "numbers": parameters}))
-    return calls
+        behind = [] if last else [Call(name, {"rows": block.dst, "width": width_out}) for name in _END]
+        layers.append([*made.calls, *behind])
+    loss = Call("loss", {"rows": shape.blocks[-1].dst, "classes": shape.widths[-1][1]})
+    return StepCalls(layers, [loss, Call("optimiser", {"tensors": tensors, "numbers": parameters})])
 
 
 _END = ("relu_drop", "relu_drop_backward")
@@ -115,9 +129,12 @@ class _LayerCalls(NamedTuple):
     tensors: int
 
 
-def _first(shape: StepShape, number: int, sizes: LayerSizes, costs: OrderCosts) -> bool:
+def _first(shape: StepShape, number: int, sizes: LayerSizes, costs: OrderCosts | None) -> bool:
     order = shape.order if isinstance(shape.order, str) else shape.order[number]
-    return costs.aggregates_first(sizes) if order == "auto" else order == "aggregate"
+    if order != "auto":
+        return order == "aggregate"
+    assert costs is not None
+    return costs.aggregates_first(sizes)
 
 
 def _products(sizes: LayerSizes, rows: int) -> list[Call]:

@@ -56,6 +56,24 @@ def aggregate_work(sizes: Sizes, processor: Processor) -> Amounts:
     return in_chunks(work, (edges + dst) * width, processor)
 
 
+def aggregate_table_work(sizes: Sizes, processor: Processor) -> Amounts:
+    """Of a sum over neighbour lists whose rows lie anywhere in a table of `table_rows`.
+
+    Each of the `src` rows comes from the table once, in no order; read again, it is among rows of the block alone.
+    """
+    src, dst, edges, width = (sizes[name] for name in ("src", "dst", "edges", "width"))
+    distinct = sizes.get("src_distinct", distinct_in_windows(edges, src))
+    near, last = held_in_caches(4 * sizes["table_rows"] * width, processor)
+    work = {
+        "written": dst * width,
+        "passes": sizes.get("dst_passes", _passes(dst, edges)) * width,
+        "first_rows": src * (1 - near),
+        "first_numbers": src * width * (1 - last),
+        **rows_in_no_order(edges, distinct - src, width, src, processor),
+    }
+    return in_chunks(work, (edges + dst) * width, processor)
+
+
 def aggregate_backward_work(sizes: Sizes, processor: Processor) -> Amounts:
     """Of the gradient of such a sum, along lists of readers: rows of `dst` are read, `src` rows are written."""
     src, dst, edges, width = (sizes[name] for name in ("src", "dst", "edges", "width"))

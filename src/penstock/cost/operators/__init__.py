@@ -4,7 +4,7 @@ An entry says which sizes an operator has, which work these make, and how it is 
 entry in a file of this folder and its line in `OPERATORS`.
 """
 
-from penstock.cost.operators.aggregation import AGGREGATE, AGGREGATE_BACKWARD, TRANSPOSE
+from penstock.cost.operators.aggregation import AGGREGATE, AGGREGATE_BACKWARD, AGGREGATE_TABLE, TRANSPOSE
 from penstock.cost.operators.attention import ATTEND, ATTEND_BACKWARD, SCORES, SELF_LOOPS
 from penstock.cost.operators.elementwise import ADD, COLUMN_SUM, RELU_DROP, RELU_DROP_BACKWARD
 from penstock.cost.operators.entry import Operator, Rung
@@ -21,6 +21,7 @@ OPERATORS: dict[str, Operator] = {
         SAMPLE,
         GATHER,
         AGGREGATE,
+        AGGREGATE_TABLE,
         AGGREGATE_BACKWARD,
         TRANSPOSE,
         ATTEND,

@@ -78,9 +78,13 @@ def loops_work(sizes: Sizes, processor: Processor) -> Amounts:
     return {"calls": 1.0, "dst": sizes["dst"], "edges": sizes["edges"]}
 
 
-ATTEND = Operator("attend", _sizes, attend_work, _attend)
-ATTEND_BACKWARD = Operator("attend_backward", _sizes, attend_backward_work, _attend_backward)
-SCORES = Operator("scores", lambda rung: {"rows": rung.block.num_dst, "width": _width(rung)}, pass_work, _scores)
+ATTEND = Operator("attend", _sizes, attend_work, _attend, divided=True)
+ATTEND_BACKWARD = Operator(
+    "attend_backward", _sizes, attend_backward_work, _attend_backward, divided=True, backward=True
+)
+SCORES = Operator(
+    "scores", lambda rung: {"rows": rung.block.num_dst, "width": _width(rung)}, pass_work, _scores, divided=True
+)
 SELF_LOOPS = Operator(
     "self_loops",
     lambda rung: {name: size for name, size in _sizes(rung).items() if name in ("dst", "edges")},

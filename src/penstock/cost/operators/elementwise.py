@@ -69,7 +69,9 @@ def kernel_work(sizes: Sizes, processor: Processor) -> Amounts:
 _GRAIN = 32768
 """Numbers from which torch divides a pass among threads."""
 
-RELU_DROP = Operator("relu_drop", _sizes, kernel_work, _relu_drop)
-RELU_DROP_BACKWARD = Operator("relu_drop_backward", _sizes, kernel_work, _relu_drop_backward)
-ADD = Operator("add", _sizes, pass_work, _add)
-COLUMN_SUM = Operator("column_sum", _sizes, column_work, _column_sum)
+RELU_DROP = Operator("relu_drop", _sizes, kernel_work, _relu_drop, divided=True)
+RELU_DROP_BACKWARD = Operator(
+    "relu_drop_backward", _sizes, kernel_work, _relu_drop_backward, divided=True, backward=True
+)
+ADD = Operator("add", _sizes, pass_work, _add, divided=True)
+COLUMN_SUM = Operator("column_sum", _sizes, column_work, _column_sum, divided=True, backward=True)

@@ -48,6 +48,10 @@ class Operator:
     """Whether the first run costs more than later ones, and is recorded."""
     cores: float = 0.0
     """Cores that it keeps busy at most; 0: all."""
+    divided: bool = False
+    """Whether its work is counted for the busiest of a processor's threads; small sizes then keep fewer cores busy."""
+    backward: bool = False
+    """Whether a training step calls it for gradients."""
 
 
 def rows(count: int, width: int, device: torch.device, gradient: bool = False) -> torch.Tensor:

@@ -27,5 +27,5 @@ def _input_gradient(rung: Rung, device: torch.device) -> Run:
 
 
 DENSE = Operator("dense", _sizes, dense_work, _forward)
-DENSE_WEIGHT_GRADIENT = Operator("dense_weight_gradient", _sizes, dense_gradient_work, _weight_gradient)
-DENSE_INPUT_GRADIENT = Operator("dense_input_gradient", _sizes, dense_gradient_work, _input_gradient)
+DENSE_WEIGHT_GRADIENT = Operator("dense_weight_gradient", _sizes, dense_gradient_work, _weight_gradient, backward=True)
+DENSE_INPUT_GRADIENT = Operator("dense_input_gradient", _sizes, dense_gradient_work, _input_gradient, backward=True)

@@ -8,6 +8,7 @@ from penstock.graph.graph import Graph
 from penstock.nn.layer_table import layer_entry
 from penstock.nn.layers.entry import LayerEntry
 from penstock.pipeline.row_reader import RowReader
+from penstock.plan.execution.first_layer import WayWork
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 
@@ -27,6 +28,8 @@ class FirstLayerWay:
     """Whether it is for models that the host computes."""
     as_stored: bool = True
     """Whether the layer must read features as they are stored."""
+    planned: WayWork | None = None
+    """What it makes of a batch's features, for execution plans; None: it decides between others."""
 
 
 def reasons_against(way: FirstLayerWay, job: Job, graph: Graph, model: Any, inputs: Inputs) -> list[str]:

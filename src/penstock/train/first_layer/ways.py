@@ -6,6 +6,7 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn.layers.entry import LayerEntry
 from penstock.pipeline.row_reader import PLAIN_ROWS, RowReader
+from penstock.plan.execution.first_layer import rows_aggregated, rows_gathered, rows_read_by_device, rows_transformed
 from penstock.train.first_layer.aggregated import aggregated_inputs, cheaper_inputs
 from penstock.train.first_layer.transformed import transformed_inputs
 from penstock.train.first_layer.way import FirstLayerWay, reasons_against
@@ -21,14 +22,18 @@ def _aggregates(entry: LayerEntry, job: Job) -> bool:
     return entry.aggregates(job) is not None
 
 
+def _transforms(entry: LayerEntry, job: Job) -> bool:
+    return entry.transforms_first(job)
+
+
 WAYS: dict[str, FirstLayerWay] = {
     way.name: way
     for way in (
         FirstLayerWay("auto", cheaper_inputs, _aggregates, computed_on_host=True),
-        FirstLayerWay("device", _plain, as_stored=False),
-        FirstLayerWay("gather", _plain, on_host=True, as_stored=False),
-        FirstLayerWay("aggregate", aggregated_inputs, _aggregates, on_host=True),
-        FirstLayerWay("transform", transformed_inputs, lambda entry, job: entry.transforms_first(job), on_host=True),
+        FirstLayerWay("device", _plain, as_stored=False, planned=rows_read_by_device),
+        FirstLayerWay("gather", _plain, on_host=True, as_stored=False, planned=rows_gathered),
+        FirstLayerWay("aggregate", aggregated_inputs, _aggregates, on_host=True, planned=rows_aggregated),
+        FirstLayerWay("transform", transformed_inputs, _transforms, on_host=True, planned=rows_transformed),
     )
 }
 

@@ -1,0 +1,65 @@
+"""A kind of batch: the sizes that decide how long its operators take."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.cost.step_prediction import BlockSizes, StepShape
+from penstock.nn.order_costs import Order
+
+
+@dataclass(frozen=True)
+class BatchKind:
+    """The batches of a job, each as large as their mean."""
+
+    layer: str
+    """Kind of layer: a key of `penstock.cost.step_prediction.LAYER_CALLS`."""
+    blocks: tuple[BlockSizes, ...]
+    """Outermost first."""
+    widths: tuple[tuple[int, int], ...]
+    """Of every layer, in and out."""
+    sample: Mapping[str, float]
+    """The sizes of operator `sample`."""
+    table_rows: int
+    """Rows of the features' table."""
+    number_bytes: int = 4
+    """Of one stored feature."""
+    batches: int = 1
+    """Of an epoch."""
+    heads: int = 4
+    has_orders: bool = True
+    """Whether layers may aggregate first or transform first."""
+    own_rows: bool = True
+    """Whether the first layer reads its destinations' own rows beside what it aggregates."""
+    hit_rate: Callable[[int], float] = lambda rows: 0.0
+    """The share of reads that a cache of so many of the hottest rows serves."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of features that a batch reads."""
+        return self.blocks[0].src
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return self.widths[0][0]
+
+    @property
+    def list_bytes(self) -> float:
+        """Bytes of a batch's blocks: numbers of neighbours and bounds of lists, of four and eight bytes."""
+        return float(sum(4 * block.edges + 8 * (block.dst + 1) for block in self.blocks))
+
+    def shape(self, order: Sequence[Order]) -> StepShape:
+        """A step on such a batch, with the orders of its layers' products."""
+        return StepShape(self.layer, self.blocks, self.widths, self.heads, order)
+
+
+def mean_blocks(batches: Sequence[Sequence[BlockSizes]]) -> tuple[BlockSizes, ...]:
+    """Of every layer, the mean sizes of some batches' blocks; None stays where one has it."""
+    return tuple(_mean(blocks) for blocks in zip(*batches, strict=True))
+
+
+def _mean(blocks: Sequence[BlockSizes]) -> BlockSizes:
+    columns = zip(*blocks, strict=True)
+    means = [None if None in column else sum(column) / len(column) for column in columns]
+    src, dst, edges = (round(means[place]) for place in range(3))
+    return BlockSizes(src, dst, edges, *means[3:])

@@ -1,0 +1,137 @@
+"""The operators of one batch under a choice, priced by the cost model: what waits for what, and who does it."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.cost.model import CostModel
+from penstock.cost.operators import OPERATORS
+from penstock.cost.step_prediction import STEP, Call, calls_by_layer
+from penstock.plan.execution.batch_kind import BatchKind
+from penstock.plan.execution.choice import ExecutionChoice
+from penstock.plan.execution.first_layer import FirstLayerWork, WayWork
+from penstock.plan.execution.lanes import CORES, DOWN, GPU, UP, Lane
+
+
+class BatchOperator(NamedTuple):
+    """One operator of a batch. It waits for the one before it in its stage, and the first of a stage for the last of
+    the stage before."""
+
+    name: str
+    lane: Lane
+    seconds: float
+
+    def use(self, resource: str) -> float:
+        """Seconds of a resource: of the cores, summed over those that it keeps busy."""
+        if resource not in self.lane.resources:
+            return 0.0
+        return self.seconds * (self.lane.cores if resource == CORES else 1.0)
+
+
+@dataclass(frozen=True)
+class BatchOperators:
+    """The operators of a batch by stage of the pipeline; in every stage one after the other."""
+
+    sample: list[BatchOperator]
+    gather: list[BatchOperator]
+    transfer: list[BatchOperator]
+    compute: list[BatchOperator]
+
+    @property
+    def stages(self) -> list[list[BatchOperator]]:
+        """In the order in which a batch goes through them."""
+        return [self.sample, self.gather, self.transfer, self.compute]
+
+    def use(self, resource: str) -> float:
+        """Seconds of a resource that a batch takes."""
+        return sum(each.use(resource) for stage in self.stages for each in stage)
+
+
+def batch_operators(model: CostModel, kind: BatchKind, choice: ExecutionChoice, way: WayWork) -> BatchOperators:
+    """The operators of a batch; one that was not measured where the choice needs it is refused with a sentence."""
+    prices, work = _Prices(model, choice), way(kind)
+    sample = [prices.priced(Call("sample", kind.sample), choice.sampled_by, "sample")]
+    gather = [prices.priced(call, "cpu", "gather") for call in work.ahead]
+    transfer = _transfer(prices, kind, choice, work)
+    return BatchOperators(sample, gather, transfer, _compute(prices, kind, choice, work))
+
+
+class _Prices:
+    """Operators with their seconds under a choice."""
+
+    def __init__(self, model: CostModel, choice: ExecutionChoice) -> None:
+        self.model, self._choice = model, choice
+
+    def priced(self, call: Call, device: str, lane: str) -> BatchOperator:
+        """An operator on the host's cores or on the GPU."""
+        launched = device == "cpu" or not self._choice.captured
+        seconds = self.model.seconds(*call, device, launched=launched)
+        if device == "cpu":
+            # Lanes of alike operators are one, so that there are few of them.
+            cores = round(self.model.cores(*call), 1)
+            return BatchOperator(call.operator, Lane(lane, (CORES,), cores), seconds)
+        return BatchOperator(call.operator, Lane(f"GPU {lane}", (GPU,)), seconds)
+
+    def in_step(self, call: Call, device: str) -> BatchOperator:
+        """An operator of a step: as much longer than alone as steps were measured to take, where they were."""
+        made = self.priced(call, device, "compute")
+        if not self.model.knows(STEP, device):
+            return made
+        return made._replace(seconds=self.model.step_seconds({"operators": made.seconds, "calls": 1.0}, device))
+
+    def copied(self, operator: str, size: float, resource: str, lane: str) -> list[BatchOperator]:
+        """A copy over the bus; none where nothing is copied."""
+        if not size or self._choice.device == "cpu":
+            return []
+        seconds = self.model.seconds(operator, {"bytes": size}, "cuda")
+        return [BatchOperator(operator, Lane(lane, (resource,)), seconds)]
+
+
+def _transfer(prices: _Prices, kind: BatchKind, choice: ExecutionChoice, work: FirstLayerWork) -> list[BatchOperator]:
+    """What brings a batch to the device: copies of what the host has made, and rows that the device reads itself."""
+    drawn_elsewhere = choice.sampled_by != choice.device
+    copied = work.bytes_up + drawn_elsewhere * kind.list_bytes
+    made = prices.copied("copy_up", copied, UP, "copy up")
+    if choice.features == "host":
+        return made
+    hits = 1.0 if choice.features == "device" else kind.hit_rate(choice.cache_rows)
+    sizes = {"width": kind.width, "table_rows": kind.table_rows}
+    if hits:
+        made.append(prices.priced(Call("gather", {**sizes, "rows": hits * kind.rows}), "cuda", "read"))
+    if hits < 1:
+        call = Call("pinned_read", {**sizes, "rows": (1 - hits) * kind.rows})
+        read = prices.priced(call, "cuda", "read")
+        made.append(read._replace(lane=Lane("GPU pinned read", (UP,))))
+    return made
+
+
+def _compute(prices: _Prices, kind: BatchKind, choice: ExecutionChoice, work: FirstLayerWork) -> list[BatchOperator]:
+    """Forward, loss, backward and the optimiser's step, one after the other."""
+    first, *others = choice.order
+    step = calls_by_layer(prices.model, kind.shape([work.order or first, *others]), choice.device)
+    layers = [[call for call in step.layers[0] if call.operator not in work.done], *step.layers[1:]]
+    loss, optimiser = ([prices.in_step(call, choice.device)] for call in step.end)
+
+    def passed(number: int, backward: bool) -> list[BatchOperator]:
+        found = []
+        for call in layers[number]:
+            entry = OPERATORS[call.operator]
+            device = "cpu" if number == 0 and call.operator in work.on_host else choice.device
+            # What only the host does is part of other operators on a device.
+            if entry.backward == backward and device in entry.devices:
+                found.append(prices.in_step(call, device))
+        return _with_copies(prices, found, work, backward) if number == 0 else found
+
+    count = range(len(layers))
+    forward = [each for number in count for each in passed(number, backward=False)]
+    return [*forward, *loss, *(each for number in reversed(count) for each in passed(number, True)), *optimiser]
+
+
+def _with_copies(
+    prices: _Prices, found: list[BatchOperator], work: FirstLayerWork, backward: bool
+) -> list[BatchOperator]:
+    """The first layer's operators, with the copies between what the host does of them and what the device does."""
+    host = [each for each in found if each.name in work.on_host]
+    device = [each for each in found if each.name not in work.on_host]
+    if backward:
+        return [*device, *prices.copied("copy_down", work.bytes_backward, DOWN, "copy down"), *host]
+    return [*host, *prices.copied("copy_up", work.bytes_forward, UP, "copy up in step"), *device]

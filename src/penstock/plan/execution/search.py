@@ -1,0 +1,121 @@
+"""All choices of an execution that a machine allows, each with its prediction, the fastest first."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+
+from penstock.cost.model import CostModel
+from penstock.errors import PenstockError
+from penstock.nn.order_costs import LayerSizes, Order, order_costs_of
+from penstock.plan.execution.batch_kind import BatchKind
+from penstock.plan.execution.choice import USUAL_DEPTHS, Device, ExecutionChoice, Features, PipelineDepths
+from penstock.plan.execution.first_layer import WayWork
+from penstock.plan.execution.prediction import Prediction, predict
+
+_ALIKE = 1.01
+"""Predictions that differ by less are taken as equal: the first choice is then taken, which changes least."""
+
+
+@dataclass(frozen=True)
+class PlannedWay:
+    """A way of reading the first layer's inputs, as a plan sees it."""
+
+    work: WayWork
+    on_host: bool
+    """Whether the host reads the features."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a job and a machine leave open."""
+
+    ways: Mapping[str, PlannedWay]
+    devices: tuple[Device, ...] = ("cpu",)
+    """That may compute."""
+    sampled_by: tuple[Device, ...] = ("cpu",)
+    features: tuple[tuple[Features, int], ...] = (("host", 0),)
+    """Places of the features, each with the rows of a cache."""
+    sample_threads: tuple[int, ...] = (1,)
+    groups: tuple[int, ...] = (1,)
+    depths: PipelineDepths = USUAL_DEPTHS
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A choice and its prediction."""
+
+    choice: ExecutionChoice
+    predicted: Prediction
+
+
+@dataclass(frozen=True)
+class ExecutionPlan:
+    """The chosen execution and then all others, the fastest first; `unknown` says what could not be predicted."""
+
+    alternatives: list[Alternative]
+    unknown: list[str] = field(default_factory=list)
+
+    @property
+    def chosen(self) -> Alternative:
+        """The fastest, or the first of those that are predicted to be as fast."""
+        return self.alternatives[0]
+
+
+def search(model: CostModel, kind: BatchKind, space: Space) -> ExecutionPlan:
+    """Predict all choices of a space; refused where none can be predicted."""
+    found, unknown = list[Alternative](), dict[str, None]()
+    for choice in choices(model, kind, space):
+        try:
+            predicted = predict(model, kind, choice, space.ways[choice.first_layer].work, space.depths)
+        except PenstockError as error:
+            if error.code != "missing-data":
+                raise
+            unknown[str(error)] = None
+        else:
+            found.append(Alternative(choice, predicted))
+    if not found:
+        raise PenstockError(f"No execution can be predicted. {next(iter(unknown))}", code="missing-data")
+    fastest = min(each.predicted.seconds for each in found)
+    chosen = next(each for each in found if each.predicted.seconds <= _ALIKE * fastest)
+    others = sorted((each for each in found if each is not chosen), key=lambda each: each.predicted.seconds)
+    return ExecutionPlan([chosen, *others], list(unknown))
+
+
+def choices(model: CostModel, kind: BatchKind, space: Space) -> Iterator[ExecutionChoice]:
+    """Every combination that can be carried out."""
+    for device, sampled_by, (features, rows), (name, way), groups, threads in product(
+        space.devices, space.sampled_by, space.features, space.ways.items(), space.groups, space.sample_threads
+    ):
+        # The host's own computing reads the host's memory, and a device reads by itself what the host does not.
+        on_host = features == "host"
+        if way.on_host != on_host or (device == "cpu" and (not on_host or sampled_by != "cpu")):
+            continue
+        if threads != space.sample_threads[0] and (groups > 1 or sampled_by != "cpu"):
+            # Drawing a group takes all threads, and a device draws without any.
+            continue
+        for order in _orders(model, kind, way.work(kind).order, device):
+            yield ExecutionChoice(device, sampled_by, features, name, order, rows, threads, groups)
+
+
+def _orders(model: CostModel, kind: BatchKind, fixed: Order | None, device: Device) -> list[tuple[Order, ...]]:
+    """The cheapest order of every layer's products, and one order for all layers; the first layer's may be fixed."""
+    cheapest = cheapest_orders(model, kind, device)
+    if not kind.has_orders:
+        return [cheapest]
+    alike: list[tuple[Order, ...]] = [("aggregate",) * len(cheapest), ("transform",) * len(cheapest)]
+    return list(dict.fromkeys((fixed or order[0], *order[1:]) for order in (cheapest, *alike)))
+
+
+def cheapest_orders(model: CostModel, kind: BatchKind, device: Device) -> tuple[Order, ...]:
+    """Of every layer, the order of its products that is predicted to take less on a device.
+
+    Operators of a step run one after the other, so what is cheapest for each layer is cheapest for all of them.
+    """
+    costs = order_costs_of(model.profile.model_dump(mode="json", include={"machine", "fits"})).get(device)
+    if costs is None or not kind.has_orders:
+        return ("aggregate",) * len(kind.blocks)
+    sizes = [
+        LayerSizes(block.src, block.dst, block.edges, *widths, input_gradient=number > 0)
+        for number, (block, widths) in enumerate(zip(kind.blocks, kind.widths, strict=True))
+    ]
+    return tuple("aggregate" if costs.aggregates_first(each) else "transform" for each in sizes)

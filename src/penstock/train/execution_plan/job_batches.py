@@ -1,0 +1,98 @@
+"""The kind of batches that a job has: some are drawn, and what they are made of is counted."""
+
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from penstock.cost.operators import OPERATORS, Rung
+from penstock.cost.step_fit import counted_block
+from penstock.errors import PenstockError
+from penstock.graph.csr import offsets_of
+from penstock.nn.layer_table import layer_entry
+from penstock.nn.options import model_options
+from penstock.nn.zoo.layer_ends import layer_widths
+from penstock.pipeline.schedule import Schedule
+from penstock.plan.execution import BatchKind, mean_blocks
+from penstock.sampling.block import Block, MiniBatch
+from penstock.store.device.tables import by_counts
+from penstock.train.batch_source import layers_of
+from penstock.train.session import Session
+
+_DRAWN = 4
+"""Batches that are counted."""
+
+
+def kind_of_batches(session: Session) -> BatchKind:
+    """The mean of a job's first batches; jobs whose operators are not all known are refused."""
+    _check_known(session)
+    job, task, graph = session.job, session.task, session.graph
+    schedule = Schedule(task.items, task.batch_size, job.seed)
+    drawn: list[MiniBatch[Any]] = []
+    for planned in islice(schedule.from_position(), min(_DRAWN, schedule.batches)):
+        # An epoch's last batch may be smaller than the others.
+        if not planned.last or not drawn:
+            drawn.append(task.sample(planned))
+    (table,) = (graph.nodes[name].fields[field] for name, field in session.inputs.fields.items())
+    options = model_options(**{name: getattr(job, name) for name in ("model", "hidden", "jump")}, layers=layers_of(job))
+    fanouts = tuple(fanout for fanout in job.fanouts if isinstance(fanout, int))
+    sizes = [_sample_sizes(session, batch, fanouts) for batch in drawn]
+    entry = layer_entry(job.model)
+    return BatchKind(
+        layer=job.model,
+        blocks=mean_blocks([[counted_block(block) for block in batch.blocks] for batch in drawn]),
+        widths=tuple(layer_widths(options, table.shape[1], task.out)),
+        sample={name: sum(each[name] for each in sizes) / len(sizes) for name in sizes[0]},
+        table_rows=len(table),
+        number_bytes=table.dtype.itemsize,
+        batches=schedule.batches,
+        heads=job.heads,
+        has_orders=entry.linear(job),
+        own_rows=entry.aggregates(job) != "normalised",
+        hit_rate=_hit_rates(session, drawn),
+    )
+
+
+def _check_known(session: Session) -> None:
+    """Refuse what the cost model does not know."""
+    job, reasons = session.job, list[str]()
+    if not session.graph.is_homogeneous:
+        reasons.append("the graph has several types")
+    elif not session.inputs.fields:
+        reasons.append("vertex embeddings are learned")
+    if not getattr(session.model, "layerwise", False):
+        reasons.append("the model is a module of the user's own")
+    if job.sampler != "neighbour" or not all(isinstance(fanout, int) for fanout in job.fanouts):
+        reasons.append(f"sampler {job.sampler} as it is set was not measured")
+    if session.task.name not in ("node-classification", "node-regression"):
+        reasons.append(f"task {session.task.name} has operators of its own")
+    if reasons:
+        raise PenstockError(
+            f"The execution of this job cannot be predicted: {', '.join(reasons)}. Plan a job on the vertices of a"
+            " graph with one type, with sampler neighbour and a model of Penstock's.",
+            code="unsupported-combination",
+        )
+
+
+def _sample_sizes(session: Session, batch: MiniBatch[Block], fanouts: tuple[int, ...]) -> dict[str, float]:
+    """The sizes of drawing a batch."""
+    rung = Rung(session.graph, batch.seeds[batch.node_type], fanouts, batch, batch.blocks[0], 1, 1)
+    return OPERATORS["sample"].sizes(rung)
+
+
+def _hit_rates(session: Session, drawn: list[MiniBatch[Any]]) -> Any:
+    """By the rows of a cache, the share of the drawn batches' reads that vertices in the most lists have."""
+    (edges,) = session.graph.edges.values()
+    read = np.concatenate([next(iter(batch.vertices.values())) for batch in drawn])
+
+    @cache
+    def hit_rate(rows: int) -> float:
+        if not rows:
+            return 0.0
+        counts = np.diff(offsets_of(edges.indices, session.graph.num_nodes))
+        cached = np.zeros(session.graph.num_nodes, bool)
+        cached[by_counts(counts, rows)] = True
+        return float(cached[read].mean())
+
+    return hit_rate
