@@ -59,7 +59,9 @@ def mean_blocks(batches: Sequence[Sequence[BlockSizes]]) -> tuple[BlockSizes, ..
 
 
 def _mean(blocks: Sequence[BlockSizes]) -> BlockSizes:
-    columns = zip(*blocks, strict=True)
-    means = [None if None in column else sum(column) / len(column) for column in columns]
-    src, dst, edges = (round(means[place]) for place in range(3))
-    return BlockSizes(src, dst, edges, *means[3:])
+    counts, further = (
+        zip(*(block[:3] for block in blocks), strict=True),
+        zip(*(block[3:] for block in blocks), strict=True),
+    )
+    means = [None if None in column else sum(column) / len(column) for column in further]
+    return BlockSizes(*(round(sum(column) / len(column)) for column in counts), *means)

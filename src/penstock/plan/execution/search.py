@@ -14,6 +14,7 @@ from penstock.plan.execution.prediction import Prediction, predict
 
 _ALIKE = 1.01
 """Predictions that differ by less are taken as equal: the first choice is then taken, which changes least."""
+_BOTH: tuple[Order, Order] = ("aggregate", "transform")
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def _orders(model: CostModel, kind: BatchKind, fixed: Order | None, device: Devi
     cheapest = cheapest_orders(model, kind, device)
     if not kind.has_orders:
         return [cheapest]
-    alike: list[tuple[Order, ...]] = [("aggregate",) * len(cheapest), ("transform",) * len(cheapest)]
+    alike = [tuple(order for _ in cheapest) for order in _BOTH]
     return list(dict.fromkeys((fixed or order[0], *order[1:]) for order in (cheapest, *alike)))
 
 
@@ -113,9 +114,9 @@ def cheapest_orders(model: CostModel, kind: BatchKind, device: Device) -> tuple[
     """
     costs = order_costs_of(model.profile.model_dump(mode="json", include={"machine", "fits"})).get(device)
     if costs is None or not kind.has_orders:
-        return ("aggregate",) * len(kind.blocks)
+        return tuple(_BOTH[0] for _ in kind.blocks)
     sizes = [
         LayerSizes(block.src, block.dst, block.edges, *widths, input_gradient=number > 0)
         for number, (block, widths) in enumerate(zip(kind.blocks, kind.widths, strict=True))
     ]
-    return tuple("aggregate" if costs.aggregates_first(each) else "transform" for each in sizes)
+    return tuple(_BOTH[not costs.aggregates_first(each)] for each in sizes)
