@@ -32,7 +32,6 @@ def make_parted_edge_task(parts: Parts, graph: CutGraph, job: Job, name: TaskNam
     """The job's task on edges, the graph it trains on, and how its batches are split."""
     check_sampler_supports(job, not graph.is_homogeneous, excluding=True)
     links = name == "link-prediction"
-    _learn_names(parts, graph)
     kind = choose_edge_type(graph, job, None if links else job.label)
     whole = _relations_around(parts, graph, kind, None if links else job.label)
     if links and not any(len(pairs) for pairs in whole.edges[kind].held_out.values()):
@@ -40,7 +39,7 @@ def make_parted_edge_task(parts: Parts, graph: CutGraph, job: Job, name: TaskNam
         whole, parts.absent = split_and_tell(whole, kind, (val, test), job.split_number)
     reverse = find_reverse(whole, kind)
     graph = _with_lists(graph, whole, kind, reverse)
-    new = {node_type: _new_numbers(parts, node_type) for node_type in dict.fromkeys((kind[0], kind[2]))}
+    new = {node_type: new_numbers(parts, node_type) for node_type in dict.fromkeys((kind[0], kind[2]))}
     setup = parts.member.setup
     share = None
     if setup.layout.world > 1:
@@ -86,7 +85,7 @@ def _supervised(
     return found.positions
 
 
-def _learn_names(parts: Parts, graph: CutGraph) -> None:
+def learn_held_out_names(parts: Parts, graph: CutGraph) -> None:
     """Which relations have edges held out, as far as names go."""
     for kind, edges in graph.edges.items():
         _, held_out, _ = parts.reader.names(kind, "")
@@ -125,7 +124,7 @@ def _with_lists(graph: CutGraph, whole: Graph, kind: EdgeType, reverse: Reverse)
     return CutGraph(graph.nodes, edges, graph.field_names, graph.name, graph.nbytes)
 
 
-def _new_numbers(parts: Parts, node_type: str) -> Array:
+def new_numbers(parts: Parts, node_type: str) -> Array:
     """The number in the cut graph of every vertex of a type, by its number before."""
     original = parts.partition.original(node_type)
     new = np.empty(len(original), index_dtype(len(original)))

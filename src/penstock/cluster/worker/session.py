@@ -9,10 +9,11 @@ from penstock.cluster.gpus import chosen_for_all
 from penstock.cluster.server import check_served
 from penstock.cluster.worker.batch_source import make_joint_batches, make_parted_batches, make_timed_batches
 from penstock.cluster.worker.cut_graph import CutGraph, Parts, open_cut_graph
-from penstock.cluster.worker.edge_tasks import make_parted_edge_task
+from penstock.cluster.worker.edge_tasks import learn_held_out_names, make_parted_edge_task
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.read_counts import read_counts
 from penstock.cluster.worker.split import SeedSplit, whole_batches
+from penstock.cluster.worker.triple_tasks import make_parted_triple_task
 from penstock.cluster.worker.worker_group import ClusterWorkerGroup
 from penstock.errors import PenstockError
 from penstock.sampling.registry import sampler_entry
@@ -28,6 +29,8 @@ from penstock.train.run import has_validation
 from penstock.train.run_context import seeded
 from penstock.train.session import Session
 from penstock.train.tasks import NodeTask, Task
+
+_ON_EDGES = ("link-prediction", "edge-classification", "knowledge-graph-completion")
 
 
 def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerGroup]:
@@ -77,7 +80,13 @@ def _cache_remote_rows(session: Session, parts: Parts, group: ClusterWorkerGroup
 def _task(parts: Parts, graph: CutGraph, job: Job) -> tuple[Task, CutGraph, SeedSplit]:
     """The job's task, the graph it trains on, and how its batches are split."""
     name = choose_task(graph, job)
-    if name in ("link-prediction", "edge-classification"):
+    if name in _ON_EDGES:
+        # Which relations hold edges out decides between tasks on one relation and on all.
+        learn_held_out_names(parts, graph)
+        name = choose_task(graph, job)
+    if name == "knowledge-graph-completion":
+        return make_parted_triple_task(parts, graph, job)
+    if name in _ON_EDGES:
         return make_parted_edge_task(parts, graph, job, name)
     layout, rank = parts.member.setup.layout, parts.member.setup.task.rank
     data = labelled_vertices(graph, job, name)

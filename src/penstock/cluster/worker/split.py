@@ -8,6 +8,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.links import EdgeBatch
+from penstock.sampling.triples import TripleBatch
 
 
 class SeedSplit:
@@ -60,7 +61,7 @@ class EdgeSplit:
     def __init__(self, new: Array, shares: Sequence[float], rank: int) -> None:
         self._new, self._range = new, _range_of(shares, rank)
 
-    def __call__(self, links: EdgeBatch) -> Array:
+    def __call__(self, links: EdgeBatch | TripleBatch) -> Array:
         """The places of one worker's positives, ascending."""
         return np.sort(_within(self._new[links.destination], self._range))
 

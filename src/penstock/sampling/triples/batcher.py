@@ -30,13 +30,16 @@ class TripleBatch:
     nodes: dict[str, Array]
     numbers: Array
     exclude: dict[EdgeType, Array]
-    destination: Array
-    """Tails by their number within their type, by which workers divide a batch."""
     key: BatchKey | None = None
     whole: WholeEdgeBatch | None = None
 
     def __len__(self) -> int:
         return self.triples.total
+
+    @property
+    def destination(self) -> Array:
+        """Tails by entity number, by which workers divide a batch."""
+        return self.triples.tail
 
     def rows(self, entities: Array) -> Array:
         """The rows of some of its entities."""
@@ -74,9 +77,8 @@ class TripleBatcher:
             )
             for end in self.ends
         }
-        low, _ = self.entities.limits(chosen.relation, "destination")
         nodes, numbers = numbered(self.entities, chosen, corrupted)
-        return TripleBatch(chosen, corrupted, nodes, numbers, self._exclude(chosen), chosen.tail - low, key)
+        return TripleBatch(chosen, corrupted, nodes, numbers, self._exclude(chosen), key)
 
     def share(self, batch: TripleBatch, places: Array) -> TripleBatch:
         """Some triples of a batch with what stands against them; nothing is drawn anew, and `exclude` stays whole."""
@@ -120,7 +122,6 @@ def share_of(batch: TripleBatch, places: Array, entities: Entities) -> TripleBat
         corrupted=corrupted,
         nodes=nodes,
         numbers=numbers,
-        destination=batch.destination[places],
         whole=WholeEdgeBatch(len(batch), len(batch) + pairs),
     )
 

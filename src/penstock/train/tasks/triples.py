@@ -96,9 +96,10 @@ class TripleTask:
         """Each worker has the triples that lead to its own vertices."""
         links = self._batcher.batch(planned.seeds, planned.key)
         ranks = np.empty(len(links), np.int64)
+        low, _ = self.entities.limits(links.triples.relation, "destination")
         for number in np.unique(links.triples.relation):
             some = np.flatnonzero(links.triples.relation == number)
-            ranks[some] = owners(self.relations[number][2], links.destination[some])
+            ranks[some] = owners(self.relations[number][2], links.triples.tail[some] - low[some])
         return [_bare(self._batcher.share(links, np.flatnonzero(ranks == rank))) for rank in range(world)]
 
     def readable(self, items: Array) -> dict[str, Array]:
