@@ -98,6 +98,8 @@ def _operator_fields(profile: "Profile") -> dict[str, Any]:
         "machine": None if profile.machine is None else profile.machine.model_dump(mode="json"),
         "seconds": profile.seconds,
         "skipped": profile.skipped,
+        "others": profile.others,
+        "warnings": profile.warnings,
         "operators": [fit.model_dump(mode="json") for fit in profile.fits],
     }
 
@@ -114,6 +116,8 @@ def _print_operators(profile: "Profile", path: Path) -> None:
     Console().print(table)
     for line in profile.skipped:
         print(f"Skipped: {line}.")
+    for line in profile.warnings:
+        print(f"Warning: {line}.")
     print(f"Measured and fitted in {profile.seconds:.0f} s")
     print(f"Profile: {path}")
 

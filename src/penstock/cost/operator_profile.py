@@ -11,9 +11,11 @@ from penstock.cost.machine import Machine, this_machine
 from penstock.cost.model import CostModel
 from penstock.cost.operator_cache import cached_path, cached_profile
 from penstock.cost.operators import OPERATORS, Operator, Rung
+from penstock.cost.other_programs import cpu_times, others_warning, share_of_others
 from penstock.cost.profile import CostSpread, FittedOperator, OperatorCost, Profile, write_profile
 from penstock.cost.step_fit import fit_steps
 from penstock.cost.stopwatch import seconds_of_runs, undisturbed
+from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept
 from penstock.nn.operator_work import Amounts, seconds_of
@@ -30,8 +32,14 @@ MODE = "operators"
 def machine_profile(refit: bool = False, graph: Graph | None = None, progress: Progress = SILENT) -> Profile:
     """This machine's profile, from the cache unless it has changed, `refit` is asked for or a graph refines it."""
     machine = this_machine()
+    if graph is not None and (not graph.is_homogeneous or not graph.num_edges):
+        raise PenstockError(
+            "Operators are refined by a graph with edges, of one node type and one edge type, and this one is not: give"
+            " another graph, or leave out --graph.",
+            code="unsupported-combination",
+        )
     found = None if refit or graph is not None else cached_profile(machine)
-    if found is None:
+    if found is None or _lacks_operators(found):
         found = measure_machine(machine, graph, progress)
         path = cached_path(machine)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,10 +47,17 @@ def machine_profile(refit: bool = False, graph: Graph | None = None, progress: P
     return found
 
 
+def _lacks_operators(profile: Profile) -> bool:
+    """Whether it is of a release that had fewer operators."""
+    known = {(fit.name, fit.device) for fit in profile.fits}
+    devices = {fit.device for fit in profile.fits}
+    return any((name, each) not in known for name, entry in OPERATORS.items() for each in entry.devices & devices)
+
+
 @freed_memory_kept()
 def measure_machine(machine: Machine, graph: Graph | None = None, progress: Progress = SILENT) -> Profile:
     """Measure and fit every operator on every device that there is."""
-    start = time.perf_counter()
+    start, times = time.perf_counter(), cpu_times()
     with progress.step("Making graphs", RUNGS, "graphs"):
         rungs, held_out = made_ladder(progress), [place in HELD_OUT for place in range(RUNGS)]
     if graph is not None:
@@ -60,10 +75,13 @@ def measure_machine(machine: Machine, graph: Graph | None = None, progress: Prog
             fits.append(fit)
             progress.advance(1)
     skipped = [] if "cuda" in devices else ["cuda: this machine has no GPU that torch can use"]
-    found = Profile(mode=MODE, operators=points, machine=machine, fits=fits, skipped=skipped)
+    job = {} if graph is None else {"graph": graph.name}
+    found = Profile(mode=MODE, job=job, operators=points, machine=machine, fits=fits, skipped=skipped)
     with progress.step("Measuring steps"):
         fits = [*fits, fit_steps(CostModel(found), rungs, "cpu")]
-    return found.model_copy(update={"fits": fits, "seconds": time.perf_counter() - start})
+    others, seconds = share_of_others(times, cpu_times()), time.perf_counter() - start
+    said = {"others": others, "warnings": others_warning(others)}
+    return found.model_copy(update={"fits": fits, "seconds": seconds, **said})
 
 
 def measure_operator(

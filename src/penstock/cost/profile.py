@@ -154,6 +154,8 @@ class Profile(StrictDocument):
     fits: list[FittedOperator] = Field(default=[], description="rates of a machine's operators")
     skipped: list[str] = Field(default=[], description="what was not measured, and why")
     seconds: Amount = Field(default=0.0, description="that measuring and fitting took")
+    others: Amount = Field(default=0.0, description="share of all cores that other programs used meanwhile")
+    warnings: list[str] = Field(default=[], description="why what was measured may be wrong")
     scaled_from: MeasuredSetup | None = Field(
         default=None, description="where the amounts were measured, if these are predicted from there"
     )
