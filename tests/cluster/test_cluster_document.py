@@ -33,7 +33,7 @@ def test_partition_is_relative_to_the_file(tmp_path):
     assert cluster.partition == str((tmp_path / "parts").resolve())
 
 
-A = {"name": "a"}
+A, B = {"name": "a"}, {"name": "b", "workers": 0}
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,14 @@ A = {"name": "a"}
         ({"machines": [A], "failure": {"patience": 0}}, "invalid-document patience"),
         ({"machines": [A], "failure": {"restarts": -1}}, "invalid-document restarts"),
         ({"machines": [A], "wire": {"security": "none"}}, "invalid-document security"),
+        ({"machines": [A], "remote_cache_mb": -1}, "invalid-document remote_cache_mb"),
+        ({"machines": [A], "replicas": [{"part": 0, "machine": "b"}]}, "invalid-document replicas[0] 'b'"),
+        ({"machines": [A, B], "replicas": [{"part": 0, "machine": "b"}] * 2}, "invalid-document replicas[1] already"),
+        ({"machines": [A], "replicas": [{"part": -1, "machine": "a"}]}, "invalid-document part"),
+        ({"machines": [A], "replicas": [{"part": 0, "machine": "a", "rows": 0}]}, "invalid-document rows"),
+        ({"machines": [A], "replicas": [{"part": 0, "machine": "a", "rows": 1.5}]}, "invalid-document rows"),
+        ({"machines": [A], "feature_paths": []}, "invalid-document feature_paths"),
+        ({"machines": [A], "feature_paths": ["pigeon"]}, "invalid-document feature_paths"),
         ("machines: [", "invalid-document cluster.yaml"),
         ("- a\n- b\n", "invalid-document cluster.yaml"),
     ],

@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
-from penstock.cluster.layout import lay_out
+from penstock.cluster.layout import lay_out, without_machine
 from penstock.cluster.setup import Setup, read_setup
 from penstock.hardware.cluster import ClusterDocument, Machine
+from refusals import refused
 
 machine = st.tuples(st.integers(0, 4), st.floats(0.1, 10.0))
 
@@ -71,3 +72,35 @@ def test_a_setup_survives_the_pipe():
     )
     line = setup.model_dump_json()
     assert "\n" not in line and read_setup(line) == setup
+
+
+def replicated(*replicas, parts=2):
+    """A layout of three machines, the last of which holds no part."""
+    machines = [{"name": f"m{number}"} for number in range(3)]
+    return lay_out(ClusterDocument(machines=machines, replicas=replicas), parts)
+
+
+def test_a_machine_with_replicas_alone_has_a_store():
+    layout = replicated({"part": 1, "machine": "m2"})
+    assert [task.id for task in layout.of_kind("store")] == ["store-m0", "store-m1", "store-m2"]
+    assert layout.owners == ["store-m0", "store-m1"] and layout.of_kind("store")[2].parts == []
+
+
+def test_replicas_that_cannot_be():
+    for replica, said in (
+        ({"part": 0, "machine": "m0"}, "invalid-value replicas[0] owns"),
+        ({"part": 2, "machine": "m0"}, "invalid-value replicas[0] 0..1"),
+        ({"part": 0, "machine": "m2", "rows": 0.5}, "invalid-value replicas[0] m2 all"),
+    ):
+        with refused(said):
+            replicated(replica)
+
+
+def test_without_a_machine_its_replicas_go_and_so_do_those_at_their_new_owner():
+    machines = [{"name": f"m{number}"} for number in range(3)]
+    replicas = [{"part": 0, "machine": "m2"}, {"part": 1, "machine": "m0"}, {"part": 1, "machine": "m2"}]
+    cluster = ClusterDocument(machines=machines, replicas=replicas)
+    rest = without_machine(cluster, "m0", 3)
+    # Parts 0 and 1 are now m1's, part 2 is m2's.
+    assert [(each.part, each.machine) for each in rest.replicas] == [(0, "m2"), (1, "m2")]
+    assert lay_out(rest, 3).owners == ["store-m1", "store-m1", "store-m2"]

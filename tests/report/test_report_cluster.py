@@ -55,6 +55,14 @@ def test_caches_of_remote_rows_are_shown_by_worker() -> None:
     assert "not sent" not in cards(bytes_received=10)
 
 
+def test_paths_of_features_are_shown_by_worker() -> None:
+    came = {"owner": {"rows": 10, "bytes": 1 << 20, "seconds": 0.5}, "replica": {"rows": 2000, "bytes": 2 << 20}}
+    shown = cards(tasks=[*TASKS, {"id": "worker-1", "feature_paths": came}], bytes_received=10)
+    assert "<td>worker-1</td><td>owner</td><td>10</td><td>1 MiB</td><td>500 ms</td>" in shown
+    assert "<td>worker-1</td><td>replica</td><td>2,000</td><td>2 MiB</td>" in shown
+    assert "features of" not in cards(bytes_received=10)
+
+
 def test_nothing_of_a_cluster_for_one_machine() -> None:
     assert cards_of({}) == []
 

@@ -1,8 +1,8 @@
-"""Rows of other machines from a cache: losses to the bit as without it, whatever draws the batches and rounds rows."""
+"""Rows of other machines from caches and replicas: losses to the bit as without, whatever draws and rounds."""
 
 import pytest
 
-from cluster_runs import cluster_file, in_parts, losses_of, machines, result_of, run_on
+from cluster_runs import cluster_file, disturbed_run, in_parts, losses_of, machines, result_of, run_on
 from refusals import refused
 from training_graphs import community_graph, typed_graph
 
@@ -67,3 +67,79 @@ def test_a_cache_is_refused_where_rows_are_read_once(place, tmp_path):
     file = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, place[0]), remote_cache_mb=1)
     with refused("unsupported-combination remote_cache_mb whole"):
         run_on(file, graph.path, tmp_path / "run", sampler="whole", epochs=1)
+
+
+REPLICAS = [
+    {"part": 0, "machine": "m1"},
+    {"part": 0, "machine": "m2", "rows": 0.3},
+    {"part": 1, "machine": "m0", "rows": 20},
+]
+
+
+def replicated(place, folder, name, run, replicas=REPLICAS, **more):
+    """The cluster file of three machines with replicas, and the graph."""
+    graph = place[1]["typed" if name == "typed" else "one"]
+    spread = {"machines": machines(1, 1, 1), "partition": in_parts(graph, 3, place[0])}
+    return cluster_file(folder, **spread, replicas=replicas, **more), graph.path, folder / run
+
+
+@pytest.fixture(scope="module")
+def unreplicated(place, tmp_path_factory):
+    """The losses of runs without replicas."""
+    folder, found = tmp_path_factory.mktemp("plain"), {}
+
+    def losses(name, wire_type):
+        if (name, wire_type) not in found:
+            at = f"{name}-{wire_type}"
+            run = run_on(*replicated(place, folder, name, at, [], wire_type=wire_type), epochs=2, **JOBS[name])
+            found[name, wire_type] = losses_of(run.path)
+        return found[name, wire_type]
+
+    return losses
+
+
+@pytest.mark.parametrize(
+    "name, wire_type, paths",
+    [
+        ("neighbour", "int8", "auto"),
+        pytest.param("neighbour", "int8", ["replica"], marks=pytest.mark.long),
+        pytest.param("neighbour", "int8", ["owner"], marks=pytest.mark.long),
+        pytest.param("typed", "stored", "auto", marks=pytest.mark.long),
+        pytest.param("ladies", "float16", "auto", marks=pytest.mark.long),
+    ],
+)
+def test_replicas_change_no_bit(place, unreplicated, tmp_path, name, wire_type, paths):
+    cache = {"remote_cache_mb": 1} if name == "ladies" else {}
+    given = replicated(place, tmp_path, name, "run", wire_type=wire_type, feature_paths=paths, **cache)
+    run = run_on(*given, epochs=2, **JOBS[name])
+    assert losses_of(run.path) == unreplicated(name, wire_type)
+    found = {task["id"]: task.get("feature_paths") for task in result_of(run.path)["tasks"]}
+    if paths == ["owner"]:
+        assert not any(found.values())
+        return
+    # Machine 1 has all rows of part 0 beside it, and machine 2 some of them.
+    assert found["worker-1"]["here"]["rows"] > 0 and found["worker-1"]["here"]["bytes"] == 0
+    assert found["worker-2"]["here"]["rows"] > 0 and found["worker-0"]["owner"]["rows"] > 0
+    if paths == ["replica"]:
+        assert found["worker-2"]["replica"]["rows"] > 0
+
+
+def test_a_killed_store_with_replicas_leaves_no_trace(place, unreplicated, tmp_path):
+    """The owner of what is replicated, which has a replica of another part, too."""
+    given = replicated(place, tmp_path, "neighbour", "run", wire_type="int8")
+    run = disturbed_run("store-m0", 1, *given, epochs=2)
+    assert [each["task"] for each in result_of(run.path)["recoveries"]] == ["store-m0"]
+    assert losses_of(run.path) == unreplicated("neighbour", "int8")
+
+
+@pytest.mark.parametrize(
+    "replica, said",
+    [
+        ({"part": 0, "machine": "m0"}, "invalid-value replicas[0] m0"),
+        ({"part": 7, "machine": "m0"}, "invalid-value replicas[0] 0..2"),
+    ],
+)
+def test_replicas_that_a_layout_cannot_have(place, tmp_path, replica, said):
+    with refused(said):
+        run_on(*replicated(place, tmp_path, "neighbour", "run", [replica]), epochs=1)
+    assert not (tmp_path / "run").exists()

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from penstock.cluster.launch import Handle, Launcher
 from penstock.cluster.layout import CONTROLLER, Layout, TaskSpec
 from penstock.cluster.rendezvous import Rendezvous
-from penstock.cluster.reports import CACHED, WAITED, Failed, Heartbeat, Registered, Result, StepReport
+from penstock.cluster.reports import CACHED, FEATURE_PATH, WAITED, Failed, Heartbeat, Registered, Result, StepReport
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError, known_code
 from penstock.progress import Progress
@@ -69,7 +69,21 @@ class TaskRecord:
             "coflows": coflow_figures(self.coflows.values()),
             **({"exposed_communication_s": round(sum(waited) / 1e6, 3)} if waited else {}),
             **self._cache_facts(),
+            **self._path_facts(),
         }
+
+    def _path_facts(self) -> dict[str, Any]:
+        """What features came along which path; nothing where there are no replicas."""
+        told = [item for counts in self.counts.values() for item in counts.items() if item[0].startswith(FEATURE_PATH)]
+        found: dict[str, dict[str, Any]] = {}
+        for name, amount in told:
+            path, _, what = name.removeprefix(FEATURE_PATH).partition(" ")
+            sums = found.setdefault(path, {"rows": 0, "bytes": 0, "seconds": 0.0})
+            if what == "us":
+                sums["seconds"] = round(sums["seconds"] + amount / 1e6, 6)
+            elif what in sums:
+                sums[what] += amount
+        return {"feature_paths": found} if found else {}
 
     def _cache_facts(self) -> dict[str, Any]:
         """What its cache of remote rows saved; nothing of a task without one."""

@@ -59,9 +59,11 @@ def lay_out(cluster: ClusterDocument, parts: int, placed: Mapping[str, str] | No
     for part in range(parts):
         held[part * len(machines) // parts if parts > len(machines) else part].append(part)
     where = _where(cluster, placed)
+    _check_replicas(cluster, held)
+    copied = {replica.machine for replica in cluster.replicas}
     tasks: list[TaskSpec] = []
     for number, machine in enumerate(machines):
-        if held[number]:
+        if held[number] or machine.name in copied:
             tasks.append(_task(f"store-{machine.name}", "store", cluster, number, number, held))
     owners = [f"store-{machines[number].name}" for number in range(len(machines)) for _ in held[number]]
     if cluster.reduce == "servers":
@@ -82,6 +84,38 @@ def lay_out(cluster: ClusterDocument, parts: int, placed: Mapping[str, str] | No
         _check_placed(tasks, placed)
     speeds = [1.0 if placed else machines[number].speed for number in seats]
     return Layout(tasks=tasks, shares=[speed / sum(speeds) for speed in speeds], owners=owners)
+
+
+def _check_replicas(cluster: ClusterDocument, held: list[list[int]]) -> None:
+    """Refuse replicas of parts that are not there, at their owner, or of rows that the machine cannot choose."""
+    held_by = {machine.name: parts for machine, parts in zip(cluster.machines, held, strict=True)}
+    count = sum(map(len, held))
+    for place, replica in enumerate(cluster.replicas):
+        why = None
+        if replica.part >= count:
+            why = f"there is no part {replica.part}, as the graph has {count}: name one of 0..{count - 1}"
+        elif replica.part in held_by[replica.machine]:
+            why = f"machine {replica.machine} owns part {replica.part}: name another machine"
+        elif replica.rows != "all" and not held_by[replica.machine]:
+            why = (
+                f"machine {replica.machine} holds no part, whose lists would say which rows are read most: set rows to"
+                " all"
+            )
+        if why is not None:
+            raise PenstockError(f"The cluster's replicas[{place}]: {why}.", code="invalid-value")
+
+
+def without_machine(cluster: ClusterDocument, name: str, parts: int) -> ClusterDocument:
+    """The cluster without one of its machines, and without replicas that were there or are now at their owner."""
+    machines = [machine for machine in cluster.machines if machine.name != name]
+    rest = cluster.model_copy(update={"machines": machines, "replicas": []})
+    owners = lay_out(rest, parts).owners
+    replicas = [
+        replica
+        for replica in cluster.replicas
+        if replica.machine != name and f"store-{replica.machine}" != owners[replica.part]
+    ]
+    return rest.model_copy(update={"replicas": replicas})
 
 
 def _check_placed(tasks: list[TaskSpec], placed: Mapping[str, str]) -> None:

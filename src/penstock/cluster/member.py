@@ -91,11 +91,11 @@ class Member:
             self._beats.start()
 
     def await_tasks(self, *kinds: str) -> None:
-        """Wait until all tasks of some kinds have started: asked before, they would be taken for lost.
+        """Wait until all other tasks of some kinds have started: asked before, they would be taken for lost.
 
         How long they may take is the controller's to decide.
         """
-        needed = {task.id for task in self.setup.layout.tasks if task.kind in kinds}
+        needed = {task.id for task in self.setup.layout.tasks if task.kind in kinds} - {self.setup.task.id}
         while not needed <= self._reachable:
             if self.stopped.wait(_LOOK):
                 raise PenstockError("The controller ended the run.", code="closed")

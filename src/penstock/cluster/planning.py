@@ -86,7 +86,7 @@ def _small(cluster: ClusterDocument) -> ClusterDocument:
     if len(cluster.machines) + cluster.workers <= _TASKS_HERE:
         return cluster
     machines = [machine.model_copy(update={"workers": 1}) for machine in cluster.machines[:2]]
-    return cluster.model_copy(update={"machines": machines, "partition": None})
+    return cluster.model_copy(update={"machines": machines, "partition": None, "replicas": []})
 
 
 _BATCHES = 10

@@ -126,6 +126,7 @@ def _bench(cluster: ClusterDocument, partition: str) -> ClusterDocument:
             "share_gpus": True,
             "samplers": 0,
             "partition": partition,
+            "replicas": [],
         }
     )
 

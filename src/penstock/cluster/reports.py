@@ -17,6 +17,9 @@ WAITED = "waited_us"
 CACHED = {"hits": "cache_hits", "misses": "cache_misses", "bytes_saved": "cache_bytes_saved"}
 """What a worker counts of its cache of remote rows: names in the result, and of the counts."""
 
+FEATURE_PATH = "path "
+"""Counts of what came along a path are named `path NAME rows`, `... bytes` and `... us`."""
+
 
 class Registered(StoreRequest):
     """A task has started and listens at an address."""

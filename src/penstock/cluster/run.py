@@ -14,7 +14,7 @@ from penstock.cluster.controller import Controller, MachineAway, Outcome
 from penstock.cluster.exposure import exposures
 from penstock.cluster.gpus import chosen_for_all
 from penstock.cluster.launch import Launcher, make_launcher, take_part
-from penstock.cluster.layout import lay_out
+from penstock.cluster.layout import lay_out, without_machine
 from penstock.cluster.setup import Setup
 from penstock.cost.profile import DECIDING
 from penstock.errors import PenstockError
@@ -252,7 +252,8 @@ def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progre
             if _plan_of(folder) is not None:
                 progress.note("The plan was made for all machines: the others continue without it.")
                 (folder.path / PLAN).unlink()
-            cluster = cluster.model_copy(update={"machines": rest})
+            assert cluster.partition is not None
+            cluster = without_machine(cluster, error.machine, open_partition(cluster.partition).parts)
             write_whole(folder.path / CLUSTER, cluster_text(cluster))
             folder.write_facts(state="running", message="")
             fresh = False

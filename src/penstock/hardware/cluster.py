@@ -53,6 +53,23 @@ class FailureOptions(StrictDocument):
     )
 
 
+MOST_REPLICAS = 4
+"""Of one part."""
+FeaturePath = Literal["owner", "replica"]
+
+
+class Replica(StrictDocument):
+    """A second copy of a part's feature rows, at the store of another machine."""
+
+    part: int = Field(ge=0)
+    machine: Name
+    rows: Literal["all"] | Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] = Field(
+        default="all",
+        description="all, a number of rows or a share of them: those that occur most in the lists of that machine's"
+        " parts, of each node type",
+    )
+
+
 class RayOptions(StrictDocument):
     """Options of the launcher `ray`."""
 
@@ -106,6 +123,12 @@ class ClusterDocument(StrictDocument):
         description="memory at each worker for feature rows of other machines, in MiB: rows that it reads most travel"
         " once; 0: none",
     )
+    replicas: list[Replica] = Field(default=[], max_length=256, description="second copies of parts' feature rows")
+    feature_paths: Literal["auto"] | Annotated[list[FeaturePath], Field(min_length=1)] = Field(
+        default="auto",
+        description="where feature rows that a replica holds may come from: auto (both, divided by what pulls take),"
+        " or some of owner and replica",
+    )
     failure: FailureOptions = FailureOptions()
     wire: WireOptions = WireOptions()
 
@@ -116,9 +139,24 @@ class ClusterDocument(StrictDocument):
             raise ValueError("two machines have the same name")
         if not self.workers:
             raise ValueError("no machine has a worker")
+        check_replicas(self.replicas, names)
         return self
 
     @property
     def workers(self) -> int:
         """The number of workers on all machines."""
         return sum(machine.workers for machine in self.machines)
+
+
+def check_replicas(replicas: list[Replica], machines: list[str]) -> None:
+    """Refuse replicas on machines that are not there, and more of a part than paths are chosen among."""
+    for place, replica in enumerate(replicas):
+        where, before = f"replicas[{place}]", replicas[:place]
+        if replica.machine not in machines:
+            raise ValueError(f"{where}: no machine is called {replica.machine!r}; there are {', '.join(machines)}")
+        if any((each.part, each.machine) == (replica.part, replica.machine) for each in before):
+            raise ValueError(f"{where}: part {replica.part} has a replica on {replica.machine} already; keep one")
+        if sum(each.part == replica.part for each in before) == MOST_REPLICAS:
+            raise ValueError(
+                f"{where}: part {replica.part} has more than {MOST_REPLICAS} replicas; keep {MOST_REPLICAS}"
+            )

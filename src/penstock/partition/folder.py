@@ -40,6 +40,10 @@ class Partition:
         """The number of sub-parts of each part."""
         return self.document.trainers
 
+    def has_part(self, index: int) -> bool:
+        """Whether a part's folder is on this machine."""
+        return (part_folder(self.path, index) / GRAPH_DOCUMENT).is_file()
+
     def part(self, index: int) -> Graph:
         """One part, mapped. Its neighbour lists name vertices by new ID."""
         graph = Graph.open(part_folder(self.path, index))

@@ -73,8 +73,19 @@ def _traffic_card(run: RunRecord) -> str:
     largest = sorted(flows.items(), key=lambda item: -sum(item[1]))[:_MOST_FLOWS]
     shown = [[cut(name, _LONGEST), *(_bytes(each) for each in sizes[:2])] for name, sizes in largest]
     body = pairs(rows) + (table(["flow", "sent", "received"], shown, len(flows)) if shown else "")
-    body += _caches(run) + _coflows(run)
+    body += _paths(run) + _caches(run) + _coflows(run)
     return card("Traffic", body) if rows or shown else ""
+
+
+def _paths(run: RunRecord) -> str:
+    """What features each worker got along which path."""
+    shown = []
+    for task in [mapping(task) for task in _list(run.result.get("tasks"))][:_MOST_TASKS]:
+        for path, use in mapping(task.get("feature_paths")).items():
+            rows, size = number(mapping(use).get("rows")) or 0.0, number(mapping(use).get("bytes")) or 0.0
+            took = seconds(number(mapping(use).get("seconds")) or 0.0)
+            shown.append([_text(task.get("id")), _text(path), f"{rows:,.0f}", _bytes(size), took])
+    return table(["features of", "from", "rows", "bytes", "in requests of"], shown, len(shown)) if shown else ""
 
 
 def _caches(run: RunRecord) -> str:

@@ -4,12 +4,15 @@ import math
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.output_files import open_bytes
+
+_FLOAT32 = np.dtype(np.float32)
 
 
 def rows_in_file(path: Path, shape: tuple[int, int]) -> Array:
@@ -29,15 +32,15 @@ def rows_in_file(path: Path, shape: tuple[int, int]) -> Array:
         ) from error
 
 
-def passing_rows(shape: tuple[int, int], in_memory: int, folder: Path | None) -> Array:
+def passing_rows(shape: tuple[int, ...], in_memory: int, folder: Path | None, dtype: np.dtype[Any] = _FLOAT32) -> Array:
     """Rows that live as long as they are used: in memory up to so many bytes, else in a file that has no name."""
-    size = math.prod(shape) * 4
+    size = math.prod(shape) * dtype.itemsize
     if size <= in_memory:
-        return np.zeros(shape, np.float32)
+        return np.zeros(shape, dtype)
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".rows-") as file:
             take_blocks(file.fileno(), size)
-            return np.memmap(file, np.float32, "r+", shape=shape).view(np.ndarray)
+            return np.memmap(file, dtype, "r+", shape=shape).view(np.ndarray)
     except OSError as error:
         where = folder or tempfile.gettempdir()
         raise PenstockError(

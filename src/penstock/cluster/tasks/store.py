@@ -7,6 +7,7 @@ import numpy as np
 
 from penstock.cluster.checked_parts import checked_part
 from penstock.cluster.member import Member
+from penstock.cluster.replica_rows import held_rows, replicas_on
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
@@ -14,6 +15,7 @@ from penstock.graph.output_files import make_private_folder
 from penstock.partition import Partition, open_partition
 from penstock.sampling.parts import OwnedPart, serve_lists
 from penstock.store.parts import EmbeddingService, OwnedEmbedding, StoreService, own_embedding
+from penstock.store.parts.replicas import ReplicaService
 from penstock.wire import Message
 
 _THREADS = 4
@@ -28,7 +30,12 @@ def run_store(setup: Setup) -> int:
         serve_lists(member.endpoint, {part: OwnedPart.of(partition, part) for part in graphs})
         serve_descriptions(member, graphs)
         EmbeddingService(member.endpoint, _embeddings(member, partition, graphs))
+        copies = ReplicaService(member.endpoint)
         member.announce()
+        if replicas_on(member):
+            # Rows may have to come from other stores, which wait for nobody once they have announced themselves.
+            member.await_tasks("store")
+            copies.hold(dict(held_rows(member, partition, graphs)))
         member.stopped.wait()
     return 0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.cluster.gpus import claim_gpu
 from penstock.cluster.member import Member, raised_by
-from penstock.cluster.reports import CACHED, WAITED
+from penstock.cluster.reports import CACHED, FEATURE_PATH, WAITED
 from penstock.cluster.setup import Setup
 from penstock.cluster.worker.all_reduce import AllReduce
 from penstock.cluster.worker.cut_graph import Parts
@@ -176,6 +176,10 @@ class Worker:
         cached = self._parts.store.cache_use()
         if cached is not None:
             counts |= {count: getattr(cached, name) for name, count in CACHED.items()}
+        if self._parts.store.replicas is not None:
+            for path, use in self._parts.store.replicas.use().items():
+                amounts = {"rows": use.rows, "bytes": use.bytes, "us": round(use.seconds * 1e6)}
+                counts |= {f"{FEATURE_PATH}{path} {what}": amount for what, amount in amounts.items()}
         return counts | ({WAITED: round(1e6 * rows.waited_s)} if rows.received else {})
 
     @property

@@ -8,7 +8,8 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.store import CachedSource, RowSource, cached_source
 from penstock.store.device.copies import to_device
-from penstock.store.device.tables import ResidentTable, by_counts
+from penstock.store.device.tables import ResidentTable
+from penstock.store.hot_rows import by_counts
 from penstock.train.device.share_supply import Share
 from penstock.train.session import Session
 

@@ -12,6 +12,7 @@ from penstock.cluster.worker.cut_graph import CutGraph, Parts, open_cut_graph
 from penstock.cluster.worker.edge_tasks import learn_held_out_names, make_parted_edge_task
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.read_counts import read_counts
+from penstock.cluster.worker.replica_paths import use_replicas
 from penstock.cluster.worker.split import SeedSplit, whole_batches
 from penstock.cluster.worker.triple_tasks import make_parted_triple_task
 from penstock.cluster.worker.worker_group import ClusterWorkerGroup
@@ -42,6 +43,7 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
     graph = open_cut_graph(parts, job.label, times)
     with seeded(job.seed, device):
         inputs = PartedInputs(graph, parts, job, device)
+        use_replicas(parts, job.features, inputs.fields)
         task, graph, split = _task(parts, graph, job)
         # Before a batch is tried: a sampler that cannot do what is asked would only say so in its own words.
         check_job(job, task, has_validation(task))

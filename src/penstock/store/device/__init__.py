@@ -12,7 +12,6 @@ from penstock.store.device.tables import (
     DeviceSource,
     PinnedTable,
     ResidentTable,
-    by_counts,
     by_device_counts,
 )
 
@@ -21,7 +20,6 @@ __all__ = [
     "DeviceSource",
     "PinnedTable",
     "ResidentTable",
-    "by_counts",
     "by_device_counts",
     "page_locked",
     "to_device",

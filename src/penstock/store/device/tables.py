@@ -8,7 +8,6 @@ import math
 from abc import abstractmethod
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -193,18 +192,6 @@ class CachedTable(PinnedTable):
 
 def _tensor(out: Any) -> Tensor:
     return out if isinstance(out, Tensor) else torch.from_numpy(out)
-
-
-def by_counts(counts: Array, rows: int) -> Array:
-    """The `rows` vertices with the highest counts, int64: of reads in a presampling pass, or of lists they are in."""
-    rows = max(0, min(rows, len(counts)))
-    if not rows:
-        return np.empty(0, np.int64)
-    # The lowest count that is taken is found without ordering the others.
-    lowest = np.partition(counts, len(counts) - rows)[len(counts) - rows]
-    taken = counts > lowest
-    taken[np.flatnonzero(counts == lowest)[: rows - np.count_nonzero(taken)]] = True
-    return np.flatnonzero(taken)
 
 
 def by_device_counts(counts: Tensor, rows: int) -> Tensor:

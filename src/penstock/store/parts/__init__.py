@@ -1,10 +1,10 @@
 """Stores over the parts of a cut graph: rows by new number, wherever they are.
 
 `service` answers for the parts that a process holds and `store` is the reader's side: what is mapped in its own process
-it reads, the rest it asks of the owners. `remote_cache` keeps rows that have come, and `row_encoding` is how rows are
-sent. `owned` keeps learnable rows at their owner through kill -9, with `embedding_files`, `journal` and
-`staged_gradients`; `embeddings` answers for them and `remote` is the worker's side. Nothing here knows where processes
-run: channels to owners are given.
+it reads, the rest it asks of the owners, or of `replicas` along `row_paths`. `remote_cache` keeps rows that have come,
+and `row_encoding` is how rows are sent. `owned` keeps learnable rows at their owner through kill -9, with
+`embedding_files`, `journal` and `staged_gradients`; `embeddings` answers for them and `remote` is the worker's side.
+Nothing here knows where processes run: channels to owners are given.
 """
 
 from penstock.store.parts.embedding_files import Push
@@ -13,7 +13,8 @@ from penstock.store.parts.owned import OwnedEmbedding, StepPast
 from penstock.store.parts.remote import RemoteEmbedding
 from penstock.store.parts.service import StoreService
 from penstock.store.parts.staged_gradients import PushMissing
-from penstock.store.parts.store import PartedStore, Traffic
+from penstock.store.parts.store import PartedStore
+from penstock.store.parts.traffic import Traffic
 
 __all__ = [
     "EmbeddingService",

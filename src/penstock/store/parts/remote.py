@@ -15,7 +15,7 @@ from penstock.store.embedding import MOMENTS, Optimiser
 from penstock.store.parts.owned import chunks
 from penstock.store.parts.row_encoding import Expected, arrived, encoding_for
 from penstock.store.parts.send_buffers import Channels, ask_rows, far_rows, receive_rows
-from penstock.store.parts.store import Traffic
+from penstock.store.parts.traffic import Traffic
 from penstock.store.rows import gather_rows, place_rows
 from penstock.wire.message import Message
 from penstock.wire.pending_call import PendingCall

@@ -1,7 +1,7 @@
 """Rows on their way between parts: requested all at once, and sent from buffers that are used again."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +51,31 @@ class SendBuffers:
 def rows_a_part(row_bytes: int) -> int:
     """Rows in a part of an answer: the same in every process, as an answer's parts may come from two of them."""
     return max(1, PART_BYTES // max(1, row_bytes))
+
+
+def pack_rows(way: RowEncoding, table: Array, rows: Array, buffers: SendBuffers) -> Iterator[Message]:
+    """Rows in parts of about a megabyte, each gathered straight into the memory that is sent, when its turn comes."""
+    step = rows_a_part(way.row_bytes)
+    for start in range(0, len(rows), step):
+        some = rows[start : start + step]
+        buffer = buffers.take(len(some) * way.row_bytes)
+        try:
+            arrays = way.pack(table, some, buffer)
+        except PenstockError:
+            buffers.give(buffer)
+            raise
+        yield Message("rows", {}, arrays, done=lambda buffer=buffer: buffers.give(buffer))  # type: ignore[misc]
+
+
+def copy_rows(way: RowEncoding, table: Array, rows: Array, places: Array, out: Array, buffers: SendBuffers) -> None:
+    """Put rows of a table here in their places with the bits that they would have had from the wire."""
+    start = 0
+    for message in pack_rows(way, table, rows, buffers):
+        count = len(message.arrays[0])
+        way.unpack(message.arrays, places[start : start + count], out)
+        start += count
+        if message.done is not None:
+            message.done()
 
 
 Channels = Callable[[int], Channel]

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
 from penstock.store.parts.fields import IN_MEMORY, PartFields, type_of
 from penstock.store.parts.requests import FieldRequest, Make, PartRequest, Pull, checked, row_numbers
-from penstock.store.parts.row_encoding import RowEncoding, arrived, encoding_for
-from penstock.store.parts.send_buffers import SendBuffers, rows_a_part
+from penstock.store.parts.row_encoding import arrived, encoding_for
+from penstock.store.parts.send_buffers import SendBuffers, pack_rows
 from penstock.store.rows import check_rows, span_of, spread_rows
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
@@ -85,20 +84,6 @@ class StoreService:
             has = ", ".join(map(str, self.parts)) or "none"
             raise PenstockError(f"{self._name} does not hold part {asked.part} (it holds {has}).", code="not-available")
         return self.parts[asked.part]
-
-
-def pack_rows(way: RowEncoding, table: Array, rows: Array, buffers: SendBuffers) -> Iterator[Message]:
-    """Rows in parts of about a megabyte, each gathered straight into the memory that is sent, when its turn comes."""
-    step = rows_a_part(way.row_bytes)
-    for start in range(0, len(rows), step):
-        some = rows[start : start + step]
-        buffer = buffers.take(len(some) * way.row_bytes)
-        try:
-            arrays = way.pack(table, some, buffer)
-        except PenstockError:
-            buffers.give(buffer)
-            raise
-        yield Message("rows", {}, arrays, done=lambda buffer=buffer: buffers.give(buffer))  # type: ignore[misc]
 
 
 def _described(part: PartFields, field: str) -> dict[str, Any]:

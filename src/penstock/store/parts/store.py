@@ -2,8 +2,8 @@
 
 import math
 import threading
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -15,28 +15,16 @@ from penstock.partition.owners import Book, split_by_owner
 from penstock.store.local import LocalStore
 from penstock.store.parts.fields import PartFields, row_bounds, type_of
 from penstock.store.parts.remote_cache import CachedPull, CacheUse, ReadCounts, RemoteRowCache, plan_caches
-from penstock.store.parts.row_encoding import WireType, encoding_for
-from penstock.store.parts.send_buffers import Channels, ask_rows, far_rows, receive_rows
+from penstock.store.parts.replicas import ReplicaReader
+from penstock.store.parts.row_encoding import RowEncoding, WireType, encoding_for
+from penstock.store.parts.send_buffers import Channels, FarRows, ask_rows, far_rows, receive_rows
+from penstock.store.parts.traffic import Traffic
 from penstock.store.rows import Span, gather_rows, place_rows
 from penstock.store.source import RowSource
 from penstock.wire.message import Message
 
 _PUSH_BYTES = 4 << 20
 """Of one message of a push."""
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """What pulls of one field brought over the wire."""
-
-    rows: int = 0
-    bytes: int = 0
-    minimum: int = 0
-    """Bytes that had to be: distinct rows of other machines, by call, as they are stored."""
-
-    def plus(self, rows: int, size: int, minimum: int) -> "Traffic":
-        """With one more answer counted."""
-        return Traffic(self.rows + rows, self.bytes + size, self.minimum + minimum)
 
 
 class Kind(NamedTuple):
@@ -68,6 +56,8 @@ class PartedStore:
         self._kinds: dict[str, Kind] = {}
         self._traffic: dict[str, Traffic] = {}
         self._caches: dict[str, RemoteRowCache] = {}
+        self.replicas: ReplicaReader | None = None
+        """Further copies of rows; None: rows come from their owners alone."""
         self._lock = threading.Lock()
 
     def source(self, field: str) -> "PartedRowSource":
@@ -87,15 +77,31 @@ class PartedStore:
         way = encoding_for(wire_type, *kind, span)
         cached = CachedPull(self._caches.get(field), row_bounds(field, self.book), way, span)
         wanted = [missing for each in far_rows(split, far) if len((missing := cached.missing(each)).rows)]
-        asked = ask_rows(self._channels, wanted, lambda part: Message("pull", {**body, "part": part}))
+        stored = encoding_for("stored", *kind, span).row_bytes
+        receive = self._ask(field, wanted, body, way, stored)
         for part, store in here.items():
             place_rows(store.table(field), *split.of(part), out, span)
         cached.place(out)
-        stored = encoding_for("stored", *kind, span).row_bytes
-        for each in asked:
-            self._count(field, len(each.places), receive_rows(each, way, out), stored)
+        receive(out)
         cached.keep(wanted, out)
         place_rows(out, split.first, split.again, out)
+
+    def _ask(
+        self, field: str, wanted: list[FarRows], body: dict[str, Any], way: RowEncoding, stored: int
+    ) -> Callable[[Array], None]:
+        """Ask owners, or whoever else has the rows; returns what puts the answers in their places."""
+        replicas = self.replicas
+        if replicas is not None and field in replicas.fields:
+            pull = replicas.pull(field, wanted, body, way, stored)
+            return lambda out: self._count(field, replicas.receive(pull, out))
+        asked = ask_rows(self._channels, wanted, lambda part: Message("pull", {**body, "part": part}))
+
+        def receive(out: Array) -> None:
+            for each in asked:
+                count = len(each.places)
+                self._count(field, Traffic(count, receive_rows(each, way, out), count * stored))
+
+        return receive
 
     def cache_remote_rows(self, reads: Mapping[str, tuple[Array, Array]], room: int) -> None:
         """Keep remote rows of some fields in `room` bytes; `reads` are rows that will be read, and how often each."""
@@ -186,10 +192,10 @@ class PartedStore:
         for call in calls:
             call.result()
 
-    def _count(self, field: str, rows: int, size: int, stored: int) -> None:
+    def _count(self, field: str, more: Traffic) -> None:
         with self._lock:
             so_far = self._traffic.get(field, Traffic())
-            self._traffic[field] = so_far.plus(rows, size, rows * stored)
+            self._traffic[field] = so_far.plus(more.rows, more.bytes, more.minimum)
 
 
 def _kind_of(table: Array) -> Kind:

@@ -16,7 +16,8 @@ from penstock.sampling.device.hops import Topology
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
 from penstock.store.device.copies import to_pinned
 from penstock.store.device.shared_copies import one_copy
-from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable, by_counts, by_device_counts
+from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable, by_device_counts
+from penstock.store.hot_rows import by_counts
 from penstock.traced import is_traced, memory_for
 from penstock.train.device.decision import Decision, stored_type
 from penstock.train.device.placed import Placed

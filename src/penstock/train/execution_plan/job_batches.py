@@ -16,7 +16,7 @@ from penstock.nn.zoo.layer_ends import layer_widths
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution import BatchKind, mean_blocks
 from penstock.sampling.block import Block, MiniBatch
-from penstock.store.device.tables import by_counts
+from penstock.store.hot_rows import by_counts
 from penstock.train.batch_source import layers_of
 from penstock.train.session import Session
 

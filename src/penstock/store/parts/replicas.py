@@ -1,0 +1,210 @@
+"""Second copies of parts' feature rows: the store that answers for them, and the reader that chooses among them.
+
+A replica holds all rows of a field of a part, or some of them by their numbers in the part. It encodes rows with the
+function that their owner uses, so that they have the same bits. Learnable rows change and are never replicated.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.store.parts.requests import FieldRequest, Pull, checked, row_numbers
+from penstock.store.parts.row_encoding import RowEncoding, encoding_for
+from penstock.store.parts.row_paths import Along, PathUse, RowPaths
+from penstock.store.parts.send_buffers import FarRows, RowRequest, SendBuffers, copy_rows, pack_rows, receive_rows
+from penstock.store.parts.traffic import Traffic
+from penstock.store.rows import check_rows
+from penstock.wire.channel import Channel
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
+from penstock.wire.pending_call import RemoteError
+
+OWNER, REPLICA, HERE = "owner", "replica", "here"
+"""Paths of rows: from the owner, from a replica, and from a replica on the reader's own machine that it maps."""
+
+
+class HeldRows(NamedTuple):
+    """Rows of one field of a part. `numbers` (ascending) are theirs in the part; None: all are held, in order."""
+
+    table: Array
+    numbers: Array | None
+    compact: bool = False
+    """Whether the table has the held rows alone; otherwise it is the part's own, mapped."""
+
+    def slots(self, rows: Array) -> Array:
+        """Where rows of the part are in the table; refused where one is not held."""
+        if self.numbers is None:
+            check_rows(self.table, rows)
+            return rows
+        places = np.minimum(np.searchsorted(self.numbers, rows), len(self.numbers) - 1)
+        if not np.array_equal(self.numbers[places], rows):
+            raise PenstockError("A replica does not hold all rows that it is asked for.", code="id-out-of-range")
+        return places if self.compact else rows
+
+
+class ReplicaService:
+    """Answers `replica-rows` (which rows are held) and `replica-pull`. Until it is ready, readers ask the owners."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._held: dict[tuple[int, str], HeldRows] = {}
+        self._ready, self._buffers, self._name = False, SendBuffers(), endpoint.name
+        endpoint.serve("replica-rows", self._rows)
+        endpoint.serve("replica-pull", self._pull)
+
+    def hold(self, held: Mapping[tuple[int, str], HeldRows]) -> None:
+        """From now on answer for these rows, by part and field."""
+        self._held = dict(held)
+        self._ready = True
+
+    def _rows(self, request: Message, sender: str) -> Message:
+        asked = checked(request, FieldRequest)
+        if not self._ready:
+            return Message("replica-rows", {"ready": False, "all": False})
+        held = self._find(asked)
+        numbers = np.empty(0, np.int64) if held.numbers is None else held.numbers
+        return Message("replica-rows", {"ready": True, "all": held.numbers is None}, (numbers,))
+
+    def _pull(self, request: Message, sender: str) -> Iterator[Message]:
+        asked = checked(request, Pull)
+        held, rows = self._find(asked), row_numbers(request)
+        span = None if asked.columns is None else (asked.columns[0], asked.columns[1])
+        if span is not None and not (held.table.ndim == 2 and span[0] <= span[1] <= held.table.shape[1]):
+            raise PenstockError(f"Field {asked.field!r} has no columns {asked.columns}.", code="shape-mismatch")
+        way = encoding_for(asked.wire_type, held.table.dtype, held.table.shape[1:], span)
+        return pack_rows(way, held.table, held.slots(rows), self._buffers)
+
+    def _find(self, asked: FieldRequest) -> HeldRows:
+        held = self._held.get((asked.part, asked.field))
+        if held is None:
+            raise PenstockError(
+                f"{self._name} has no replica of {asked.field!r} of part {asked.part} yet: ask its owner.",
+                code="not-available",
+            )
+        return held
+
+
+class ReplicaCopy(NamedTuple):
+    """A replica as a reader knows it."""
+
+    store: str
+    numbers: Array | None
+    """Rows of the part that it holds, ascending; None: all."""
+    table: Array | None = None
+    """The part's own rows, where the reader maps them: the replica is on its machine."""
+
+    def holds(self, rows: Array) -> Array:
+        """For each row of the part, whether it is held."""
+        if self.numbers is None:
+            return np.ones(len(rows), np.bool_)
+        if not len(self.numbers):
+            return np.zeros(len(rows), np.bool_)
+        found: Array = self.numbers[np.minimum(np.searchsorted(self.numbers, rows), len(self.numbers) - 1)] == rows
+        return found
+
+
+class ReplicaReader:
+    """Pulls rows along the paths that replicas add; `copies` are known by field and part."""
+
+    def __init__(
+        self,
+        copies: Mapping[str, Mapping[int, Sequence[ReplicaCopy]]],
+        paths: RowPaths,
+        channel: Callable[[str], Channel],
+    ) -> None:
+        """`channel` leads to a store by its name. A part's copies stand in the order that `paths` knows."""
+        self.fields = frozenset(copies)
+        self._copies, self._paths, self._channel = copies, paths, channel
+        self._buffers, self._lock = SendBuffers(), threading.Lock()
+        self._use: dict[str, PathUse] = {}
+
+    def pull(
+        self, field: str, wanted: Sequence[FarRows], body: Mapping[str, object], way: RowEncoding, stored_bytes: int
+    ) -> "DividedPull":
+        """Ask for rows of a field along their paths; `stored_bytes` is what one takes as it is stored."""
+        copies = self._copies.get(field, {})
+        near: list[tuple[Array, FarRows]] = []
+        far, held = [], []
+        for each in wanted:
+            for copy in copies.get(each.part, ()):
+                if copy.table is not None:
+                    mine = copy.holds(each.rows)
+                    near.append((copy.table, FarRows(each.part, each.rows[mine], each.places[mine])))
+                    each = FarRows(each.part, each.rows[~mine], each.places[~mine])
+            far.append(each)
+            held.append(_held_by(copies.get(each.part, ()), each.rows))
+        along = self._paths.divide(far, held, way.row_bytes)
+        asked = [self._ask(each, body, each.is_replica) for each in along]
+        return DividedPull(near, list(zip(along, asked, strict=True)), body, way, stored_bytes)
+
+    def receive(self, pull: "DividedPull", out: Array) -> Traffic:
+        """Put all rows of a pull in their places; what came over the wire."""
+        came, left = Traffic(), list(pull.asked)
+        for table, near in pull.near:
+            began = time.perf_counter()
+            copy_rows(pull.way, table, near.rows, near.places, out, self._buffers)
+            self._count(HERE, PathUse(len(near.rows), 0, time.perf_counter() - began))
+        try:
+            while left:
+                along, request = left[0]
+                path, size, last = self._receive(along, request, pull, out)
+                left.pop(0)
+                seconds = self._paths.completed(along, size, last)
+                self._count(path, PathUse(len(request.places), size, seconds))
+                came = came.plus(len(request.places), size, len(request.places) * pull.stored_bytes)
+        finally:
+            for along, _ in left:
+                self._paths.forget(along)
+        return came
+
+    def use(self) -> dict[str, PathUse]:
+        """What came along each path so far."""
+        with self._lock:
+            return dict(self._use)
+
+    def _ask(self, along: Along, body: Mapping[str, object], replica: bool) -> RowRequest:
+        part, rows, places = along.wanted
+        kind = "replica-pull" if replica else "pull"
+        store = along.store if replica else self._paths.owner(part)
+        answer = self._channel(store).start(Message(kind, {**body, "part": part}, (rows,)))
+        return RowRequest(part, places, answer)
+
+    def _receive(self, along: Along, request: RowRequest, pull: "DividedPull", out: Array) -> tuple[str, int, float]:
+        """(path, bytes, when the last came).
+
+        Where a replica was started again and is not ready, the owner is asked.
+        """
+        try:
+            size = receive_rows(request, pull.way, out)
+            return REPLICA if along.is_replica else OWNER, size, request.answer.last_sign
+        except RemoteError as error:
+            if not along.is_replica or error.code != "not-available":
+                raise
+        again = self._ask(along, pull.body, False)
+        return OWNER, receive_rows(again, pull.way, out), again.answer.last_sign
+
+    def _count(self, path: str, more: PathUse) -> None:
+        with self._lock:
+            self._use[path] = self._use.get(path, PathUse()).plus(*more)
+
+
+class DividedPull(NamedTuple):
+    """A pull under way: rows that are here, and requests with the decisions that made them."""
+
+    near: list[tuple[Array, FarRows]]
+    asked: list[tuple[Along, RowRequest]]
+    body: Mapping[str, object]
+    way: RowEncoding
+    stored_bytes: int
+
+
+def _held_by(copies: Sequence[ReplicaCopy], rows: Array) -> Array:
+    """Bit k: whether the k-th replica holds the row."""
+    held = np.zeros(len(rows), np.int64)
+    for place, copy in enumerate(copies):
+        held |= copy.holds(rows).astype(np.int64) << place
+    return held
