@@ -8,7 +8,7 @@ list's mean. `totals` is the number (or weight) of each row's whole list: sum = 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.sampling.key import BatchKey
+
+if TYPE_CHECKING:
+    from penstock.sampling.explained.scores import Explanation
 
 
 @dataclass(eq=False)
@@ -90,9 +93,10 @@ class MiniBatch(Generic[Layer]):
     `vertices` start with its seeds; block i reads the first `num_src` of them and writes the first `num_dst`.
     `seed_weights`, where the sampler draws seeds unevenly, multiply the seeds' losses. `links` is what a task on edges
     adds. `names` are the original numbers of `vertices` where the graph was cut; None: they are their own names.
-    `whole`, where the batch is one worker's share of one that was drawn whole, is how many seeds that has. On a device
-    arrays are tensors, and `ready` is the event after which they are there. `merged` is what `merge_edges` gives, by
-    relation where there are several, if it was made ahead.
+    `whole`, where the batch is one worker's share of one that was drawn whole, is how many seeds that has.
+    `explanation` is what its remote vertices were drawn by, and says which columns their rows are sent with. On a
+    device arrays are tensors, and `ready` is the event after which they are there. `merged` is what `merge_edges`
+    gives, by relation where there are several, if it was made ahead.
     """
 
     seeds: dict[str, Array]
@@ -107,6 +111,7 @@ class MiniBatch(Generic[Layer]):
     names: dict[str, Array] | None = None
     whole: int | None = None
     merged: Any = None
+    explanation: "Explanation | None" = None
 
     @property
     def num_edges(self) -> int:

@@ -15,7 +15,7 @@ from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import Lists as RelationLists
 from penstock.sampling.lists import ListSource, Readable
 from penstock.sampling.options import SamplerOptions
-from penstock.sampling.registry import ReadableLists
+from penstock.sampling.registry import Locality, ReadableLists
 from penstock.sampling.temporal import clock_of
 
 
@@ -68,6 +68,14 @@ class LocalSource:
         if options.partition is not None:
             return clusters_from(open_partition(Path(options.partition), self._unchecked))
         return clusters_of(self._graph, options.clusters, self._seed)
+
+    def locality(self, options: SamplerOptions) -> Locality:
+        """Refused: nothing of the graph is remote."""
+        raise PenstockError(
+            f"Sampler {options.sampler} draws remote neighbours apart, and on one machine there are none: train on a"
+            " cluster with `--cluster`, or use sampler neighbour.",
+            code="unsupported-combination",
+        )
 
     def without(self, absent: Mapping[EdgeType, HeldOutRule]) -> Self:
         """A local graph has its held-out edges removed before it is sampled."""

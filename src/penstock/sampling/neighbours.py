@@ -1,6 +1,7 @@
 """Neighbour sampling: a fixed number of in-neighbours per vertex and hop."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from penstock.errors import PenstockError
@@ -8,11 +9,11 @@ from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
-from penstock.graph.schema import edge_key
+from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.key import BatchKey
-from penstock.sampling.lists import Lists, Readable, Readers, check_seeds, numbered
+from penstock.sampling.lists import Lists, ListSource, Readable, Readers, check_seeds, numbered
 from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
 from penstock.sampling.temporal import Clock, TreeRows, clock_of
 
@@ -76,6 +77,13 @@ class NeighbourSampler:
         sampler = cls.__new__(cls)
         sampler._set_up(readable, fanouts, totals, edges, clock, relabel)
         return sampler
+
+    def drawing_from(self, relations: Mapping[EdgeType, ListSource]) -> Self:
+        """The same sampler over other lists of the same relation, sharing what finds vertices' rows."""
+        other = copy.copy(self)
+        (other._lists,) = relations.values()
+        other.totals = self.totals or other._lists.weighted
+        return other
 
     def _set_up(
         self, readable: Readable, fanouts: Sequence[int], totals: bool, edges: bool, clock: Clock | None, relabel: str

@@ -14,10 +14,13 @@ from penstock.sampling.sampler_table import SAMPLERS
 
 if TYPE_CHECKING:
     from penstock.graph.arrays import Array
+    from penstock.graph.documents import StrictDocument
     from penstock.graph.schema import EdgeType
+    from penstock.sampling.explained.scores import Explanation
     from penstock.sampling.homogeneous import Homogeneous
+    from penstock.sampling.key import BatchKey
     from penstock.sampling.links.edge_split import HeldOutRule
-    from penstock.sampling.lists import Readable
+    from penstock.sampling.lists import ListSource, Readable
     from penstock.sampling.options import SamplerOptions
     from penstock.sampling.temporal import Clock
 
@@ -37,6 +40,16 @@ class ReadableLists(NamedTuple):
 
     readable: "Readable"
     clock: "Clock | None"
+
+
+class Locality(Protocol):
+    """What is local to whoever draws, and explanations of how much the rest matters."""
+
+    def explanation(self, key: "BatchKey") -> "Explanation | None":
+        """What is in force for a batch, None where the batch is drawn plainly; waits for one that is under way."""
+
+    def lists(self, explanation: "Explanation") -> "Mapping[EdgeType, ListSource]":
+        """Lists by relation that are drawn from as an explanation says."""
 
 
 class GraphSource(Protocol):
@@ -60,6 +73,9 @@ class GraphSource(Protocol):
 
     def clusters(self, options: "SamplerOptions") -> "Array":
         """The cluster number of each vertex, for Cluster-GCN."""
+
+    def locality(self, options: "SamplerOptions") -> Locality:
+        """What is local and what is remote; refused where all of the graph is in this process."""
 
     def without(self, absent: "Mapping[EdgeType, HeldOutRule]") -> Self:
         """The same source without the edges that are held out of some relations."""
@@ -97,6 +113,8 @@ class SamplerEntry:
     supervision_apart: bool = False
     """Whether tasks on edges divide the training edges once into supervised ones and ones that carry messages (job
     field `supervision`). Otherwise every batch leaves out its own edges."""
+    own_options: "type[StrictDocument] | None" = None
+    """Fields of the job that are for this sampler alone: with any other they are refused."""
     uses_clusters: bool = False
     """Whether `GraphSource.clusters` is needed, which on a cluster the first worker computes for everyone."""
 

@@ -8,6 +8,7 @@ SAMPLERS = {
     "saint-vertex": "penstock.sampling.saint:SAINT_VERTEX",
     "saint-edge": "penstock.sampling.saint:SAINT_EDGE",
     "saint-walk": "penstock.sampling.saint:SAINT_WALK",
+    "explained": "penstock.sampling.explained.sampler:EXPLAINED",
     "cluster": "penstock.sampling.cluster:CLUSTER",
     "whole": "penstock.sampling.whole:WHOLE",
     "seeds": "penstock.sampling.seeds:SEEDS",

@@ -1,5 +1,6 @@
 """Neighbour sampling on heterogeneous graphs: a fan-out for every relation and hop."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
@@ -11,7 +12,7 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.key import BatchKey
-from penstock.sampling.lists import Lists, Readable, Readers, check_typed_seeds, numbered
+from penstock.sampling.lists import Lists, ListSource, Readable, Readers, check_typed_seeds, numbered
 from penstock.sampling.neighbours import ALL, NeighbourSampler
 from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
 from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
@@ -72,6 +73,13 @@ class TypedNeighbourSampler:
         sampler._edge_types = list(readable.relations)
         sampler._set_up(Readable(readable.counts, followed, readable.names), hops, totals, edges, relabel)
         return sampler
+
+    def drawing_from(self, relations: Mapping[EdgeType, ListSource]) -> Self:
+        """The same sampler over other lists of the same relations, sharing what finds vertices' rows."""
+        other = copy.copy(self)
+        other._lists = {kind: relations[kind] for kind in self._lists}
+        other.totals = self.totals or any(lists.weighted for lists in other._lists.values())
+        return other
 
     def _set_up(
         self, readable: Readable, hops: list[dict[EdgeType, int]], totals: bool, edges: bool, relabel: str

@@ -8,16 +8,20 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.documents import StrictDocument
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import require_times
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.sampling.explained.options import ExplainOptions
 from penstock.sampling.local_source import LocalSource
 from penstock.sampling.registry import SamplerSettings, check_supported, layer_count, sampler_entry
 from penstock.sampling.temporal import OF_NODES
 from penstock.train.job import Job
 from penstock.train.shuffling import SHUFFLINGS
 
+OWN_OPTIONS: tuple[type[StrictDocument], ...] = (ExplainOptions,)
+"""Fields of the job that belong to one sampler each, whose name begins their descriptions."""
 Sample = Callable[..., Batch]
 """`sample(seeds by node type, planned, exclude=...)`."""
 
@@ -99,6 +103,7 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
     check_supported(
         sampler_entry(job.sampler), {feature: remedy for feature, remedy in wanted.items() if remedy is not None}
     )
+    _check_own_options(job)
     if not sampler_entry(job.sampler).shuffles and SHUFFLINGS[job.shuffle].first is None:
         raise PenstockError(
             f"Sampler {job.sampler} does not make its batches by shuffling seeds, so shuffle {job.shuffle} has no"
@@ -114,3 +119,18 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
             "Sampling by time supports only graphs with one node type and one edge type: leave out `time`.",
             code="unsupported-combination",
         )
+
+
+def _check_own_options(job: Job) -> None:
+    """Refuse fields that another sampler has for its own and that are not as they are by default."""
+    for options in OWN_OPTIONS:
+        if sampler_entry(job.sampler).own_options is options:
+            continue
+        for name, field in options.model_fields.items():
+            if getattr(job, name) != field.default:
+                purpose = str(field.description).partition(":")[0]
+                raise PenstockError(
+                    f"{name} is for sampler {purpose}, and the job's sampler is {job.sampler}: leave out `{name}`, or"
+                    f" use sampler {purpose}.",
+                    code="conflicting-options",
+                )

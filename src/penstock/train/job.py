@@ -13,6 +13,7 @@ from penstock.graph.documents import AutoCount, StrictDocument, first_problem, m
 from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
+from penstock.sampling.explained.options import ExplainOptions
 from penstock.sampling.options import SamplerOptions
 from penstock.sampling.sampler_table import SEEDS_ONLY
 from penstock.train.batch_options import BatchOptions
@@ -66,6 +67,7 @@ class TrainOptions(StrictDocument):
 class Job(
     DataOptions,
     SamplerOptions,
+    ExplainOptions,
     WholeOptions,
     ModelOptions,
     LinkOptions,
@@ -103,6 +105,7 @@ class Job(
 PARTS: dict[str, type[StrictDocument]] = {
     "Data": DataOptions,
     "Sampling": SamplerOptions,
+    "Explanations": ExplainOptions,
     "Whole graph": WholeOptions,
     "Model": ModelOptions,
     "Links": LinkOptions,

@@ -61,6 +61,19 @@ class OwnedPart:
         """The edge type that a key or the type itself names."""
         return edge_type_named(self.graph, relation)
 
+    def names_of_lists(self, kind: EdgeType) -> Array:
+        """The original numbers of the vertices whose lists of a relation are here."""
+        return self._names[kind[2]]
+
+    def names_of_sources(self, kind: EdgeType) -> Array:
+        """The original numbers of a relation's sources, wherever they are."""
+        if self._all_names is None:
+            raise PenstockError(
+                f"The original numbers of the sources of {self.graph.name!r} are not known: open its partition.",
+                code="missing-data",
+            )
+        return self._all_names[kind[0]]
+
     def places(self, kind: EdgeType, name: str) -> Array:
         """Where the part's held-out pairs of a name stood before the cut."""
         if self._places is None:
