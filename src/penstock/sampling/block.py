@@ -19,7 +19,7 @@ from penstock.kernels import njit
 from penstock.sampling.key import BatchKey
 
 if TYPE_CHECKING:
-    from penstock.sampling.explained.scores import Explanation
+    from penstock.sampling.explanation import Explanation
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.graph.arrays import Array
     from penstock.graph.documents import StrictDocument
     from penstock.graph.schema import EdgeType
-    from penstock.sampling.explained.scores import Explanation
+    from penstock.sampling.explanation import Explanation
     from penstock.sampling.homogeneous import Homogeneous
     from penstock.sampling.key import BatchKey
     from penstock.sampling.links.edge_split import HeldOutRule

@@ -9,9 +9,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
+from penstock.train.execution.explained import ExplainedExecution
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.execution.shared import SharedExecution
-from penstock.train.execution.support import CAPTURED, EVERYTHING, SHARED, Support, demands_of, reasons_against
+from penstock.train.execution.support import (
+    CAPTURED,
+    EVERYTHING,
+    EXPLAINED,
+    SHARED,
+    Support,
+    demands_of,
+    reasons_against,
+)
 from penstock.train.execution.worker_group import WorkerGroup
 from penstock.train.session import Session
 from penstock.train.steps import Execution
@@ -105,6 +114,11 @@ def _shared(session: Session, placed: "Placed | None", group: WorkerGroup | None
     return SharedExecution(session, LoadedExecution(session), group)
 
 
+def _explained(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
+    assert group is not None
+    return ExplainedExecution(session, group)
+
+
 def _device_shared(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
     from penstock.train.device.execution import DeviceExecution
     from penstock.train.device.shared import DeviceSharedExecution
@@ -137,6 +151,7 @@ EXECUTION_MODES: dict[str, ExecutionMode] = {
         ExecutionMode("device", _device, on_device=True),
         ExecutionMode("captured", _captured, CAPTURED, on_device=True, captured=True),
         ExecutionMode("shared", _shared, SHARED, among_workers=True),
+        ExecutionMode("explained", _explained, EXPLAINED, among_workers=True, samplers=frozenset({"explained"})),
         ExecutionMode("device-shared", _device_shared, SHARED, on_device=True, among_workers=True),
         ExecutionMode("captured-shared", _captured_shared, CAPTURED, on_device=True, captured=True, among_workers=True),
         ExecutionMode("whole", _whole, WHOLE, samplers=frozenset({"whole"}), places_itself=True, reads_rows_once=True),

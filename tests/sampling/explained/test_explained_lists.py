@@ -13,7 +13,7 @@ from penstock.partition import Cut, cut
 from penstock.sampling import BatchKey
 from penstock.sampling.explained.explained_lists import ExplainedLists, ReachedParts
 from penstock.sampling.explained.part_draw import SCORES, serve_explained_draws
-from penstock.sampling.explained.scores import FLOOR, Explanation, largest_columns, scores_of
+from penstock.sampling.explanation import FLOOR, Explanation, largest_columns, scores_of
 from penstock.sampling.parts import OwnedPart, parted_lists, parted_sampler, serve_lists
 from penstock.wire.message import Message
 from penstock.wire.pending_call import RemoteError
@@ -56,7 +56,7 @@ def explanation_of(partition, version=1, seed=0):
     return Explanation(version, {"node": scores_of(halo, rng.random(60))}, {})
 
 
-def batch_by(partition, reached, explanation, key=BatchKey(3, 1, 4), bias=0.1):
+def batch_by(partition, reached, explanation, key, bias=0.1):
     local, channels = reached.local, reached.channels
     plain = parted_lists(partition, local=local, channels=channels).readable.relations[KIND]
     sampler = parted_sampler(partition, [5, 4], local=local, channels=channels)
@@ -106,7 +106,7 @@ def test_scores_are_between_floor_and_one_and_columns_are_the_largest():
 
 
 def test_scores_that_are_none_are_refused(partition, owners):
-    worker, channels = owners
+    _, channels = owners
     body = {"node_type": "node", "version": 1, "other": 9}
     numbers, levels = np.arange(5), np.ones(5, np.uint8)
     for arrays in ((numbers[::-1].copy(), levels), (numbers + COUNT, levels), (numbers, levels - 1), (numbers,)):

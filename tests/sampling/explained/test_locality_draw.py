@@ -1,5 +1,7 @@
 """Draws with local and remote neighbours apart: inclusion probabilities, unbiasedness, and how many are remote."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -62,11 +64,13 @@ def test_expected_remote_draws_follow_share_and_bias():
 def test_weighted_sums_are_unbiased(lists, scores, fanout, bias):
     indptr, indices = lists
     x = np.random.default_rng(1).normal(1.0, 1.0, (VERTICES, 3))
-    exact = np.array([x[indices[a:b]].sum(0) for a, b in zip(indptr, indptr[1:], strict=False)])
+    exact = np.array([x[indices[a:b]].sum(0) for a, b in pairwise(indptr)])
     sums = np.zeros((DRAWS, *exact.shape))
     for number in range(DRAWS):
         offsets, positions, weights = drawn(lists, scores, number, fanout, bias)
-        np.add.at(sums[number], np.repeat(np.arange(len(exact)), np.diff(offsets)), weights[:, None] * x[indices[positions]])
+        np.add.at(
+            sums[number], np.repeat(np.arange(len(exact)), np.diff(offsets)), weights[:, None] * x[indices[positions]]
+        )
     error = sums.std(0, ddof=1) / np.sqrt(DRAWS)
     assert (np.abs(sums.mean(0) - exact) <= 4 * error + 1e-5 * np.abs(exact)).all()
 
@@ -88,7 +92,7 @@ def test_number_of_remote_and_local_draws(lists, scores):
     remote = (indices >= 30) & ~((indices >= 50) & (indices < 55))
     number_remote, number = [], []
     for key in range(DRAWS):
-        offsets, positions, _ = drawn(lists, scores, key, readers=np.array([0]))
+        _, positions, _ = drawn(lists, scores, key, readers=np.array([0]))
         number_remote.append(remote[positions].sum())
         number.append(len(positions))
     share = remote[indptr[0] : indptr[1]].mean()

@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.graph.output_files import make_private_folder
 from penstock.partition import Partition, open_partition
+from penstock.sampling.explained.part_draw import serve_explained_draws
 from penstock.sampling.parts import OwnedPart, serve_lists
 from penstock.store.parts import EmbeddingService, OwnedEmbedding, StoreService, own_embedding
 from penstock.store.parts.replicas import ReplicaService
@@ -27,7 +28,9 @@ def run_store(setup: Setup) -> int:
         partition = open_partition(Path(setup.partition), bool(setup.job.get("unchecked")))
         graphs = {part: checked_part(partition, part, setup.job["features"]) for part in setup.task.parts}
         StoreService(member.endpoint, graphs, folder=Path(setup.run))
-        serve_lists(member.endpoint, {part: OwnedPart.of(partition, part) for part in graphs})
+        owned = {part: OwnedPart.of(partition, part) for part in graphs}
+        serve_lists(member.endpoint, owned)
+        serve_explained_draws(member.endpoint, owned)
         serve_descriptions(member, graphs)
         EmbeddingService(member.endpoint, _embeddings(member, partition, graphs))
         copies = ReplicaService(member.endpoint)

@@ -171,6 +171,7 @@ class Worker:
         features, embeddings = self._parts.store.traffic().values(), self._inputs.traffic()
         rows = self._group.rows
         received = embeddings[0] + rows.received + sum(each.bytes for each in features)
+        received += 0 if self._group.explained is None else self._group.explained.pulled
         minimum = embeddings[1] + rows.minimum + sum(each.minimum for each in features)
         counts = {"received": received, "minimum": minimum}
         cached = self._parts.store.cache_use()

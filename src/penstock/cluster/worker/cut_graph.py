@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,8 @@ from penstock.graph.integrity.scan import nan_rows
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition import Partition, open_partition
 from penstock.sampling.exclusion import Exclusion
+from penstock.sampling.explanation import Explanation
+from penstock.sampling.key import BatchKey
 from penstock.sampling.links import HeldOutRule
 from penstock.sampling.parts import OwnedPart, RelationReader, edge_types_in
 from penstock.sampling.parts.answers import place_lists
@@ -94,13 +96,20 @@ class Parts:
         book = self.partition.book
         # Times and labels are read over the same store, and say something else when they are rounded.
         narrowed = {f"{name}/{setup.job['features']}" for name in book.node_types}
-        self.store = PartedStore(book, local, self.channels("features", 2), setup.cluster.wire_type, narrowed)
+        how = self.channels("features", 2), setup.cluster.wire_type, narrowed
+        self.new_store: Callable[[], PartedStore] = partial(PartedStore, book, local, *how)
+        """Makes another store over the same parts, which counts apart what it brings."""
+        self.store = self.new_store()
         self.lists = self.channels("lists", 1)
         """The way to a part's lists: draws go first, as rows cannot be asked for before they are known."""
         self.absent: dict[EdgeType, HeldOutRule] = {}
         """Edges that the task holds out, by relation: they are in the parts' files, and nobody draws them."""
         self.supervised: SupervisedEdges | None = None
         """Where the whole graph is one batch: edges that are predicted, and so carry no messages."""
+        self.explanation_at: Callable[[BatchKey], Explanation | None] = lambda key: None
+        """Which explanation of the model a batch is drawn by, where the run makes any."""
+        self.score_bytes = 0
+        """Bytes of explanations' scores that were sent to the owners of lists."""
         self.exchange = RowExchange(member)
         self._times: Array | None = None
 

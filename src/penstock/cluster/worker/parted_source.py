@@ -19,7 +19,11 @@ from penstock.cluster.worker.clusters import clusters_for
 from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
+from penstock.sampling.explained.explained_lists import ExplainedLists, ReachedParts
+from penstock.sampling.explanation import Explanation
+from penstock.sampling.key import BatchKey
 from penstock.sampling.links.edge_split import HeldOutRule
+from penstock.sampling.lists import ListSource
 from penstock.sampling.options import SamplerOptions
 from penstock.sampling.parts import PartedGraph, parted_graph, parted_lists
 from penstock.sampling.registry import ReadableLists
@@ -79,8 +83,33 @@ class PartedSource:
         clusters: Array = clusters_for(self._parts, self._job)[self.whole_lists(options.sampler).names]
         return clusters
 
+    def locality(self, options: SamplerOptions) -> "PartedLocality":
+        """What is in this machine's parts is local."""
+        return PartedLocality(self._parts, self._job, self.lists(options))
+
     def without(self, absent: Mapping[EdgeType, HeldOutRule]) -> Self:
         """The owners leave out the edges that are held out."""
         other = copy.copy(self)
         other._absent = absent
         return other
+
+
+class PartedLocality:
+    """A worker's machine among the parts (see `sampling.registry.Locality`)."""
+
+    def __init__(self, parts: Parts, job: Job, plain: ReadableLists) -> None:
+        self._parts, self._job, self._plain = parts, job, plain
+
+    def explanation(self, key: BatchKey) -> Explanation | None:
+        """What is in force for a batch."""
+        return self._parts.explanation_at(key)
+
+    def lists(self, explanation: Explanation) -> dict[EdgeType, ListSource]:
+        """Lists by relation that are drawn from as an explanation says."""
+        parts, bias = self._parts, self._job.remote_bias
+        reached = ReachedParts(parts.partition.book, parts.owned, parts.lists, self._count)
+        plain = self._plain.readable.relations
+        return {kind: ExplainedLists(kind, reached, plain[kind], explanation, bias) for kind in plain}
+
+    def _count(self, sent: int) -> None:
+        self._parts.score_bytes += sent

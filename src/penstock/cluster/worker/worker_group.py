@@ -13,6 +13,7 @@ from penstock.cluster.rendezvous import Round
 from penstock.cluster.worker.batch_norm import shared_batch, summing
 from penstock.cluster.worker.collective_group import CollectiveGroup
 from penstock.cluster.worker.cut_graph import Parts
+from penstock.cluster.worker.explained.explanations import Explanations
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.layerwise import PartedPlan
 from penstock.cluster.worker.split import SeedSplit
@@ -65,6 +66,8 @@ class ClusterWorkerGroup:
         self.reduction: ReductionMethod | None = None
         self.collective = WireCollective(member)
         self.rows = RowInbox(member)
+        self.explained: Explanations | None = None
+        """This worker's explanations, where the run makes any."""
         self._stopping = False
         self._evaluated = 0
 
@@ -142,6 +145,17 @@ class ClusterWorkerGroup:
 
         way = self._parts, self.rows, lambda: self.generation, collective, start_sum, self.reduce_and_step
         return ClusterWholeWorkers(session, *way)
+
+    def explanations(self, session: Session) -> Explanations:
+        """Of this worker's parts; workers draw such batches themselves."""
+        if self._member.setup.layout.samplers_of(self.rank):
+            raise PenstockError(
+                f"Batches of sampler {session.job.sampler} are drawn by workers: set `samplers` of the cluster file to"
+                " 0.",
+                code="unsupported-combination",
+            )
+        self.explained = Explanations(self._parts, session)
+        return self.explained
 
     def gather_optimiser(self, session: Session) -> None:
         """Before its state is written."""

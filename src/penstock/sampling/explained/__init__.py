@@ -1,6 +1,6 @@
 """Draws that know what is remote and what the model needs: fewer remote neighbours, chosen by explanations.
 
-`locality_draw` holds the kernels and their mathematics, `scores` what an explanation says of remote vertices and
-columns, and `sampler` the sampler over the parts of a cut graph. How explanations are made is not here: see
-`penstock.cluster.worker.explained`.
+`locality_draw` holds the kernels and their mathematics, `part_draw` draws from one part, for others too,
+`explained_lists` from all parts, and `sampler` is the sampler. What an explanation says is in `sampling.explanation`;
+how explanations are made is not here: see `penstock.cluster.worker.explained`.
 """

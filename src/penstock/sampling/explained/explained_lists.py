@@ -20,7 +20,7 @@ from penstock.sampling.explained.part_draw import (
     ScoresRequest,
     draw_in_part,
 )
-from penstock.sampling.explained.scores import Explanation
+from penstock.sampling.explanation import Explanation
 from penstock.sampling.lists import DrawnNeighbours, ListSource, Readers
 from penstock.sampling.parts.answers import Group, PartAnswer, group_by_owner, stitch_draws
 from penstock.sampling.parts.owner import OwnedPart
@@ -37,7 +37,7 @@ class ReachedParts:
     book: Book
     local: Mapping[int, OwnedPart]
     channels: Channels
-    sent: Callable[[int], None] = id
+    sent: Callable[[int], object] = id
     """Told the bytes of scores that were sent."""
 
     def home(self, node_type: str) -> Array:

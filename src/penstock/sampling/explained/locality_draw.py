@@ -89,7 +89,10 @@ def draw_by_locality(
         longest = max(longest, indptr[readers[row] + 1] - indptr[readers[row]])
     far, near = np.empty(longest, np.int64), np.empty(longest, np.int64)
     far_scores, chances = np.empty(longest, np.float64), np.empty(longest, np.float64)
-    positions, weights = np.empty(64 + 16 * readers.shape[0], np.int64), np.empty(64 + 16 * readers.shape[0], np.float32)
+    positions, weights = (
+        np.empty(64 + 16 * readers.shape[0], np.int64),
+        np.empty(64 + 16 * readers.shape[0], np.float32),
+    )
     used = 0
     for row in range(readers.shape[0]):
         v = readers[row]
@@ -134,10 +137,10 @@ def draw_by_locality(
 
 @njit(nogil=True, cache=True, inline="always")
 def _is_home(home: Array, vertex: int) -> bool:
+    found = False
     for k in range(home.shape[0]):
-        if home[k, 0] <= vertex < home[k, 1]:
-            return True
-    return False
+        found |= home[k, 0] <= vertex < home[k, 1]
+    return found
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -155,7 +158,7 @@ def _score(scored: Array, scores: Array, other: float, vertex: int) -> float:
         else:
             high = middle
     if low < scored.shape[0] and scored[low] == vertex:
-        return scores[low]
+        return float(scores[low])
     return other
 
 

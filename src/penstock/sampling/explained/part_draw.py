@@ -16,7 +16,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.sampling.explained.locality_draw import draw_by_locality
-from penstock.sampling.explained.scores import Scores, check_scores
+from penstock.sampling.explanation import Scores, check_scores
 from penstock.sampling.lists import DrawnNeighbours
 from penstock.sampling.parts.owner import OwnedPart
 from penstock.sampling.parts.requests import (
@@ -148,6 +148,7 @@ class _ExplainedDraws:
         with self._lock:
             versions = self._scores.setdefault((sender, asked.node_type), OrderedDict())
             versions[asked.version] = kept
+            versions.move_to_end(asked.version)
             while len(versions) > _VERSIONS:
-                del versions[min(versions)]
+                versions.popitem(last=False)
         return Message(SCORES)

@@ -2,10 +2,9 @@
 
 from typing import Any, cast
 
-from penstock.graph.arrays import Array
 from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.sampling.explained.options import ExplainOptions
-from penstock.sampling.explained.scores import Explanation
+from penstock.sampling.explanation import Explanation
 from penstock.sampling.key import BatchKey
 from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.registry import GraphSource, Locality, SamplerEntry, SamplerSettings

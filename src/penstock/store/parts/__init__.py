@@ -2,7 +2,8 @@
 
 `service` answers for the parts that a process holds and `store` is the reader's side: what is mapped in its own process
 it reads, the rest it asks of the owners, or of `replicas` along `row_paths`. `remote_cache` keeps rows that have come,
-and `row_encoding` is how rows are sent. `owned` keeps learnable rows at their owner through kill -9, with
+`row_encoding` is how rows are sent, and `selected_columns` with which of their columns. `owned` keeps learnable rows at
+their owner through kill -9, with
 `embedding_files`, `journal` and `staged_gradients`; `embeddings` answers for them and `remote` is the worker's side.
 Nothing here knows where processes run: channels to owners are given.
 """
@@ -11,14 +12,17 @@ from penstock.store.parts.embedding_files import Push
 from penstock.store.parts.embeddings import EmbeddingService, own_embedding
 from penstock.store.parts.owned import OwnedEmbedding, StepPast
 from penstock.store.parts.remote import RemoteEmbedding
+from penstock.store.parts.selected_columns import ColumnSelection
 from penstock.store.parts.service import StoreService
 from penstock.store.parts.staged_gradients import PushMissing
-from penstock.store.parts.store import PartedStore
+from penstock.store.parts.store import PartedRowSource, PartedStore
 from penstock.store.parts.traffic import Traffic
 
 __all__ = [
+    "ColumnSelection",
     "EmbeddingService",
     "OwnedEmbedding",
+    "PartedRowSource",
     "PartedStore",
     "Push",
     "PushMissing",

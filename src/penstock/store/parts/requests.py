@@ -52,6 +52,16 @@ class Pull(FieldRequest):
 
     columns: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     wire_type: WireType = "stored"
+    selected: Count | None = None
+    """The version of a selection of columns that the reader has named before (`Select`); None: all columns."""
+
+
+class Select(FieldRequest):
+    """Array: the columns, ascending, that later pulls of the reader mean by a version. The answer has the mean row of
+    the part where `means` asks for it."""
+
+    version: Count
+    means: bool
 
 
 class Make(FieldRequest):

@@ -8,8 +8,9 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
 from penstock.store.parts.fields import IN_MEMORY, PartFields, type_of
-from penstock.store.parts.requests import FieldRequest, Make, PartRequest, Pull, checked, row_numbers
+from penstock.store.parts.requests import FieldRequest, Make, PartRequest, Pull, Select, checked, row_numbers
 from penstock.store.parts.row_encoding import arrived, encoding_for
+from penstock.store.parts.selected_columns import SELECT, KeptSelections, SelectedEncoding
 from penstock.store.parts.send_buffers import SendBuffers, pack_rows
 from penstock.store.rows import check_rows, span_of, spread_rows
 from penstock.wire.endpoint import Endpoint
@@ -17,7 +18,7 @@ from penstock.wire.message import Message
 
 
 class StoreService:
-    """Answers `pull`, `push`, `fields`, `non-finite`, `make` and `drop` for some parts.
+    """Answers `pull`, `push`, `fields`, `non-finite`, `make`, `drop` and `select` for some parts.
 
     Rows are numbered inside their part.
     Pushes are seen by pulls that begin later; who pushes rows while others pull them must keep them apart.
@@ -30,7 +31,8 @@ class StoreService:
         self.parts = {part: PartFields(graph, in_memory, folder) for part, graph in parts.items()}
         """What is served, for readers in this process too."""
         self.buffers, self._name = SendBuffers(), endpoint.name
-        for kind in ("pull", "push", "fields", "make", "drop"):
+        self._selections = KeptSelections()
+        for kind in ("pull", "push", "fields", "make", "drop", SELECT):
             endpoint.serve(kind, getattr(self, f"_{kind}"))
         endpoint.serve("non-finite", self._non_finite)
 
@@ -45,7 +47,23 @@ class StoreService:
                 f"Field {asked.field!r} has no columns {asked.columns}: its rows are {table.shape[1:]}.",
                 code="shape-mismatch",
             )
-        return pack_rows(encoding_for(asked.wire_type, table.dtype, table.shape[1:], span), table, rows, self.buffers)
+        way = encoding_for(asked.wire_type, table.dtype, table.shape[1:], span)
+        if asked.selected is not None:
+            columns = self._selections.of(sender, asked.field, asked.selected)
+            way = SelectedEncoding(asked.wire_type, table.dtype, columns)
+        return pack_rows(way, table, rows, self.buffers)
+
+    def _select(self, request: Message, sender: str) -> Message:
+        """Remember which columns a reader means by a version; answers with the part's mean row where asked."""
+        asked = checked(request, Select)
+        table = self._part(asked).table(asked.field)
+        if table.ndim != 2 or len(request.arrays) != 1:
+            raise PenstockError(
+                f"Columns of {asked.field!r} cannot be selected: its rows are {table.shape[1:]}.", code="shape-mismatch"
+            )
+        self._selections.keep(sender, asked.field, asked.version, request.arrays[0], table.shape[1])
+        means = (self._selections.means(asked.field, asked.part, table),) if asked.means else ()
+        return Message(SELECT, {}, means)
 
     def _push(self, request: Message, sender: str) -> Message:
         asked = checked(request, FieldRequest)

@@ -1,5 +1,6 @@
 """One store over all parts of a cut graph: what is mapped here is read, the rest is asked of its owners."""
 
+import copy
 import math
 import threading
 from collections.abc import Callable, Container, Mapping
@@ -17,11 +18,13 @@ from penstock.store.parts.fields import PartFields, row_bounds, type_of
 from penstock.store.parts.remote_cache import CachedPull, CacheUse, ReadCounts, RemoteRowCache, plan_caches
 from penstock.store.parts.replicas import ReplicaReader
 from penstock.store.parts.row_encoding import RowEncoding, WireType, encoding_for
+from penstock.store.parts.selected_columns import ColumnSelection, ColumnsMissing, SelectedEncoding, SelectedMeans
 from penstock.store.parts.send_buffers import Channels, FarRows, ask_rows, far_rows, receive_rows
 from penstock.store.parts.traffic import Traffic
 from penstock.store.rows import Span, gather_rows, place_rows
 from penstock.store.source import RowSource
 from penstock.wire.message import Message
+from penstock.wire.pending_call import RemoteError
 
 _PUSH_BYTES = 4 << 20
 """Of one message of a push."""
@@ -58,40 +61,75 @@ class PartedStore:
         self._caches: dict[str, RemoteRowCache] = {}
         self.replicas: ReplicaReader | None = None
         """Further copies of rows; None: rows come from their owners alone."""
+        self._selected = SelectedMeans()
+        self.selected_traffic = Traffic()
+        """What pulls with a selection of columns brought, of all fields."""
         self._lock = threading.Lock()
 
     def source(self, field: str) -> "PartedRowSource":
         """The rows of a field."""
         return PartedRowSource(self, field, self._kind(field))
 
-    def fill(self, field: str, kind: Kind, ids: Array, out: Array, places: Array | None, span: Span | None) -> None:
+    def fill_selected(
+        self, field: str, kind: Kind, ids: Array, out: Array, places: Array | None, selection: ColumnSelection
+    ) -> None:
+        """As `fill`, with some columns of remote rows only, and the owners' means in the others."""
+        try:
+            self.fill(field, kind, ids, out, places, None, selection)
+        except RemoteError as error:
+            if error.type != ColumnsMissing.__name__:
+                raise
+            self._selected.forget()
+            self.fill(field, kind, ids, out, places, None, selection)
+
+    def fill(
+        self,
+        field: str,
+        kind: Kind,
+        ids: Array,
+        out: Array,
+        places: Array | None,
+        span: Span | None,
+        selection: ColumnSelection | None = None,
+    ) -> None:
         """See `RowSource.fill`: what is here is read while owners are asked for the rest."""
         here = self._here(field)
         far = [part for part in range(self.book.parts) if part not in here]
         once = np.isin(np.arange(self.book.parts), far)
         split = split_by_owner(ids, row_bounds(field, self.book), once)
         wire_type = self._wire_type if self._narrowed is None or field in self._narrowed else "stored"
-        body = {"field": field, "columns": None if span is None else list(span), "wire_type": wire_type}
+        body: dict[str, Any] = {"field": field, "columns": None if span is None else list(span), "wire_type": wire_type}
         if places is not None:
             split = replace(split, places=places[split.places], again=places[split.again], first=places[split.first])
-        way = encoding_for(wire_type, *kind, span)
+        way: RowEncoding = encoding_for(wire_type, *kind, span)
+        remote = far_rows(split, far)
+        if selection is not None:
+            body["selected"], way = selection.version, SelectedEncoding(wire_type, kind.dtype, selection.columns)
+            for far_part in remote:
+                self._selected.tell(field, far_part.part, selection, self._channels)
         cached = CachedPull(self._caches.get(field), row_bounds(field, self.book), way, span)
-        wanted = [missing for each in far_rows(split, far) if len((missing := cached.missing(each)).rows)]
+        wanted = [missing for each in remote if len((missing := cached.missing(each)).rows)]
         stored = encoding_for("stored", *kind, span).row_bytes
         receive = self._ask(field, wanted, body, way, stored)
         for part, store in here.items():
             place_rows(store.table(field), *split.of(part), out, span)
         cached.place(out)
         receive(out)
-        cached.keep(wanted, out)
+        if selection is None:
+            cached.keep(wanted, out)
+        else:
+            # Of cached rows, too: what a batch reads must not depend on what is cached.
+            for far_part in remote:
+                self._selected.fill(field, far_part.part, selection, far_part.places, out)
         place_rows(out, split.first, split.again, out)
 
     def _ask(
         self, field: str, wanted: list[FarRows], body: dict[str, Any], way: RowEncoding, stored: int
     ) -> Callable[[Array], None]:
         """Ask owners, or whoever else has the rows; returns what puts the answers in their places."""
-        replicas = self.replicas
-        if replicas is not None and field in replicas.fields:
+        # Selections of columns are known to owners alone.
+        replicas, selected = self.replicas, "selected" in body
+        if replicas is not None and field in replicas.fields and not selected:
             pull = replicas.pull(field, wanted, body, way, stored)
             return lambda out: self._count(field, replicas.receive(pull, out))
         asked = ask_rows(self._channels, wanted, lambda part: Message("pull", {**body, "part": part}))
@@ -99,7 +137,7 @@ class PartedStore:
         def receive(out: Array) -> None:
             for each in asked:
                 count = len(each.places)
-                self._count(field, Traffic(count, receive_rows(each, way, out), count * stored))
+                self._count(field, Traffic(count, receive_rows(each, way, out), count * stored), selected)
 
         return receive
 
@@ -192,10 +230,12 @@ class PartedStore:
         for call in calls:
             call.result()
 
-    def _count(self, field: str, more: Traffic) -> None:
+    def _count(self, field: str, more: Traffic, selected: bool = False) -> None:
         with self._lock:
             so_far = self._traffic.get(field, Traffic())
             self._traffic[field] = so_far.plus(more.rows, more.bytes, more.minimum)
+            if selected:
+                self.selected_traffic = self.selected_traffic.plus(more.rows, more.bytes, more.minimum)
 
 
 def _kind_of(table: Array) -> Kind:
@@ -207,9 +247,21 @@ class PartedRowSource(RowSource):
 
     def __init__(self, store: PartedStore, field: str, kind: Kind) -> None:
         self._store, self._field, self._kind = store, field, kind
+        self._selection: ColumnSelection | None = None
         self.shape = (int(row_bounds(field, store.book)[-1]), *kind.row_shape)
         self.dtype = kind.dtype
 
     def fill(self, ids: Array, out: Array, places: Array | None = None, span: Span | None = None) -> None:
         """See `RowSource.fill`."""
-        self._store.fill(self._field, self._kind, ids, out, places, span)
+        if self._selection is None or span is not None:
+            self._store.fill(self._field, self._kind, ids, out, places, span)
+        else:
+            self._store.fill_selected(self._field, self._kind, ids, out, places, self._selection)
+
+    def selecting(self, selection: ColumnSelection) -> "PartedRowSource":
+        """The same rows, of which remote ones travel with some columns; a selection of all is none."""
+        if len(selection.columns) == self.shape[1]:
+            return self
+        other = copy.copy(self)
+        other._selection = selection
+        return other

@@ -49,6 +49,15 @@ class Support:
 EVERYTHING = Support()
 SHARED = Support(stale_gradients=False)
 """Steps that workers share: they sum gradients of the weights that all of them have."""
+EXPLAINED = replace(
+    SHARED,
+    tasks=frozenset({"node-classification", "node-regression"}),
+    user_modules=False,
+    learned_rows=False,
+    reused_batches=False,
+    grouped_batches=False,
+)
+"""Explanations rebuild the model in another process, read stored rows, and change what later batches are."""
 DEVICE_SAMPLING = Support(
     several_types=False,
     weights_and_times=False,

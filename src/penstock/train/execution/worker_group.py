@@ -72,5 +72,8 @@ class WorkerGroup(Protocol):
     def whole(self, session: Session) -> Any:
         """The workers as training on the whole graph sees them (`train.whole.shared.interfaces.WholeWorkers`)."""
 
+    def explanations(self, session: Session) -> Any:
+        """Explanations of the model beside training (`train.execution.explained.Explanations`)."""
+
     def gather_optimiser(self, session: Session) -> None:
         """Before the optimiser's state is written: bring it here if it is kept elsewhere."""

@@ -1,0 +1,135 @@
+"""The explainer as its worker sees it: started when it is needed, watched, and replaced when it is lost or silent."""
+
+import os
+import selectors
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.cluster.worker.explained import explainer_process
+from penstock.cluster.worker.explained.frames import Frame, encoded, read_frame
+from penstock.errors import PenstockError, known_code
+from penstock.graph.arrays import Array
+
+_TRIES = 5
+"""Explainers in a row that may be lost with one explanation."""
+_LOOK = 0.5
+"""Seconds between two looks at whether the explanation is still wanted."""
+
+
+class ExplainerLost(Exception):  # noqa: N818
+    """The process ended or gave no sign for too long."""
+
+
+class ExplainerClient:
+    """Has explanations made, one at a time. `about` describes the model, and is told to every new process."""
+
+    def __init__(self, about: dict[str, Any], patience: float, start_patience: float) -> None:
+        """An explainer that gives no sign for `patience` seconds, or `start_patience` at its start, is replaced."""
+        self._about, self._patience, self._start_patience = about, patience, start_patience
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = threading.Event()
+        self.lost = 0
+        """Explainers that were replaced."""
+
+    def ask(self, document: Mapping[str, Any], arrays: Mapping[str, Array]) -> Frame:
+        """The answer to one request, by however many processes it takes."""
+        message = encoded(document, arrays)
+        for _ in range(_TRIES):
+            try:
+                return self._asked(message)
+            except (ExplainerLost, OSError):
+                self._end()
+                if self._closed.is_set():
+                    raise PenstockError("The explainer was closed.", code="closed") from None
+                self.lost += 1
+        raise PenstockError(
+            f"The explainer was lost {_TRIES} times in a row: look at the worker's log, and lower explain_rows if its"
+            " memory does not suffice.",
+            code="external-failure",
+        )
+
+    def close(self) -> None:
+        """End the process; a request under way fails."""
+        self._closed.set()
+        self._end()
+
+    def open(self) -> None:
+        """Allow requests again after `close`."""
+        self._closed.clear()
+
+    @property
+    def pid(self) -> int | None:
+        """The process's number, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def _asked(self, message: bytes) -> Frame:
+        if self._process is None:
+            self._start()
+        self._write(message, self._patience)
+        while True:
+            answer = read_frame(lambda size: self._read(size, self._patience))
+            if "error" in answer.document:
+                said = answer.document
+                raise PenstockError(str(said["error"]), code=known_code(str(said.get("code"))))
+            if "alive" not in answer.document:
+                return answer
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", explainer_process.__name__]
+        # Modules are imported from where this process has them; stdin closes with this process.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0
+        )
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+        self._write(encoded(self._about, {}), self._start_patience)
+        read_frame(lambda size: self._read(size, self._start_patience))
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def _read(self, size: int, patience: float) -> bytes:
+        process, pieces = self._running(), list[bytes]()
+        assert process.stdout is not None
+        while size:
+            self._wait(process.stdout, selectors.EVENT_READ, patience)
+            piece = os.read(process.stdout.fileno(), min(size, 1 << 20))
+            if not piece:
+                raise ExplainerLost
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+    def _write(self, data: bytes, patience: float) -> None:
+        process, left = self._running(), memoryview(data)
+        assert process.stdin is not None
+        while left:
+            self._wait(process.stdin, selectors.EVENT_WRITE, patience)
+            left = left[os.write(process.stdin.fileno(), left[: 1 << 16]) :]
+
+    def _wait(self, pipe: Any, event: int, patience: float) -> None:
+        """Until the pipe is ready; looks now and then whether the explainer was closed meanwhile."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, event)
+            waited = 0.0
+            while not selector.select(min(_LOOK, patience)):
+                waited += min(_LOOK, patience)
+                if waited >= patience or self._closed.is_set():
+                    raise ExplainerLost
+
+    def _running(self) -> "subprocess.Popen[bytes]":
+        process = self._process
+        if process is None or self._closed.is_set():
+            raise ExplainerLost
+        return process

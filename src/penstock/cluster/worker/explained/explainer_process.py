@@ -1,0 +1,106 @@
+"""The explainer: a process of low priority that finds masks for one worker, one explanation after the other.
+
+It reads messages from its standard input and answers on its standard output. The first message describes the model,
+every other one has weights and rows. Before every pass through the model it sends a sign of life. It ends when its
+input does, so that it never outlives its worker for longer than one pass.
+"""
+
+import os
+import sys
+import time
+import traceback
+from typing import Any, BinaryIO
+
+import torch
+
+from penstock.cluster.worker.explained.explanation_graph import Encode, PooledRows, explained_masks
+from penstock.cluster.worker.explained.frames import Frame, encoded, read_frame
+from penstock.errors import PenstockError
+from penstock.explain import MaskOptions
+from penstock.graph.schema import EdgeType
+from penstock.nn import ModelOptions, build_model
+
+_LOWEST = 19
+
+
+def main() -> int:
+    """Answer until the input ends."""
+    os.nice(_LOWEST)
+    torch.set_num_threads(1)
+    source, sink = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+
+    def read(size: int) -> bytes:
+        data = source.read(size)
+        if len(data) < size:
+            raise EOFError
+        return data
+
+    try:
+        explainer = _Explainer(read_frame(read).document, sink)
+        while True:
+            explainer.answer(read_frame(read))
+    except (EOFError, BrokenPipeError):
+        return 0
+
+
+class _Explainer:
+    def __init__(self, about: dict[str, Any], sink: BinaryIO) -> None:
+        self._about, self._sink = about, sink
+        self._edge_types: list[EdgeType] = [(kind[0], kind[1], kind[2]) for kind in about["edge_types"]]
+        self._typed = len(about["widths"]) > 1 or len(self._edge_types) > 1
+        options, widths = ModelOptions.model_validate(about["model"]), about["widths"]
+        if self._typed:
+            self._model = build_model(options, widths, about["outputs"], self._edge_types, about["target"])
+        else:
+            self._model = build_model(options, next(iter(widths.values())), about["outputs"])
+        self._model.eval().requires_grad_(False)
+        self._send({"alive": True}, {})
+
+    def answer(self, asked: Frame) -> None:
+        """Masks of one explanation, with the seconds and processor seconds it took; or why there are none."""
+        began, processor = time.perf_counter(), time.process_time()
+        weights = {name[2:]: torch.from_numpy(each) for name, each in asked.arrays.items() if name.startswith("w ")}
+        self._model.load_state_dict(weights)
+        rows = {
+            name: PooledRows(*(torch.from_numpy(asked.arrays[f"{what} {name}"]) for what in ("mean", "remote")))
+            for name in self._about["widths"]
+        }
+        try:
+            found = explained_masks(
+                self._encode(),
+                rows,
+                self._edge_types,
+                self._about["target"],
+                self._about["layers"],
+                self._about["output"],
+                MaskOptions(steps=self._about["steps"], explain_loss=self._about["loss"]),
+                asked.document["seed"],
+                lambda: self._send({"alive": True}, {}),
+            )
+        except PenstockError as error:
+            self._send({"error": str(error), "code": error.code}, {})
+            return
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            # Another process would come to the same: the worker hears of it, and its log has the rest.
+            traceback.print_exc()
+            self._send(
+                {"error": f"An explanation failed ({type(error).__name__}: {error}).", "code": "unexpected-failure"}, {}
+            )
+            return
+        spent = {"seconds": time.perf_counter() - began, "processor_seconds": time.process_time() - processor}
+        masks = {f"rows {name}": each.rows for name, each in found.items()}
+        self._send(spent, masks | {f"columns {name}": each.columns for name, each in found.items()})
+
+    def _encode(self) -> Encode:
+        if self._typed:
+            return lambda blocks, x: self._model(blocks, x)[self._about["target"]]
+        return lambda blocks, x: self._model(blocks, next(iter(x.values())))
+
+    def _send(self, document: dict[str, Any], arrays: dict[str, Any]) -> None:
+        self._sink.write(encoded(document, arrays))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Runs with sampler explained: reproducible, whoever is killed; explanations are in the result."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from cluster_runs import (
+    at_report_of_epoch,
+    cluster_file,
+    disturbed_run,
+    in_parts,
+    losses_of,
+    machines,
+    recorded_starts,
+    run_on,
+)
+from refusals import refused
+from training_graphs import assert_same_state, community_graph, facts_of, newest_checkpoint
+
+EXPLAINED = {
+    "sampler": "explained",
+    "explain_every": 4,
+    "explain_delay": 2,
+    "explain_steps": 5,
+    "explain_rows": 40,
+    "feature_share": 0.5,
+    "epochs": 8,
+    "checkpoint_steps": 5,
+    "seed": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("explained")
+    graph = community_graph().save(folder / "graph")
+    failure = {"patience": 5.0}
+    cluster = cluster_file(folder, machines=machines(1, 1), partition=in_parts(graph, 2, folder), failure=failure)
+    return folder, graph.path, cluster
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    folder, graph, cluster = place
+    return run_on(cluster, graph, folder / "whole", **EXPLAINED).path
+
+
+def assert_same_run(run, other):
+    assert losses_of(run) == losses_of(other)
+    assert_same_state(newest_checkpoint(run)["learned"], newest_checkpoint(other)["learned"])
+
+
+def test_explanations_are_made_and_save_bytes(place, whole):
+    folder, graph, cluster = place
+    result = facts_of(whole)["result"]
+    found = result["explanations"]
+    assert found["made"] >= 3 and found["bytes_pulled"] > 0 and found["score_bytes_sent"] > 0
+    assert sum(found["scores_histogram"]) == found["explained_rows"] <= 40 < found["halo_rows"]
+    sent, every = found["columns_sent"]["node"], found["columns_in_all"]["node"]
+    assert sent == (every + 1) // 2
+    plain = run_on(cluster, graph, folder / "plain", **{**EXPLAINED, "feature_share": 1.0, "remote_bias": 0.0})
+    assert result["bytes_received"] < facts_of(plain.path)["result"]["bytes_received"]
+    rows, remote = found["rows"], found["vertices"]["remote"]
+    assert 0 < rows["pulled"] <= remote <= found["vertices"]["all"]
+    assert rows["bytes"] == rows["bytes_as_stored"] // 2
+
+
+def test_a_worker_that_is_killed_changes_nothing(place, whole):
+    folder, graph, cluster = place
+    for task in ("worker-0", "worker-1", "store-m1"):
+        found = disturbed_run(task, 4, cluster, graph, folder / f"without-{task}", **EXPLAINED)
+        assert_same_run(found.path, whole)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_explainer_that_is_killed_or_paused_is_replaced(place, whole, how):
+    folder, graph, cluster = place
+
+    def disturb():
+        for handle in handles.values():
+            for child in psutil.Process(handle.pid).children():
+                if "explainer_process" in " ".join(child.cmdline()):
+                    os.kill(child.pid, how)
+                    hit.append(child.pid)
+
+    hit = []
+    with recorded_starts() as handles, at_report_of_epoch(3, disturb):
+        found = run_on(cluster, graph, folder / f"disturbed-{how}", **EXPLAINED)
+    assert hit
+    assert_same_run(found.path, whole)
+
+
+def test_what_is_not_supported_is_said(place):
+    folder, graph, cluster = place
+    with refused("conflicting-options explain_every"):
+        run_on(cluster, graph, folder / "refused", explain_every=5)
+    with refused("unsupported-combination"):
+        run_on(cluster, graph, folder / "refused", **{**EXPLAINED, "groups": 2})
+    drawn = cluster_file(folder, machines=machines(1, 1), partition=in_parts_of(cluster), samplers=1)
+    with refused("unsupported-combination samplers"):
+        run_on(drawn, graph, folder / "refused", **EXPLAINED)
+
+
+def in_parts_of(cluster):
+    return yaml.safe_load(Path(cluster).read_text())["partition"]
