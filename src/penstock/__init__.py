@@ -10,7 +10,7 @@ from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock import coflow, nn, sampling
-    from penstock.api import Run, loader, memory, train
+    from penstock.api import Run, explain, loader, memory, train
     from penstock.graph import EdgeSet, Graph, NodeSet, StringIds
     from penstock.graph.convert import load
     from penstock.partition import Cut, Partition, cut, open_partition, stitch
@@ -29,6 +29,7 @@ __all__ = [
     "__version__",
     "coflow",
     "cut",
+    "explain",
     "load",
     "loader",
     "memory",
@@ -43,8 +44,8 @@ __all__ = [
 choose_triton_cache()
 
 # Looked up on first use, so that `import penstock` (and the command line's start) does not wait for Numba.
-# `train` is a package too, and calling it trains; calling `memory` predicts.
-_PACKAGES = ("coflow", "memory", "nn", "sampling", "train")
+# `train` is a package too, and calling it trains; calling `explain` explains, and `memory` predicts.
+_PACKAGES = ("coflow", "explain", "memory", "nn", "sampling", "train")
 _lookup = lazy_names(
     __name__,
     {

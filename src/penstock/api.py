@@ -1,17 +1,21 @@
-"""What Python users call: `ps.train` and the `Run` that it returns, and `ps.memory`."""
+"""What Python users call: `ps.train` and the `Run` that it returns, `ps.explain` and `ps.memory`."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from penstock.errors import PenstockError
+from penstock.explain.explanation import Explanation
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
 from penstock.progress import SILENT, Progress
-from penstock.report import write_report, write_report_or_note
+from penstock.report import write_explanation_page, write_report, write_report_or_note
+from penstock.train.build import make_session
 from penstock.train.data import IN_MEMORY
+from penstock.train.explain_run import ExplainOptions, explain_session
 from penstock.train.job import Job, job_defaults, make_job
 from penstock.train.loading.batch_loader import BatchLoader
 from penstock.train.loading.options import make_loader_job
@@ -19,7 +23,10 @@ from penstock.train.loading.seed_source import Seeds
 from penstock.train.memory.forecast import MemoryForecast, forecast
 from penstock.train.memory.remedies import fitting_forecast
 from penstock.train.run import resume_run, start_run
+from penstock.train.run_context import generators_kept
 from penstock.train.run_folder import CLUSTER, RunFolder
+from penstock.train.session import Session
+from penstock.train.use import open_session
 
 _RESUMED = {"epochs", "module"}
 """Fields that may be given with `resume`: more epochs, and the run's own module by its name."""
@@ -175,6 +182,64 @@ def loader(
     given = {"fanouts": list(fanouts), "batch_size": batch_size, "device": device, "seed": seed, **fields}
     job = make_loader_job(given, splits)
     return BatchLoader(_opened(graph), job, split, shuffle, rank, world, reserve)
+
+
+@dataclass(frozen=True)
+class VertexExplanation(Explanation):
+    """What a prediction rests on: `edges` and `columns`, largest masks first, and a page that shows them."""
+
+    def page(self, path: str | Path) -> Path:
+        """Write an HTML page with the neighbourhood drawn, and say where it is."""
+        write_explanation_page(self, Path(path))
+        return Path(path)
+
+
+def explain(
+    run: "Run | str | Path | torch.nn.Module",
+    graph: Any = None,
+    vertex: int | str | None = None,
+    *,
+    node_type: str | None = None,
+    hops: int | None = None,
+    steps: int = ExplainOptions().steps,
+    lr: float = ExplainOptions().lr,
+    seed: int = 0,
+    max_edges: int = ExplainOptions().max_edges,
+    module: torch.nn.Module | None = None,
+    trust_module: bool = False,
+    **fields: Any,
+) -> VertexExplanation:
+    """Which edges and columns a prediction for a vertex rests on.
+
+    `run` is a finished run or its folder, whose best weights are used, or a trained model; `fields` are then those of
+    the job that it was trained with, such as its `fanouts` or `layers`. `graph` is anything `ps.load` recognises; None
+    is the run's own. `vertex` is the id in your tables. `hops` restricts the edges that may be named.
+    """
+    if vertex is None:
+        raise PenstockError("There is no vertex to explain: give `vertex`, an id of your tables.", code="option-missing")
+    opened = None if graph is None else _opened(graph)
+    options = ExplainOptions(hops, steps, lr, 0.0, seed, max_edges)
+    if isinstance(run, torch.nn.Module):
+        session = _session_of_model(run, opened, fields)
+    elif fields:
+        raise PenstockError(
+            f"A run keeps its job: leave out {', '.join(fields)}, or give a model instead of a run.",
+            code="conflicting-options",
+        )
+    else:
+        session = open_session(run.path if isinstance(run, Run) else Path(run), opened, module, SILENT, trust_module)
+    return VertexExplanation(**vars(explain_session(session, vertex, node_type, options)))
+
+
+def _session_of_model(model: torch.nn.Module, graph: Graph | None, fields: dict[str, Any]) -> Session:
+    if graph is None:
+        raise PenstockError("A model is explained on a graph: give the graph too.", code="option-missing")
+    layers = getattr(model, "num_layers", None)
+    known = {} if layers is None or {"fanouts", "layers"} & set(fields) else {"fanouts": [-1] * layers}
+    # Nothing is trained: the model is used as it is, on the processor.
+    job = make_job({"graph": f"{graph.name}{IN_MEMORY}", "device": "cpu", **known, **fields})
+    with generators_kept():
+        return make_session(job, graph, model)
 
 
 def memory(

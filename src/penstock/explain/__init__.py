@@ -1,9 +1,25 @@
 """What a prediction rests on: masks between 0 and 1 over edges, vertices or columns, found by gradient descent.
 
 `mask_optimiser` finds masks under GNNExplainer's objective and knows neither graphs nor models: whoever calls it gives
-a function from masks to outputs.
+a function from masks to outputs. `neighbourhood` is the batch of one vertex with masked edges, `explainer` finds what
+its output rests on, and `explanation` holds that with the user's ids. Runs and pages are known to the folders above.
 """
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 from penstock.explain.mask_optimiser import FoundMasks, Mask, MaskOptions, optimise_masks, target_of
 
 __all__ = ["FoundMasks", "Mask", "MaskOptions", "optimise_masks", "target_of"]
+
+
+class _CallableModule(ModuleType):
+    """`ps.explain(...)` is the sentence users want to write, and this package has that name: calling it explains."""
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return import_module("penstock.api").explain(*given, **named)
+
+
+sys.modules[__name__].__class__ = _CallableModule

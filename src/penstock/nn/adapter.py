@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
+from penstock.nn.masked import MaskedBlock
+from penstock.nn.module_masks import call_masked
 from penstock.sampling.block import Block, TypedBlock, merge_edges
 from penstock.sampling.device.block import HOST_LISTS, DeviceBlock
 from penstock.traced import is_traced
@@ -51,7 +53,7 @@ class Adapted(nn.Module):
         if self.typed:
             return self._typed(cast(Sequence[TypedBlock], blocks), {name: _own(rows) for name, rows in x.items()})
         plain = cast(Sequence[Block], blocks)
-        result = self.module(_own(x), merged_edges(plain))
+        result = call_masked(self.module, _own(x), merged_edges(plain), merged_mask(plain))
         if not isinstance(result, Tensor):
             raise PenstockError(
                 f"The module returned a {type(result).__name__}: forward(x, edge_index) must return a tensor.",
@@ -63,7 +65,7 @@ class Adapted(nn.Module):
         device = next(iter(x.values())).device if x else None
         edges = {kind: torch.empty(2, 0, dtype=torch.int64, device=device) for kind in self.edge_types}
         edges |= merged_relations(blocks)
-        result = self.module(x, edges)
+        result = call_masked(self.module, x, edges, merged_masks(blocks))
         if not isinstance(result, dict):
             raise PenstockError(
                 f"The module returned a {type(result).__name__}: it must return a dict of tensors by node type.",
@@ -109,6 +111,17 @@ def merged_edges(blocks: Sequence[Block]) -> Tensor:
     return torch.stack([torch.cat(sources), torch.cat(targets)])
 
 
+def merged_mask(blocks: Sequence[Block]) -> Tensor | None:
+    """The mask of the merged edges, in their order; None where blocks have none."""
+    if not all(isinstance(block, MaskedBlock) for block in blocks):
+        return None
+    masks, known = list[Tensor](), 0
+    for block in reversed(cast(Sequence[MaskedBlock], blocks)):
+        masks.append(block.mask[int(block.indptr[known]) :])
+        known = block.num_dst
+    return torch.cat(masks)
+
+
 def _bounds(block: DeviceBlock, known: int) -> tuple[int, int]:
     """Where the lists of the rows from `known` on start and end; those of a traced block are known on the host."""
     lists: Any = block.derived[HOST_LISTS] if is_traced() else block.lists
@@ -121,3 +134,12 @@ def merged_relations(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor]:
     return {
         kind: merged_edges([block.relations[kind] for block in blocks if kind in block.relations]) for kind in kinds
     }
+
+
+def merged_masks(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor] | None:
+    """`merged_mask` of every relation that has edges in some layer."""
+    kinds = dict.fromkeys(kind for block in blocks for kind in block.relations)
+    found = {
+        kind: merged_mask([block.relations[kind] for block in blocks if kind in block.relations]) for kind in kinds
+    }
+    return {kind: mask for kind, mask in found.items() if mask is not None} or None

@@ -9,6 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.nn import masked
 from penstock.nn.constant_input import kept_aggregate
 from penstock.nn.derived import transposed
 from penstock.nn.device import aggregation as on_device
@@ -17,6 +18,7 @@ from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
 from penstock.nn.first_rows import AggregatedRows
 from penstock.nn.kernels import gather_max, gather_sum, scatter_winners
+from penstock.nn.masked import MaskedBlock
 from penstock.nn.threads import column_chunks, row_chunks, run_chunks
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
@@ -43,7 +45,7 @@ def _aggregate(block: Block, x: Tensor, reduce: Reduce) -> Tensor:
     if isinstance(block, DeviceBlock):
         return on_device.aggregate(block, x, reduce)
     if reduce == "max":
-        return differentiable(_Max, x, block)
+        return masked.gather_max(block, x) if isinstance(block, MaskedBlock) else differentiable(_Max, x, block)
     return gather(block, x, write_scale=mean_scale(block) if reduce == "mean" else sum_scale(block))
 
 
@@ -58,7 +60,7 @@ def _aggregate_beside(block: Block, x: Tensor, reduce: Reduce) -> tuple[Tensor, 
     if isinstance(block, DeviceBlock):
         check_rows(block, x)
         return on_device.aggregate_beside(block, x, reduce)
-    if reduce == "max":
+    if reduce == "max" or isinstance(block, MaskedBlock):
         return aggregate(block, x, reduce), x[: block.num_dst]
     check_rows(block, x)
     scale = mean_scale(block) if reduce == "mean" else sum_scale(block)
@@ -110,6 +112,8 @@ def gather(block: Block, x: Tensor, read_scale: Any = None, write_scale: Any = N
     if isinstance(block, DeviceBlock):
         read, write = (None if scale is None else Scale(scale) for scale in (read_scale, write_scale))
         return on_device.scaled(block, x, read, write, own_scale)
+    if isinstance(block, MaskedBlock):
+        return masked.gather(block, x, read_scale, write_scale, own_scale)
     return differentiable(_Gather, x, block, read_scale, write_scale, own_scale)
 
 

@@ -11,9 +11,11 @@ from torch.autograd.function import once_differentiable
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.nn import attention_kernels as kernels
+from penstock.nn import masked
 from penstock.nn.aggregation import as_rows, check_rows, differentiable
 from penstock.nn.derived import transposed
 from penstock.nn.device import attention as on_device
+from penstock.nn.masked import MaskedBlock
 from penstock.nn.threads import row_chunks, run_chunks
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
@@ -37,6 +39,8 @@ def attend(
     _check(block, values, scores_dst, scores_src.shape[1])
     if isinstance(block, DeviceBlock):
         return on_device.attend(block, scores_src, scores_dst, values, slope, kept)
+    if isinstance(block, MaskedBlock):
+        return masked.attend(block, masked.ends(block, scores_src, scores_dst), values, slope, kept, None)
     return differentiable(_Additive, scores_src, scores_dst, values, block, slope, _numbers(kept))
 
 
@@ -50,6 +54,8 @@ def attend_jointly(
     _check(block, left, right, direction.shape[0])
     if isinstance(block, DeviceBlock):
         return on_device.attend_jointly(block, left, right, direction, slope, kept)
+    if isinstance(block, MaskedBlock):
+        return masked.attend(block, masked.ends(block, left, right), left, slope, kept, direction)
     return differentiable(_Joint, left, right, direction, block, slope, _numbers(kept))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.nn.device.lists import looped
 from penstock.nn.kernels import transpose
+from penstock.nn.masked import MaskedBlock
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import is_traced, room
@@ -43,6 +44,8 @@ def with_self_loops(block: Block) -> Block:
     """
     if isinstance(block, DeviceBlock):
         return looped(block)
+    if isinstance(block, MaskedBlock):
+        return block.looped(with_self_loops(block.plain))
     return _looped.get(block, lambda: _add_self_loops(block))
 
 
@@ -52,6 +55,9 @@ def without_empty_rows(block: Block) -> tuple[Block, Array]:
     In it, destination rows are not the first source rows. Blocks of the host only: how many rows are left would have to
     be asked of a device.
     """
+    if isinstance(block, MaskedBlock):
+        filled, rows = without_empty_rows(block.plain)
+        return MaskedBlock(filled, block.mask), rows
     return _filled.get(block, lambda: _drop_empty_rows(block))
 
 

@@ -119,16 +119,18 @@ class Session:
 
     def whole_graph_inference(self, place: Callable[[HostPlan], LayerPlan | None] | None = None) -> Inference:
         """Exact outputs computed by this process; `place` may bring the layers to a device that has the whole graph."""
-        job, hops = self.job, layers_of(self.job)
-        # Samplers without fan-outs are for graphs of one relation, which is always followed.
-        followed = followed_relations(self.graph, job.fanouts, hops)
-        reach = Reach(self.graph, followed, job.weight, clock_for(job, self.graph))
         target = getattr(self.task, "node_type", None)
-        host = HostPlan(self.model, self.inputs, reach, job.inference_mb, self.folder)
+        host = HostPlan(self.model, self.inputs, self.reach(), self.job.inference_mb, self.folder)
         placed = None if place is None else place(host)
         return Inference(
             self.model, self.inputs, self.graph, host if placed is None else placed, target, self.precision
         )
+
+    def reach(self) -> Reach:
+        """What exact outputs read: the relations that training follows, whole."""
+        # Samplers without fan-outs are for graphs of one relation, which is always followed.
+        followed = followed_relations(self.graph, self.job.fanouts, layers_of(self.job))
+        return Reach(self.graph, followed, self.job.weight, clock_for(self.job, self.graph))
 
     def evaluate(self, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Metrics on some splits, by exact inference; outputs that are NaN are explained by inputs that are."""

@@ -1,0 +1,45 @@
+"""Edge masks in modules that know nothing of blocks: through PyG's own layers, or an argument `edge_weight`."""
+
+import inspect
+import sys
+from typing import Any
+
+from torch import Tensor, nn
+
+from penstock.errors import PenstockError
+from penstock.graph.schema import EdgeType
+
+
+def call_masked(module: nn.Module, x: Any, edges: Any, masks: Tensor | dict[EdgeType, Tensor] | None) -> Any:
+    """What the module returns for x and edges, whose messages are multiplied by their masks where there are any."""
+    if masks is None:
+        return module(x, edges)
+    if _message_passing(module):
+        return _in_pyg_layers(module, x, edges, masks)
+    if not isinstance(masks, dict) and "edge_weight" in inspect.signature(module.forward).parameters:
+        return module(x, edges, edge_weight=masks)
+    raise PenstockError(
+        f"Edges of the module {type(module).__name__} cannot be masked, because it has no layer of PyG and its forward"
+        " takes no `edge_weight`: build it of PyG's MessagePassing layers, or let forward(x, edge_index,"
+        " edge_weight=None) multiply messages by their weights.",
+        code="unsupported-combination",
+    )
+
+
+def _message_passing(module: nn.Module) -> list[nn.Module]:
+    """The module's PyG layers. A module that has any has imported PyG."""
+    pyg = sys.modules.get("torch_geometric.nn")
+    return [] if pyg is None else [part for part in module.modules() if isinstance(part, pyg.MessagePassing)]
+
+
+def _in_pyg_layers(module: nn.Module, x: Any, edges: Any, masks: Tensor | dict[EdgeType, Tensor]) -> Any:
+    from torch_geometric.explain.algorithm.utils import clear_masks, set_hetero_masks, set_masks
+
+    try:
+        if isinstance(masks, dict):
+            set_hetero_masks(module, masks, edges, apply_sigmoid=False)
+        else:
+            set_masks(module, masks, edges, apply_sigmoid=False)
+        return module(x, edges)
+    finally:
+        clear_masks(module)
