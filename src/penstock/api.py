@@ -11,6 +11,7 @@ from penstock.errors import PenstockError
 from penstock.explain.explanation import Explanation
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
+from penstock.nn import ModelOptions
 from penstock.progress import SILENT, Progress
 from penstock.report import write_explanation_page, write_report, write_report_or_note
 from penstock.train.build import make_session
@@ -216,7 +217,9 @@ def explain(
     is the run's own. `vertex` is the id in your tables. `hops` restricts the edges that may be named.
     """
     if vertex is None:
-        raise PenstockError("There is no vertex to explain: give `vertex`, an id of your tables.", code="option-missing")
+        raise PenstockError(
+            "There is no vertex to explain: give `vertex`, an id of your tables.", code="option-missing"
+        )
     opened = None if graph is None else _opened(graph)
     options = ExplainOptions(hops, steps, lr, 0.0, seed, max_edges)
     if isinstance(run, torch.nn.Module):
@@ -234,8 +237,10 @@ def explain(
 def _session_of_model(model: torch.nn.Module, graph: Graph | None, fields: dict[str, Any]) -> Session:
     if graph is None:
         raise PenstockError("A model is explained on a graph: give the graph too.", code="option-missing")
-    layers = getattr(model, "num_layers", None)
-    known = {} if layers is None or {"fanouts", "layers"} & set(fields) else {"fanouts": [-1] * layers}
+    options = getattr(model, "options", None)
+    known = dict(options) if isinstance(options, ModelOptions) else {}
+    if "layers" in known and not {"fanouts", "layers"} & set(fields):
+        known["fanouts"] = [-1] * known["layers"]
     # Nothing is trained: the model is used as it is, on the processor.
     job = make_job({"graph": f"{graph.name}{IN_MEMORY}", "device": "cpu", **known, **fields})
     with generators_kept():

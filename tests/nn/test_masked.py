@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from random_blocks import dense, random_block, rows, typed_block, whole_block
 
 from penstock.nn import (
     GATLayer,
@@ -16,7 +17,6 @@ from penstock.nn import (
 )
 from penstock.nn.masked import MaskedBlock
 from penstock.sampling import TypedBlock
-from random_blocks import dense, random_block, rows, typed_block, whole_block
 from refusals import refused
 
 LAYERS = {

@@ -57,6 +57,7 @@ _COMMANDS = {
     "evaluate": "penstock.cli.use:evaluate_command",
     "predict": "penstock.cli.use:predict_command",
     "embed": "penstock.cli.use:embed_command",
+    "explain": "penstock.cli.explain:explain_command",
     "report": "penstock.cli.report:report_command",
     "bench": "penstock.cli.bench:bench",
     "net": "penstock.cli.net:net",

@@ -40,7 +40,7 @@ def evaluate_command(
         found = evaluate_run(
             run,
             splits,
-            _opened(graph),
+            opened_graph(graph),
             progress=progress,
             trust_module=trust_module,
             unchecked=unchecked,
@@ -79,7 +79,7 @@ def predict_command(
             out,
             split,
             force,
-            _opened(graph),
+            opened_graph(graph),
             progress=progress,
             trust_module=trust_module,
             unchecked=unchecked,
@@ -112,7 +112,7 @@ def embed_command(
             out,
             node_type,
             force,
-            _opened(graph),
+            opened_graph(graph),
             progress=progress,
             trust_module=trust_module,
             unchecked=unchecked,
@@ -120,7 +120,8 @@ def embed_command(
     _tell(out, rows, cost.fields(), as_json)
 
 
-def _opened(graph: str | None) -> "Graph | None":
+def opened_graph(graph: str | None) -> "Graph | None":
+    """The graph that stands for a run's own, where one is named."""
     from penstock.graph.convert import load
 
     return None if graph is None else load(graph)

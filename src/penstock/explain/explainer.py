@@ -14,8 +14,8 @@ from penstock.explain.neighbourhood import Neighbourhood, full_mask
 from penstock.graph.arrays import Array
 
 # The weights of PyG's GNNExplainer.
-_EDGES = {"size": 0.005, "entropy": 1.0}
-_COLUMNS = {"size": 1.0, "entropy": 0.1}
+_EDGE_SIZE, _EDGE_ENTROPY = 0.005, 1.0
+_COLUMN_SIZE, _COLUMN_ENTROPY = 1.0, 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +51,9 @@ def explain_output(
     """
     within = neighbourhood.edge_hops() <= (len(neighbourhood.batch.blocks) if hops is None else hops)
     places = np.flatnonzero(within)
-    masks = {f"columns {name}": Mask((x[name].shape[1],), **_COLUMNS, size_of="mean") for name in columns}
+    masks = {f"columns {name}": Mask((x[name].shape[1],), _COLUMN_SIZE, _COLUMN_ENTROPY, "mean") for name in columns}
     if len(places):
-        masks["edges"] = Mask((len(places),), **_EDGES)
+        masks["edges"] = Mask((len(places),), _EDGE_SIZE, _EDGE_ENTROPY)
 
     if not masks:
         raise PenstockError(
@@ -78,7 +78,9 @@ def explain_output(
     return ExplainedOutput(
         edges,
         {name: found.values[f"columns {name}"].numpy() for name in columns},
-        *(each[0].numpy() for each in (whole, masked, rest)),
+        whole[0].numpy(),
+        masked[0].numpy(),
+        rest[0].numpy(),
         found.losses,
     )
 

@@ -85,9 +85,7 @@ def ordered_edges(
         for place in np.flatnonzero(~np.isnan(masks)):
             ends = ids[source_type][relation.sources[place]], ids[target_type][relation.destinations[place]]
             edges.append(
-                ExplainedEdge(
-                    float(masks[place]), *ends, int(relation.hops[place]), name, source_type, target_type
-                )
+                ExplainedEdge(float(masks[place]), *ends, int(relation.hops[place]), name, source_type, target_type)
             )
     # Sorting keeps the order of equal ones: nearer relations and lists first.
     return sorted(edges, key=lambda edge: (-edge.mask, edge.hop))

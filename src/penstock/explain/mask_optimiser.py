@@ -24,6 +24,9 @@ Output = Literal["classes", "labels", "numbers"]
 _WINDOW = 10
 """Steps over which the change of the loss is looked at, since single steps may change little on the way."""
 
+_SPREAD = 0.01
+"""The standard deviation of the logits that masks start from."""
+
 
 @dataclass(frozen=True)
 class Mask:
@@ -118,9 +121,12 @@ def _check(masks: Mapping[str, Mask], options: MaskOptions) -> None:
 
 
 def _start(mask: Mask, target: Tensor, seed: int, name: str) -> Tensor:
-    """Logits of a mask, close to 0 and each a little different, on the target's device."""
+    """Logits of a mask, close to 0 and each a little different, on the target's device.
+
+    So close that the size term, not the entropy, decides at first where a value goes that has little influence.
+    """
     generator = torch.Generator().manual_seed(int(key_of(seed, f"mask {name}")) >> 1)
-    values = 0.1 * torch.randn(mask.shape, generator=generator)
+    values = _SPREAD * torch.randn(mask.shape, generator=generator)
     return values.to(target.device, target.dtype).requires_grad_()
 
 

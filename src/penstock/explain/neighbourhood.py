@@ -80,9 +80,7 @@ class Neighbourhood:
         return mask[first : first + part.num_edges]
 
     def _layers(self) -> list[dict[EdgeType, Block]]:
-        return [
-            {self._kinds[0]: block} if isinstance(block, Block) else block.relations for block in self.batch.blocks
-        ]
+        return [{self._kinds[0]: block} if isinstance(block, Block) else block.relations for block in self.batch.blocks]
 
 
 def full_mask(mask: Tensor, places: Array, edges: int) -> Tensor:
@@ -105,7 +103,9 @@ def _relation(kind: EdgeType, block: Block, hops: Array) -> RelationEdges:
 
 def _check_prefix(block: Block, widest: Block) -> None:
     rows, edges = block.num_dst, block.num_edges
-    if np.array_equal(block.indptr, widest.indptr[: rows + 1]) and np.array_equal(block.indices, widest.indices[:edges]):
+    if np.array_equal(block.indptr, widest.indptr[: rows + 1]) and np.array_equal(
+        block.indices, widest.indices[:edges]
+    ):
         return
     raise PenstockError(
         "The layers read different neighbours of one vertex, which one mask over edges cannot cover: explain a run that"

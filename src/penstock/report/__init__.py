@@ -2,8 +2,8 @@
 
 `run_folder`, `metrics_log` and `trace` read, and accept what a run that is going or has died leaves unfinished; `axes`,
 `charts` and `timeline` draw; `words` puts numbers and findings into words; `page` and its sections put the page
-together, with the pieces of `markup` and with `style` and `script`. `gantt/` draws simulated timelines. Nothing here
-writes anything but the page.
+together, with the pieces of `markup` and with `style` and `script`. `gantt/` draws simulated timelines, and
+`explanation_page` what a prediction rests on. Nothing here writes anything but the page.
 """
 
 from typing import TYPE_CHECKING
@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 from penstock.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from penstock.report.explanation_page import write_explanation_page
     from penstock.report.page import render, write_report, write_report_or_note
     from penstock.report.run_folder import RunRecord, read_run
 
-__all__ = ["RunRecord", "read_run", "render", "write_report", "write_report_or_note"]
+__all__ = ["RunRecord", "read_run", "render", "write_explanation_page", "write_report", "write_report_or_note"]
 
 # Looked up on first use, so that a command's help waits for no page.
 __getattr__ = lazy_names(
     __name__,
     {
+        "penstock.report.explanation_page": ("write_explanation_page",),
         "penstock.report.page": ("render", "write_report", "write_report_or_note"),
         "penstock.report.run_folder": ("RunRecord", "read_run"),
     },

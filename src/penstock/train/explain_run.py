@@ -28,7 +28,10 @@ from penstock.train.use import open_session, original_ids
 
 
 class ExplainOptions(NamedTuple):
-    """How a prediction is explained. `hops` restricts the edges that are masked; None: all that the model reads."""
+    """How a prediction is explained. `hops` restricts the edges that are masked; None: all that the model reads.
+
+    `split` is one that the vertex must be in.
+    """
 
     hops: int | None = None
     steps: int = 100
@@ -36,6 +39,7 @@ class ExplainOptions(NamedTuple):
     explain_loss: float = 0.0
     seed: int = 0
     max_edges: int = 50_000
+    split: str | None = None
 
 
 def explain_run(
@@ -60,6 +64,11 @@ def explain_session(
     """What the session's model rests its prediction for a vertex on, computed on the processor."""
     options, task = options or ExplainOptions(), _node_task(session, node_type)
     row = vertex_number(session.graph.nodes[task.node_type], vertex, task.node_type)
+    if options.split is not None and row not in task.items_of(options.split):
+        raise PenstockError(
+            f"Vertex {str(vertex)!r} is not in split {options.split!r}: choose one that is, or leave out --split.",
+            code="mismatched-inputs",
+        )
     reach = _model_reach(session)
     hops = _checked_hops(options, len(reach.hops))
     _check_size(reach, task.node_type, row, vertex, options.max_edges)
@@ -81,7 +90,9 @@ def explain_session(
         users[task.node_type][0],
         task.node_type,
         _prediction(task, whole),
-        *(_score(output, whole, each) for each in (whole, masked, rest)),
+        _score(output, whole, whole),
+        _score(output, whole, masked),
+        _score(output, whole, rest),
         ordered_edges(around, found, users),
         ordered_columns(found, {name: x[name][0] for name in featured if name == task.node_type}),
         hops,

@@ -1,0 +1,116 @@
+"""The page of one explanation: the prediction, the neighbourhood drawn, columns as bars, and both as tables."""
+
+from html import escape
+from pathlib import Path
+
+from penstock.explain.explanation import ExplainedColumn, Explanation
+from penstock.graph.atomic import write_whole
+from penstock.quantities import counted
+from penstock.report.explanation_picture import MOST_EDGES, picture
+from penstock.report.markup import THEME_BUTTON, card, page_text, table
+
+_BARS, _ROWS = 20, 50
+
+_STYLE = """
+.around { margin: 0 auto; width: 100%; max-width: 760px; }
+.around svg { width: 100%; height: auto; overflow: visible; }
+.around .edge { fill: none; stroke: var(--c1); stroke-linecap: round; }
+.around circle { fill: var(--look); stroke: var(--card); stroke-width: 2; }
+.around text { fill: var(--ink); font-size: 14px; text-anchor: middle; paint-order: stroke; stroke: var(--card);
+  stroke-width: 4px; stroke-linejoin: round; }
+.around .centre text { font-size: 17px; font-weight: 650; }
+@media (max-width: 560px) { .around text { font-size: 21px; } .around .centre text { font-size: 25px; } }
+.columns { list-style: none; display: grid; grid-template-columns: auto minmax(60px, 1fr) auto; gap: 8px 14px;
+  align-items: center; font-size: 14px; }
+.columns li { display: contents; }
+.columns span { max-width: 40vw; }
+.columns small { margin-left: 8px; color: var(--soft); }
+.columns .meter { --stage: var(--c2); margin: 0; }
+.columns strong { font-weight: 600; text-align: right; }
+"""
+
+
+def write_explanation_page(explanation: Explanation, path: Path) -> None:
+    """Write a page that works offline."""
+    title = f"Vertex {explanation.vertex}"
+    cards = [_picture_card(explanation), _columns_card(explanation), _edges_card(explanation)]
+    write_whole(path, page_text(title, _header(title, explanation), cards, "Explanation written", style=_STYLE))
+
+
+def prediction_words(explanation: Explanation) -> tuple[str, str, list[tuple[str, str]]]:
+    """The prediction, the large figure beside it, and how it stands with the masks and without what they keep."""
+    numbers = isinstance(explanation.prediction, float)
+
+    def shown(value: float) -> str:
+        return f"{value:.4g}" if numbers else f"{value * 100:.1f} %"
+
+    if isinstance(explanation.prediction, list):
+        said = ", ".join(map(str, explanation.prediction)) or "none"
+        what = f"labels {said}"
+    else:
+        what = "a number" if numbers else f"class {explanation.prediction}"
+    with_masks = [
+        ("with the masked input alone", shown(explanation.masked_score)),
+        ("with what the masks take away", shown(explanation.rest_score)),
+    ]
+    return what, shown(explanation.score), with_masks
+
+
+def _header(title: str, explanation: Explanation) -> str:
+    what, score, others = prediction_words(explanation)
+    below = [
+        f"predicted: {what}",
+        f"exact neighbourhood of {counted(explanation.vertices, 'vertices')}"
+        f" and {counted(explanation.neighbourhood_edges, 'edges')}",
+        f"masks of {counted(len(explanation.losses), 'steps')}",
+    ]
+    sub = " · ".join(f"<span>{escape(part)}</span>" for part in below)
+    figures = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in others)
+    named = "" if isinstance(explanation.prediction, float) else "<span>probability</span>"
+    return (
+        f'<header class="good"><div class="top"><p class="state"><b>explanation</b></p>{THEME_BUTTON}</div>'
+        f'<div class="hero"><div><h1>{escape(title)}</h1><p class="sub">{sub}</p></div>'
+        f'<p class="figure"><b>{escape(score)}</b>{named}</p></div><dl class="figures">{figures}</dl></header>'
+    )
+
+
+def _picture_card(explanation: Explanation) -> str:
+    drawing, legend = picture(explanation)
+    left = len(explanation.edges) - MOST_EDGES
+    more = f" Not drawn: {counted(left, 'edges')} with smaller masks." if left > 0 else ""
+    foot = f"{legend}Messages go towards the vertex in the middle; an edge is as wide as its mask is large.{more}"
+    return card("Neighbours", drawing, "edges by their masks", wide=True, foot=foot)
+
+
+def _columns_card(explanation: Explanation) -> str:
+    columns = [column for column in explanation.columns if column.mask > 0]
+    notes = escape(" ".join(explanation.notes))
+    if not columns:
+        return card("Columns", '<p class="none">No column of features was masked.</p>', foot=notes)
+    several = len({column.node_type for column in columns}) > 1
+    rows = "".join(_column_row(column, several) for column in columns[:_BARS])
+    left = len(columns) - _BARS
+    more = f"Not shown: {counted(left, 'columns')} with smaller masks. " if left > 0 else ""
+    about = "features by their masks, beside the vertex's own values"
+    return card("Columns", f'<ul class="columns">{rows}</ul>', about, foot=more + notes)
+
+
+def _column_row(column: ExplainedColumn, several: bool) -> str:
+    name = f"{column.node_type} {column.column}" if several else f"column {column.column}"
+    value = "" if column.value is None else f"<small>{column.value:.3g}</small>"
+    return (
+        f"<li><span>{escape(name)}{value}</span>"
+        f'<div class="meter"><i style="width:{column.mask * 100:.1f}%"></i></div>'
+        f"<strong>{column.mask:.3f}</strong></li>"
+    )
+
+
+def _edges_card(explanation: Explanation) -> str:
+    if not explanation.edges:
+        return card("Edges", '<p class="none">The vertex has no neighbours.</p>')
+    head = ["edge", "relation", "hop", "mask"]
+    rows = [
+        [f"{edge.source} → {edge.destination}", edge.relation, str(edge.hop), f"{edge.mask:.3f}"]
+        for edge in explanation.edges[:_ROWS]
+    ]
+    return card("Edges", table(head, rows, len(explanation.edges)))
