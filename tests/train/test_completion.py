@@ -1,6 +1,8 @@
 """Knowledge graph completion on one machine: it learns, resumes bit for bit, is evaluated and used."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -10,6 +12,7 @@ from test_resume import Trouble, assert_same_runs, crash
 
 from knowledge_graph import RELATIONS, family_graph, shop_graph
 from penstock.api import train
+from penstock.graph.convert import load
 from penstock.train.tasks.triple_losses import TRIPLE_LOSSES
 from penstock.train.triple_options import TripleOptions
 from penstock.train.use import evaluate_run, predict_run
@@ -132,3 +135,27 @@ def test_what_does_not_count_changes_no_loss_and_has_no_gradient(name, adversari
     assert torch.isfinite(masked.grad).all() and (masked.grad[:, 2:] == 0).all()
     none = loss(true, torch.full((2, 3), -torch.inf), options)
     assert torch.isfinite(none).all()
+
+
+def test_the_page_s_example_works(tmp_path, monkeypatch, capsys):
+    """Word for word, in a folder of its own."""
+    page = (Path(__file__).parents[2] / "docs" / "knowledge-graphs.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.S | re.M)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "knowledge-graphs.md", "exec"), {})
+    mrr, *hits = map(float, capsys.readouterr().out.split()[-4:])
+    assert 0 < mrr <= 1 and sorted(hits) == hits
+
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "fb15k-237.npz"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not DATA.exists(), reason="FB15k-237 is not at hand")
+def test_a_little_training_on_fb15k_237_ranks_far_above_chance(tmp_path):
+    """Chance is a mean reciprocal rank of about 0.0007 among 14,541 entities."""
+    fields = {"model": "embedding", "embedding": 32, "scorer": "complex", "corrupt": "both", "inverse_relations": True}
+    fields |= {"negatives": "joint", "negatives_per_edge": 256, "link_loss": "softmax", "batch_size": 2000}
+    fields |= {"optimiser": "Adagrad", "lr": 0.1, "embedding_optimiser": "adagrad", "embedding_lr": 0.1}
+    run = trained(load(DATA), tmp_path / "run", epochs=2, evaluate_every=0, **fields)
+    assert run.test["mrr"] > 0.1, run.test

@@ -86,6 +86,21 @@ def check_name(name: str, what: str) -> str:
     return check_field_name(name, what)
 
 
+def relation_names(names: list[str]) -> list[str]:
+    """Relations' names, or `r<number>` where a word cannot be the name of an edge type or is taken."""
+    found, taken = list[str](), set(names)
+    for number, name in enumerate(names):
+        try:
+            found.append(check_name(name, "Relation"))
+        except PenstockError:
+            other = f"r{number}"
+            while other in taken:
+                other += "-"
+            taken.add(other)
+            found.append(other)
+    return found
+
+
 def check_field_name(name: str, what: str) -> str:
     """A field, split or held-out set is part of a file name."""
     try:

@@ -18,7 +18,7 @@ from penstock.graph.convert.edges import Triples, relation_sets
 from penstock.graph.convert.ids import string_ids
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
-from penstock.graph.schema import check_name
+from penstock.graph.schema import relation_names
 
 _SUFFIXES = (".tsv", ".txt", ".csv")
 _SPLITS = {"train": "train", "valid": "val", "val": "val", "dev": "val", "test": "test"}
@@ -54,7 +54,7 @@ def from_triples(path: str | Path) -> Graph:
     triples = {split: _codes(table, entities, relations) for split, table in tables.items()}
     train = triples.pop("train")
     edges = relation_sets(_NODE_TYPE, count, len(names), train, triples)
-    renamed = _edge_names(names)
+    renamed = relation_names(names)
     kinds = {(_NODE_TYPE, name, _NODE_TYPE): each for name, each in zip(renamed, edges.values(), strict=True)}
     nodes = NodeSet(count, ids=string_ids(entities.to_pylist(), str(path)))
     other = {new: old for new, old in zip(renamed, names, strict=True) if new != old}
@@ -145,18 +145,3 @@ def _codes(table: list[pa.ChunkedArray], entities: pa.Array, relations: pa.Array
         return found
 
     return numbers(table[0], entities), numbers(table[1], relations), numbers(table[2], entities)
-
-
-def _edge_names(names: list[str]) -> list[str]:
-    """Relations' names, or `r<number>` where a word cannot be the name of an edge type or is taken."""
-    found, taken = list[str](), set(names)
-    for number, name in enumerate(names):
-        try:
-            found.append(check_name(name, "Relation"))
-        except PenstockError:
-            other = f"r{number}"
-            while other in taken:
-                other += "-"
-            taken.add(other)
-            found.append(other)
-    return found

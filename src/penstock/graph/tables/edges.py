@@ -54,6 +54,8 @@ class EdgeTable:
 
     def _roles(self) -> dict[str, Role]:
         roles = roles_of(self.fields)
+        if self.spec.relation is not None:
+            roles[self.spec.relation] = "text"
         if self.spec.split:
             roles[str(self.spec.split.column)] = "text"
         for column, nodes in ((self.spec.source, self.source), (self.spec.destination, self.destination)):

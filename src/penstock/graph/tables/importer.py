@@ -20,6 +20,7 @@ from penstock.graph.schema import EdgeType, edge_key, file_name
 from penstock.graph.tables.edges import EdgeTable
 from penstock.graph.tables.features import standardised
 from penstock.graph.tables.nodes import NodeTable
+from penstock.graph.tables.relations import write_relations
 from penstock.graph.tables.spec import Spec, read_spec
 from penstock.graph.tables.spool import Spool
 from penstock.progress import SILENT, Progress
@@ -57,7 +58,15 @@ def _build(spec: Spec, tables: Path, folder: Path, progress: Progress) -> None:
         node_sets = {name: table.finish(writers[name], nodes_folder(folder, name)) for name, table in nodes.items()}
     edge_sets: dict[EdgeType, EdgeSet] = {}
     for spool in spools:
-        edge_sets |= _sort(spool, folder, progress)
+        made = (
+            _sort(spool, folder, progress) if spool.spec.relation is None else write_relations(spool, folder, progress)
+        )
+        if twice := sorted(map(edge_key, set(made) & set(edge_sets))):
+            raise PenstockError(
+                f"Edge type {twice[0]} comes from two tables: give its edges in one, or rename a relation.",
+                code="duplicate",
+            )
+        edge_sets |= made
     shutil.rmtree(folder / "spool", ignore_errors=True)
     write_document(Graph(node_sets, edge_sets, spec.name, folder, _origin(spec, nodes, edges)), folder)
 

@@ -143,6 +143,7 @@ class EdgeSpec(_Table):
     type: EdgeType
     source: str
     destination: str
+    relation: str | None = Field(None, description="a column: each of its words becomes an edge type of its own")
     weight: str | None = None
     time: str | None = None
     reverse: str | bool = False
@@ -170,6 +171,15 @@ class EdgeSpec(_Table):
             )
         if self.undirected and self.reverse:
             raise ValueError(f"edge type {key} is undirected and needs no reverse: remove one of the two")
+        if self.relation is not None and (self.features or self.fields or self.weight or self.time or self.undirected):
+            raise ValueError(
+                f"edge type {key} has a relation column: features, fields, weight, time and undirected are for tables"
+                " of one relation"
+            )
+        if self.relation is not None and isinstance(self.reverse, str):
+            raise ValueError(
+                f"edge type {key} has a relation column: write 'reverse: true', which names each rev-<word>"
+            )
         if self.split and self.split.column is None:
             raise ValueError(f"edge type {key}: a split of edges is a column; ratios are for vertices")
         return self

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter
@@ -17,6 +18,7 @@ from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.reader import TableChunk
 from penstock.graph.tables.spec import EdgeSpec
 from penstock.graph.tables.split_columns import fold_codes
+from penstock.graph.tables.vocabulary import as_text
 
 
 class Spool:
@@ -31,14 +33,22 @@ class Spool:
         self.fields = self._stack.enter_context(FieldWriters(fields, folder))
         held_out = SPLITS[1:] if spec.split else ()
         self.held_out = {name: self._writer(f"held_out.{name}", np.int64, (2,)) for name in held_out}
+        self.words = dict[str, int]()
+        """The relations met so far, where a column names them, in order of first appearance."""
+        named = ("train", *held_out) if spec.relation is not None else ()
+        self.relations = {name: self._writer(f"relations.{name}", np.int64) for name in named}
+        """By split, the relation of each row."""
         self._kept = 0
 
     def append(self, chunk: TableChunk, sources: Array, destinations: Array, keep: Array | None) -> None:
         """Write the rows of a chunk that are marked in `keep` (None: all)."""
         self._check_width()
+        codes = None if self.spec.relation is None else self._codes(chunk, self.spec.relation)
         if self.spec.split:
-            keep = self._hold_out(chunk, sources, destinations, keep)
+            keep = self._hold_out(chunk, sources, destinations, keep, codes)
         self.fields.append(chunk, keep)
+        if codes is not None:
+            self.relations["train"].append(codes if keep is None else codes[keep])
         if keep is not None:
             sources, destinations = sources[keep], destinations[keep]
         rows = len(sources)
@@ -50,13 +60,30 @@ class Spool:
         self.destinations.append(destinations)
         self._kept += rows
 
-    def _hold_out(self, chunk: TableChunk, sources: Array, destinations: Array, keep: Array | None) -> Array:
+    def _codes(self, chunk: TableChunk, column: str) -> Array:
+        """The relation of each row, as a number."""
+        encoded = pc.dictionary_encode(as_text(chunk.column(column)))
+        if encoded.null_count:
+            row = pc.index(pc.is_null(encoded), True).as_py()
+            raise PenstockError(
+                f"{chunk.place(row, column)}: the relation is missing: fill it in, or remove the row.",
+                code="missing-data",
+            )
+        codes = [self.words.setdefault(word, len(self.words)) for word in encoded.dictionary.to_pylist()]
+        found: Array = np.array(codes, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
+        return found
+
+    def _hold_out(
+        self, chunk: TableChunk, sources: Array, destinations: Array, keep: Array | None, codes: Array | None
+    ) -> Array:
         folds = fold_codes(chunk, str(self.spec.split and self.spec.split.column))
         keep = np.ones(len(chunk), np.bool_) if keep is None else keep
         for code, name in enumerate(SPLITS):
             if name in self.held_out:
                 out = keep & (folds == code)
                 self.held_out[name].append(np.stack([sources[out], destinations[out]], axis=1))
+                if codes is not None:
+                    self.relations[name].append(codes[out])
         kept: Array = keep & (folds <= 0)
         return kept
 

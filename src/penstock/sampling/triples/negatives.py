@@ -10,7 +10,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw, mix, unit
 from penstock.kernels import njit
-from penstock.sampling.links.known import End
+from penstock.sampling.links.known import End, lower_bound
 from penstock.sampling.links.uniform import STEP, TRIES
 from penstock.sampling.triples.known import KnownTriples, is_listed
 from penstock.sampling.triples.triple_set import Entities, Triples
@@ -55,9 +55,15 @@ class TripleNegatives:
             )
         group = self.group or max(1, triples.total)
         drawn = np.zeros((-(-triples.total // group), self.k), np.int64)
-        mask = np.zeros((triples.total, self.k), np.bool_)
+        starts, useless = np.arange(0, triples.total, group), np.ones(drawn.shape, np.bool_)
         sums = np.empty(0) if weights is None else weights
-        _draw(key, group, low, high, own, first, last, others, sums, drawn, mask)
+        for attempt in range(TRIES):
+            _draw(key, attempt, group, low, high, sums, useless, drawn)
+            mask = np.zeros((triples.total, self.k), np.bool_)
+            _mask(drawn, group, low, high, own, first, last, others, mask)
+            useless = np.logical_and.reduceat(mask, starts) if len(starts) else useless[:0]
+            if not useless.any():
+                break
         return DrawnEntities(drawn, group, np.flatnonzero(mask))
 
     def per_triple(self, entities: int) -> int:
@@ -110,34 +116,50 @@ def _ranges(first: Array, last: Array) -> Array:
 
 @njit(nogil=True, cache=True)
 def _draw(
-    key: np.uint64,
-    group: int,
-    low: Array,
-    high: Array,
-    own: Array,
-    first: Array,
-    last: Array,
-    others: Array,
-    sums: Array,
-    drawn: Array,
-    mask: Array,
+    key: np.uint64, attempt: int, group: int, low: Array, high: Array, sums: Array, useless: Array, drawn: Array
 ) -> None:
+    """Draw those entities that count for no triple of their group."""
     for g in range(drawn.shape[0]):
-        start, stop = g * group, min((g + 1) * group, own.shape[0])
+        start, stop = g * group, min((g + 1) * group, low.shape[0])
         lowest, highest = low[start:stop].min(), high[start:stop].max()
         stream = mix(key ^ np.uint64(g))
         for j in range(drawn.shape[1]):
-            for attempt in range(TRIES):
+            if useless[g, j]:
                 bits = draw(stream, np.uint64(j) * STEP + np.uint64(attempt))
-                entity = _entity(bits, lowest, highest, sums)
-                useless = 0
-                for i in range(start, stop):
-                    outside = entity < low[i] or entity >= high[i] or entity == own[i]
-                    mask[i, j] = outside or is_listed(others, first[i], last[i], entity)
-                    useless += mask[i, j]
-                drawn[g, j] = entity
-                if useless < stop - start:
-                    break
+                drawn[g, j] = _entity(bits, lowest, highest, sums)
+
+
+@njit(nogil=True, cache=True)
+def _mask(
+    drawn: Array, group: int, low: Array, high: Array, own: Array, first: Array, last: Array, others: Array, mask: Array
+) -> None:
+    """Mark what does not count. Lists of true entities are mostly short: they are looked up among what was drawn."""
+    k = drawn.shape[1]
+    for g in range(drawn.shape[0]):
+        order = np.argsort(drawn[g])
+        ascending = drawn[g][order]
+        for i in range(g * group, min((g + 1) * group, own.shape[0])):
+            for y in range(lower_bound(ascending, 0, k, low[i])):
+                mask[i, order[y]] = True
+            for y in range(lower_bound(ascending, 0, k, high[i]), k):
+                mask[i, order[y]] = True
+            _mark(ascending, order, own[i], mask[i])
+            if last[i] - first[i] <= k:
+                for x in range(first[i], last[i]):
+                    _mark(ascending, order, others[x], mask[i])
+            else:
+                for y in range(k):
+                    if is_listed(others, first[i], last[i], ascending[y]):
+                        mask[i, order[y]] = True
+
+
+@njit(nogil=True, cache=True)
+def _mark(ascending: Array, order: Array, entity: int, row: Array) -> None:
+    """Mark an entity wherever it was drawn."""
+    y = lower_bound(ascending, 0, ascending.shape[0], entity)
+    while y < ascending.shape[0] and ascending[y] == entity:
+        row[order[y]] = True
+        y += 1
 
 
 @njit(nogil=True, cache=True)
