@@ -12,6 +12,7 @@ from penstock.quantities import counted, percent
 from penstock.report.axes import time_unit
 from penstock.report.cluster import cluster_cards
 from penstock.report.curves import epoch_seconds_card, loss_card, memory_card
+from penstock.report.explanations import explanations_card
 from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card
 from penstock.report.headline import headline, run_title
 from penstock.report.markup import card, key, page_text, stage_look
@@ -52,6 +53,7 @@ def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
         settings_card(run, defaults),
         graph_card(run),
         whole_graph_card(run),
+        explanations_card(run),
         device_card(run),
         *cluster_cards(run),
         machine_card(run),
