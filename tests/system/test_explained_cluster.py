@@ -4,6 +4,7 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import yaml
@@ -19,7 +20,7 @@ from cluster_runs import (
     run_on,
 )
 from refusals import refused
-from training_graphs import assert_same_state, community_graph, facts_of, newest_checkpoint
+from training_graphs import assert_same_state, community_graph, facts_of, newest_checkpoint, typed_graph
 
 EXPLAINED = {
     "sampler": "explained",
@@ -92,6 +93,19 @@ def test_an_explainer_that_is_killed_or_paused_is_replaced(place, whole, how):
         found = run_on(cluster, graph, folder / f"disturbed-{how}", **EXPLAINED)
     assert hit
     assert_same_run(found.path, whole)
+
+
+def test_several_types_are_explained_apart(tmp_path):
+    graph = typed_graph()
+    rng = np.random.default_rng(0)
+    for width, nodes in enumerate(graph.nodes.values(), 4):
+        nodes.fields["x"] = rng.normal(size=(nodes.count, width)).astype(np.float32)
+    graph = graph.save(tmp_path / "graph")
+    cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, tmp_path))
+    found = run_on(cluster, graph.path, tmp_path / "run", **{**EXPLAINED, "model": "rgcn", "epochs": 6})
+    told = facts_of(found.path)["result"]["explanations"]
+    assert told["made"] > 0 and set(told["columns_sent"]) == set(graph.nodes)
+    assert all(2 * sent <= told["columns_in_all"][name] + 1 for name, sent in told["columns_sent"].items())
 
 
 def test_what_is_not_supported_is_said(place):
