@@ -70,11 +70,11 @@ def test_explanations_are_made_and_save_bytes(place, whole):
     assert rows["bytes"] == rows["bytes_as_stored"] // 2
 
 
-def test_a_worker_that_is_killed_changes_nothing(place, whole):
+@pytest.mark.parametrize("task", ["worker-0", "worker-1", "store-m1"])
+def test_a_task_that_is_killed_changes_nothing(place, whole, task):
     folder, graph, cluster = place
-    for task in ("worker-0", "worker-1", "store-m1"):
-        found = disturbed_run(task, 4, cluster, graph, folder / f"without-{task}", **EXPLAINED)
-        assert_same_run(found.path, whole)
+    found = disturbed_run(task, 4, cluster, graph, folder / f"without-{task}", **EXPLAINED)
+    assert_same_run(found.path, whole)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
