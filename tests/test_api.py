@@ -109,7 +109,7 @@ def test_a_report_that_cannot_be_written_leaves_the_run_as_it_is(tmp_path, monke
         (folder.path / "report.html").mkdir()
         return folder
 
-    monkeypatch.setattr("penstock.api.start_run", start)
+    monkeypatch.setattr("penstock.api.training.start_run", start)
     progress = Notes()
     run = ps.train(community_graph(), run=str(tmp_path / "run"), progress=progress, **FEW)
     assert run.state == "finished"

@@ -10,7 +10,7 @@ from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock import coflow, nn, sampling
-    from penstock.api import Run, explain, loader, memory, train
+    from penstock.api import Run, explain, infer, loader, memory, train
     from penstock.graph import EdgeSet, Graph, NodeSet, StringIds
     from penstock.graph.convert import load
     from penstock.partition import Cut, Partition, cut, open_partition, stitch
@@ -30,6 +30,7 @@ __all__ = [
     "coflow",
     "cut",
     "explain",
+    "infer",
     "load",
     "loader",
     "memory",
@@ -49,7 +50,7 @@ _PACKAGES = ("coflow", "explain", "memory", "nn", "sampling", "train")
 _lookup = lazy_names(
     __name__,
     {
-        "penstock.api": ("Run", "loader"),
+        "penstock.api": ("Run", "infer", "loader"),
         "penstock.graph": ("EdgeSet", "Graph", "NodeSet", "StringIds"),
         "penstock.graph.convert": ("load",),
         "penstock.partition": ("Cut", "Partition", "cut", "open_partition", "stitch"),

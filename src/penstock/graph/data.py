@@ -12,6 +12,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.facts import Facts
 from penstock.graph.ids import Ids
 from penstock.graph.schema import EdgeType, check_edge_names, check_node_names, edge_key
+from penstock.notebook_html import html_table
 
 SPLITS = ("train", "val", "test")
 
@@ -191,6 +192,11 @@ class GraphData:
         edges = ", ".join(f"{edge_key(kind)}: {edges.count:,}" for kind, edges in self.edges.items())
         return f"{type(self).__name__}({self.name!r}, nodes {{{nodes}}}, edges {{{edges}}})"
 
+    def _repr_html_(self) -> str:
+        rows = [(name, "vertices", nodes.count, _named(nodes.fields)) for name, nodes in self.nodes.items()]
+        rows += [(edge_key(kind), "edges", edges.count, _named(edges.fields)) for kind, edges in self.edges.items()]
+        return html_table(f"Graph {self.name}", rows, ("type", "", "count", "fields"))
+
     def _only_nodes(self, what: str) -> NodeSet:
         if len(self.nodes) != 1:
             raise AttributeError(f"graph.{what} needs one node type; use graph.nodes[type] with {self.node_types}")
@@ -200,6 +206,10 @@ class GraphData:
         if len(self.edges) != 1:
             raise AttributeError(f"graph.{what} needs one edge type; use graph.edges[type] with {self.edge_types}")
         return next(iter(self.edges.values()))
+
+
+def _named(fields: Mapping[str, Array]) -> str:
+    return ", ".join(f"{name} {values.dtype} {tuple(values.shape)}" for name, values in fields.items())
 
 
 def _check(graph: GraphData) -> None:

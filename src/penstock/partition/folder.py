@@ -14,6 +14,7 @@ from penstock.graph.integrity.graph import check_range
 from penstock.graph.integrity.scan import first_repeat
 from penstock.graph.schema import DOCUMENT as GRAPH_DOCUMENT
 from penstock.graph.schema import EdgeType, edge_key, file_name, read_document
+from penstock.notebook_html import html_table
 from penstock.partition.document import DOCUMENT, PartitionDocument, read_partition_document
 from penstock.partition.owners import Book
 
@@ -43,6 +44,14 @@ class Partition:
     def has_part(self, index: int) -> bool:
         """Whether a part's folder is on this machine."""
         return (part_folder(self.path, index) / GRAPH_DOCUMENT).is_file()
+
+    def _repr_html_(self) -> str:
+        names = list(self.document.node_types)
+        rows = [
+            (part, *(info.ranges[part][-1] - info.ranges[part][0] for info in self.document.node_types.values()))
+            for part in range(self.parts)
+        ]
+        return html_table(f"Partition {self.path}", rows, ("part", *names))
 
     def part(self, index: int) -> Graph:
         """One part, mapped. Its neighbour lists name vertices by new ID."""

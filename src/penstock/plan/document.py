@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
 from penstock.graph.documents import StrictDocument, first_problem, read_checked
+from penstock.notebook_html import html_table
 from penstock.simulate.rates import policy_named
 
 FORMAT, VERSION = "penstock-plan", 2
@@ -126,6 +127,11 @@ class Plan(StrictDocument):
     def machine_of(self) -> dict[str, str]:
         """The machine of every task, by its name."""
         return {task.id: task.machine for task in self.tasks}
+
+    def _repr_html_(self) -> str:
+        tasks = [(task.id, task.machine) for task in self.tasks]
+        facts = [("bottleneck", self.bottleneck), ("placement", self.placement), ("flows", self.flows)]
+        return html_table("Plan", [*facts, *tasks])
 
     @property
     def egress(self) -> Egress:

@@ -27,6 +27,8 @@ class Epoch:
     test: dict[str, float]
     stages: dict[str, dict[str, float]]
     diverged: bool
+    val_loss: float | None = None
+    lr: float | None = None
 
 
 @dataclass
@@ -142,6 +144,8 @@ def _epoch(record: dict[str, Any], time: float | None) -> Epoch | None:
         test=numbers(record.get("test")),
         stages={name: numbers(each) for name, each in mapping(record.get("stages")).items()},
         diverged="loss" in record and loss is None,
+        val_loss=number(record.get("val_loss")),
+        lr=number(record.get("lr")),
     )
 
 

@@ -19,5 +19,10 @@ class _CallableModule(ModuleType):
     def __call__(self, *given: Any, **fields: Any) -> Any:
         return import_module("penstock.api").train(*given, **fields)
 
+    @property
+    def __signature__(self) -> Any:
+        """That of the function: every field of a job by its name."""
+        return import_module("penstock.api").train.__signature__
+
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -230,6 +230,8 @@ class Loop:
         }
         if val:
             record["val"] = val
+            if "val" in self.session.task.losses:
+                record["val_loss"] = self.session.task.losses["val"]
         if self.train_state.shuffled_from == epoch + 1:
             record["shuffled_from"] = epoch + 1
         self.records.append_metrics(record)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from pyarrow import compute
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
@@ -64,7 +65,7 @@ def predict_run(
     """
     check_table_file(out, force)
     session = open_session(path, graph, module, progress, trust_module, unchecked)
-    table = _predictions(session, split, progress)
+    table = predictions(session, split, progress)
     write_table(table, out)
     return int(table.num_rows)
 
@@ -86,10 +87,9 @@ def embed_run(
     """
     check_table_file(out, force)
     session = open_session(path, graph, module, progress, trust_module, unchecked)
-    name = _chosen_type(session.graph, node_type, session)
+    name, values = embeddings(session, node_type, progress)
     nodes = session.graph.nodes[name]
     rows = np.arange(nodes.count)
-    values = session.inference().outputs({name: rows}, progress, hidden=session.task.head is None)[name]
     columns = {"id": original_ids(nodes, rows), "embedding": _list_column(values.float().cpu().numpy())}
     write_table(pa.table(columns), out)
     return int(nodes.count)
@@ -131,7 +131,58 @@ def original_ids(nodes: NodeSet, rows: Array) -> pa.Array:
     return pa.array(nodes.ids[rows]) if isinstance(nodes.ids, np.ndarray) else nodes.ids.take(rows).to_arrow()
 
 
-def _predictions(session: Session, split: str | None, progress: Progress) -> pa.Table:
+def embeddings(session: Session, node_type: str | None, progress: Progress = SILENT) -> tuple[str, torch.Tensor]:
+    """A node type, the task's own where none is named, and the embeddings of all its vertices."""
+    name = _chosen_type(session.graph, node_type, session)
+    wanted = {name: np.arange(session.graph.nodes[name].count)}
+    return name, session.inference().outputs(wanted, progress, hidden=session.task.head is None)[name]
+
+
+def predictions_of(session: Session, ids: Any, progress: Progress = SILENT) -> pa.Table:
+    """Predictions for vertices with some ids, or scores of (source id, destination id) pairs, in the order given."""
+    task = session.task
+    if isinstance(task, NodeTask):
+        nodes = session.graph.nodes[task.node_type]
+        rows, place = np.unique(_rows_with(nodes, ids, task.node_type), return_inverse=True)
+        out = session.inference().outputs({task.node_type: rows}, progress)[task.node_type].float().cpu()
+        return pa.table({"id": original_ids(nodes, rows[place]), **_answers(task, out[torch.from_numpy(place)])})
+    if isinstance(task, LinkTask):
+        source, _, destination = task.edge_type
+        ends = [
+            _rows_with(session.graph.nodes[name], [pair[end] for pair in ids], name)
+            for end, name in enumerate((source, destination))
+        ]
+        scores = task.score_pairs(session.inference(), np.stack(ends, 1), progress)
+        return pa.table({**_ends(session.graph, task.edge_type, *ends), "score": pa.array(scores)})
+    raise PenstockError(
+        "Classes of edges are predicted for a whole split: leave out the ids, and name the split.",
+        code="unsupported-combination",
+    )
+
+
+def _rows_with(nodes: NodeSet, ids: Any, node_type: str) -> Array:
+    """The vertices with some of the user's ids."""
+    known = original_ids(nodes, np.arange(nodes.count))
+    try:
+        asked = pa.array(np.asarray(ids)).cast(known.type)
+    except pa.ArrowInvalid as error:
+        raise PenstockError(
+            f"The ids given are not ids of {node_type!r} vertices, which are {known.type} ({error}): give some of"
+            " those.",
+            code="wrong-type",
+        ) from None
+    rows = compute.index_in(asked, value_set=known)
+    if rows.null_count:
+        missing = asked[compute.index(rows.is_null(), True).as_py()]
+        raise PenstockError(
+            f"There is no vertex {missing} among the {nodes.count:,} of type {node_type!r}: check the ids.",
+            code="id-out-of-range",
+        )
+    return np.asarray(rows.to_numpy(), np.int64)
+
+
+def predictions(session: Session, split: str | None, progress: Progress = SILENT) -> pa.Table:
+    """Predictions for everything, or for a split."""
     task = session.task
     if isinstance(task, NodeTask):
         return _of_vertices(session, task, split, progress)

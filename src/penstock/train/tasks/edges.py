@@ -55,6 +55,7 @@ class EdgeTask:
         self.head: torch.nn.Module = EdgeClassifier(job.hidden, data.classes)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
         self._batcher = EdgeBatcher(graph, self._kind, reverse=data.reverse)
+        self.losses: dict[str, float] = {}
 
     def sample(self, planned: Planned) -> Batch:
         """Edges, and the neighbourhoods of their ends."""
@@ -110,6 +111,8 @@ class EdgeTask:
                 return np.concatenate([none, *(each.numpy() for _, _, each in self._classified(rows, some[part]))])
 
             logits = inference.in_parts(len(some), logits_of)
+            classes = torch.from_numpy(self._data.labels[some].astype(np.int64))
+            self.losses[split] = float(functional.cross_entropy(torch.from_numpy(logits), classes))
             found[split] = {name: METRICS[name].compute(logits, self._data.labels[some]) for name in names}
         return found
 

@@ -84,6 +84,7 @@ class LinkTask:
         self.messages, self.redraws = batches.messages, True
         self.head: torch.nn.Module = build_scorer(job.scorer, job.hidden)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
+        self.losses: dict[str, float] = {}
         self._batcher = EdgeBatcher(graph, kind, make_negatives(job), reverse)
         held_out = [edges.held_out[name] for name in SPLITS if name in edges.held_out]
         self._known = known_edges(graph, kind, held_out, self._batcher.reverse)

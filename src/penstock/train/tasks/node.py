@@ -40,6 +40,7 @@ class NodeTask:
         self.metric: Metric = chosen_metric(job.metric, default, data.task)
         kind = "multi-label" if data.multi_label else data.task
         self._metrics = dict.fromkeys((self.metric.name, *_REPORTED[kind]))
+        self.losses: dict[str, float] = {}
 
     def sample(self, planned: Planned) -> Batch:
         """Neighbourhoods of the planned vertices (or what the sampler makes of its items)."""
@@ -105,9 +106,14 @@ class NodeTask:
         wanted = np.unique(np.concatenate(list(rows.values())))
         out = inference.outputs({self._data.node_type: wanted}, progress)[self._data.node_type]
         values = self._checked(out).float().cpu().numpy()
-        return {
-            name: self._scores(values[np.searchsorted(wanted, r)], self._data.labels[r]) for name, r in rows.items()
-        }
+        found = {}
+        for name, r in rows.items():
+            outputs = values[np.searchsorted(wanted, r)]
+            found[name] = self._scores(outputs, self._data.labels[r])
+            self.losses[name] = float(
+                self._losses(torch.from_numpy(outputs), torch.from_numpy(self.labels_of(r))).mean()
+            )
+        return found
 
     def items_of(self, split: str) -> Array:
         """The vertices of a split."""

@@ -61,6 +61,10 @@ class Task(Protocol):
     def redraws(self) -> bool:
         """Whether the examples of a batch differ from epoch to epoch."""
 
+    @property
+    def losses(self) -> dict[str, float]:
+        """The mean loss of each split as it was last evaluated; a task that is judged by ranks has none."""
+
     def items_of(self, split: str) -> Array:
         """The vertices, held-out pairs [m, 2] or edge positions of a split; one that there is none of is refused."""
 

@@ -1,0 +1,47 @@
+"""`ps.memory`: what a run would take of memory."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from penstock.api.opened_graph import opened as opened_graph
+from penstock.graph.graph import Graph
+from penstock.train.job import Job, make_job
+from penstock.train.memory.forecast import MemoryForecast, forecast
+from penstock.train.memory.remedies import fitting_forecast
+
+
+def memory(
+    graph: Any = None,
+    model: torch.nn.Module | str | None = None,
+    *,
+    device_memory: int | None = None,
+    job: Job | None = None,
+    **fields: Any,
+) -> MemoryForecast:
+    """What `train` with the same arguments would take of memory, on the device and on the host; nothing is trained.
+
+    `device="cuda"` needs no GPU here. `device_memory` is the bytes that the GPU has; where it is not given, a GPU of
+    this machine is asked, and without one everything is taken to fit. A job that is too large is refused, with changes
+    that would make it fit.
+    """
+    module = model if isinstance(model, torch.nn.Module) else None
+    if isinstance(model, str):
+        fields["model"] = model
+    if isinstance(graph, (str, Path)):
+        fields["graph"] = str(graph)
+    opened = None if graph is None or isinstance(graph, (str, Path)) else opened_graph(graph)
+    chosen = make_job({**(job.model_dump() if job else {}), **fields})
+    return memory_of_job(chosen, opened, module, device_memory)[0]
+
+
+def memory_of_job(
+    job: Job, graph: Graph | None = None, module: torch.nn.Module | None = None, device_memory: int | None = None
+) -> tuple[MemoryForecast, int | None]:
+    """The forecast of a job, and the memory of the GPU that it was held against, where that is known."""
+    if device_memory is None and job.device != "cpu" and torch.cuda.is_available():
+        device_memory = torch.cuda.mem_get_info()[1]
+    if device_memory is None:
+        return forecast(job, graph, module=module), None
+    return fitting_forecast(job, graph, device_memory=device_memory, module=module), device_memory

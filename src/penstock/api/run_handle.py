@@ -1,0 +1,148 @@
+"""`ps.Run`: a trained run to look at, to evaluate and to predict with."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from penstock.api.history import History
+from penstock.api.opened_graph import opened
+from penstock.api.run_comparison import RunComparison
+from penstock.errors import PenstockError
+from penstock.graph.graph import Graph
+from penstock.nn.adapter import Adapted
+from penstock.notebook_html import html_table
+from penstock.report import write_report
+from penstock.train.job import Job, job_defaults
+from penstock.train.run_folder import METRICS, RunFolder
+from penstock.train.session import Session
+from penstock.train.use import embeddings, open_session, predictions, predictions_of
+
+
+class Run:
+    """A run that has ended, or a run folder looked at later.
+
+    `model`, `evaluate`, `predict` and `embed` use the best model that the run has kept.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        graph: Graph | None = None,
+        module: torch.nn.Module | None = None,
+        trust_module: bool = False,
+    ) -> None:
+        self._folder, self._graph, self._module, self._trusted = folder, graph, module, trust_module
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        graph: Any = None,
+        module: torch.nn.Module | None = None,
+        trust_module: bool = False,
+    ) -> "Run":
+        """The run in a folder.
+
+        `graph` is needed where the run's own was only in memory, and `module` where it trained a module object.
+        """
+        return cls(RunFolder.open(Path(path)), None if graph is None else opened(graph), module, trust_module)
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self._folder.path
+
+    @property
+    def state(self) -> str:
+        """finished, stopped-early, interrupted, failed or running."""
+        return str(self._folder.facts["state"])
+
+    @property
+    def message(self) -> str:
+        """Why it is not finished, where it is not."""
+        return str(self._folder.facts.get("message", ""))
+
+    @property
+    def job(self) -> Job:
+        """Every setting that the run had, defaults included."""
+        return self._folder.job()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What `penstock train --json` prints."""
+        result: dict[str, Any] = self._folder.facts.get("result", {})
+        return result
+
+    @property
+    def val(self) -> dict[str, float]:
+        """The best model's validation metrics."""
+        return dict(self.result.get("val", {}))
+
+    @property
+    def test(self) -> dict[str, float]:
+        """The best model's test metrics."""
+        return dict(self.result.get("test", {}))
+
+    @property
+    def history(self) -> History:
+        """A row for each epoch: training and validation loss, validation metrics, learning rate, seconds."""
+        return History.read(self.path / METRICS)
+
+    def model(self) -> torch.nn.Module:
+        """The best model, in evaluation mode: one of `ps.nn`, or a copy of the module that was trained."""
+        model = self._session().model
+        return (model.module if isinstance(model, Adapted) else model).eval()
+
+    def evaluate(self, split: str = "test", graph: Any = None) -> dict[str, float]:
+        """Metrics of a split (train, val or test), by exact inference; `graph` stands for the run's own."""
+        found = self._session(graph).evaluate([split])
+        if split not in found:
+            raise PenstockError(f"The data has no split {split!r} to evaluate: choose another.", code="split-missing")
+        return found[split]
+
+    def predict(self, ids: Any = None, *, split: str | None = None, graph: Any = None) -> Any:
+        """A pyarrow.Table of predictions, with `to_pandas()`: for vertices with some ids, of a split, or all.
+
+        Ids are those of your tables, or vertex numbers where the graph has none; a run on links takes pairs of them.
+        """
+        if ids is not None and split is not None:
+            raise PenstockError("Give ids or a split to predict, not both.", code="conflicting-options")
+        session = self._session(graph)
+        return predictions(session, split) if ids is None else predictions_of(session, ids)
+
+    def embed(self, node_type: str | None = None, graph: Any = None) -> torch.Tensor:
+        """[vertices, width]: what the model knows of each vertex before its last step, in the order of the graph."""
+        return embeddings(self._session(graph), node_type)[1].cpu()
+
+    def compare(self, other: "Run") -> RunComparison:
+        """Settings in which two runs differ, and their figures side by side."""
+        sides = [(str(run.path), run.job.model_dump(mode="json"), run.val, run.test) for run in (self, other)]
+        return RunComparison(*sides)
+
+    @property
+    def page(self) -> Path | None:
+        """Its report.html, where it has one."""
+        page = self.path / "report.html"
+        return page if page.exists() else None
+
+    def report(self) -> Path:
+        """Write report.html again and say where it is."""
+        return write_report(self.path, job_defaults())
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.state}, test={self.test})"
+
+    def _repr_html_(self) -> str:
+        scores = [
+            (f"{split} {name}", value) for split in ("val", "test") for name, value in getattr(self, split).items()
+        ]
+        facts = [
+            (name, self.result[name]) for name in ("epochs", "best_epoch", "seconds", "device") if name in self.result
+        ]
+        return html_table(f"Run {self.path}", [("state", self.state), *facts, *scores])
+
+    def _session(self, graph: Any = None) -> Session:
+        given = self._graph if graph is None else opened(graph)
+        return open_session(self.path, given, deepcopy(self._module), trust_module=self._trusted)

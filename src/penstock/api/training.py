@@ -1,0 +1,110 @@
+"""`ps.train`: a job trained, here or on a cluster."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from penstock.api.notebook_progress import shown_in_notebooks
+from penstock.api.opened_graph import opened as opened_graph
+from penstock.api.run_handle import Run
+from penstock.api.signature import with_job_fields
+from penstock.errors import PenstockError
+from penstock.graph.graph import Graph
+from penstock.progress import Progress
+from penstock.report import write_report_or_note
+from penstock.train.data import IN_MEMORY
+from penstock.train.job import Job, make_job
+from penstock.train.run import resume_run, start_run
+from penstock.train.run_folder import CLUSTER, RunFolder
+
+_RESUMED = {"epochs", "module"}
+"""Fields that may be given with `resume`: more epochs, and the run's own module by its name."""
+
+
+@with_job_fields
+def train(
+    graph: Any = None,
+    model: torch.nn.Module | str | None = None,
+    *,
+    resume: str | Path | None = None,
+    cluster: str | Path | None = None,
+    plan: str | Path | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+    job: Job | None = None,
+    trust_module: bool = False,
+    **fields: Any,
+) -> Run:
+    """Train a model on a graph; further arguments are the fields of a job (docs/job.md).
+
+    `graph` is anything `ps.load` recognises, `model` a name, a model of `ps.nn`, or any module with
+    `forward(x, edge_index)` or `forward(x_dict, edge_index_dict)`. `resume` names a run folder to go on from.
+    `cluster` names a cluster file (docs/cluster.md), or says 2x2 for two machines of two workers, all on this host; a
+    graph that is only in memory is cut into the run folder then.
+    `plan` names a plan (docs/planning.md), which holds its job and its cluster; `fields` may change what it does not
+    depend on.
+    A run folder or a plan may name code, its `module`: it is run with `trust_module`, or if `module` names it again.
+    `progress` is told how far the run has come; in a notebook it is shown where none is given.
+    """
+    module = model if isinstance(model, torch.nn.Module) else None
+    progress = shown_in_notebooks() if progress is None else progress
+    if resume is not None and (Path(resume) / CLUSTER).exists():
+        from penstock.cluster.run import resume_cluster_run
+
+        if set(fields) - _RESUMED or job is not None or cluster is not None or graph is not None:
+            raise PenstockError(
+                "A resumed run keeps its job, its graph and its cluster: only epochs may be changed.",
+                code="conflicting-options",
+            )
+        said = fields.get("epochs"), progress, trust_module, fields.get("module")
+        return _reported(resume_cluster_run(Path(resume), *said), progress)
+    if resume is not None:
+        if set(fields) - _RESUMED or job is not None:
+            raise PenstockError("A resumed run keeps its job: only epochs may be changed.", code="conflicting-options")
+        opened = None if graph is None else opened_graph(graph)
+        said = fields.get("epochs"), progress, trust_module, fields.get("module")
+        return _reported(resume_run(Path(resume), opened, module, *said), progress, opened, module)
+    if plan is not None:
+        return _planned(Path(plan), [graph, model, cluster, job], fields, force, progress, trust_module)
+    if isinstance(model, str):
+        fields["model"] = model
+    if isinstance(graph, (str, Path)):
+        fields["graph"] = str(graph)
+    opened = None if graph is None or isinstance(graph, (str, Path)) else opened_graph(graph)
+    if opened is not None:
+        fields["graph"] = f"{opened.name}{IN_MEMORY}" if opened.path is None else str(opened.path)
+    chosen = make_job({**(job.model_dump() if job else {}), **fields})
+    if cluster is not None:
+        # Whoever trains on one machine does not wait for the wire to be imported.
+        from penstock.cluster.run import start_cluster_run
+
+        if module is not None:
+            raise PenstockError(
+                "A cluster run cannot use a module object, because processes exchange no pickles: put the code that"
+                ' builds it in a file and pass module="FILE.py:NAME", or name a model of ps.nn.',
+                code="unsupported-combination",
+            )
+        return _reported(start_cluster_run(chosen, str(cluster), force, progress, opened), progress, opened)
+    return _reported(start_run(chosen, opened, module, force, progress), progress, opened, module)
+
+
+def _planned(
+    plan: Path, others: list[Any], fields: dict[str, Any], force: bool, progress: Progress, trust_module: bool
+) -> Run:
+    from penstock.cluster.run import start_planned_run
+
+    if any(each is not None for each in others):
+        raise PenstockError(
+            "A plan holds its graph, its model and its cluster: give the plan alone.", code="conflicting-options"
+        )
+    return _reported(start_planned_run(plan, fields, force, progress, trust_module), progress)
+
+
+def _reported(
+    folder: RunFolder, progress: Progress, graph: Graph | None = None, module: torch.nn.Module | None = None
+) -> Run:
+    """The run with its page, or with a note why there is none: what was trained stands without it."""
+    run = Run(folder, graph, module)
+    write_report_or_note(run.path, run.state, progress)
+    return run
