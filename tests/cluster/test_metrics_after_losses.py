@@ -91,7 +91,7 @@ class Acting(Worker):
         self._session = SimpleNamespace(
             job=make_job({"graph": "g", "fanouts": [2], "epochs": EPOCHS}),
             task=SimpleNamespace(
-                items=range(BATCHES), batch_size=1, metric=METRICS["accuracy"], evaluate=self._evaluate
+                losses={}, items=range(BATCHES), batch_size=1, metric=METRICS["accuracy"], evaluate=self._evaluate
             ),
             optimiser=SimpleNamespace(param_groups=[{"lr": 0.1}]),
             schedule=None,
