@@ -70,6 +70,7 @@ class TripleTask:
         self.messages, self.redraws = batches.messages, True
         self.head: torch.nn.Module = self._build_scorer()
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
+        self.losses: dict[str, float] = {}
         policy = triple_negatives(
             job.negatives, job.negatives_per_edge, job.negatives_group, job.negatives_power, job.filtered
         )
