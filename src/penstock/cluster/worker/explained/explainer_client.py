@@ -27,17 +27,24 @@ class ExplainerClient:
     """Has explanations made, one at a time. `about` describes the model, and is told to every new process."""
 
     def __init__(self, about: dict[str, Any], patience: float, start_patience: float) -> None:
-        """An explainer that gives no sign for `patience` seconds, or `start_patience` at its start, is replaced."""
+        """An explainer that is silent for `patience` seconds, or for `start_patience` at its start, is replaced.
+
+        The next one may be silent for twice as long, and so on.
+        """
         self._about, self._patience, self._start_patience = about, patience, start_patience
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = threading.Event()
+        self._longer = 1.0
+        """What patience is multiplied by."""
         self.lost = 0
         """Explainers that were replaced."""
 
     def ask(self, document: Mapping[str, Any], arrays: Mapping[str, Array]) -> Frame:
         """The answer to one request, by however many processes it takes."""
         message = encoded(document, arrays)
-        for _ in range(_TRIES):
+        for lost in range(_TRIES):
+            # On a busy machine a process of low priority may be silent for long: the next one is given longer.
+            self._longer = 2.0**lost
             try:
                 return self._asked(message)
             except (ExplainerLost, OSError):
@@ -122,7 +129,7 @@ class ExplainerClient:
         """Until the pipe is ready; looks now and then whether the explainer was closed meanwhile."""
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, event)
-            waited = 0.0
+            waited, patience = 0.0, patience * self._longer
             while not selector.select(min(_LOOK, patience)):
                 waited += min(_LOOK, patience)
                 if waited >= patience or self._closed.is_set():

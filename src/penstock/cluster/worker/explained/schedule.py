@@ -28,6 +28,7 @@ class ExplanationSchedule:
         self._change = threading.Condition()
         self._weights: dict[int, Weights] = {}
         self._found: dict[int, Explanation] = {}
+        self._newest: Explanation | None = None
         self._failure: PenstockError | None = None
         self._open = False
         self.waited_s = 0.0
@@ -65,7 +66,7 @@ class ExplanationSchedule:
     def give(self, explanation: Explanation) -> None:
         """An explanation is there."""
         with self._change:
-            self._found[explanation.version] = explanation
+            self._found[explanation.version] = self._newest = explanation
             self._change.notify_all()
 
     def fail(self, error: PenstockError) -> None:
@@ -95,7 +96,7 @@ class ExplanationSchedule:
     def newest(self) -> Explanation | None:
         """The newest explanation that was made."""
         with self._change:
-            return self._found[max(self._found)] if self._found else None
+            return self._newest
 
     def state(self) -> dict[str, Weights]:
         """The weights of all versions that may still be needed."""
