@@ -146,6 +146,16 @@ def join_directly(one: Host, other: Host, number: int, rate_mbit: float) -> tupl
     return ends
 
 
+def limit_again(host: Host, rate_mbit: float) -> None:
+    """From now on a host's link carries this much, both ways."""
+    rate = f"{round(rate_mbit * 1e6)}bit"
+    for namespace, device in ((host.namespace, DEVICE), (host.switch, host.port)):
+        _tc(
+            *(namespace, "class", "change", "dev", device, "parent", "1:", "classid", "1:1", "htb", "rate", rate),
+            *("ceil", rate, "burst", str(_LEAST_BURST), "cburst", str(_LEAST_BURST), "quantum", "60000"),
+        )
+
+
 def change_rate(hosts: Sequence[Host], number: int, rate_mbit: float) -> None:
     """From now on what leaves these hosts by a link of `join_directly` leaves at this rate."""
     rate = f"{round(rate_mbit * 1e6)}bit"

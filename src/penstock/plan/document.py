@@ -95,7 +95,7 @@ class Change(StrictDocument):
 
     what: str
     iteration_s: float
-    gain: float = Field(description="share of the iteration that it would save")
+    gain: float = Field(description="share of the iteration that it would save; below 0: it would take longer")
 
 
 class Plan(StrictDocument):

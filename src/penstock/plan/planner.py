@@ -19,6 +19,7 @@ from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedFlows, PlannedTask, Predicted
 from penstock.plan.memory import memory_over_time
 from penstock.plan.placement import PLACEMENTS, Budget
+from penstock.plan.replica_changes import replica_changes
 from penstock.plan.workloads import PlannedRun, workload_entry
 from penstock.progress import Progress
 from penstock.simulate.rates import policy_named
@@ -66,6 +67,7 @@ def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> 
     best = min(trials, key=lambda trial: trial.iteration_s)
     fewer = Budget(max(1, (budget.steps or 10_000) // _FEWER), budget.seconds, (budget.simulations or 0) // _FEWER)
     changes = changes_of(run, best, fewer, choices.seed, progress, threads)
+    changes = [*changes, *replica_changes(planned, best, choices.seed)]
     tasks = _tasks(run, best)
     _note_cores(cluster, tasks, progress)
     where = [run.machines.names[number] for number in best.placed.machine_of]

@@ -62,6 +62,8 @@ class PlannedRun:
     """The kind of device that workers compute on."""
     gpus: float = 0.0
     """GPUs that each worker needs."""
+    seats: tuple[int, ...] | None = None
+    """The machine of every worker, where a placement is known; None: as the cluster file has it."""
     open_graph: Callable[[], Graph] = _no_graph
     """Opens the job's graph, for modes whose amounts depend on how it is cut."""
 
@@ -83,5 +85,7 @@ class WorkloadEntry:
     """Samplers of jobs that are executed in this mode; None: all that no other mode names."""
     any_size: bool = False
     """Whether a profile serves clusters of every size, as its amounts are those of rows and edges."""
+    uses_replicas: bool = False
+    """Whether replicas of features change what is sent."""
     decides: Callable[[Any], Mapping[str, Any]] = lambda section: {}
     """Fields of the job that its section decided: the plan's job has them."""

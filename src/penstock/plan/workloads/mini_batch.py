@@ -9,6 +9,7 @@ from penstock.hardware.machines import Machines
 from penstock.plan.memory import HeldMemory
 from penstock.plan.workloads.entry import ExecutionWorkload, PlannedRun, WorkloadEntry
 from penstock.plan.workloads.mini_batch_template import MiniBatchExecution, mini_batch_template
+from penstock.plan.workloads.replica_shares import replica_shares
 from penstock.simulate.amounts import Quantiles, Spread
 
 _SERVING = 2
@@ -37,6 +38,7 @@ def _set_up(run: PlannedRun) -> MiniBatchExecution:
         gather_threads=job.gather_threads,
         device=run.device,
         gpus=run.gpus,
+        replicas=replica_shares(cluster, run.profile, run.open_graph, run.seats),
     )
 
 
@@ -93,4 +95,4 @@ def conditions(cluster: ClusterDocument) -> Mapping[str, Any]:
     return {"wire_type": cluster.wire_type, "reduce": cluster.reduce, "servers": servers, **cached}
 
 
-MINI_BATCH = WorkloadEntry("mini-batch", MiniBatchExecution, _set_up, _build, conditions)
+MINI_BATCH = WorkloadEntry("mini-batch", MiniBatchExecution, _set_up, _build, conditions, uses_replicas=True)

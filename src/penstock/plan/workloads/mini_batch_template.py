@@ -18,6 +18,14 @@ OPERATORS = {"store": "serve", "sampler": "sample", "worker": "step", "server": 
 """For each kind of process, the operator that it is there for: it keeps as many cores busy."""
 
 
+class PlannedReplica(StrictDocument):
+    """A second copy of a part's features at another store."""
+
+    part: int = Field(ge=0)
+    store: str
+    shares: list[float] = Field(description="by worker, of the part's feature bytes that come from here")
+
+
 class MiniBatchExecution(StrictDocument):
     """How a run is set up, beside what its iterations cost."""
 
@@ -31,6 +39,7 @@ class MiniBatchExecution(StrictDocument):
     gather_threads: int = Field(default=1, ge=1)
     device: str = Field(default="cpu", description="kind of device that workers compute on")
     gpus: float = Field(default=0.0, ge=0, description="GPUs that each worker needs")
+    replicas: list[PlannedReplica] = Field(default=[])
 
     @property
     def unrolled(self) -> int:
@@ -150,17 +159,30 @@ class _Template:
                 )  # fmt: skip
                 self._after(drawn, turn, shape.samplers or shape.sample_threads, flow, served)
                 self._after(placed, turn, shape.drawn_ahead, flow, served)
-            for store, sizes in zip(self._stores, self._bytes("features"), strict=True):
-                served = self._served(store, f"features {mark}")
+            for store, what, size in self._feature_sources(rank):
+                served = self._served(store, f"features{what} {mark}")
                 building.wait(blocks, served)
                 flow = building.flow(
-                    served, placed[turn], sizes[rank], "features",
-                    name=f"features {self._name(store)} {mark}", coflow=f"features {mark}", follows_itself=False,
+                    served, placed[turn], size, "features",
+                    name=f"features {self._name(store)}{what} {mark}", coflow=f"features {mark}", follows_itself=False,
                 )  # fmt: skip
                 self._after(placed, turn, shape.gather_threads, flow, served)
                 self._after(computed, turn, shape.pulled_ahead, flow, served)
             self._after(computed, turn, 1, computed[turn])
         return computed
+
+    def _feature_sources(self, rank: int) -> list[tuple[Item, str, float]]:
+        """(store, which replica in words, bytes) of everything that a worker reads features from."""
+        found = []
+        for part, (store, sizes) in enumerate(zip(self._stores, self._bytes("features"), strict=True)):
+            copies = [each for each in self._shape.replicas if each.part == part and each.shares[rank] > 0]
+            own = 1.0 - sum(each.shares[rank] for each in copies)
+            if own > 1e-9 or not copies:
+                found.append((store, "", own * sizes[rank]))
+            for each in copies:
+                place = self._shape.stores.index(each.store)
+                found.append((self._stores[place], f" of part {part}", each.shares[rank] * sizes[rank]))
+        return found
 
     def _served(self, store: Item, what: str) -> Item:
         """A store's work on one request."""
