@@ -1,0 +1,38 @@
+"""The programs in examples/ learn; those that need a package that is not installed are skipped."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from training_graphs import community_graph
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+FEW = {"epochs": 4, "fanouts": (4, 3), "batch_size": 20}
+
+
+def main_of(name):
+    """The function `main` of an example."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+def test_bare_loop():
+    assert main_of("bare_loop")(community_graph(), hidden=16, **FEW) > 0.5
+
+
+@pytest.mark.filterwarnings("default")
+def test_lightning(tmp_path):
+    pytest.importorskip("lightning")
+    pytest.importorskip("torch_geometric")
+    quiet = {"enable_checkpointing": False, "enable_model_summary": False, "accelerator": "cpu"}
+    assert main_of("lightning_loop")(community_graph(), default_root_dir=tmp_path, **quiet, **FEW) > 0.5
+
+
+@pytest.mark.filterwarnings("default")
+def test_accelerate():
+    pytest.importorskip("accelerate")
+    pytest.importorskip("torch_geometric")
+    assert main_of("accelerate_loop")(community_graph(), hidden=16, cpu=True, **FEW) > 0.5
