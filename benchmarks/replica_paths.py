@@ -54,7 +54,9 @@ class Disturbance(Progress):
         self._host, self._ended, self._epochs = host, 0, epochs
 
     def status(self, line: str) -> None:
-        """An epoch has ended."""
+        """An epoch has ended, unless the line is about the middle of one."""
+        if ", batch " in line:
+            return
         self._ended += 1
         if self._ended == BEFORE:
             limit_again(self._host, self._host.rate_mbit / DROP)
