@@ -20,11 +20,17 @@ def machine_model() -> CostModel:
 
     The environment variable PENSTOCK_OPERATORS names another profile of operators, or is `shipped`.
     """
+    found = measured_model()
+    return shipped_model() if found is None else found
+
+
+def measured_model() -> CostModel | None:
+    """The model of this machine, or of the profile that PENSTOCK_OPERATORS names; None where nothing was measured."""
     asked = os.environ.get(VARIABLE)
     if asked:
-        return shipped_model() if asked == "shipped" else CostModel(read_profile(Path(asked)))
+        return None if asked == "shipped" else CostModel(read_profile(Path(asked)))
     found = cached_profile(this_machine())
-    return shipped_model() if found is None else CostModel(found)
+    return None if found is None else CostModel(found)
 
 
 @cache

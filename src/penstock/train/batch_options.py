@@ -33,5 +33,5 @@ class BatchOptions(StrictDocument):
     groups: AutoCount = Field(
         1,
         description="batches that all processors draw together before they are trained on; 1: each beside the training"
-        " of others; auto: eight for each processor",
+        " of others; auto: eight for each processor, or as predicted where this machine was measured",
     )

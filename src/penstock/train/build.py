@@ -8,6 +8,7 @@ from penstock.progress import SILENT, Progress
 from penstock.train.assembly import session_of, try_out
 from penstock.train.device_memory import device_memory_of
 from penstock.train.execution_modes import choose_execution, needs_placement
+from penstock.train.execution_plan.group_size import decide_groups
 from penstock.train.job import Job
 from penstock.train.learned_labels import LearnedLabels
 from penstock.train.memory.remedies import refusal
@@ -31,6 +32,8 @@ def make_session(
     device = chosen_device(job.device if taught is None or job.device == "cpu" else "auto")
     session = session_of(job, device, graph, module, taught)
     placed = None
+    if taught is None:
+        decide_groups(session)
     if device.type == "cuda" and needs_placement(job.sampler):
         # Triton is imported where there is a device for it.
         from penstock.train.device.placement import place

@@ -29,6 +29,7 @@ def run_facts(session: Session) -> dict[str, Any]:
             "classes": task.out,
         },
         "decided": session.decided,
+        "decided_by": session.decided_by,
         "task": task.name,
         "labels": session.label_facts(),
         "metric": {"name": task.metric.name, "better": task.metric.better},

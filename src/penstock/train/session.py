@@ -47,6 +47,8 @@ class Session:
     schedule: LRScheduler | None
     decided: dict[str, Any] = field(default_factory=dict)
     """Fields that the job left open, as they were decided for the graph."""
+    decided_by: dict[str, str] = field(default_factory=dict)
+    """What decided some of them (`train.decided_by`)."""
     _execution: Execution | None = None
     peak: Peak = field(default_factory=HOST_PEAK.measure)
     """The most megabytes that the process had while the session is used."""

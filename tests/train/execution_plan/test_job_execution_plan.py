@@ -56,7 +56,7 @@ def test_every_alternative_of_the_host_can_be_trained(tmp_path):
 def test_jobs_that_the_model_does_not_know_are_refused():
     with refused("unsupported-combination labor neighbour"):
         planned(sampler="labor")
-    with refused("unknown-name gin sage"):
+    with refused("unsupported-combination gin sage"):
         planned(model="gin")
     with refused("unsupported-combination types"):
         plan_execution(make_job({**FIELDS, "fanouts": [2, 2]}), typed_graph(), CostModel(operator_profile()))

@@ -6,20 +6,27 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from penstock.cost.machine_model import measured_model
+from penstock.cost.model import CostModel
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.memory import available_mb
 from penstock.nn.layer_table import layer_entry
 from penstock.pipeline.schedule import BatchPlan
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
+from penstock.plan.execution.choice import Device, Features
+from penstock.plan.execution.feature_place import FeaturePlace, fastest_place, knows_transfers
 from penstock.sampling import NeighbourSampler
 from penstock.sampling.device.room import Room, largest_room, room_for
+from penstock.train.decided_by import OPERATOR_PROFILE, RULE
 from penstock.train.device.memory import TYPES, Working, loaded_working, row_type
 from penstock.train.device.trial import NOTHING
 from penstock.train.device_memory import device_memory_of
 from penstock.train.execution.support import CAPTURED, DEVICE_SAMPLING, Placeable, demands_of, reasons_against
 from penstock.train.first_layer.ways import WAYS
 from penstock.train.job import Job
+from penstock.train.job_batches import kind_of_batches, unknown_of
+from penstock.train.session import Session
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,8 @@ class Decision:
     """How that was found: `traced` or `trial`."""
     untraced: str = ""
     """Why no trace could be had, where it could not."""
+    decided_by: str = RULE
+    """What decided where features lie."""
 
 
 class MemoryModel(Protocol):
@@ -73,17 +82,26 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
     uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job)]
     room = None if on_host else presampled_room(job, graph, schedule)
     in_place = not uncaptured and layer_entry(job.model).reads_in_place(job) and _in_place(job)
-    working, residence = _fitting(session, memory, room, not uncaptured, in_place, on_host)
+    working, residence = _fitting(session, job, memory, room, not uncaptured, in_place, on_host)
+    model, decided_by, faster = measured_model(), RULE, list[str]()
+    if model is not None and isinstance(session, Session) and _is_open(session, residence) and knows_transfers(model):
+        decided_by = OPERATOR_PROFILE
+        best, usual = _fastest(model, session, residence)
+        if best is not usual:
+            faster = [_why_faster(best, usual)]
+            job = job.model_copy(update={"placement": _with_place(job, best)})
+            working, residence = _fitting(session, job, memory, room, not uncaptured, in_place, on_host)
     captured = not uncaptured and "host" not in (residence.topology, residence.features)
     if not uncaptured and not captured:
         uncaptured = ["the host draws batches or copies features for each"]
     in_place = in_place and captured and residence.features == "device"
-    why = [*residence.why, *_why_steps(on_host, uncaptured)]
+    why = [*residence.why, *faster, *_why_steps(on_host, uncaptured)]
     if memory.untraced:
         why.append(untraced_sentence(memory.untraced))
     decision = Decision(
-        residence, working, room, captured, in_place, why, predicted_by=memory.method, untraced=memory.untraced
-    )
+        residence, working, room, captured, in_place, why, predicted_by=memory.method, untraced=memory.untraced,
+        decided_by=decided_by,
+    )  # fmt: skip
     return replace(decision, predicted_bytes=memory.predicted(decision))
 
 
@@ -112,11 +130,17 @@ def stored_type(job: Job, array: Any) -> torch.dtype:
 
 
 def _fitting(
-    session: Placeable, memory: MemoryModel, room: Room | None, captured: bool, in_place: bool, on_host: list[str]
+    session: Placeable,
+    job: Job,
+    memory: MemoryModel,
+    room: Room | None,
+    captured: bool,
+    in_place: bool,
+    on_host: list[str],
 ) -> tuple[Working, Residence]:
     """The working memory and the places that go together: what is read in place lies on the device, what is captured
     is nowhere on the host."""
-    job, inputs, graph = session.job, session.inputs, session.graph
+    inputs, graph = session.inputs, session.graph
     ways = [(True, True)] * in_place + [(True, False)] * captured + [(False, False)]
     for is_captured, reads_in_place in ways:
         working = memory.working(room, is_captured and room is not None, reads_in_place)
@@ -125,6 +149,33 @@ def _fitting(
         if (not reads_in_place or residence.features == "device") and not (is_captured and on_the_host):
             break
     return working, residence
+
+
+def _is_open(session: Session, residence: Residence) -> bool:
+    """Whether the job leaves it open where features lie that do not fit on the device, and their reads are known."""
+    wish = session.job.placed
+    open_place = wish.features == "auto" and wish.cache_rows is None and session.job.first_layer == "auto"
+    return open_place and residence.features == "pinned" and not unknown_of(session)
+
+
+def _fastest(model: CostModel, session: Session, residence: Residence) -> tuple[FeaturePlace, FeaturePlace]:
+    """The fastest place of features beside a device, and the usual one: pinned, with a cache of all that fits."""
+    drawn_by: Device = "cpu" if residence.topology == "host" or not model.knows("sample", "cuda") else "cuda"
+    places: list[tuple[Features, int]] = [("pinned", residence.cache_rows), ("pinned", 0), ("host", 0)]
+    return fastest_place(model, kind_of_batches(session), drawn_by, list(dict.fromkeys(places)))
+
+
+def _with_place(job: Job, place: FeaturePlace) -> dict[str, Any]:
+    rows = {"cache_rows": place.cache_rows} if place.features == "pinned" else {}
+    return {**job.placed.model_dump(exclude={"cache_rows"}), "features": place.features, **rows}
+
+
+def _why_faster(best: FeaturePlace, usual: FeaturePlace) -> str:
+    return (
+        f"By this machine's operator profile a batch takes {1e3 * best.seconds:.3g} ms with features {best.features}"
+        f" and {best.cache_rows:,} rows cached, and {1e3 * usual.seconds:.3g} ms with features {usual.features} and"
+        f" {usual.cache_rows:,} rows cached."
+    )
 
 
 def _in_place(job: Job) -> bool:

@@ -129,5 +129,6 @@ class Placed:
             facts["predicted_by"] = self.decision.predicted_by
         if self.decision.untraced:
             facts["predicted_reason"] = self.decision.untraced
+        facts["decided_by"] = self.decision.decided_by
         facts["why"] = self.why
         return facts

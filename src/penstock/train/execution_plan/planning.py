@@ -12,9 +12,9 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.plan.execution import BatchKind, ExecutionPlan, search
 from penstock.train.assembly import session_of
-from penstock.train.execution_plan.job_batches import kind_of_batches
 from penstock.train.execution_plan.job_space import devices_of, space_of
 from penstock.train.job import Job
+from penstock.train.job_batches import kind_of_batches
 from penstock.train.product_order import with_order_costs
 from penstock.train.run_context import run_context
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock.cost.operators import OPERATORS, Rung
 from penstock.cost.step_fit import counted_block
+from penstock.cost.step_prediction import LAYER_CALLS
 from penstock.errors import PenstockError
 from penstock.graph.csr import offsets_of
 from penstock.nn.layer_table import layer_entry
@@ -54,8 +55,8 @@ def kind_of_batches(session: Session) -> BatchKind:
     )
 
 
-def _check_known(session: Session) -> None:
-    """Refuse what the cost model does not know."""
+def unknown_of(session: Session) -> list[str]:
+    """What of a job the cost model does not know; empty where its batches can be predicted."""
     job, reasons = session.job, list[str]()
     if not session.graph.is_homogeneous:
         reasons.append("the graph has several types")
@@ -63,14 +64,21 @@ def _check_known(session: Session) -> None:
         reasons.append("vertex embeddings are learned")
     if not getattr(session.model, "layerwise", False):
         reasons.append("the model is a module of the user's own")
+    elif job.model not in LAYER_CALLS:
+        reasons.append(f"steps of model {job.model} were not measured")
     if job.sampler != "neighbour" or not all(isinstance(fanout, int) for fanout in job.fanouts):
         reasons.append(f"sampler {job.sampler} as it is set was not measured")
     if session.task.name not in ("node-classification", "node-regression"):
         reasons.append(f"task {session.task.name} has operators of its own")
+    return reasons
+
+
+def _check_known(session: Session) -> None:
+    reasons = unknown_of(session)
     if reasons:
         raise PenstockError(
             f"The execution of this job cannot be predicted: {', '.join(reasons)}. Plan a job on the vertices of a"
-            " graph with one type, with sampler neighbour and a model of Penstock's.",
+            f" graph with one type, with sampler neighbour and one of the models {', '.join(LAYER_CALLS)}.",
             code="unsupported-combination",
         )
 

@@ -1,0 +1,120 @@
+"""What a measured machine decides by its operator profile, with made profiles; without one the rules decide as ever."""
+
+import pytest
+import torch
+
+from operator_profiles import gpu_profile, operator_profile
+from penstock.cost.machine_model import VARIABLE
+from penstock.cost.model import CostModel
+from penstock.cost.profile import write_profile
+from penstock.pipeline.schedule import Schedule
+from penstock.plan.execution.feature_place import fastest_place, knows_transfers
+from penstock.train.assembly import session_of
+from penstock.train.decided_by import OPERATOR_PROFILE, RULE
+from penstock.train.device.decision import decide
+from penstock.train.device.memory import loaded_working
+from penstock.train.device.trial import NOTHING
+from penstock.train.device_memory import assumed_memory
+from penstock.train.execution_plan.group_size import decide_groups
+from penstock.train.job import make_job
+from penstock.train.job_batches import kind_of_batches
+from training_graphs import community_graph, facts_of, trained
+
+FIELDS = {"batch_size": 16, "fanouts": [4, 3], "hidden": 8, "device": "cpu", "threads": 2}
+SLOW_DRAWING = operator_profile(rate=1e-15, sample=1e-6)
+"""Two threads that draw halve the time of a batch."""
+
+
+@pytest.fixture
+def session():
+    return session_of(make_job({**FIELDS, "groups": "auto"}), torch.device("cpu"), community_graph())
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """Lets this machine have a profile."""
+
+    def let(profile):
+        write_profile(profile, tmp_path / "operators.json")
+        monkeypatch.setenv(VARIABLE, str(tmp_path / "operators.json"))
+
+    monkeypatch.setenv(VARIABLE, "shipped")
+    return let
+
+
+@pytest.mark.parametrize(("profile", "size"), [(SLOW_DRAWING, 16), (operator_profile(), 1)])
+def test_groups_are_as_large_as_pays(session, profile, size):
+    decide_groups(session, CostModel(profile))
+    assert (session.job.groups, session.decided["groups"]) == (size, size)
+    assert session.decided_by == {"groups": OPERATOR_PROFILE}
+
+
+def test_without_a_profile_the_rule_decides(session, measured):
+    decide_groups(session)
+    assert (session.job.groups, session.decided_by) == (0, {"groups": RULE})
+    assert "groups" not in session.decided
+
+
+def test_runs_say_what_decided(measured, tmp_path):
+    fields = {**FIELDS, "epochs": 1, "groups": "auto"}
+    ruled = trained(community_graph(), tmp_path / "ruled", **fields)
+    assert facts_of(ruled.path)["decided_by"] == {"groups": RULE}
+    assert ruled.result["groups"]["size"] == 16
+    measured(operator_profile())
+    decided = trained(community_graph(), tmp_path / "decided", **fields)
+    assert facts_of(decided.path)["decided_by"] == {"groups": OPERATOR_PROFILE}
+    assert "groups" not in decided.result
+    assert facts_of(trained(community_graph(), tmp_path / "given", **{**fields, "groups": 3}).path)["decided_by"] == {}
+
+
+class SmallSteps:
+    """Steps that need next to nothing of a device."""
+
+    method, untraced = "traced", ""
+
+    def working(self, room, captured, in_place):
+        return loaded_working(NOTHING, None, 0, 1, 0, torch.float32)
+
+    def predicted(self, decision):
+        return 0
+
+
+def decision_of(session):
+    """On a GPU that has room for the lists and half of the features."""
+    session.inputs.device = torch.device("cuda")
+    schedule = Schedule(session.task.items, session.task.batch_size, 0)
+    (edges,), (nodes,) = session.graph.edges.values(), session.graph.nodes.values()
+    graph = edges.indptr.nbytes + edges.indices.nbytes + nodes.x.nbytes // 2
+    room = SmallSteps().working(None, False, False).bytes + graph
+    with assumed_memory(int(room / session.job.device_share)):
+        return decide(session, schedule, SmallSteps())
+
+
+@pytest.fixture
+def on_gpu():
+    """A session whose features are most of what it would place."""
+    graph = community_graph(count=3000, classes=64)
+    return session_of(make_job({**FIELDS, "device": "auto"}), torch.device("cpu"), graph)
+
+
+def test_features_lie_where_batches_are_fastest(on_gpu, measured):
+    ruled = decision_of(on_gpu)
+    assert (ruled.residence.features, ruled.decided_by) == ("pinned", RULE)
+    measured(gpu_profile(of_gpu={"pinned_read": 1e-6}))
+    moved = decision_of(on_gpu)
+    assert (moved.residence.features, moved.decided_by) == ("host", OPERATOR_PROFILE)
+    assert any("operator profile" in sentence for sentence in moved.why)
+    assert not moved.captured
+    measured(gpu_profile(of_gpu={"copy_up": 1e-6}))
+    kept = decision_of(on_gpu)
+    assert (kept.residence, kept.captured, kept.decided_by) == (ruled.residence, ruled.captured, OPERATOR_PROFILE)
+    measured(operator_profile())
+    assert decision_of(on_gpu) == ruled
+
+
+def test_a_cache_that_serves_more_reads_is_faster(session):
+    model, kind = CostModel(gpu_profile(of_gpu={"pinned_read": 1e-6})), kind_of_batches(session)
+    best, usual = fastest_place(model, kind, "cuda", [("pinned", 0), ("pinned", kind.table_rows)])
+    assert (best.cache_rows, usual.cache_rows) == (kind.table_rows, 0)
+    assert best.seconds < usual.seconds
+    assert knows_transfers(model) and not knows_transfers(CostModel(operator_profile()))
