@@ -22,8 +22,8 @@ from penstock.cost.machine_model import machine_model
 from penstock.cost.model import CostModel
 from penstock.cost.operators import OPERATORS, Operator, Rung
 from penstock.cost.profile import read_profile
-from penstock.cost.step_fit import counted_block, step_widths, training_step
-from penstock.cost.step_prediction import LAYER_CALLS, StepShape, step_seconds
+from penstock.cost.step_fit import step_widths, training_step
+from penstock.cost.step_prediction import LAYER_CALLS, StepShape, counted_block, step_seconds
 from penstock.cost.stopwatch import seconds_of_runs, undisturbed
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph

@@ -10,9 +10,9 @@ from penstock.cost.fit import fit_and_compare
 from penstock.cost.ladder import is_sampled
 from penstock.cost.model import CostModel
 from penstock.cost.operators import Rung
-from penstock.cost.operators.entry import block_sizes, moved
+from penstock.cost.operators.entry import moved
 from penstock.cost.profile import FittedOperator
-from penstock.cost.step_prediction import LAYER_CALLS, STEP, BlockSizes, StepShape, step_work
+from penstock.cost.step_prediction import LAYER_CALLS, STEP, StepShape, counted_block, step_work
 from penstock.cost.stopwatch import seconds_of_runs, undisturbed
 from penstock.nn import ModelOptions, build_model
 from penstock.nn.eager import eager
@@ -53,13 +53,6 @@ def fit_steps(model: CostModel, rungs: Sequence[Rung], device: str) -> FittedOpe
 def step_widths(kind: str, features: int, classes: int, layers: int) -> list[tuple[int, int]]:
     """Widths in and out of every layer of the model that is measured."""
     return layer_widths(_options(kind, layers), features, classes)
-
-
-def counted_block(block: Block) -> BlockSizes:
-    """What of a block decides the time of a layer on it, counted rather than estimated."""
-    found = block_sizes(block)
-    further = {name: found[name] for name in ("src_distinct", "dst_distinct", "src_passes", "dst_passes")}
-    return BlockSizes(block.num_src, block.num_dst, block.num_edges, **further)
 
 
 def training_step(

@@ -10,9 +10,11 @@ from itertools import chain
 from typing import NamedTuple
 
 from penstock.cost.model import CostModel
+from penstock.cost.operators.entry import block_sizes
 from penstock.errors import PenstockError
 from penstock.nn.operator_work import Amounts, Sizes
 from penstock.nn.order_costs import LayerSizes, Order, OrderCosts, order_costs_of
+from penstock.sampling import Block
 
 STEP = "step"
 """The name of what was fitted to whole steps."""
@@ -39,6 +41,13 @@ class BlockSizes(NamedTuple):
     """Passes of the backward kernel over source rows; None: estimated from rows and edges."""
     dst_passes: float | None = None
     """Passes of the forward kernel over destination rows; None: estimated."""
+
+
+def counted_block(block: Block) -> BlockSizes:
+    """What of a block decides the time of a layer on it, counted rather than estimated."""
+    found = block_sizes(block)
+    further = {name: found[name] for name in ("src_distinct", "dst_distinct", "src_passes", "dst_passes")}
+    return BlockSizes(block.num_src, block.num_dst, block.num_edges, **further)
 
 
 @dataclass(frozen=True)

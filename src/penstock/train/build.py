@@ -8,7 +8,7 @@ from penstock.progress import SILENT, Progress
 from penstock.train.assembly import session_of, try_out
 from penstock.train.device_memory import device_memory_of
 from penstock.train.execution_modes import choose_execution, needs_placement
-from penstock.train.execution_plan.group_size import decide_groups
+from penstock.train.group_size import decide_groups
 from penstock.train.job import Job
 from penstock.train.learned_labels import LearnedLabels
 from penstock.train.memory.remedies import refusal

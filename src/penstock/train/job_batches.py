@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from penstock.cost.operators import OPERATORS, Rung
-from penstock.cost.step_fit import counted_block
-from penstock.cost.step_prediction import LAYER_CALLS
+from penstock.cost.step_prediction import LAYER_CALLS, counted_block
 from penstock.errors import PenstockError
 from penstock.graph.csr import offsets_of
 from penstock.nn.layer_table import layer_entry

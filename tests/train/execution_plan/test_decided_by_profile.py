@@ -15,7 +15,7 @@ from penstock.train.device.decision import decide
 from penstock.train.device.memory import loaded_working
 from penstock.train.device.trial import NOTHING
 from penstock.train.device_memory import assumed_memory
-from penstock.train.execution_plan.group_size import decide_groups
+from penstock.train.group_size import decide_groups
 from penstock.train.job import make_job
 from penstock.train.job_batches import kind_of_batches
 from training_graphs import community_graph, facts_of, trained
