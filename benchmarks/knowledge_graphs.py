@@ -96,6 +96,11 @@ def run_slice(graph: Graph, path: Path, fields: dict[str, Any], until: float) ->
     return found if found.state == "finished" else train(graph, resume=path, progress=Slice(until))
 
 
+def _facts(run: Run) -> Any:
+    """What the run's folder says of it."""
+    return json.loads((run.path / "run.json").read_text())
+
+
 def plain_ranks(
     scorer: RelationScorer, rows: torch.Tensor, triples: Triples, true: dict[tuple[int, int], list[int]]
 ) -> Any:
@@ -172,7 +177,7 @@ def main() -> None:
                 runs.append(run_slice(graph, asked.runs / f"{name}-{asked.width or 'full'}-{seed}", fields, until))
         done = [run for run in runs if run.state == "finished"]
         figures = {key: round(mean(run.test[key] for run in done), 4) for key in (done[0].test if done else ())}
-        memory = max((run.facts["result"]["peak_rss_mb"] for run in done), default=None)
+        memory = max((_facts(run)["result"]["peak_rss_mb"] for run in done), default=None)
         published = PUBLISHED[name] if "fb15k-237" in asked.data.name else None
         rows.append(
             {"model": name, "finished": len(done), "published_mrr": published, **figures, "peak_rss_mb": memory}
