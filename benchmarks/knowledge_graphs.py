@@ -92,7 +92,7 @@ def run_slice(graph: Graph, path: Path, fields: dict[str, Any], until: float) ->
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not (path / "run.json").exists():
         return train(graph, run=str(path), checkpoint_minutes=2.0, progress=Slice(until), **fields)
-    found = Run(path)
+    found = Run.open(path)
     return found if found.state == "finished" else train(graph, resume=path, progress=Slice(until))
 
 
