@@ -47,6 +47,21 @@ def typed_graph(count=150, classes=3, seed=0):
     return Graph(nodes, edges, "papers")
 
 
+def carrying_graph(seed=0):
+    """Communities whose edges have a weight that tells whether both ends are of one class, and features."""
+    graph = community_graph(120, degree=5, seed=seed)
+    ((kind, edges),) = graph.edges.items()
+    rng, y = np.random.default_rng(seed), graph.nodes["node"].fields["y"]
+    targets = np.repeat(np.arange(len(y)), np.diff(edges.indptr))
+    alike = y[edges.indices] == y[targets]
+    fields = {
+        "edge_weight": np.where(alike, 2.0, 0.25).astype(np.float32),
+        "edge_attr": np.stack([alike, rng.random(len(alike)), rng.random(len(alike))], 1).astype(np.float16),
+        "far": rng.random(len(alike)),
+    }
+    return Graph(graph.nodes, {kind: EdgeSet(edges.indptr, edges.indices, fields)}, "carrying")
+
+
 def labelled_edges():
     """A symmetric graph whose edges tell whether both ends are of one class."""
     graph = community_graph(degree=3)

@@ -3,7 +3,8 @@
 For such a module a batch's blocks are merged into one list of pairs.
 """
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -13,23 +14,32 @@ from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
 from penstock.nn.masked import MaskedBlock
 from penstock.nn.module_masks import call_masked
-from penstock.sampling.block import Block, TypedBlock, merge_edges
+from penstock.sampling.block import Block, TypedBlock, merge_edge_rows, merge_edges
 from penstock.sampling.device.block import HOST_LISTS, DeviceBlock
 from penstock.traced import is_traced
 
 
 def adapt(
-    module: nn.Module, typed: bool = False, num_layers: int | None = None, edge_types: Sequence[EdgeType] = ()
+    module: nn.Module,
+    typed: bool = False,
+    num_layers: int | None = None,
+    edge_types: Sequence[EdgeType] = (),
+    edge_widths: Mapping[EdgeType, int] | None = None,
 ) -> "Adapted":
-    """A module as a model on blocks. `edge_types`, if given, are all passed, without edges where a batch has none."""
-    return Adapted(module, typed, num_layers, edge_types)
+    """A module as a model on blocks. `edge_types`, if given, are all passed, without edges where a batch has none.
+
+    `edge_widths`: numbers that the edges of a relation carry.
+    """
+    return Adapted(module, typed, num_layers, edge_types, edge_widths)
 
 
 class Adapted(nn.Module):
     """Runs on the merged edges of a batch, as PyG's loaders give them, and keeps the seeds' rows.
 
     Such a module knows nothing of how drawn edges stand for a neighbourhood: batches whose edges have weights, which it
-    would leave out, are refused. In training it gets features of its own, which it may keep or write to.
+    would leave out, are refused. What edges carry is passed by name, as `edge_attr` and `edge_weight`; to a module for
+    several types as dictionaries, `edge_attr_dict` and `edge_weight_dict` where it has arguments of these names. In
+    training it gets features of its own, which it may keep or write to.
 
     Nothing is known of its layers, so it computes all rows in every layer and cannot be run a layer at a time.
     """
@@ -38,8 +48,16 @@ class Adapted(nn.Module):
     needs_totals = False
     needs_all_outputs = False
 
-    def __init__(self, module: nn.Module, typed: bool, num_layers: int | None, edge_types: Sequence[EdgeType]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        typed: bool,
+        num_layers: int | None,
+        edge_types: Sequence[EdgeType],
+        edge_widths: Mapping[EdgeType, int] | None = None,
+    ) -> None:
         super().__init__()
+        self._edge_widths = dict(edge_widths or {})
         self.module, self.typed, self.num_layers, self.edge_types = module, typed, num_layers, list(edge_types)
 
     def forward(self, blocks: Sequence[Block] | Sequence[TypedBlock], x: Any) -> Any:
@@ -53,7 +71,8 @@ class Adapted(nn.Module):
         if self.typed:
             return self._typed(cast(Sequence[TypedBlock], blocks), {name: _own(rows) for name, rows in x.items()})
         plain = cast(Sequence[Block], blocks)
-        result = call_masked(self.module, _own(x), merged_edges(plain), merged_mask(plain))
+        carried = {name: rows for name in CARRIED if (rows := merged_edge_rows(plain, name)) is not None}
+        result = call_masked(self.module, _own(x), merged_edges(plain), merged_mask(plain), carried)
         if not isinstance(result, Tensor):
             raise PenstockError(
                 f"The module returned a {type(result).__name__}: forward(x, edge_index) must return a tensor.",
@@ -65,7 +84,7 @@ class Adapted(nn.Module):
         device = next(iter(x.values())).device if x else None
         edges = {kind: torch.empty(2, 0, dtype=torch.int64, device=device) for kind in self.edge_types}
         edges |= merged_relations(blocks)
-        result = call_masked(self.module, x, edges, merged_masks(blocks))
+        result = call_masked(self.module, x, edges, merged_masks(blocks), self._carried(blocks, device))
         if not isinstance(result, dict):
             raise PenstockError(
                 f"The module returned a {type(result).__name__}: it must return a dict of tensors by node type.",
@@ -73,6 +92,25 @@ class Adapted(nn.Module):
             )
         seeds = blocks[-1].num_dst
         return {name: rows[: seeds[name]] for name, rows in result.items() if seeds.get(name, 0)}
+
+    def _carried(self, blocks: Sequence[TypedBlock], device: torch.device | None) -> dict[str, dict[EdgeType, Tensor]]:
+        """What edges carry, by relation; of one without edges in this batch, no rows."""
+        taken, found = inspect.signature(self.module.forward).parameters, {}
+        for name in CARRIED:
+            rows = {
+                kind: merged
+                for kind, parts in _by_relation(blocks).items()
+                if (merged := merged_edge_rows(parts, name)) is not None
+            }
+            if name == "edge_attr":
+                rows = {kind: torch.empty(0, width, device=device) for kind, width in self._edge_widths.items()} | rows
+            if rows:
+                found[f"{name}_dict" if f"{name}_dict" in taken else name] = rows
+        return found
+
+
+CARRIED = ("edge_attr", "edge_weight")
+"""Arguments of a module's forward by which it gets what edges carry."""
 
 
 def _own(x: Tensor) -> Tensor:
@@ -130,16 +168,31 @@ def _bounds(block: DeviceBlock, known: int) -> tuple[int, int]:
 
 def merged_relations(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor]:
     """`merged_edges` of every relation that has any in some layer."""
+    return {kind: merged_edges(parts) for kind, parts in _by_relation(blocks).items()}
+
+
+def merged_edge_rows(blocks: Sequence[Block], name: str) -> Tensor | None:
+    """`edge_attr` or `edge_weight` of the edges of `merged_edges`, in its order; None where there are none."""
+    if not isinstance(blocks[0], DeviceBlock):
+        found: Tensor | None = merge_edge_rows(blocks, name)
+        return found
+    rows, known = list[Tensor](), 0
+    for block in reversed(blocks):
+        assert isinstance(block, DeviceBlock)
+        if getattr(block, name) is None:
+            return None
+        rows.append(getattr(block, name)[slice(*_bounds(block, known))])
+        known = block.num_dst
+    return torch.cat(rows)
+
+
+def _by_relation(blocks: Sequence[TypedBlock]) -> dict[EdgeType, list[Block]]:
+    """The blocks of every relation that has edges in some layer, outermost first."""
     kinds = dict.fromkeys(kind for block in blocks for kind in block.relations)
-    return {
-        kind: merged_edges([block.relations[kind] for block in blocks if kind in block.relations]) for kind in kinds
-    }
+    return {kind: [block.relations[kind] for block in blocks if kind in block.relations] for kind in kinds}
 
 
 def merged_masks(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor] | None:
     """`merged_mask` of every relation that has edges in some layer."""
-    kinds = dict.fromkeys(kind for block in blocks for kind in block.relations)
-    found = {
-        kind: merged_mask([block.relations[kind] for block in blocks if kind in block.relations]) for kind in kinds
-    }
+    found = {kind: merged_mask(parts) for kind, parts in _by_relation(blocks).items()}
     return {kind: mask for kind, mask in found.items() if mask is not None} or None

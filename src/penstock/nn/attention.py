@@ -1,7 +1,8 @@
 """Attention over a block, forward and backward: softmax over each list, weighted sum, one number per edge and head."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,8 +13,8 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.nn import attention_kernels as kernels
 from penstock.nn import masked
-from penstock.nn.aggregation import as_rows, check_rows, differentiable
-from penstock.nn.derived import transposed
+from penstock.nn.aggregation import aggregate, as_rows, check_rows, differentiable, gather
+from penstock.nn.derived import destination_reads, edge_lists, source_reads, transposed
 from penstock.nn.device import attention as on_device
 from penstock.nn.masked import MaskedBlock
 from penstock.nn.threads import row_chunks, run_chunks
@@ -57,6 +58,55 @@ def attend_jointly(
     if isinstance(block, MaskedBlock):
         return masked.attend(block, masked.ends(block, left, right), left, slope, kept, direction)
     return differentiable(_Joint, left, right, direction, block, slope, _numbers(kept))
+
+
+def attend_by_scores(block: Block, scores: Tensor, values: Tensor, kept: Tensor | None = None) -> Tensor:
+    """As `attend`, with the softmax of scores [edges, heads] that were computed for each edge."""
+    check_rows(block, values)
+    if scores.shape[0] != block.num_edges or values.shape[1] % scores.shape[1]:
+        raise PenstockError(
+            f"Scores of shape {tuple(scores.shape)} do not fit {block.num_edges:,} edges and values of"
+            f" {values.shape[1]} columns.",
+            code="shape-mismatch",
+        )
+    if isinstance(block, DeviceBlock):
+        return _by_scores_on_device(block, scores, values, kept)
+    return differentiable(_Scored, scores, values, block, _numbers(kept))
+
+
+def _by_scores_on_device(block: DeviceBlock, scores: Tensor, values: Tensor, kept: Tensor | None) -> Tensor:
+    """The same in operations of torch, over sums of lists; for blocks without spare room."""
+    lists: Any = replace(edge_lists(block), weights=None, totals=None)
+    readers, weights = destination_reads(block), cast(Any, block.weights)
+    highest = gather(readers, aggregate(lists, scores.detach(), "max"))
+    parts = torch.exp(scores - highest)
+    parts = parts if weights is None else parts * weights[:, None]
+    shares = parts / gather(readers, gather(lists, parts)).clamp_min(torch.finfo(parts.dtype).tiny)
+    shares = shares if kept is None else shares * kept
+    rows = gather(source_reads(block), values).view(*shares.shape, -1) * shares[:, :, None]
+    return gather(lists, rows.view(len(shares), values.shape[1]))
+
+
+class _Scored(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, values: Tensor, block: Block, kept: Array | None) -> Tensor:
+        given = as_rows(scores)
+        ctx.attention = attention = _Attention(block, _by_head(values, scores.shape[1]), kept)
+
+        def score(first: int, last: int) -> None:
+            some = slice(block.indptr[first], block.indptr[last])
+            attention.shares[some] = given[some]
+
+        return attention.forward(score)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        attention = ctx.attention
+        rows = _by_head(grad, attention.shares.shape[1])
+        of_score = attention.by_destination(rows, lambda *_: None)
+        out = attention.by_source(rows, lambda *_: None) if ctx.needs_input_grad[1] else None
+        return tensor_of(of_score), out, None, None
 
 
 class _Additive(torch.autograd.Function):

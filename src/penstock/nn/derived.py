@@ -3,10 +3,11 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import torch
 
 from penstock.graph.arrays import Array
 from penstock.nn.device.lists import looped
@@ -61,6 +62,48 @@ def without_empty_rows(block: Block) -> tuple[Block, Array]:
     return _filled.get(block, lambda: _drop_empty_rows(block))
 
 
+def edge_lists(block: Block) -> Block:
+    """The block whose destinations read rows of its edges, in the place of their sources' rows."""
+    if isinstance(block, DeviceBlock):
+        return _on_device(block, "edge lists", lambda: _reading_edges(block))
+    return _edge_lists.get(block, lambda: _reading_edges(block))
+
+
+def source_reads(block: Block) -> Block:
+    """The block whose destinations are the block's edges, each of which reads its source."""
+    if isinstance(block, DeviceBlock):
+        return _on_device(block, "source reads", lambda: _reads(block, block.indices, block.num_src))
+    return _source_reads.get(block, lambda: _reads(block, block.indices, block.num_src))
+
+
+def destination_reads(block: Block) -> Block:
+    """The block whose destinations are the block's edges, each of which reads its destination."""
+    if isinstance(block, DeviceBlock):
+        return _on_device(block, "destination reads", lambda: _reads(block, _destinations(block), block.num_dst))
+    return _destination_reads.get(block, lambda: _reads(block, _destinations(block), block.num_dst))
+
+
+class LoopedEdges(NamedTuple):
+    """A block with self loops, and where its edges' rows come from."""
+
+    block: Block
+    """As `with_self_loops` gives it."""
+    others: Block
+    """Destinations read rows of their edges that are no self loops."""
+    reads: Block
+    """Each edge of `block` reads its row among the first block's edges, behind which each destination has one."""
+
+
+def looped_edges(block: Block) -> LoopedEdges:
+    """What a layer needs that gives self loops rows of their own; on a device this waits for it."""
+    if isinstance(block, DeviceBlock):
+        if "looped edges" not in block.derived:
+            block.derived["looped edges"] = _loop_edges_there(block)
+        found: LoopedEdges = block.derived["looped edges"]
+        return found
+    return _looped_edges.get(block, lambda: _loop_edges(block))
+
+
 class _Known(Generic[Made]):
     """What was made of a block, for as long as the block lives."""
 
@@ -84,6 +127,10 @@ class _Known(Generic[Made]):
 _transposed: _Known[Transposed] = _Known()
 _looped: _Known[Block] = _Known()
 _filled: _Known[tuple[Block, Array]] = _Known()
+_edge_lists: _Known[Block] = _Known()
+_source_reads: _Known[Block] = _Known()
+_destination_reads: _Known[Block] = _Known()
+_looped_edges: _Known[LoopedEdges] = _Known()
 
 
 def _transpose(block: Block, rows: int) -> Transposed:
@@ -92,6 +139,86 @@ def _transpose(block: Block, rows: int) -> Transposed:
     if not is_traced():
         transpose(block.indptr, block.indices, made.indptr, made.indices, made.edges)
     return made
+
+
+def _on_device(block: DeviceBlock, what: str, make: Callable[[], Block]) -> Block:
+    """What is derived of a device's block is kept in it."""
+    if what not in block.derived:
+        block.derived[what] = make()
+    found: Block = block.derived[what]
+    return found
+
+
+def _reading_edges(block: Block) -> Block:
+    lists = block.indptr, _places(block), block.num_edges, block.weights, block.totals
+    return DeviceBlock(*lists) if isinstance(block, DeviceBlock) else Block(*lists)
+
+
+def _places(block: Block) -> Any:
+    """0, 1, 2, ... for the edges of a block, where its lists are."""
+    if isinstance(block, DeviceBlock):
+        return torch.arange(block.num_edges, dtype=torch.int32, device=block.device)
+    places = room(block.num_edges, np.int32)
+    if not is_traced():
+        places[...] = np.arange(block.num_edges)
+    return places
+
+
+def _destinations(block: Block) -> Any:
+    """The destination row of every edge, where the lists are."""
+    if isinstance(block, DeviceBlock):
+        rows = torch.arange(block.num_dst, dtype=torch.int32, device=block.device)
+        return rows.repeat_interleave(block.lists.diff().long(), output_size=block.num_edges)
+    found = room(block.num_edges, np.int32)
+    if not is_traced():
+        found[...] = block.destinations()
+    return found
+
+
+def _reads(block: Block, indices: Any, num_src: int) -> Block:
+    """A block with one destination for each edge, which reads one row."""
+    if isinstance(block, DeviceBlock):
+        lists: Any = torch.arange(block.num_edges + 1, dtype=torch.int32, device=block.device)
+        return DeviceBlock(lists, indices, num_src, derived={"longest": 1})
+    indptr = room(block.num_edges + 1, np.int64)
+    if not is_traced():
+        indptr[...] = np.arange(block.num_edges + 1)
+    return Block(indptr, indices, num_src)
+
+
+def _loop_edges(block: Block) -> LoopedEdges:
+    looped, edges = with_self_loops(block), block.num_edges
+    if is_traced():
+        # Self loops of the graph itself, which are replaced, are few.
+        reads = Block(room(looped.num_edges + 1, np.int64), room(looped.num_edges, np.int32), edges + block.num_dst)
+        return LoopedEdges(looped, edge_lists(block), reads)
+    kept = np.flatnonzero(block.indices != block.destinations())
+    lists = np.searchsorted(kept, block.indptr)
+    others = Block(lists, kept.astype(np.int32), edges, None if block.weights is None else block.weights[kept])
+    others.totals = None if block.weights is None else block.totals
+    places = np.insert(kept, lists[1:], edges + np.arange(block.num_dst)).astype(np.int32)
+    return LoopedEdges(looped, others, Block(np.arange(len(places) + 1), places, edges + block.num_dst))
+
+
+def _loop_edges_there(block: DeviceBlock) -> LoopedEdges:
+    """`looped_edges` in operations of torch, for a block without spare room."""
+    indices: Any = block.indices
+    rows, edges, weights = _destinations(block), block.num_edges, cast(Any, block.weights)
+    kept = torch.nonzero(indices != rows).flatten()
+    lists = torch.searchsorted(kept, block.lists.long())
+    own = torch.arange(block.num_dst, device=block.device)
+    places = torch.empty(len(kept) + block.num_dst, dtype=torch.int64, device=block.device)
+    ends: Any = (lists + torch.arange(block.num_dst + 1, device=block.device)).int()
+    places[torch.arange(len(kept), device=block.device) + rows[kept]] = kept
+    places[ends[1:].long() - 1] = edges + own
+    behind = torch.cat([indices, own.int()])
+    heavy: Any = None if weights is None else torch.cat([weights, weights.new_ones(block.num_dst)])[places]
+    looped = DeviceBlock(ends, cast(Any, behind[places]), block.num_src, heavy)
+    few: tuple[Any, Any] = lists.int(), kept.int()
+    others = DeviceBlock(*few, edges, None if weights is None else weights[kept])
+    others.totals = None if weights is None else block.totals
+    reads = _reads(looped, cast(Any, places.int()), edges + block.num_dst)
+    return LoopedEdges(looped, others, reads)
 
 
 def _add_self_loops(block: Block) -> Block:

@@ -9,6 +9,8 @@ LAYERS = {
     "gat": "penstock.nn.layers.entries:GAT",
     "gatv2": "penstock.nn.layers.entries:GATV2",
     "gin": "penstock.nn.layers.entries:GIN",
+    "gine": "penstock.nn.layers.entries:GINE",
+    "transformer": "penstock.nn.layers.entries:TRANSFORMER",
     "rgcn": "penstock.nn.layers.entries:RGCN",
     "mlp": "penstock.nn.layers.entries:MLP",
     "embedding": "penstock.nn.layers.entries:EMBEDDING",

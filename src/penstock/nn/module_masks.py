@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,14 +11,24 @@ from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
 
 
-def call_masked(module: nn.Module, x: Any, edges: Any, masks: Tensor | dict[EdgeType, Tensor] | None) -> Any:
-    """What the module returns for x and edges, whose messages are multiplied by their masks where there are any."""
+def call_masked(
+    module: nn.Module,
+    x: Any,
+    edges: Any,
+    masks: Tensor | dict[EdgeType, Tensor] | None,
+    carried: Mapping[str, Any] | None = None,
+) -> Any:
+    """What the module returns for x and edges, whose messages are multiplied by their masks where there are any.
+
+    `carried` are further arguments by name: what the edges carry.
+    """
+    more = dict(carried or {})
     if masks is None:
-        return module(x, edges)
+        return module(x, edges, **more)
     if _message_passing(module):
-        return _in_pyg_layers(module, x, edges, masks)
+        return _in_pyg_layers(module, x, edges, masks, more)
     if not isinstance(masks, dict) and "edge_weight" in inspect.signature(module.forward).parameters:
-        return module(x, edges, edge_weight=masks)
+        return module(x, edges, **{**more, "edge_weight": masks * more.get("edge_weight", 1)})
     raise PenstockError(
         f"Edges of the module {type(module).__name__} cannot be masked, because it has no layer of PyG and its forward"
         " takes no `edge_weight`: build it of PyG's MessagePassing layers, or let forward(x, edge_index,"
@@ -32,7 +43,9 @@ def _message_passing(module: nn.Module) -> list[nn.Module]:
     return [] if pyg is None else [part for part in module.modules() if isinstance(part, pyg.MessagePassing)]
 
 
-def _in_pyg_layers(module: nn.Module, x: Any, edges: Any, masks: Tensor | dict[EdgeType, Tensor]) -> Any:
+def _in_pyg_layers(
+    module: nn.Module, x: Any, edges: Any, masks: Tensor | dict[EdgeType, Tensor], more: dict[str, Any]
+) -> Any:
     from torch_geometric.explain.algorithm.utils import clear_masks, set_hetero_masks, set_masks
 
     try:
@@ -40,6 +53,6 @@ def _in_pyg_layers(module: nn.Module, x: Any, edges: Any, masks: Tensor | dict[E
             set_hetero_masks(module, masks, edges, apply_sigmoid=False)
         else:
             set_masks(module, masks, edges, apply_sigmoid=False)
-        return module(x, edges)
+        return module(x, edges, **more)
     finally:
         clear_masks(module)

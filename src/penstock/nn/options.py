@@ -27,11 +27,15 @@ class ModelOptions(StrictDocument):
     model: ModelName = Field("sage", description="kind of layer; mlp ignores the graph, embedding has no layers")
     layers: int = Field(3, ge=1, description="number of layers, one for each fan-out")
     hidden: int = Field(256, ge=1, description="width between layers, all heads together")
-    heads: int = Field(4, ge=1, description="attention heads of gat and gatv2; the last layer averages them")
+    heads: int = Field(
+        4, ge=1, description="attention heads of gat, gatv2 and transformer; the last layer averages them"
+    )
     aggregate: Literal["mean", "sum", "max"] = Field("mean", description="how sage and rgcn combine neighbours")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of values dropped after every layer but the last")
     input_dropout: float = Field(0.0, ge=0, lt=1, description="share of the input's values dropped")
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="share of neighbours dropped in gat and gatv2")
+    attention_dropout: float = Field(
+        0.0, ge=0, lt=1, description="share of neighbours dropped in gat, gatv2 and transformer"
+    )
     norm: Literal["none", "batch", "layer"] = Field("none", description="normalisation after every layer but the last")
     activation: Literal["relu", "elu"] = Field("relu", description="activation after every layer but the last")
     residual: bool = Field(False, description="add each layer's input to its output")
@@ -48,6 +52,9 @@ class ModelOptions(StrictDocument):
     )
     order_costs: CostsByDevice = Field(
         {}, description="by device, the rates that `order: auto` predicts with; written when a run starts"
+    )
+    edge_width: int = Field(
+        0, ge=0, description="numbers that an edge carries, for gatv2, gine and transformer; taken from `edge_features`"
     )
     embedding: int = Field(64, ge=1, description="width of learnable embeddings of node types without features")
 

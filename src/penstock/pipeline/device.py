@@ -9,6 +9,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.pipeline.buffers import BufferPool
+from penstock.pipeline.edge_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.host_carrier import Scale, read_features
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.row_reader import PLAIN_ROWS, RowReader
@@ -32,20 +33,23 @@ class DeviceCarrier:
         dtype: torch.dtype = torch.float32,
         scale: Scale | None = None,
         reader: RowReader = PLAIN_ROWS,
+        edges: EdgeRows = NO_EDGE_ROWS,
     ) -> None:
         self._device, self._dtype, self._scale, self._reader = device, dtype, scale, reader
         self._read_there = {name: source for name, source in sources.items() if source.on_device}
         self._read_here = {name: source for name, source in sources.items() if name not in self._read_there}
+        self._edges = edges
         self._pool = BufferPool(page_locked=device.type == "cuda")
         self._streams = PerThread(stream_maker(device))
 
     def gather(self, batch: Batch) -> list[Array]:
         """Have what the host reads in page-locked buffers."""
-        if not self._read_here:
+        if not self._read_here and not self._edges:
             return []
         if batch.ready is not None:
             batch.ready.synchronize()
-        return read_features(batch, self._read_here, self._reader, self._pool)
+        buffers = read_features(batch, self._read_here, self._reader, self._pool)
+        return [*buffers, *self._edges.read(batch, self._pool)] if self._edges else buffers
 
     def transfer(self, batch: Batch) -> None:
         """Start the copies and the device's own gathers; `arrive` waits for them."""
@@ -53,6 +57,8 @@ class DeviceCarrier:
         with on_stream(stream):
             if stream is not None and batch.ready is not None:
                 stream.wait_event(batch.ready)
+            if self._edges:
+                self._edges.arrive(batch, self._edge_rows)
             batch.blocks = [on_device(block, self._device) for block in batch.blocks]
             for node_type, (reading, arrays) in batch.features.items():
                 batch.features[node_type] = reading.arrived(arrays, self._brought, self._device)
@@ -81,6 +87,9 @@ class DeviceCarrier:
         x = torch.from_numpy(rows).to(self._device, non_blocking=True).to(self._dtype)
         return x if self._scale is None else self._scale(x)
 
+    def _edge_rows(self, rows: Array) -> Tensor:
+        return torch.from_numpy(rows).to(self._device, non_blocking=True).to(torch.float32)
+
     def _read(self, source: RowSource, ids: Any) -> Tensor:
         x: Tensor = source.read(ids, self._device, dtype=self._dtype)
         return x if self._scale is None else self._scale(x)
@@ -107,6 +116,7 @@ def _tensors(batch: Batch) -> Iterator[Tensor]:
             waiting += value.values()
         elif isinstance(value, DeviceBlock):
             waiting += [value.indptr, value.indices, value.weights, value.totals, value.edges]
+            waiting += [value.edge_attr, value.edge_weight]
         elif is_dataclass(value):
             # Inputs that the host has worked on.
             waiting += vars(value).values()

@@ -7,6 +7,7 @@ import torch
 
 from penstock.graph.arrays import Array
 from penstock.pipeline.buffers import BufferPool
+from penstock.pipeline.edge_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.row_reader import PLAIN_ROWS, RowReader
 from penstock.store.source import RowSource
@@ -16,24 +17,31 @@ Scale = Callable[[torch.Tensor], torch.Tensor]
 
 
 class HostCarrier:
-    """`sources` has the stored features of each node type that has any; `scale` changes gathered rows in place."""
+    """`sources` has the stored features of each node type that has any; `scale` changes gathered rows in place.
+
+    `edges` reads what the batch's edges carry.
+    """
 
     def __init__(
         self,
         sources: Mapping[str, RowSource],
         scale: Scale | None = None,
         reader: RowReader = PLAIN_ROWS,
+        edges: EdgeRows = NO_EDGE_ROWS,
         pool: BufferPool | None = None,
     ) -> None:
-        self._sources, self._scale, self._reader = sources, scale, reader
+        self._sources, self._scale, self._reader, self._edges = sources, scale, reader, edges
         self._pool = BufferPool() if pool is None else pool
 
     def gather(self, batch: Batch) -> list[Array]:
         """Read the features of the batch's vertices."""
-        return read_features(batch, self._sources, self._reader, self._pool)
+        buffers = read_features(batch, self._sources, self._reader, self._pool)
+        return [*buffers, *self._edges.read(batch, self._pool)] if self._edges else buffers
 
     def transfer(self, batch: Batch) -> None:
         """Make tensors of what was read."""
+        if self._edges:
+            self._edges.arrive(batch)
         for node_type, (reading, arrays) in batch.features.items():
             batch.features[node_type] = reading.arrived(arrays, self._scaled, torch.device("cpu"))
         if batch.labels is not None:

@@ -29,7 +29,8 @@ class Block:
     `indices[indptr[i]:indptr[i + 1]]` are the source rows that destination row i reads. `edges`, where asked for, are
     the positions of the drawn edges in the graph's lists: the numbers by which sources have the rows of edge fields. Of
     a graph that was cut they are the edges' numbers in the cut graph. `totals` covers the destination rows at
-    least, and the source rows where a layer normalises by both ends.
+    least, and the source rows where a layer normalises by both ends. `edge_attr` [edges, width] and `edge_weight`
+    [edges] are what the edges carry, as tensors of float32, where a model reads it; a block just drawn has neither.
     """
 
     indptr: Array
@@ -38,6 +39,8 @@ class Block:
     weights: Array | None = None
     totals: Array | None = None
     edges: Array | None = None
+    edge_attr: Any = None
+    edge_weight: Any = None
 
     @property
     def num_dst(self) -> int:
@@ -112,6 +115,8 @@ class MiniBatch(Generic[Layer]):
     whole: int | None = None
     merged: Any = None
     explanation: "Explanation | None" = None
+    edge_rows: Any = None
+    """What was read of the edges, on its way into the blocks (`pipeline.edge_rows`)."""
 
     @property
     def num_edges(self) -> int:
@@ -158,6 +163,10 @@ class MiniBatch(Generic[Layer]):
         data.num_nodes = len(vertices)
         if self.node_type in self.features:
             data.x = torch.as_tensor(self.features[self.node_type])
+        for name in ("edge_attr", "edge_weight"):
+            rows = merge_edge_rows(blocks, name)
+            if rows is not None:
+                setattr(data, name, rows)
         if self.labels is not None:
             data.y = torch.as_tensor(self.labels)
         return data
@@ -197,3 +206,11 @@ def _write_lists(indptr: Array, indices: Array, first: int, pair: Array, written
             pair[1, written] = row
             written += 1
     return written
+
+
+def merge_edge_rows(blocks: Sequence[Block], name: str) -> Any:
+    """`edge_attr` or `edge_weight` of the edges that `merge_edges` gives, in that order; None where there are none."""
+    import torch
+
+    found = [(getattr(block, name), int(block.indptr[known])) for block, known in new_rows(blocks)]
+    return None if any(rows is None for rows, _ in found) else torch.cat([rows[start:] for rows, start in found])

@@ -33,7 +33,7 @@ class FastGCN(LayerwiseSampler):
 
 FASTGCN = SamplerEntry(
     "fastgcn",
-    lambda source, settings: FastGCN(source.whole_lists("fastgcn"), settings.options.layer_sizes),
+    lambda source, settings: FastGCN(source.whole_lists("fastgcn"), settings.options.layer_sizes, edges=settings.edges),
     per_layer="layer_sizes",
     joint=True,
 )

@@ -109,7 +109,7 @@ class SharedLists:
 
 def _build(source: GraphSource, settings: SamplerSettings) -> Labor:
     fanouts = plain_fanouts(settings.options)
-    return Labor.over(source.lists(settings.options, shared=True).readable, fanouts)
+    return Labor.over(source.lists(settings.options, shared=True).readable, fanouts, settings.edges)
 
 
 LABOR = SamplerEntry("labor", _build, per_layer="fanouts")

@@ -26,7 +26,7 @@ class Ladies(LayerwiseSampler):
 
 LADIES = SamplerEntry(
     "ladies",
-    lambda source, settings: Ladies(source.whole_lists("ladies"), settings.options.layer_sizes),
+    lambda source, settings: Ladies(source.whole_lists("ladies"), settings.options.layer_sizes, edges=settings.edges),
     per_layer="layer_sizes",
     joint=True,
 )

@@ -26,6 +26,7 @@ from penstock.sampling.temporal import Clock
 from penstock.sampling.weighted import weights_of
 
 _NONE = np.empty(0, np.int64)
+_NO_WEIGHTS = np.empty(0, np.float32)
 _KEPT = 1 << 22
 """List positions for which a thread keeps room: 32 MiB."""
 
@@ -86,7 +87,11 @@ def numbered(drawn: DrawnNeighbours, sources: Rows) -> Block:
 
 
 class Lists:
-    """Draws from one relation's lists: uniform, or in proportion to a field; with or without replacement."""
+    """Draws from one relation's lists: uniform, or in proportion to a field; with or without replacement.
+
+    With `uniform` a field's weights are the edges' parts in sums, and every edge is as likely to be drawn as another:
+    one that is one of k drawn from n admissible ones has the estimator weight w * n / k.
+    """
 
     def __init__(
         self,
@@ -96,8 +101,9 @@ class Lists:
         replace: bool = False,
         weight: str | None = None,
         clock: Clock | None = None,
+        uniform: bool = False,
     ) -> None:
-        self.replace, self.weighted = replace, weight is not None
+        self.replace, self.weighted, self.uniform = replace, weight is not None, uniform and weight is not None
         self._indptr, self._indices = edges.indptr, edges.indices
         self._original = _NONE if original is None else np.asarray(original, np.int64)
         if original is not None and len(self._original) != len(edges.indptr) - 1:
@@ -111,7 +117,7 @@ class Lists:
             self._conditions = self._conditions._replace(weights=weights)
         if clock is not None:
             self._conditions = self._conditions._replace(**clock._asdict())
-        self._plain = weight is None and clock is None
+        self._timed = clock is not None
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
         """Draws when waited for: they are then still in the cache when they are numbered."""
@@ -133,28 +139,52 @@ class Lists:
             positions, weights = self._draw_admissible(readers, key, fanout, indptr, positions)
             drawn = drawn[: len(positions)]
         fetch(self._indices, positions, drawn)
+        if self.uniform:
+            weights = self._parts_in_sums(readers, indptr, positions)
         return DrawnNeighbours(indptr, drawn, positions if edges else None, weights)
 
     def most(self, vertices: Array, fanout: int) -> int:
         """Edges that a draw for some vertices has at most."""
         return int(count_edges(self._indptr, vertices, fanout, self.replace))
 
-    def replacing(self, replace: bool) -> "Lists":
-        """The same lists, drawn with or without replacement."""
+    def drawn(self, replace: bool, uniform: bool) -> "Lists":
+        """The same lists, drawn with or without replacement, uniformly or by their weights, if they have any."""
         other = copy.copy(self)
-        other.replace = replace
+        other.replace, other.uniform = replace, uniform and self.weighted
         return other
 
     def totals(self, readers: Readers) -> Array:
         """The number, or the weight, of the edges that each reader may draw, as float32."""
+        return self._summed(readers, self._sums, self._conditions)
+
+    def _summed(self, readers: Readers, sums: Array, conditions: Conditions) -> Array:
+        """Of each reader's admissible edges, the number or the weight; `sums` has those of whole lists."""
         vertices, totals = readers.vertices, np.empty(len(readers.vertices), np.float32)
         timed = len(readers.limits) > 0
         if not timed:
-            total_whole(self._indptr, vertices, self._sums, totals)
+            total_whole(self._indptr, vertices, sums, totals)
         if timed or readers.exclusion:
             rows = np.arange(len(vertices)) if timed else rows_excluded(readers.exclusion, vertices)
-            total_admissible(self._indptr, self._indices, vertices, rows, self._conditions_of(readers), totals)
+            conditions = _of_readers(conditions, readers)
+            total_admissible(self._indptr, self._indices, vertices, rows, conditions, totals)
         return totals
+
+    def _parts_in_sums(self, readers: Readers, indptr: Array, positions: Array) -> Array:
+        """Estimator weights of edges that were drawn uniformly: weight * admissible / drawn."""
+        counts = self._summed(readers, self._sums[:0], self._for_draws())
+        drawn = np.diff(indptr)
+        each = np.divide(counts, drawn, out=np.zeros(len(counts), np.float32), where=drawn > 0)
+        parts: Array = self._conditions.weights[positions] * np.repeat(each, drawn)
+        return parts.astype(np.float32, copy=False)
+
+    @property
+    def _plain(self) -> bool:
+        """Whether any edge may be drawn, and is as likely as another."""
+        return (self.uniform or not self.weighted) and not self._timed
+
+    def _for_draws(self) -> Conditions:
+        """What an edge needs to be drawn, whoever reads."""
+        return self._conditions._replace(weights=_NO_WEIGHTS) if self.uniform else self._conditions
 
     def _draw_freely(self, readers: Readers, key: np.uint64, fanout: int, indptr: Array, positions: Array) -> None:
         lists = self._indptr, self._original
@@ -165,19 +195,20 @@ class Lists:
     ) -> tuple[Array, Array | None]:
         """List positions, written to the front of `positions`, and estimator weights where there are any."""
         lists, how = (self._indptr, self._indices, self._original), (key, fanout, self.replace)
-        vertices, conditions = readers.vertices, self._conditions_of(readers)
+        vertices, conditions = readers.vertices, _of_readers(self._for_draws(), readers)
         if self._plain:
             self._draw_freely(readers, key, fanout, indptr, positions)
             rows = rows_excluded(readers.exclusion, vertices)
             used = redraw_excluded(*lists, *how, vertices, rows, conditions, indptr, positions)
             return positions[:used], None
-        estimates = self.weighted and (fanout < 0 or not self.replace)
+        estimates = self.weighted and not self.uniform and (fanout < 0 or not self.replace)
         weights = np.empty(len(positions) if estimates else 0, np.float32)
         used = draw_admissible(*lists, *how, vertices, readers.trees, conditions, indptr, positions, weights)
         return positions[:used], weights[:used] if estimates else None
 
-    def _conditions_of(self, readers: Readers) -> Conditions:
-        return self._conditions._replace(limits=readers.limits, exclusion=readers.exclusion)
+
+def _of_readers(conditions: Conditions, readers: Readers) -> Conditions:
+    return conditions._replace(limits=readers.limits, exclusion=readers.exclusion)
 
 
 class _Scratch:

@@ -43,11 +43,12 @@ class LocalSource:
         """Lists of the relations, each made when it is first used: a relation that no hop follows costs nothing."""
         graph = self._graph
         clock = None if options.time is None else clock_of(graph, options.time)
+        how = None, options.replace, options.list_weight, clock, options.weight is None
 
         def lists_of(kind: EdgeType) -> ListSource:
             if shared:
                 return SharedLists(whole_graph(graph, options.sampler))
-            return RelationLists(graph.edges[kind], edge_key(kind), None, options.replace, options.weight, clock)
+            return RelationLists(graph.edges[kind], edge_key(kind), *how)
 
         counts = {name: nodes.count for name, nodes in graph.nodes.items()}
         return ReadableLists(Readable(counts, _Relations(list(graph.edges), lists_of)), clock)

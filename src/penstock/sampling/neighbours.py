@@ -25,10 +25,11 @@ class NeighbourSampler:
     """Draws `fanouts[h]` in-neighbours of every vertex known at hop h, counted from the seeds.
 
     Uniform, without repeats unless `replace`; a vertex with fewer neighbours gives all of them once. `weight` names an
-    edge field to draw in proportion to. `time` names an edge field, or after `node:` a field of the neighbours: what is
-    later than a seed is never in its neighbourhood, and every seed has a tree of its own. `original[v]` is the number
-    that v had before the graph was cut. Blocks come with `totals` where asked for or where edges are weighted, with
-    `edges` where asked for. `relabel` is how vertices find their rows: "direct", "hash", or by the graph's size.
+    edge field to draw in proportion to; with `uniform` it counts in sums alone. `time` names an edge field,
+    or after `node:` a field of the neighbours: what is later than a seed is never in its neighbourhood,
+    and every seed has a tree of its own. `original[v]` is the number that v had before the graph was cut. Blocks come
+    with `totals` where asked for or where edges are weighted, with `edges` where asked for. `relabel` is how vertices
+    find their rows: "direct", "hash", or by the graph's size.
     `sample` may be called from several threads at once.
     """
 
@@ -43,13 +44,14 @@ class NeighbourSampler:
         edges: bool = False,
         time: str | None = None,
         relabel: str = "auto",
+        uniform: bool = False,
     ) -> None:
         _check_graph(graph, time)
         check_fanouts(fanouts)
         check_graph(graph)
         ((node_type, nodes),), ((edge_type, edge_set),) = graph.nodes.items(), graph.edges.items()
         clock = None if time is None else clock_of(graph, time)
-        lists = Lists(edge_set, edge_key(edge_type), original, replace, weight, clock)
+        lists = Lists(edge_set, edge_key(edge_type), original, replace, weight, clock, uniform)
         names = None if original is None else {node_type: original}
         readable = Readable({node_type: nodes.count}, {edge_type: lists}, names)
         self._set_up(readable, fanouts, totals, edges, clock, relabel)

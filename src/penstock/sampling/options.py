@@ -16,6 +16,11 @@ else:
 class SamplerOptions(StrictDocument):
     """How the neighbourhoods of a batch are sampled."""
 
+    @property
+    def list_weight(self) -> str | None:
+        """The field that lists are weighted by, whether draws go by it or not."""
+        return self.edge_weight if self.weight is None else self.weight
+
     sampler: SamplerName = Field("neighbour", description="how neighbourhoods are drawn (docs/sampling.md)")
     fanouts: Annotated[list[int | dict[str, int]], BeforeValidator(split_commas)] = Field(
         [15, 10, 5],
@@ -23,6 +28,11 @@ class SamplerOptions(StrictDocument):
     )
     replace: bool = Field(False, description="draw neighbours with repetition")
     weight: str | None = Field(None, description="edge field with weights: draw in proportion to it")
+    edge_weight: str | None = Field(
+        None,
+        description="edge field with weights: neighbours are drawn uniformly, and the model weighs what they send by it"
+        " (a module of your own gets it as `edge_weight`); auto: the only field that can be meant (docs/edges.md)",
+    )
     time: str | None = Field(None, description="field with times: draw nothing later than the seed (docs/sampling.md)")
     seed_time: str | None = Field(None, description="vertex field with each seed's time; by default the one of `time`")
     layer_sizes: Annotated[list[int], BeforeValidator(split_commas)] = Field(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FEATURES = {
     "types": "graphs with several node or edge types",
     "weight": "drawing by edge weights",
+    "edge_weight": "weighing messages by edge weights",
     "time": "drawing by time",
     "replace": "drawing with replacement",
     "exclude": "leaving out edges, which tasks on edges need",
@@ -60,7 +61,7 @@ class GraphSource(Protocol):
         """Whether the graph has several node or edge types."""
 
     def lists(self, options: "SamplerOptions", *, shared: bool = False) -> ReadableLists:
-        """Lists to draw from by the options' `weight`, `time` and `replace`.
+        """Lists to draw from by the options' `weight` or `edge_weight`, `time` and `replace`.
 
         With `shared`, all rows of a hop see the same random number of a source vertex, as LABOR needs.
         """
@@ -89,6 +90,8 @@ class SamplerSettings(NamedTuple):
     seed: int
     totals: bool
     """Whether the model needs the number of edges of each whole list."""
+    edges: bool = False
+    """Whether blocks must name their edges, whose rows are then read."""
 
 
 @dataclass(frozen=True)

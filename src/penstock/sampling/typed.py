@@ -40,6 +40,7 @@ class TypedNeighbourSampler:
         totals: bool = False,
         edges: bool = False,
         relabel: str = "auto",
+        uniform: bool = False,
     ) -> None:
         if graph.is_part:
             raise PenstockError(
@@ -49,7 +50,7 @@ class TypedNeighbourSampler:
         hops, names = _hops(graph.edges, fanouts), original or {}
         check_way(relabel)
         relations = {
-            kind: Lists(graph.edges[kind], edge_key(kind), names.get(kind[2]), replace, weight)
+            kind: Lists(graph.edges[kind], edge_key(kind), names.get(kind[2]), replace, weight, uniform=uniform)
             for kind in _followed(graph.edges, hops)
         }
         counts = {name: nodes.count for name, nodes in graph.nodes.items()}
@@ -212,7 +213,7 @@ def _build(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler |
     options = settings.options
     if not source.typed:
         fanouts, lists = plain_fanouts(options), source.lists(options)
-        return NeighbourSampler.over(lists.readable, fanouts, settings.totals, clock=lists.clock)
+        return NeighbourSampler.over(lists.readable, fanouts, settings.totals, clock=lists.clock, edges=settings.edges)
     if options.time is not None:
         raise PenstockError(
             "Sampling by time supports only graphs with one node type and one edge type: leave out `time`.",
@@ -221,12 +222,14 @@ def _build(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler |
     by_relation: list[int | Mapping[Relation, int]] = [
         dict(fanout.items()) if isinstance(fanout, dict) else fanout for fanout in options.fanouts
     ]
-    return TypedNeighbourSampler.over(source.lists(options).readable, by_relation, settings.totals)
+    return TypedNeighbourSampler.over(
+        source.lists(options).readable, by_relation, settings.totals, edges=settings.edges
+    )
 
 
 NEIGHBOUR = SamplerEntry(
     "neighbour",
     _build,
-    frozenset({"types", "weight", "time", "replace", "exclude", "device"}),
+    frozenset({"types", "weight", "edge_weight", "time", "replace", "exclude", "device"}),
     per_layer="fanouts",
 )

@@ -21,7 +21,7 @@ def _build(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler |
 WHOLE = SamplerEntry(
     "whole",
     _build,
-    frozenset({"types", "weight", "exclude"}),
+    frozenset({"types", "weight", "edge_weight", "exclude"}),
     batches_per_epoch=lambda options: options.steps_per_epoch,
     shuffles=False,
     supervision_apart=True,

@@ -1,5 +1,7 @@
 """The parts of a session put together: graph, task, model and optimiser; and a model tried on a few seeds."""
 
+from typing import Any, cast
+
 import torch
 
 from penstock.errors import PenstockError
@@ -11,6 +13,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.train.batch_source import layers_of
 from penstock.train.data import choose_task, open_data, prepared, with_empty_relations
 from penstock.train.device_full import STEPS, device_memory
+from penstock.train.edge_fields import check_model, check_module, is_own_module, sampled_job, with_edge_fields
 from penstock.train.first_layer.ways import first_layer_reader
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
@@ -44,9 +47,11 @@ def session_of(
                 "The graph has no edges, so there are no neighbours to learn from: use model mlp.", code="missing-data"
             )
         graph = with_empty_relations(graph)
+    job = with_edge_fields(job, {kind: edges.fields for kind, edges in graph.edges.items()})
     with seeded(job.seed, device):
         inputs = Inputs(graph, job, device)
-        task, graph = make_task(taught.task if taught else choose_task(graph, job), graph, job, taught)
+        name = taught.task if taught else choose_task(graph, job)
+        task, graph = make_task(name, graph, sampled_job(job, module), taught)
         return assembled(job, graph, inputs, task, module)
 
 
@@ -57,6 +62,7 @@ def assembled(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.
     """
     given, job = job, with_epochs(job, graph, task)
     decided = {} if job is given else {"epochs": job.epochs}
+    inputs.carry_edges(job, graph, task.messages, is_own_module(job, module))
     model = _make_model(job, graph, inputs, task, module)
     inputs.read_by(first_layer_reader(job, graph, model, inputs))
     parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
@@ -74,16 +80,27 @@ def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torc
             # Left so by an evaluation. A module in training whose parts are not has them frozen, and they stay so.
             module.train()
         if getattr(module, "layerwise", False):
+            if job.module is not None and job.edge_weight is not None:
+                raise PenstockError(
+                    "A model of ps.nn that `module` makes gets no edge_weight: name it with `model`.",
+                    code="unsupported-combination",
+                )
+            check_model(cast(Any, module).options, job, inputs.edges)
             return module
+        check_module(module, job, not graph.is_homogeneous)
         if job.weight is not None:
             raise PenstockError(
                 "A module of your own takes no edge weights: leave out `weight`, or use a zoo model.",
                 code="unsupported-combination",
             )
-        return adapt(module, not graph.is_homogeneous, layers_of(job), list(graph.edges))
+        carried = {kind: fields.width for kind, fields in inputs.edges.fields.items() if fields.width}
+        return adapt(module, not graph.is_homogeneous, layers_of(job), list(graph.edges), carried)
     chosen = {name: getattr(job, name) for name in ModelOptions.model_fields}
     # The job has checked them.
     options = ModelOptions.model_construct(**{**chosen, "layers": layers_of(job)})
+    check_model(options, job, inputs.edges)
+    if inputs.edges:
+        options.edge_width = next(iter(inputs.edges.fields.values())).width
     if graph.is_homogeneous:
         return build_model(options, next(iter(inputs.widths.values())), task.out)
     return build_model(options, inputs.widths, task.out, list(graph.edges), getattr(task, "node_type", None))

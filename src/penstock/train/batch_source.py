@@ -49,8 +49,11 @@ def batch_size_of(job: Job, items: int) -> int:
 
 
 def settings_of(job: Job) -> SamplerSettings:
-    """What the job's sampler is built for."""
-    return SamplerSettings(job, layers_of(job), job.seed, job.needs_totals)
+    """What the job's sampler is built for. A module of the user's reads weights of edges as rows."""
+    own = job.module is not None
+    edges = bool(job.edge_features) or (own and job.edge_weight is not None)
+    options = job.model_copy(update={"edge_weight": None}) if own and job.edge_weight is not None else job
+    return SamplerSettings(options, layers_of(job), job.seed, job.needs_totals, edges)
 
 
 def clock_for(job: Job, graph: Graph) -> tuple[str, Array] | None:
@@ -70,9 +73,9 @@ def clock_for(job: Job, graph: Graph) -> tuple[str, Array] | None:
 
 def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = False) -> BatchSource:
     """The job's sampler over `train` items. `excluding`: its batches leave out edges that the task names."""
-    entry = sampler_entry(job.sampler)
+    entry, settings = sampler_entry(job.sampler), settings_of(job)
     check_sampler_supports(job, not graph.is_homogeneous, excluding)
-    sampler = entry.build(LocalSource(graph, train, job.seed, job.unchecked), settings_of(job))
+    sampler = entry.build(LocalSource(graph, train, job.seed, job.unchecked), settings)
     clock = None if excluding else clock_for(job, graph)
 
     def sample(seeds: dict[str, Array], planned: Planned, **more: Any) -> Batch:
@@ -92,11 +95,12 @@ def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = Fa
 
 def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> None:
     """Refuse what the job's sampler does not support, on one machine and on clusters alike."""
-    neighbour = "use sampler neighbour"
+    neighbour, weighs = "use sampler neighbour", settings_of(job).options.edge_weight
     wanted = {
         "types": neighbour if typed else None,
         "exclude": neighbour if excluding else None,
         "weight": f"{neighbour}, or leave out `weight` ({job.weight!r})" if job.weight is not None else None,
+        "edge_weight": f"{neighbour}, or leave out `edge_weight` ({weighs!r})" if weighs is not None else None,
         "time": f"{neighbour}, or leave out `time` ({job.time!r})" if job.time is not None else None,
         "replace": f"{neighbour}, or leave out `replace`" if job.replace else None,
     }

@@ -19,6 +19,11 @@ class DataOptions(StrictDocument):
     node_type: str | None = Field(None, description="node tasks: the type with labels; needed if several have any")
     edge_type: str | None = Field(None, description="edge tasks: source__relation__destination; needed if several")
     features: str = Field("x", description="vertex field with features; types without it get learnable embeddings")
+    edge_features: Annotated[list[str], BeforeValidator(split_commas)] = Field(
+        [],
+        description="edge fields that gatv2, gine, transformer or a module of your own reads (as `edge_attr`); auto:"
+        " the only one that can be meant (docs/edges.md)",
+    )
     label: str = Field("y", description="vertex or edge field with labels")
     split: Literal["auto", "graph", "ratio", "per-class"] = Field(
         "auto", description="where training vertices come from; auto: the graph's splits, else by ratio"

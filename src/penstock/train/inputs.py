@@ -11,6 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
 from penstock.memory import require_memory
+from penstock.pipeline.edge_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.host_carrier import HostCarrier
 from penstock.pipeline.loader import Batch, Carrier
 from penstock.pipeline.row_reader import PLAIN_ROWS, RowReader
@@ -19,6 +20,7 @@ from penstock.store.local import LocalStore
 from penstock.store.source import RowSource
 from penstock.traced import is_traced
 from penstock.train.data_options import DataOptions
+from penstock.train.edge_fields import edge_rows
 from penstock.train.job import Job
 
 CPU = torch.device("cpu")
@@ -53,9 +55,24 @@ class Inputs:
         """What batches read of them on the host."""
         self.carrier: Carrier = HostCarrier(self.sources, self.scale)
 
+    edges: EdgeRows = NO_EDGE_ROWS
+    """What is read of the edges of batches."""
+    exact_edges: EdgeRows = NO_EDGE_ROWS
+    """What exact inference reads of edges, whose positions are those of the session's graph."""
+
     def read_by(self, reader: RowReader) -> None:
         """Let batches read their features in another way."""
-        self.reader, self.carrier = reader, HostCarrier(self.sources, self.scale, reader)
+        self.reader, self.carrier = reader, HostCarrier(self.sources, self.scale, reader, self.edges)
+
+    def carry_edges(self, job: Job, graph: Graph, messages: Graph | None, own_module: bool) -> None:
+        """Let edges carry what the job names; batches are drawn from `messages`, where these are known."""
+
+        def rows(drawn: Graph) -> EdgeRows:
+            relations = {kind: edges.fields for kind, edges in drawn.edges.items()}
+            return edge_rows(job, relations, LocalStore.of_graph(drawn).source, own_module)
+
+        self.exact_edges = rows(graph)
+        self.edges = self.exact_edges if messages is None or messages is graph else rows(messages)
 
     @property
     def note(self) -> str | None:

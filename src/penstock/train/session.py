@@ -115,6 +115,11 @@ class Session:
         """The model's outputs for a batch's seeds."""
         return self.model(batch.blocks, next(iter(x.values())) if self.graph.is_homogeneous else x)
 
+    @property
+    def list_weight(self) -> str | None:
+        """The edge field that weighs messages by the estimators of lists; a module of the user's gets it as rows."""
+        return self.job.list_weight if getattr(self.model, "layerwise", False) else self.job.weight
+
     def inference(self) -> Inference:
         """Exact outputs with the weights of this moment."""
         return self.execution.inference()
@@ -132,7 +137,8 @@ class Session:
         """What exact outputs read: the relations that training follows, whole."""
         # Samplers without fan-outs are for graphs of one relation, which is always followed.
         followed = followed_relations(self.graph, self.job.fanouts, layers_of(self.job))
-        return Reach(self.graph, followed, self.job.weight, clock_for(self.job, self.graph))
+        clock = clock_for(self.job, self.graph)
+        return Reach(self.graph, followed, self.list_weight, clock, bool(self.inputs.exact_edges))
 
     def evaluate(self, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Metrics on some splits, by exact inference; outputs that are NaN are explained by inputs that are."""

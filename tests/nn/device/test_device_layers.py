@@ -8,7 +8,18 @@ import torch
 from device_blocks import assert_equal_to_host, assert_near, padded, with_gradients
 from random_blocks import random_block, rows, typed_block
 
-from penstock.nn import DenseLayer, GATLayer, GCNLayer, GINLayer, RGCNLayer, SAGELayer, TypedDenseLayer, TypedGATLayer
+from penstock.nn import (
+    DenseLayer,
+    GATLayer,
+    GCNLayer,
+    GINELayer,
+    GINLayer,
+    RGCNLayer,
+    SAGELayer,
+    TransformerLayer,
+    TypedDenseLayer,
+    TypedGATLayer,
+)
 from penstock.nn.drop import dropping
 from penstock.nn.order import aggregates_first
 from penstock.nn.order_costs import OrderCosts
@@ -37,6 +48,23 @@ LAYERS = {
 def test_equal_to_the_host(device, name, weights):
     torch.manual_seed(0)
     block, layer = random_block(12, 6, 20, weights), LAYERS[name]()
+    assert_equal_to_host(layer, block, device_block(block, device), rows(12, 6), 2e-5)
+
+
+CARRIED = {
+    "gatv2": lambda: GATLayer(6, 4, 2, v2=True, edge_width=3),
+    "gine": lambda: GINELayer(6, 5, 3),
+    "transformer": lambda: TransformerLayer(6, 4, 2, edge_width=3),
+}
+
+
+@pytest.mark.parametrize("name", CARRIED)
+@pytest.mark.parametrize("weights", [False, True])
+def test_edges_that_carry_something(device, name, weights):
+    """Blocks that the host has drawn: they have no room to spare."""
+    torch.manual_seed(0)
+    block, layer = random_block(12, 6, 20, weights), CARRIED[name]()
+    block.edge_attr = torch.randn(20, 3)
     assert_equal_to_host(layer, block, device_block(block, device), rows(12, 6), 2e-5)
 
 

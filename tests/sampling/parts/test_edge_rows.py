@@ -61,6 +61,9 @@ def assert_same_edge_rows(graph, store, parted, whole):
     assert pairs
     for (name, block), (_, exact) in pairs:
         assert len(block.edges) == block.num_edges == exact.num_edges
+        assert (block.weights is None) == (exact.weights is None)
+        if exact.weights is not None:
+            np.testing.assert_array_equal(block.weights, exact.weights)
         for field in ("v", "at"):
             source, same = store.source(f"{name}/{field}"), one.source(f"{name}/{field}")
             assert source.shape == same.shape
@@ -76,7 +79,7 @@ def store_here(partition):
     )
 
 
-HOW = [{}, {"weight": "w", "replace": True}]
+HOW = [{}, {"weight": "w", "replace": True}, {"weight": "w", "uniform": True}]
 
 
 @pytest.mark.parametrize("parts", [1, 4])

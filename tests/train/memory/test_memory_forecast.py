@@ -20,7 +20,7 @@ from penstock.train.memory.forecast import forecast
 from penstock.train.memory.remedies import fitting_forecast
 from penstock.train.trace.batch_sizes import enlarged, largest_batch, load_of
 from refusals import refused
-from training_graphs import community_graph, labelled_edges, typed_graph
+from training_graphs import carrying_graph, community_graph, labelled_edges, typed_graph
 
 MB = 1 << 20
 SMALL = {"fanouts": [5, 3], "hidden": 32, "batch_size": 64, "epochs": 3, "clusters": 10, "saint_size": 50}
@@ -73,6 +73,23 @@ def test_every_model_is_traced(fields, device):
     found = forecast_of(community_graph(600), device, **fields)
     assert found.method == "traced", found.reason
     assert sum(found.categories.values()) > 0
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": "gcn", "edge_weight": "auto"},
+        {"model": "gine", "edge_features": ["far"]},
+        {"model": "gatv2", "heads": 2, "edge_features": ["far"]},
+        {"model": "transformer", "heads": 2, "attention_dropout": 0.2, "edge_features": ["edge_attr", "far"]},
+    ],
+    ids=str,
+)
+def test_what_edges_carry_is_traced(fields, device):
+    found = forecast_of(carrying_graph(), device, **fields)
+    assert found.method == "traced", found.reason
+    assert found.host > 400 * MB
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])

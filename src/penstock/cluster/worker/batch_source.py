@@ -26,7 +26,7 @@ def job_sampler(parts: Parts, job: Job, train: Array | None = None) -> Any:
     """The job's sampler over all parts; `train` are the training vertices in the cut graph's numbers, if known."""
     entry, source, settings = sampler_entry(job.sampler), PartedSource(parts, job, train), settings_of(job)
     if entry.joint:
-        return _shared(parts, job, source, entry.build(source, settings))
+        return _shared(parts, job, source, entry.build(source, settings), settings.edges)
     if "exclude" not in entry.supports:
         return entry.build(source, settings)
     return HoldoutSampler(lambda absent: entry.build(source.without(absent), settings), parts.edge_types)
@@ -114,7 +114,7 @@ def make_parted_edge_batches(parts: Parts, job: Job, new: Mapping[str, Array], i
     return BatchSource(sample, items, batch_size_of(job, len(items)))
 
 
-def _shared(parts: Parts, job: Job, source: PartedSource, sampler: Any) -> SharedSampler:
+def _shared(parts: Parts, job: Job, source: PartedSource, sampler: Any, edges: bool) -> SharedSampler:
     """A sampler that draws a batch for all workers, of which this one keeps its share."""
     setup, graph = parts.member.setup, source.whole_lists(job.sampler)
     share = vertex_share(setup.layout.shares, setup.task.rank)
@@ -122,7 +122,7 @@ def _shared(parts: Parts, job: Job, source: PartedSource, sampler: Any) -> Share
     # moments move learnable rows of a batch without any gradient.
     finds_seeds = sampler_entry(job.sampler).items_per_batch is not None
     every_input = finds_seeds and _learns_rows(parts, job, graph.node_type)
-    return SharedSampler(graph, sampler, share, job.norm == "batch", every_input)
+    return SharedSampler(graph, sampler, share, job.norm == "batch", every_input, edges)
 
 
 def _learns_rows(parts: Parts, job: Job, node_type: str) -> bool:

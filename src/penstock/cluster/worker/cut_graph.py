@@ -95,8 +95,9 @@ class Parts:
         local = {part: LocalStore.of_graph(graph) for part, graph in self.graphs.items()}
         book = self.partition.book
         # Times and labels are read over the same store, and say something else when they are rounded.
-        narrowed = {f"{name}/{setup.job['features']}" for name in book.node_types}
-        how = self.channels("features", 2), setup.cluster.wire_type, narrowed
+        self.narrowed = {f"{name}/{setup.job['features']}" for name in book.node_types}
+        """Fields whose rows may be rounded when they travel."""
+        how = self.channels("features", 2), setup.cluster.wire_type, self.narrowed
         self.new_store: Callable[[], PartedStore] = partial(PartedStore, book, local, *how)
         """Makes another store over the same parts, which counts apart what it brings."""
         self.store = self.new_store()
@@ -117,6 +118,10 @@ class Parts:
     def edge_types(self) -> list[EdgeType]:
         """The relations of the graph, in stored order."""
         return edge_types_in(self.owned, self.lists)
+
+    def edge_fields(self) -> dict[EdgeType, list[str]]:
+        """The names of the edges' fields, by relation."""
+        return {kind: self.reader.names(kind, "")[0] for kind in self.edge_types}
 
     @property
     def reader(self) -> RelationReader:

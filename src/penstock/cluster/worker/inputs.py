@@ -10,9 +10,12 @@ from penstock.cluster.worker.cut_graph import CutGraph, Parts
 from penstock.coflow_context import EMBEDDINGS, within_kind
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
+from penstock.graph.schema import edge_key
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.row_reader import PLAIN_ROWS
 from penstock.store.parts import RemoteEmbedding
+from penstock.train.edge_fields import edge_rows
 from penstock.train.inputs import CPU, Inputs, divide_by_sum, types_with
 from penstock.train.job import Job
 from penstock.wire import Message
@@ -67,7 +70,14 @@ class PartedInputs(Inputs):
         self.tables = {name: self._table(name, parts, job) for name in graph.nodes if name not in self.fields}
         self.widths = {name: self._parted_width(name, job) for name in graph.nodes}
         self.read_by(PLAIN_ROWS)
-        self._parts = parts
+        self._parts, self._graph = parts, graph
+
+    def carry_edges(self, job: Job, graph: Graph, messages: Graph | None, own_module: bool) -> None:
+        """Let edges carry what the job names: rows at the parts' owners, by the edges' numbers in the cut graph."""
+        relations = {kind: edges.fields for kind, edges in self._graph.edges.items()}
+        names = {*job.edge_features, job.edge_weight} - {None}
+        self._parts.narrowed.update(f"{edge_key(kind)}/{name}" for kind in relations for name in names)
+        self.edges = self.exact_edges = edge_rows(job, relations, self._parts.store.source, own_module)
 
     def non_finite(self) -> str | None:
         """As the owners of the parts find; who does not answer has nothing to say."""

@@ -167,8 +167,9 @@ class PartedPlan:
         sampler: Any = parted_sampler(
             self._parts.partition,
             fanouts,
-            weight=self._job.weight,
+            weight=self._session.list_weight,
             totals=True,
+            edges=bool(self._inputs.exact_edges),
             time=self._job.time,
             local=self._parts.owned,
             channels=self._parts.lists,

@@ -54,13 +54,14 @@ class PartedSource:
         return parted_lists(
             parts.partition,
             options.replace,
-            options.weight,
+            options.list_weight,
             options.time,
             shared,
             local=parts.owned,
             channels=parts.lists,
             absent=self._absent,
             vertex_times=parts.vertex_times(options.time),
+            uniform=options.weight is None,
         )
 
     def whole_lists(self, sampler: str) -> PartedGraph:

@@ -23,6 +23,7 @@ from penstock.train.assembly import assembled, try_out
 from penstock.train.batch_source import check_sampler_supports, clock_for
 from penstock.train.checks import check_job
 from penstock.train.data import choose_task
+from penstock.train.edge_fields import with_edge_fields
 from penstock.train.execution_modes import choose_execution, needs_placement, reads_rows_again
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices
@@ -41,6 +42,7 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
     _check(job, setup.cluster.reduce)
     times = None if job.time is None else job.seed_time or job.time.removeprefix(OF_NODES)
     graph = open_cut_graph(parts, job.label, times)
+    job = with_edge_fields(job, {kind: edges.fields for kind, edges in graph.edges.items()})
     with seeded(job.seed, device):
         inputs = PartedInputs(graph, parts, job, device)
         use_replicas(parts, job.features, inputs.fields)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.nn.layers.dense import DenseLayer, TypedDenseLayer
@@ -13,8 +14,10 @@ from penstock.nn.layers.entry import LayerEntry, SourceScale
 from penstock.nn.layers.gat import GATLayer
 from penstock.nn.layers.gcn import GCNLayer
 from penstock.nn.layers.gin import GINLayer
+from penstock.nn.layers.gine import GINELayer
 from penstock.nn.layers.rgcn import RGCNLayer
 from penstock.nn.layers.sage import SAGELayer
+from penstock.nn.layers.transformer import TransformerLayer
 from penstock.nn.layers.typed_gat import TypedGATLayer
 from penstock.nn.options import ModelOptions
 
@@ -51,7 +54,8 @@ def _attention(v2: bool) -> LayerEntry:
 
     def build(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
         each, dropout = size(options, width_out, last), options.attention_dropout
-        return GATLayer(width_in, each, options.heads, not last, v2, dropout=dropout)
+        width = options.edge_width if v2 else 0
+        return GATLayer(width_in, each, options.heads, not last, v2, dropout=dropout, edge_width=width)
 
     def build_typed(
         options: ModelOptions,
@@ -64,7 +68,30 @@ def _attention(v2: bool) -> LayerEntry:
         each, dropout = size(options, width_out, last), options.attention_dropout
         return TypedGATLayer(width_in, each, types, kinds, options.heads, not last, v2, dropout)
 
-    return LayerEntry("gatv2" if v2 else "gat", build, build_typed, linear=lambda options: False, has_heads=True)
+    return LayerEntry(
+        "gatv2" if v2 else "gat",
+        build,
+        build_typed,
+        linear=lambda options: False,
+        edge_features="optional" if v2 else "none",
+        has_heads=True,
+    )
+
+
+def _transformer(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
+    size = width_out if last else width_out // options.heads
+    how = options.edge_width, options.attention_dropout
+    return TransformerLayer(width_in, size, options.heads, not last, *how)
+
+
+def _gine(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
+    if not options.edge_width:
+        raise PenstockError(
+            "Model gine reads what edges carry, and the edges carry nothing: name fields of the edges with"
+            " edge_features, or use gin.",
+            code="option-missing",
+        )
+    return GINELayer(width_in, width_out, options.edge_width)
 
 
 SAGE = LayerEntry(
@@ -76,6 +103,7 @@ SAGE = LayerEntry(
     aggregates=lambda options: None if options.aggregate == "max" else options.aggregate,
     transforms_first=lambda options: options.aggregate != "max",
     source_scale=_alike_unless_max,
+    weighs_messages=lambda options: options.aggregate != "max",
 )
 GCN = LayerEntry(
     "gcn",
@@ -84,6 +112,7 @@ GCN = LayerEntry(
     aggregates=lambda options: "normalised",
     transforms_first=lambda options: True,
     source_scale=lambda options: _by_root,
+    weighs_messages=lambda options: True,
 )
 GIN = LayerEntry(
     "gin",
@@ -92,6 +121,17 @@ GIN = LayerEntry(
     aggregates=lambda options: "sum",
     transforms_first=lambda options: True,
     source_scale=lambda options: _alike,
+    weighs_messages=lambda options: True,
+)
+GINE = LayerEntry(
+    "gine",
+    _gine,
+    needs_totals=lambda options: True,
+    linear=lambda options: False,
+    edge_features="needed",
+)
+TRANSFORMER = LayerEntry(
+    "transformer", _transformer, linear=lambda options: False, edge_features="optional", has_heads=True
 )
 GAT, GATV2 = _attention(v2=False), _attention(v2=True)
 RGCN = LayerEntry(
@@ -99,6 +139,7 @@ RGCN = LayerEntry(
     build_typed=_relations,
     needs_totals=lambda options: options.aggregate == "sum",
     source_scale=_alike_unless_max,
+    weighs_messages=lambda options: options.aggregate != "max",
     has_bases=True,
 )
 MLP = LayerEntry(

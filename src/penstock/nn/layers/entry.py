@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import nn
 
@@ -44,6 +45,10 @@ class LayerEntry:
     source_scale: Callable[[ModelOptions], SourceScale | None] = lambda options: None
     """How it weighs neighbours' rows, where it reads a sum of them, as one row of a vertex without a list, like the
     rows themselves; None: it must read every row."""
+    weighs_messages: Asks = lambda options: False
+    """Whether it weighs what neighbours send by the blocks' weights, as the job field `edge_weight` wants it."""
+    edge_features: Literal["none", "optional", "needed"] = "none"
+    """Whether it reads what edges carry: `options.edge_width` numbers each."""
     has_heads: bool = False
     """Whether `hidden` is shared by `heads`."""
     has_bases: bool = False

@@ -6,19 +6,21 @@ runs them on sampled blocks, exact inference on whole neighbourhoods, chunk by c
 
 from penstock.nn.zoo.embedding import EmbeddingModel
 from penstock.nn.zoo.model import GraphModel
-from penstock.nn.zoo.named import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphSAGE, build_model
+from penstock.nn.zoo.named import GAT, GCN, GIN, GINE, MLP, RGCN, GATv2, GraphSAGE, GraphTransformer, build_model
 from penstock.nn.zoo.typed import TypedModel
 
 __all__ = [
     "GAT",
     "GCN",
     "GIN",
+    "GINE",
     "MLP",
     "RGCN",
     "EmbeddingModel",
     "GATv2",
     "GraphModel",
     "GraphSAGE",
+    "GraphTransformer",
     "TypedModel",
     "build_model",
 ]

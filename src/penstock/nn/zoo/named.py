@@ -66,6 +66,18 @@ class GIN(_Named):
     _model = "gin"
 
 
+class GINE(_Named):
+    """Hu et al.: GIN that adds what an edge carries (`edge_width` numbers) to its neighbour before rectifying."""
+
+    _model = "gine"
+
+
+class GraphTransformer(_Named):
+    """Shi et al.: a transformer's attention over neighbours, with `heads`, and `edge_width` numbers of an edge."""
+
+    _model = "transformer"
+
+
 class MLP(_Named):
     """The baseline that ignores the graph; any number of blocks will do."""
 

@@ -59,6 +59,9 @@ def device_block(block: Block, device: torch.device, non_blocking: bool = False)
             return None
         return torch.from_numpy(array).to(dtype).to(device, non_blocking=non_blocking)
 
+    def placed(rows: Any) -> Any:
+        return None if rows is None else rows.to(device, non_blocking=non_blocking)
+
     return DeviceBlock(
         moved(block.indptr, torch.int32),
         moved(block.indices, torch.int32),
@@ -66,7 +69,9 @@ def device_block(block: Block, device: torch.device, non_blocking: bool = False)
         moved(block.weights, torch.float32),
         moved(block.totals, torch.float32),
         moved(block.edges, torch.int64),
-        {HOST_LISTS: block.indptr} if is_traced() else {},
+        edge_attr=placed(block.edge_attr),
+        edge_weight=placed(block.edge_weight),
+        derived={HOST_LISTS: block.indptr} if is_traced() else {},
     )
 
 
@@ -85,6 +90,7 @@ def host_block(block: Block) -> Block:
         moved(block.weights),
         moved(block.totals),
         moved(block.edges),
+        *(None if rows is None else rows.cpu() for rows in (block.edge_attr, block.edge_weight)),
     )
 
 

@@ -159,7 +159,7 @@ class Slot:
             None,
             None if self.totals is None else cut(self.totals, num_src),
             cut(self._positions[hop], edges) if self._keeps_positions else None,
-            self._derived(hop),
+            derived=self._derived(hop),
         )
 
     def _derived(self, hop: int) -> dict[str, Any]:

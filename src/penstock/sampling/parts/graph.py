@@ -40,6 +40,7 @@ def parted_sampler(
     channels: Channels | None = None,
     absent: Mapping[EdgeType, HeldOutRule] | None = None,
     vertex_times: Array | None = None,
+    uniform: bool = False,
 ) -> NeighbourSampler | TypedNeighbourSampler:
     """A neighbour sampler, of one type or of several as the graph has; the rest is as for `parted_lists`.
 
@@ -48,7 +49,15 @@ def parted_sampler(
     """
     local, channels = _reached(partition, local, channels)
     readable, clock = parted_lists(
-        partition, replace, weight, time, local=local, channels=channels, absent=absent, vertex_times=vertex_times
+        partition,
+        replace,
+        weight,
+        time,
+        local=local,
+        channels=channels,
+        absent=absent,
+        vertex_times=vertex_times,
+        uniform=uniform,
     )
     if len(readable.counts) > 1 or len(readable.relations) > 1:
         return TypedNeighbourSampler.over(readable, fanouts, totals, relabel, edges)
@@ -72,12 +81,13 @@ def parted_lists(
     channels: Channels,
     absent: Mapping[EdgeType, HeldOutRule] | None = None,
     vertex_times: Array | None = None,
+    uniform: bool = False,
 ) -> ReadableLists:
     """The lists of a cut graph, whose vertices go by their new numbers, and the clock that draws from them obey.
 
     `local` are the parts that are here, `channels` leads to the owners of the others. Edges that are `absent` from a
-    relation are not drawn. `vertex_times`, by new number, are needed where `time` names them. With `shared`, all rows
-    of a hop see the same random number of a source vertex.
+    relation are not drawn. With `uniform` the field `weight` counts in sums alone. `vertex_times`, by new number, are
+    needed where `time` names them. With `shared`, all rows of a hop see the same random number of a source vertex.
     """
     by_vertex = time is not None and time.startswith(OF_NODES)
     if by_vertex and (vertex_times is None or (weight is not None and absent)):
@@ -87,9 +97,7 @@ def parted_lists(
             code="unsupported-combination",
         )
     obeyed, whole = None if by_vertex else time, by_vertex and weight is not None
-    readable = readable_parts(
-        partition, local, channels, replace, weight, absent, shared=shared, time=obeyed, whole=whole
-    )
+    readable = readable_parts(partition, local, channels, replace, weight, absent, shared, obeyed, whole, uniform)
     if time is None:
         return ReadableLists(readable, None)
     if len(readable.counts) > 1 or len(readable.relations) > 1:
@@ -98,11 +106,11 @@ def parted_lists(
             code="unsupported-combination",
         )
     if by_vertex and vertex_times is not None:
-        return ReadableLists(*_by_vertex_times(readable, vertex_times, replace))
+        return ReadableLists(*_by_vertex_times(readable, vertex_times, replace, uniform))
     return ReadableLists(readable, _clock_like(partition, local, channels, time))
 
 
-def _by_vertex_times(readable: Readable, times: Array, replace: bool) -> tuple[Readable, Clock]:
+def _by_vertex_times(readable: Readable, times: Array, replace: bool, uniform: bool) -> tuple[Readable, Clock]:
     """The only relation, for a caller that holds the times of all vertices."""
     ((node_type, count),), ((kind, lists),) = readable.counts.items(), readable.relations.items()
     if times.shape != (count,) or times.dtype.kind not in "iuf" or times.dtype == np.uint64 or readable.names is None:
@@ -110,7 +118,7 @@ def _by_vertex_times(readable: Readable, times: Array, replace: bool) -> tuple[R
             f"The times of {count:,} vertices must be one signed number for each, not {times.dtype}.", code="wrong-type"
         )
     times = times.astype(np.int64) if times.dtype.kind == "u" else times
-    timed = VertexTimedLists(lists, readable.names[node_type], times, replace)
+    timed = VertexTimedLists(lists, readable.names[node_type], times, replace, uniform)
     nothing = np.empty(0, times.dtype)
     return Readable(readable.counts, {kind: timed}, readable.names), Clock(nothing, nothing)
 
@@ -160,6 +168,7 @@ def readable_parts(
     shared: bool = False,
     time: str | None = None,
     whole: bool = False,
+    uniform: bool = False,
 ) -> Readable:
     """A cut graph as samplers see it; `whole`: its lists are given as they are."""
     book, absent = partition.book, absent or {}
@@ -168,7 +177,10 @@ def readable_parts(
         kind: PartedLists(
             kind,
             book,
-            {index: part.lists(kind, replace, weight, absent.get(kind), time) for index, part in local.items()},
+            {
+                index: part.lists(kind, replace, weight, absent.get(kind), time, uniform)
+                for index, part in local.items()
+            },
             channels,
             replace,
             weight,
@@ -176,6 +188,7 @@ def readable_parts(
             shared,
             time,
             whole,
+            uniform,
         )
         for kind in kinds
     }

@@ -90,11 +90,13 @@ class OwnedPart:
         weight: str | None = None,
         absent: HeldOutRule | None = None,
         time: str | None = None,
+        uniform: bool = False,
     ) -> "PartLists":
         """The lists of a relation, drawn uniformly or in proportion to a field; without edges that are `absent`.
 
-        `time` is a field with the edges' times, which readers then have limits for. Lists without some edges are a
-        copy: the newest of each relation is kept.
+        With `uniform` the field's weights count in sums, and do not decide what is drawn. `time` is a field with the
+        edges' times, which readers then have limits for. Lists without some edges are a copy: the newest of each
+        relation is kept.
         """
         kind = self.kind_named(relation)
         named = kind, weight, time, absent
@@ -107,7 +109,7 @@ class OwnedPart:
                 self._lists[named] = made
             lists, stored = self._lists[named]
         source_names = None if self._all_names is None else self._all_names[kind[0]]
-        return PartLists(self.graph, kind, lists.replacing(replace), source_names, stored)
+        return PartLists(self.graph, kind, lists.drawn(replace, uniform), source_names, stored)
 
     def _made(self, kind: EdgeType, weight: str | None, time: str | None, absent: HeldOutRule | None) -> "_Made":
         edges, where = self.graph.edges[kind], f"{edge_key(kind)} of {self.graph.name!r}"

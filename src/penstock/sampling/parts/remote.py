@@ -47,12 +47,13 @@ class PartedLists:
         shared: bool = False,
         time: str | None = None,
         whole: bool = False,
+        uniform: bool = False,
     ) -> None:
-        """`local` draw as `replace`, `weight`, `absent` and `time` say too; of all other parts the owners are asked.
+        """`local` draw as `replace`, `weight`, `absent`, `time` and `uniform` say too; of others the owners are asked.
 
         `shared`: rows share their draws, as LABOR has it. `whole`: lists are not drawn from but given as they are.
         """
-        self.weighted, self.replace = weight is not None, replace
+        self.weighted, self.replace, self.uniform = weight is not None, replace, uniform and weight is not None
         self._relation, self._weight, self._local, self._channels = edge_key(kind), weight, local, channels
         self._shared, self._time, self._whole = shared, time, whole
         self._absent = None if absent is None else HeldOutRuleForm.of(absent)
@@ -81,6 +82,7 @@ class PartedLists:
                     shared=self._shared,
                     whole=self._whole,
                     positions=edges,
+                    uniform=self.uniform,
                 )
                 asked[part] = self._ask("draw", part, group, body, readers)
         return partial(self._drawn, readers, groups, asked, key, fanout, first_edges)
@@ -123,7 +125,7 @@ class PartedLists:
         fanout: int,
         first_edges: Array | None,
     ) -> DrawnNeighbours:
-        estimates = self._shared or (self.weighted and (fanout < 0 or not self.replace))
+        estimates = self._shared or (self.weighted and (self.uniform or fanout < 0 or not self.replace))
         pieces = {}
         for part, group in groups.items():
             if part in self._local:

@@ -89,6 +89,8 @@ class DrawRequest(TotalsRequest):
     whole: bool = False
     """Whether lists are wanted as they are, also the edges that weigh nothing, with all weights in float64."""
     positions: bool = False
+    uniform: bool = False
+    """Whether every edge is as likely to be drawn as another, though `weight` names weights."""
 
 
 class BatchRequest(StrictRequest):

@@ -44,7 +44,8 @@ class _Lists:
             raise PenstockError(
                 "The fan-out is 0: ask for a positive number, or -1 for all neighbours.", code="value-out-of-range"
             )
-        lists = self._part(asked.part).lists(asked.relation, asked.replace, asked.weight, _absent(asked), asked.time)
+        how = asked.replace, asked.weight, _absent(asked), asked.time, asked.uniform
+        lists = self._part(asked.part).lists(asked.relation, *how)
         vertices, excluded, seen = self._arrays(message, asked)
         lists.check(vertices, excluded, seen)
         _check_amount(lists.most(vertices, asked.fanout), vertices, asked)

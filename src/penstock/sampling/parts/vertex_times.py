@@ -32,12 +32,15 @@ def check_readers(readers: Readers) -> None:
 class VertexTimedLists:
     """Lists of one relation whose readers have limits; `lists` give them whole, wherever they are."""
 
-    def __init__(self, lists: ListSource, names: Array, times: Array, replace: bool = False) -> None:
+    def __init__(
+        self, lists: ListSource, names: Array, times: Array, replace: bool = False, uniform: bool = False
+    ) -> None:
         """`names` are the destinations' original numbers and `times` those of the sources, by new number.
 
         Lists that are weighted come with the weights of all their edges: draws go by the places in whole lists.
         """
         self._lists, self._names, self._replace, self.weighted = lists, names, replace, lists.weighted
+        self._uniform = uniform
         self._clock = Clock(np.empty(0, times.dtype), times)
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
@@ -75,5 +78,5 @@ class VertexTimedLists:
         found = asked()
         fields = {} if found.weights is None else {_WEIGHT: found.weights}
         whole, weight = EdgeSet(found.indptr, found.sources, fields), _WEIGHT if self.weighted else None
-        lists = Lists(whole, "A cut graph", self._names[vertices], self._replace, weight, self._clock)
+        lists = Lists(whole, "A cut graph", self._names[vertices], self._replace, weight, self._clock, self._uniform)
         return lists, readers, found.positions

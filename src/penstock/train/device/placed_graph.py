@@ -45,7 +45,7 @@ def bring_batches(session: Placeable, placed: Placed) -> Placed:
     inputs = session.inputs
     sources = {**inputs.sources, **placed.tables, **placed.cached}
     inputs.carrier = DeviceCarrier(
-        placed.device, sources, placed.decision.working.row_type, inputs.scale, inputs.reader
+        placed.device, sources, placed.decision.working.row_type, inputs.scale, inputs.reader, inputs.edges
     )
     return placed
 

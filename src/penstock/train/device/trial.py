@@ -50,7 +50,7 @@ def tried_steps(session: Session, row_type: torch.dtype) -> StepMemory:
     """Compute two small batches and look at what they took."""
     device, size = session.inputs.device, session.task.batch_size
     inputs = session.inputs
-    carrier = DeviceCarrier(device, inputs.sources, row_type, inputs.scale)
+    carrier = DeviceCarrier(device, inputs.sources, row_type, inputs.scale, edges=inputs.edges)
     sizes = sorted({max(1, min(size, len(session.task.items)) // part) for part in (4, 2)})
     # Libraries allocate what they keep when they are first used.
     _tried(session, carrier, sizes[0])

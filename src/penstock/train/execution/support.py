@@ -30,6 +30,8 @@ class Support:
 
     several_types: bool = True
     weights_and_times: bool = True
+    edge_rows: bool = True
+    """Whether rows of edges are read for batches."""
     device_samplers_only: bool = False
     tasks: frozenset[str] | None = None
     largest_fanout: int | None = None
@@ -61,6 +63,7 @@ EXPLAINED = replace(
 DEVICE_SAMPLING = Support(
     several_types=False,
     weights_and_times=False,
+    edge_rows=False,
     device_samplers_only=True,
     tasks=frozenset({"node-classification", "node-regression", "vertices"}),
     largest_fanout=SCANNED,
@@ -125,8 +128,10 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
         reasons.append("the graph has several types")
     if support.device_samplers_only and "device" not in sampler_entry(job.sampler).supports:
         reasons.append(f"sampler {job.sampler} is the host's")
-    if not support.weights_and_times and (job.weight is not None or job.time is not None):
+    if not support.weights_and_times and (job.list_weight is not None or job.time is not None):
         reasons.append("draws by weight or time are the host's")
+    if not support.edge_rows and (job.edge_features or (job.edge_weight is not None and not demands.library_model)):
+        reasons.append("rows of edges (edge_features, edge_weight) are read by the host for each batch")
     if support.tasks is not None and task.name not in support.tasks:
         reasons.append(f"task {task.name} is not supported there")
     most = support.largest_fanout

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from penstock.graph.arrays import Array
+from penstock.pipeline.edge_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.stages import Stage, StageError, StagePipeline
 from penstock.sampling.device.block import on_device
 from penstock.train.layerwise.chunks import Chunk, Sampled
@@ -36,11 +37,14 @@ class ChunkPass(NamedTuple):
 
 
 class LayerEngine:
-    """Computes layers of a model one at a time. `typed`: its rows come and go by node type."""
+    """Computes layers of a model one at a time. `typed`: its rows come and go by node type. `edges` reads what edges
+    carry."""
 
-    def __init__(self, model: torch.nn.Module, device: torch.device, typed: bool) -> None:
+    def __init__(
+        self, model: torch.nn.Module, device: torch.device, typed: bool, edges: EdgeRows = NO_EDGE_ROWS
+    ) -> None:
         self._model: Any = model
-        self._device, self._typed = device, typed
+        self._device, self._typed, self.edges = device, typed, edges
 
     def run(
         self,
@@ -87,6 +91,8 @@ class LayerEngine:
         def read(sampled: Sampled) -> tuple[Sampled, dict[str, Any]]:
             with torch.no_grad():
                 x = {name: source(name, ids) for name, ids in sampled.inputs.items() if len(ids) or not skip_empty}
+                if self.edges:
+                    sampled = sampled._replace(blocks=self.edges.attached(sampled.blocks))
                 if self._device.type != "cpu":
                     blocks = [on_device(block, self._device) for block in sampled.blocks]
                     sampled = sampled._replace(blocks=blocks)

@@ -38,7 +38,7 @@ class Inference:
         self._model: Any = model
         self._inputs, self._graph, self.plan = inputs, graph, plan
         self._target, self._precision = target, precision
-        self.engine = LayerEngine(model, inputs.device, not graph.is_homogeneous)
+        self.engine = LayerEngine(model, inputs.device, not graph.is_homogeneous, inputs.exact_edges)
 
     def outputs(
         self, wanted: dict[str, Array], progress: Progress = SILENT, hidden: bool = False

@@ -28,6 +28,8 @@ class Reach:
     hops: list[list[EdgeType]]
     weight: str | None = None
     clock: tuple[str, Array] | None = None
+    edges: bool = False
+    """Whether blocks name their edges."""
 
     def __post_init__(self) -> None:
         check_graph(self.graph)
@@ -51,14 +53,14 @@ class Reach:
         """Samples all neighbours of some vertices by type, over some hops."""
         if not self.graph.is_homogeneous:
             fanouts: list[Mapping[Relation, int]] = [dict.fromkeys(kinds, ALL) for kinds in hops]
-            typed = TypedNeighbourSampler(self.graph, fanouts, weight=self.weight, totals=True)
+            typed = TypedNeighbourSampler(self.graph, fanouts, weight=self.weight, totals=True, edges=self.edges)
             return lambda seeds: typed.sample(seeds, _ANY)
         whole = [ALL] * len(hops)
         if self.clock is None:
-            plain = NeighbourSampler(self.graph, whole, weight=self.weight, totals=True)
+            plain = NeighbourSampler(self.graph, whole, weight=self.weight, totals=True, edges=self.edges)
             return lambda seeds: plain.sample(_only(seeds), _ANY)
         time, times = self.clock
-        timed = NeighbourSampler(self.graph, whole, weight=self.weight, totals=True, time=time)
+        timed = NeighbourSampler(self.graph, whole, weight=self.weight, totals=True, edges=self.edges, time=time)
         return lambda seeds: timed.sample(_only(seeds), _ANY, times=times[_only(seeds)])
 
 

@@ -11,14 +11,13 @@ from penstock.sampling.options import SamplerOptions
 from penstock.train.data_options import DataOptions
 from penstock.train.job import Job
 
-_OF_DATA = set(DataOptions.model_fields) - {"graph", "split"}
+_OF_DATA = set(DataOptions.model_fields) - {"graph", "split", "edge_features"}
+_OF_SAMPLERS = set(SamplerOptions.model_fields) - {"edge_weight"}
 _OF_LINKS = {"negatives", "negatives_per_edge", "filtered", "corrupt", "held_out"}
 _OF_BATCHES = {"batch_size", "layers", "seed", "threads", "reuse_batches", "reuse_mb"}
 _OF_DEVICES = {"device", "placement", "sample_on", "feature_type", "device_share"}
 _OF_PIPELINES = set(PipelineOptions.model_fields) - {"trace_batches"}
-LOADER_FIELDS = frozenset(
-    _OF_DATA | set(SamplerOptions.model_fields) | _OF_LINKS | _OF_BATCHES | _OF_DEVICES | _OF_PIPELINES
-)
+LOADER_FIELDS = frozenset(_OF_DATA | _OF_SAMPLERS | _OF_LINKS | _OF_BATCHES | _OF_DEVICES | _OF_PIPELINES)
 """Fields of a job that `ps.loader` takes by their names. Those left out are of the model and of its training."""
 
 

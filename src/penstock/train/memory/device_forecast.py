@@ -80,7 +80,7 @@ def _whole(session: Session) -> DeviceForecast:
     """Of steps on the whole graph."""
     job, messages, layers = session.job, session.task.messages, layers_of(session.job)
     assert messages is not None
-    reach = Reach(messages, [list(messages.edges)] * layers, job.weight)
+    reach = Reach(messages, [list(messages.edges)] * layers, session.list_weight, edges=bool(session.inputs.edges))
     schedule = Schedule(session.task.items, session.task.batch_size, job.seed, job.epochs)
     steps, reason = list[StepSizes](), ""
     for planned in first_epoch(schedule):

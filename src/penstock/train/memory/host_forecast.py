@@ -76,7 +76,7 @@ def _steps(session: Session) -> tuple[HostPeak, str, str]:
 def _whole_steps(session: Session, schedule: Schedule) -> tuple[HostPeak, str, str]:
     job, messages, layers = session.job, session.task.messages, layers_of(session.job)
     assert messages is not None
-    reach = Reach(messages, [list(messages.edges)] * layers, job.weight)
+    reach = Reach(messages, [list(messages.edges)] * layers, session.list_weight, edges=bool(session.inputs.edges))
     found = HostPeak({}, "")
     for planned in first_epoch(schedule):
         planned = planned._replace(seeds=np.sort(planned.seeds))

@@ -97,6 +97,10 @@ def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
             size = int(_BUFFER_SLACK * np.prod(shape) * dtype.itemsize)
             # The buffer of the batch that is computed is made with it.
             held += [torch.empty(size, dtype=torch.uint8, device=META) for _ in range(gathered - 1)]
+    for edges in session.inputs.edges.readings(batch.blocks):
+        for shape, dtype in edges.shapes:
+            size = int(_BUFFER_SLACK * np.prod(shape) * dtype.itemsize)
+            held += [torch.empty(size, dtype=torch.uint8, device=META) for _ in range(gathered)]
     return held
 
 
@@ -142,6 +146,8 @@ def _carried(session: Session, largest: LargestBatch) -> Loaded:
             loaded.batch.features[name] = reading.arrived(arrays, _converted(session), torch.device("cpu"))
         # A converted copy stands beside the buffer that it was made from.
         loaded.buffers += buffers
+    with memory_for(BATCHES):
+        loaded.batch.blocks = session.inputs.edges.attached(loaded.batch.blocks)
     loaded.batch.labels = as_tensors(loaded.batch.labels)
     return loaded
 

@@ -18,7 +18,10 @@ from penstock.train.trace.allocations import Allocations, peak_of
 def tried_on_host(session: Session) -> StepMemory:
     """Compute two small batches on the host and note what their tensors take."""
     device, carrier = session.inputs.device, session.inputs.carrier
-    session.inputs.device, session.inputs.carrier = torch.device("cpu"), HostCarrier(session.inputs.sources)
+    session.inputs.device, session.inputs.carrier = (
+        torch.device("cpu"),
+        HostCarrier(session.inputs.sources, edges=session.inputs.edges),
+    )
     try:
         size = min(session.task.batch_size, len(session.task.items))
         sizes = sorted({max(1, size // part) for part in (4, 2)})

@@ -59,7 +59,9 @@ def _trace_chunks(session: Session, inference: Inference, plan: HostPlan) -> Non
         widths, levels = session.inputs.widths, list[Any]()
         for number in range(model.num_layers):
             chunks = list(islice(plan.chunks(number), 2))
-            held = [_read(sampled, widths) for sampled in (chunks[:1] * _READ if len(chunks) > 1 else chunks)]
+            held = [
+                _read(sampled, widths, inference) for sampled in (chunks[:1] * _READ if len(chunks) > 1 else chunks)
+            ]
             sampled, x = held[0]
             out = inference.engine.layer(number, sampled, x)
             widths = dict.fromkeys(session.graph.nodes, out.shape[1])
@@ -80,13 +82,14 @@ def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan
     plan.start({name: rows}, 0, 0)
     found = max(islice(plan.neighbourhoods(name, rows), _GROWING), key=lambda each: each.num_inputs)
     repeated = _READ if len(found.chunk.rows) < len(rows) else 1
-    held = [_read(found, session.inputs.widths) for _ in range(repeated)]
+    held = [_read(found, session.inputs.widths, inference) for _ in range(repeated)]
     inference.engine.forward(*held[0])
 
 
-def _read(sampled: Sampled, widths: dict[str, int]) -> tuple[Sampled, dict[str, Any]]:
+def _read(sampled: Sampled, widths: dict[str, int], inference: Inference) -> tuple[Sampled, dict[str, Any]]:
     """A chunk where it is computed, with the rows it reads: of the input, or of the level below."""
     x = {name: torch.empty(len(ids), widths[name], device=META) for name, ids in sampled.inputs.items() if len(ids)}
+    sampled = sampled._replace(blocks=inference.engine.edges.attached(sampled.blocks))
     trace = current_trace()
     if trace is not None and trace.on_device:
         sampled = sampled._replace(blocks=[on_device(block, META) for block in sampled.blocks])

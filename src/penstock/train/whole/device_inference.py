@@ -20,7 +20,8 @@ _ARRAYS = 6
 def whole_on_device(session: Session) -> Callable[[HostPlan], LayerPlan | None]:
     """Makes the plan of an inference; it gives None where the graph is to be read from the host."""
     device, job, graph = session.inputs.device, session.job, session.graph
-    if not graph.is_homogeneous or session.inputs.tables or job.weight is not None or graph.num_edges >= 1 << 31:
+    carried = session.list_weight is not None or bool(session.inputs.exact_edges)
+    if not graph.is_homogeneous or session.inputs.tables or carried or graph.num_edges >= 1 << 31:
         return lambda host: None
     ((name, nodes),), (edges,) = graph.nodes.items(), graph.edges.values()
     features = nodes.fields[session.inputs.fields[name]]

@@ -52,7 +52,7 @@ class WholeExecution(LoadedExecution):
             # Triton is imported where there is a device for it.
             from penstock.pipeline.device import DeviceCarrier
 
-            inputs.carrier = DeviceCarrier(device, inputs.sources, scale=inputs.scale)
+            inputs.carrier = DeviceCarrier(device, inputs.sources, scale=inputs.scale, edges=inputs.edges)
             session.device_peak = device_peak(device)
         self._prepared: list[PreparedStep] = []
         """The steps of an epoch, of a model that is computed layer by layer."""
@@ -149,7 +149,7 @@ class WholeExecution(LoadedExecution):
         session, job = self._session, self._session.job
         messages, layers = session.task.messages, layers_of(job)
         assert messages is not None
-        reach = Reach(messages, [list(messages.edges)] * layers, job.weight)
+        reach = Reach(messages, [list(messages.edges)] * layers, session.list_weight, edges=bool(session.inputs.edges))
         if not getattr(session.model, "layerwise", False):
             self._kept.append(KeptNeighbourhood(session, reach, planned))
             return

@@ -55,7 +55,7 @@ def measure_bins(session: Session, repeats: int) -> Iterator[MeasuredBin]:
     schedule = Schedule(session.task.items, session.task.batch_size, job.seed)
     planned = next(schedule.from_position())
     planned = planned._replace(seeds=np.sort(planned.seeds))
-    reach = Reach(messages, [list(messages.edges)] * layers, job.weight)
+    reach = Reach(messages, [list(messages.edges)] * layers, session.list_weight, edges=bool(session.inputs.edges))
     order, counts = vertices_by_level(reach, layers, session.task.readable(planned.seeds), job.scope == "all")
     for bins in _DIVISIONS:
         plan = make_plan(reach, layers, order, counts, [bins] * layers)

@@ -32,6 +32,7 @@ class KeptNeighbourhood:
         seeds = session.task.readable(planned.seeds)
         _require_room(session, reach, seeds, planned)
         self.batch: MiniBatch[Any] = reach.batches(reach.hops)(seeds)
+        self.batch.blocks = session.inputs.edges.attached(self.batch.blocks)
         if device.type == "cuda":
             self.batch.blocks = [on_device(block, device) for block in self.batch.blocks]
         self.batch.features = _stored_features(session, self.batch)
@@ -99,6 +100,7 @@ def _kept_bytes(session: Session, planned: Planned) -> tuple[float, float]:
     """Bytes that the module keeps for its backward pass for each vertex and for each edge, as in a small batch."""
     few = planned._replace(seeds=planned.seeds[:_TRIED])
     batch: Any = session.execution.sample(few)
+    batch.blocks = session.inputs.edges.attached(batch.blocks)
     if session.inputs.device.type == "cuda":
         batch.blocks = [on_device(block, session.inputs.device) for block in batch.blocks]
     batch.features = _stored_features(session, batch)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
+from penstock.pipeline.edge_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.device.block import on_device
 from penstock.train.session import Session
@@ -74,17 +75,19 @@ class PreparedStep:
 
     def prepared(self, work: Bin) -> PreparedBin:
         """A bin brought to where it is computed."""
-        return prepared_bin(work, self._session.inputs.device)
+        inputs = self._session.inputs
+        return prepared_bin(work, inputs.device, inputs.edges)
 
     def read(self, node_type: str, ids: Array) -> Tensor:
         """The input rows of some vertices."""
         return self._session.inputs.pull(node_type, ids)
 
 
-def prepared_bin(work: Bin, device: torch.device) -> PreparedBin:
+def prepared_bin(work: Bin, device: torch.device, edges: EdgeRows = NO_EDGE_ROWS) -> PreparedBin:
     """A bin brought to where it is computed."""
     places = {name: None if rows is None else torch.from_numpy(rows).to(device) for name, rows in work.inputs.items()}
-    block = work.block if device.type == "cpu" else on_device(work.block, device)
+    block: Any = work.block if work.block is None else edges.attached([work.block])[0]
+    block = block if device.type == "cpu" else on_device(block, device)
     row_names = {
         name: torch.from_numpy(ids.astype(np.int64, copy=False)).to(device) for name, ids in work.names.items()
     }

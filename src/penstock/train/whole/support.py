@@ -16,12 +16,13 @@ WHOLE = Support(
 WHOLE_CAPTURED = replace(
     WHOLE,
     learned_rows=False,
+    edge_rows=False,
     norms=frozenset({"none", "layer"}),
     optimisers=frozenset({"Adam", "AdamW", "SGD"}),
     moving_momentum=False,
 )
 """Steps on the whole graph that are captured once and replayed."""
-WHOLE_SHARED = replace(WHOLE, user_modules=False)
+WHOLE_SHARED = replace(WHOLE, user_modules=False, edge_rows=False)
 """Among workers, each of which computes rows of its own vertices layer by layer."""
 
 

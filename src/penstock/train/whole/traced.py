@@ -87,7 +87,7 @@ def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePea
 
     inputs, further = session.inputs, 0
     with traceable(), traced_session(session, input_density(session), True) as allocations:
-        inputs.carrier = DeviceCarrier(META, inputs.sources, scale=inputs.scale)
+        inputs.carrier = DeviceCarrier(META, inputs.sources, scale=inputs.scale, edges=inputs.edges)
         with allocations.during("trial of a few seeds"):
             try_small_batch(session, steps[0].planned)
         with allocations.during("preparation"):
@@ -139,7 +139,7 @@ class _TracedStep(PreparedStep):
         plan = WholePlan(given.order, given.counts, bins)
         self._vertices, self._on_device = vertices, on_device
         self._typed, self._whole = not session.graph.is_homogeneous, given.decision.bins == [1] * plan.layers
-        self._weighted = session.job.weight is not None
+        self._weighted = session.list_weight is not None
         super().__init__(session, plan, given.decision, given.planned)
 
     def further(self, kept: int) -> int:

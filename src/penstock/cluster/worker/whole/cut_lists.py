@@ -32,7 +32,7 @@ class PartedCutLists:
         self._sampler: Any = parted_sampler(
             parts.partition,
             [dict.fromkeys(session.graph.edges, ALL) if self._typed else ALL],
-            weight=session.job.weight,
+            weight=session.list_weight,
             totals=True,
             local=parts.owned,
             channels=parts.lists,
