@@ -39,8 +39,7 @@ EXPLAINED = {
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("explained")
     graph = community_graph().save(folder / "graph")
-    failure = {"patience": 5.0}
-    cluster = cluster_file(folder, machines=machines(1, 1), partition=in_parts(graph, 2, folder), failure=failure)
+    cluster = cluster_file(folder, machines=machines(1, 1), partition=in_parts(graph, 2, folder))
     return folder, graph.path, cluster
 
 
@@ -70,16 +69,20 @@ def test_explanations_are_made_and_save_bytes(place, whole):
     assert rows["bytes"] == rows["bytes_as_stored"] // 2
 
 
-@pytest.mark.parametrize("task", ["worker-0", "worker-1", "store-m1"])
+@pytest.mark.parametrize(
+    "task", [pytest.param(each, marks=pytest.mark.long) for each in ("worker-0", "store-m1")] + ["worker-1"]
+)
 def test_a_task_that_is_killed_changes_nothing(place, whole, task):
     folder, graph, cluster = place
     found = disturbed_run(task, 4, cluster, graph, folder / f"without-{task}", **EXPLAINED)
     assert_same_run(found.path, whole)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_an_explainer_that_is_killed_or_paused_is_replaced(place, whole, how):
     folder, graph, cluster = place
+    hurried = cluster_file(folder, machines=machines(1, 1), partition=in_parts_of(cluster), failure={"patience": 5.0})
 
     def disturb():
         for handle in handles.values():
@@ -90,11 +93,12 @@ def test_an_explainer_that_is_killed_or_paused_is_replaced(place, whole, how):
 
     hit = []
     with recorded_starts() as handles, at_report_of_epoch(3, disturb):
-        found = run_on(cluster, graph, folder / f"disturbed-{how}", **EXPLAINED)
+        found = run_on(hurried, graph, folder / f"disturbed-{how}", **EXPLAINED)
     assert hit
     assert_same_run(found.path, whole)
 
 
+@pytest.mark.long
 def test_several_types_are_explained_apart(tmp_path):
     graph = typed_graph()
     rng = np.random.default_rng(0)
