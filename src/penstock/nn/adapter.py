@@ -99,7 +99,7 @@ class Adapted(nn.Module):
         for name in CARRIED:
             rows = {
                 kind: merged
-                for kind, parts in _by_relation(blocks).items()
+                for kind, parts in by_relation(blocks).items()
                 if (merged := merged_edge_rows(parts, name)) is not None
             }
             if name == "edge_attr":
@@ -168,7 +168,7 @@ def _bounds(block: DeviceBlock, known: int) -> tuple[int, int]:
 
 def merged_relations(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor]:
     """`merged_edges` of every relation that has any in some layer."""
-    return {kind: merged_edges(parts) for kind, parts in _by_relation(blocks).items()}
+    return {kind: merged_edges(parts) for kind, parts in by_relation(blocks).items()}
 
 
 def merged_edge_rows(blocks: Sequence[Block], name: str) -> Tensor | None:
@@ -186,7 +186,7 @@ def merged_edge_rows(blocks: Sequence[Block], name: str) -> Tensor | None:
     return torch.cat(rows)
 
 
-def _by_relation(blocks: Sequence[TypedBlock]) -> dict[EdgeType, list[Block]]:
+def by_relation(blocks: Sequence[TypedBlock]) -> dict[EdgeType, list[Block]]:
     """The blocks of every relation that has edges in some layer, outermost first."""
     kinds = dict.fromkeys(kind for block in blocks for kind in block.relations)
     return {kind: [block.relations[kind] for block in blocks if kind in block.relations] for kind in kinds}
@@ -194,5 +194,5 @@ def _by_relation(blocks: Sequence[TypedBlock]) -> dict[EdgeType, list[Block]]:
 
 def merged_masks(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor] | None:
     """`merged_mask` of every relation that has edges in some layer."""
-    found = {kind: merged_mask(parts) for kind, parts in _by_relation(blocks).items()}
+    found = {kind: merged_mask(parts) for kind, parts in by_relation(blocks).items()}
     return {kind: mask for kind, mask in found.items() if mask is not None} or None

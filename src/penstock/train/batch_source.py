@@ -50,7 +50,7 @@ def batch_size_of(job: Job, items: int) -> int:
 
 def settings_of(job: Job) -> SamplerSettings:
     """What the job's sampler is built for. A module of the user's reads weights of edges as rows."""
-    own = job.module is not None
+    own = job.has_own_module
     edges = bool(job.edge_features) or (own and job.edge_weight is not None)
     options = job.model_copy(update={"edge_weight": None}) if own and job.edge_weight is not None else job
     return SamplerSettings(options, layers_of(job), job.seed, job.needs_totals, edges)

@@ -92,6 +92,11 @@ class Job(
         return self
 
     @property
+    def has_own_module(self) -> bool:
+        """Whether the model is a module of the user's."""
+        return self.module is not None
+
+    @property
     def has_layers(self) -> bool:
         """Whether the model computes anything of its inputs."""
         return self.module is not None or self.model not in WITHOUT_LAYERS

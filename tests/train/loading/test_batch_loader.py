@@ -15,6 +15,7 @@ from penstock.train.run_context import seeded
 from refusals import refused
 from training_graphs import (
     best_checkpoint,
+    carrying_graph,
     community_graph,
     labelled_edges,
     lines_of,
@@ -209,7 +210,8 @@ def test_edges_are_those_of_the_graph():
 
 def test_every_sampler():
     graph = community_graph()
-    for sampler in set(SAMPLERS) - {"whole"}:
+    # These make no batches, are for models without layers, and for clusters.
+    for sampler in sorted(set(SAMPLERS) - {"whole", "seeds", "explained"}):
         batches = ps.loader(graph, sampler=sampler, layers=2, layer_sizes=[30, 30], saint_size=20, clusters=6, **FEW)
         for batch in batches:
             assert len(batch.y) == batch.batch_size
@@ -305,3 +307,44 @@ def test_a_batch_says_what_it_is_and_moves():
     moved = batch.to("meta")
     assert moved.x.device.type == moved.y.device.type == moved.edge_index.device.type == "meta"
     assert "7 batches" in repr(ps.loader(community_graph(), **FEW))
+
+
+def ends_of(batch, kind):
+    """The original numbers of the ends of a batch's edges."""
+    sources, ends = batch.edge_index_dict[kind]
+    return torch.stack([batch.n_id_dict[kind[0]][sources], batch.n_id_dict[kind[2]][ends]], 1)
+
+
+def with_ends(graph):
+    """A graph whose edges have their own ends as features."""
+    for edges in graph.edges.values():
+        targets = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
+        edges.fields["ends"] = np.stack([edges.indices, targets], 1).astype(np.int32)
+    return graph
+
+
+@pytest.mark.parametrize("sampler", ["neighbour", "labor", "cluster"])
+def test_batches_have_what_edges_carry(sampler):
+    graph = with_ends(carrying_graph())
+    (kind,) = graph.edges
+    y, fields = graph.nodes["node"].fields["y"], {"sampler": sampler, "clusters": 4, "layers": 2, **FEW}
+    batches = ps.loader(graph, edge_features=["edge_attr", "ends"], edge_weight="edge_weight", **fields)
+    for batch in list(batches):
+        ends = ends_of(batch, kind)
+        assert torch.equal(batch.edge_attr[:, 3:].long(), ends)
+        alike = torch.from_numpy(y[ends[:, 0]] == y[ends[:, 1]])
+        assert torch.equal(batch.edge_weight, torch.where(alike, 2.0, 0.25))
+        assert torch.equal(batch.edge_attr_dict[kind], batch.edge_attr)
+    assert next(iter(ps.loader(graph, **FEW))).edge_attr is None
+    with refused("field-missing edge_features"):
+        ps.loader(graph, edge_features=["nothing"], **FEW)
+
+
+def test_batches_of_several_types_have_what_edges_carry():
+    graph = with_ends(typed_graph())
+    batch = next(iter(ps.loader(graph, edge_features=["ends"], **FEW)))
+    assert set(batch.edge_attr_dict) == set(graph.edges)
+    for kind, rows in batch.edge_attr_dict.items():
+        assert torch.equal(rows.long(), ends_of(batch, kind))
+    with refused("unsupported-combination edge_attr"):
+        _ = batch.edge_attr

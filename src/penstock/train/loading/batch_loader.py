@@ -14,6 +14,7 @@ from penstock.pipeline.reused_batches import ReusedBatches
 from penstock.pipeline.schedule import START, Planned, Position, Schedule
 from penstock.pipeline.stages import StageError
 from penstock.train.data import prepared, with_empty_relations
+from penstock.train.edge_fields import with_edge_fields
 from penstock.train.inputs import Inputs
 from penstock.train.loading.graph_batch import BatchKind, GraphBatch, merged
 from penstock.train.loading.options import LoaderJob
@@ -46,20 +47,23 @@ class BatchLoader:
                 "reuse_batches uses the batches of the first epoch again: set shuffle to False for that.",
                 code="conflicting-options",
             )
-        self.job, self.device = job, chosen_device(job.device)
-        ready = prepared(graph, job)
+        self.device, ready = chosen_device(job.device), prepared(graph, job)
+        self.job = job = with_edge_fields(job, {kind: edges.fields for kind, edges in ready.edges.items()})
         self._source, self.graph = seed_source(ready if ready.edges else with_empty_relations(ready), job, seeds)
         self.inputs = Inputs(self.graph, job, self.device, learnable=False)
+        self.inputs.carry_edges(job, self.graph, getattr(self._source, "messages", None), own_module=True)
         order: dict[str, Any] = {"shuffled_from": 0} if shuffled else {"shuffled_from": None, "as_given": True}
         self._schedule = Schedule(self._source.items, self._source.batch_size * world, job.seed, **order)
         self._shares = RankShares(self._schedule, rank, world)
         self._reused = ReusedBatches(self._schedule, job.reuse_mb) if job.reuse_batches else None
         self._draw: Callable[[Planned], Batch] = self._source.sample
-        self._carrier: Carrier = HostCarrier(self.inputs.sources, self.inputs.scale, pool=ReclaimedBuffers())
+        rows = self.inputs.sources, self.inputs.scale
+        self._carrier: Carrier = HostCarrier(*rows, edges=self.inputs.edges, pool=ReclaimedBuffers())
         if self.device.type == "cuda":
             self._place(reserve)
         target = getattr(self._source, "node_type", None)
-        self._kind = BatchKind(not self.graph.is_homogeneous, tuple(self.graph.edge_types), target)
+        carried = {kind: fields.width for kind, fields in self.inputs.edges.fields.items() if fields.width}
+        self._kind = BatchKind(not self.graph.is_homogeneous, tuple(self.graph.edge_types), target, carried)
         self._merging = threading.Event()
         self._at, self._begun, self._iteration = START, False, 0
 

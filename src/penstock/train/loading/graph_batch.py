@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
-from penstock.nn.adapter import merged_edges, merged_relations
+from penstock.nn.adapter import by_relation, merged_edge_rows, merged_edges, merged_relations
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import Block, TypedBlock, merge_values, new_rows
@@ -28,6 +28,8 @@ class BatchKind:
     edge_types: tuple[EdgeType, ...]
     node_type: str | None
     """The seeds' type, where seeds are vertices."""
+    edge_widths: Mapping[EdgeType, int] = field(default_factory=dict)
+    """Numbers of an edge in `edge_attr`, by the relations that have any."""
 
 
 class GraphBatch:
@@ -128,6 +130,29 @@ class GraphBatch:
         return {kind: found.get(kind, none) for kind in self._kind.edge_types}
 
     @property
+    def edge_attr(self) -> Tensor | None:
+        """[edges, width] what the edges of `edge_index` carry (`edge_features`); None where nothing is named."""
+        self._only("edge_attr")
+        return merged_edge_rows(self._batch.blocks, "edge_attr")  # type: ignore[arg-type]
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """[edges] weights of the edges of `edge_index` (`edge_weight`); None where none is named."""
+        self._only("edge_weight")
+        return merged_edge_rows(self._batch.blocks, "edge_weight")  # type: ignore[arg-type]
+
+    @property
+    def edge_attr_dict(self) -> dict[EdgeType, Tensor]:
+        """`edge_attr` by edge type, for those that have it."""
+        none = {kind: torch.empty(0, width, device=self.device) for kind, width in self._kind.edge_widths.items()}
+        return none | self._carried("edge_attr")
+
+    @property
+    def edge_weight_dict(self) -> dict[EdgeType, Tensor]:
+        """`edge_weight` by edge type, for those that have it and edges in this batch."""
+        return self._carried("edge_weight")
+
+    @property
     def edge_norm(self) -> Tensor | None:
         """For each edge of `edge_index`, what it counts for in a sum over a whole list; None where all count alike.
 
@@ -219,6 +244,13 @@ class GraphBatch:
                 code="unsupported-combination",
             )
         return labels
+
+    def _carried(self, name: str) -> dict[EdgeType, Tensor]:
+        """What edges carry, by the relations that have edges in the batch."""
+        blocks: list[Any] = self._batch.blocks
+        parts = by_relation(blocks) if self._kind.typed else {self._kind.edge_types[0]: blocks}
+        found = {kind: merged_edge_rows(each, name) for kind, each in parts.items()}
+        return {kind: rows for kind, rows in found.items() if rows is not None}
 
     def _merged(self) -> Any:
         self._merging.set()

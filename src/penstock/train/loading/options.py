@@ -11,8 +11,8 @@ from penstock.sampling.options import SamplerOptions
 from penstock.train.data_options import DataOptions
 from penstock.train.job import Job
 
-_OF_DATA = set(DataOptions.model_fields) - {"graph", "split", "edge_features"}
-_OF_SAMPLERS = set(SamplerOptions.model_fields) - {"edge_weight"}
+_OF_DATA = set(DataOptions.model_fields) - {"graph", "split"}
+_OF_SAMPLERS = set(SamplerOptions.model_fields)
 _OF_LINKS = {"negatives", "negatives_per_edge", "filtered", "corrupt", "held_out"}
 _OF_BATCHES = {"batch_size", "layers", "seed", "threads", "reuse_batches", "reuse_mb"}
 _OF_DEVICES = {"device", "placement", "sample_on", "feature_type", "device_share"}
@@ -27,6 +27,11 @@ class LoaderJob(Job):
     @property
     def needs_totals(self) -> bool:
         """Blocks say how long whole lists are, whichever model reads them."""
+        return True
+
+    @property
+    def has_own_module(self) -> bool:
+        """The model is the user's, and reads weights of edges as rows."""
         return True
 
 
