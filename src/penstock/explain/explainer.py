@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import PenstockError
-from penstock.explain.mask_optimiser import Mask, MaskOptions, Masks, optimise_masks, target_of
+from penstock.explain.mask_optimiser import Mask, MaskOptions, Masks, decided_target_of, optimise_masks
 from penstock.explain.neighbourhood import Neighbourhood, full_mask
 from penstock.graph.arrays import Array
 
@@ -70,7 +70,7 @@ def explain_output(
 
     with torch.no_grad():
         whole = forward({name: torch.ones(mask.shape) for name, mask in masks.items()})
-    found = optimise_masks(forward, target_of(whole, options.output), masks, options, seed)
+    found = optimise_masks(forward, decided_target_of(whole, options.output), masks, options, seed)
     with torch.no_grad():
         masked, rest = forward(found.values), forward({name: 1 - values for name, values in found.values.items()})
     edges = np.full(neighbourhood.num_edges, np.nan, np.float32)

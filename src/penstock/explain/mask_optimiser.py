@@ -74,8 +74,8 @@ def optimise_masks(
     """The masks with which `forward` keeps to the target.
 
     `forward` takes values between 0 and 1 by name, in the masks' shapes, and returns logits [rows, outputs] that can be
-    differentiated by them. `target` [rows, outputs] are probabilities (`target_of`), or numbers for outputs that are
-    numbers. Whatever else `forward` reads is left alone, its gradients included.
+    differentiated by them. `target` [rows, outputs] are probabilities (`target_of`, `decided_target_of`), or numbers
+    for outputs that are numbers. Whatever else `forward` reads is left alone, its gradients included.
 
     A value that has no influence on the logits at the first step is 0 in the result and is in no term. The same seed
     gives the same masks; torch's global generators are neither read nor changed.
@@ -107,6 +107,14 @@ def target_of(logits: Tensor, output: Output) -> Tensor:
     if output == "classes":
         return logits.softmax(-1)
     return logits.sigmoid() if output == "labels" else logits
+
+
+def decided_target_of(logits: Tensor, output: Output) -> Tensor:
+    """The target that a model's decision on the whole input makes: its likeliest class, or each label or none."""
+    logits = logits.detach()
+    if output == "classes":
+        return functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
+    return (logits > 0).to(logits.dtype) if output == "labels" else logits
 
 
 def _check(masks: Mapping[str, Mask], options: MaskOptions) -> None:
