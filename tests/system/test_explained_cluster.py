@@ -69,9 +69,8 @@ def test_explanations_are_made_and_save_bytes(place, whole):
     assert rows["bytes"] == rows["bytes_as_stored"] // 2
 
 
-@pytest.mark.parametrize(
-    "task", [pytest.param(each, marks=pytest.mark.long) for each in ("worker-0", "store-m1")] + ["worker-1"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("task", ["worker-0", "worker-1", "store-m1"])
 def test_a_task_that_is_killed_changes_nothing(place, whole, task):
     folder, graph, cluster = place
     found = disturbed_run(task, 4, cluster, graph, folder / f"without-{task}", **EXPLAINED)
