@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,6 +14,7 @@ from penstock.pipeline.edge_rows import EdgeFields, EdgeRows
 from penstock.store.source import RowSource
 from penstock.train.job import Job
 
+AnyJob = TypeVar("AnyJob", bound=Job)
 AUTO = "auto"
 _USUAL = {"edge_weight": ("edge_weight", "weight"), "edge_features": ("edge_attr",)}
 """Names that other libraries give the field, which is meant where there are several."""
@@ -31,7 +32,7 @@ def sampled_job(job: Job, module: torch.nn.Module | None) -> Job:
     return job.model_copy(update={"module": type(module).__name__ if is_own_module(job, module) else None})
 
 
-def with_edge_fields(job: Job, relations: Mapping[EdgeType, Iterable[str]]) -> Job:
+def with_edge_fields(job: AnyJob, relations: Mapping[EdgeType, Iterable[str]]) -> AnyJob:
     """The job with the names of the edge fields that it leaves open; `relations` have these fields."""
     if job.edge_weight is None and not job.edge_features:
         return job
