@@ -58,6 +58,8 @@ class Cable:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        # A connection that is just being made is cut too.
+        self._threads[0].join(20)
         self.cut()
         for thread in self._threads:
             thread.join(20)
