@@ -107,6 +107,7 @@ def test_other_relations_are_refused(tmp_path):
         ({"scorer": "complex", "negatives": "in-batch"}, "unknown-name in-batch"),
         ({"scorer": "complex", "embedding": 15}, "invalid-value complex 15"),
         ({"scorer": "complex", "layers": 2}, "invalid-document layers"),
+        ({"scorer": "complex", "sampler": "labor"}, "invalid-document labor"),
         ({"scorer": "complex", "model": "rgcn", "sampler": "seeds"}, "unsupported-combination seeds"),
         ({"scorer": "complex", "metric": "roc-auc"}, "unsupported-combination roc-auc"),
     ],

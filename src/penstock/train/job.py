@@ -83,11 +83,13 @@ class Job(
 
     @model_validator(mode="after")
     def _models_without_layers(self) -> "Job":
-        """Their batches are the seeds alone, whatever sampler stands in the job."""
+        """Their batches are the seeds alone: a sampler that draws neighbours is refused."""
         if self.has_layers:
             return self
         if self.layers:
             raise ValueError(f"model {self.model} has no layers: leave out layers")
+        if self.sampler not in (SEEDS_ONLY, type(self).model_fields["sampler"].default):
+            raise ValueError(f"model {self.model} reads no neighbours, and sampler is {self.sampler}: leave it out")
         self.sampler, self.fanouts = SEEDS_ONLY, []
         return self
 

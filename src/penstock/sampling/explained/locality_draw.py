@@ -150,15 +150,9 @@ def _named(names: Array, vertex: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _score(scored: Array, scores: Array, other: float, vertex: int) -> float:
-    low, high = 0, scored.shape[0]
-    while low < high:
-        middle = (low + high) // 2
-        if scored[middle] < vertex:
-            low = middle + 1
-        else:
-            high = middle
-    if low < scored.shape[0] and scored[low] == vertex:
-        return float(scores[low])
+    place = np.searchsorted(scored, vertex)
+    if place < scored.shape[0] and scored[place] == vertex:
+        return float(scores[place])
     return other
 
 

@@ -155,15 +155,21 @@ class CachedPull:
 
 
 @njit(nogil=True, cache=True)
+def _entry(row: int, index: Array, numbers: Array) -> np.uint64:
+    """The entry of the index that has a row's slot plus one, or the empty one (0) where it would be."""
+    mask = np.uint64(len(index) - 1)
+    place = (np.uint64(row) * _GOLDEN >> np.uint64(20)) & mask
+    while index[place] != 0 and numbers[index[place] - 1] != row:
+        place = (place + np.uint64(1)) & mask
+    return place
+
+
+@njit(nogil=True, cache=True)
 def _find(ids: Array, index: Array, numbers: Array, present: Array) -> Array:
     """The slot of each row that is present, else -1."""
     found = np.empty(len(ids), np.int32)
-    mask = np.uint64(len(index) - 1)
     for i in range(len(ids)):
-        place = (np.uint64(ids[i]) * _GOLDEN >> np.uint64(20)) & mask
-        while index[place] != 0 and numbers[index[place] - 1] != ids[i]:
-            place = (place + np.uint64(1)) & mask
-        slot = index[place] - 1
+        slot = index[_entry(ids[i], index, numbers)] - 1
         found[i] = slot if slot >= 0 and present[slot] else -1
     return found
 
@@ -172,11 +178,8 @@ def _find(ids: Array, index: Array, numbers: Array, present: Array) -> Array:
 def _reserve(ids: Array, index: Array, numbers: Array, used: int) -> tuple[int, Array]:
     """(slots in use afterwards, the slot of each row or -1): rows without a slot take a free one where there is one."""
     slots = np.empty(len(ids), np.int32)
-    mask = np.uint64(len(index) - 1)
     for i in range(len(ids)):
-        place = (np.uint64(ids[i]) * _GOLDEN >> np.uint64(20)) & mask
-        while index[place] != 0 and numbers[index[place] - 1] != ids[i]:
-            place = (place + np.uint64(1)) & mask
+        place = _entry(ids[i], index, numbers)
         if index[place] == 0 and used < len(numbers):
             numbers[used] = ids[i]
             used += 1
