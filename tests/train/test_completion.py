@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_resume import Trouble, assert_same_runs, crash
 
-from knowledge_graph import RELATIONS, family_graph, shop_graph
+from knowledge_graph import RELATIONS, SCORER_CASES, TRIPLES, family_graph, shop_graph
 from penstock.api import train
 from penstock.graph.convert import load
 from penstock.train.tasks.triple_losses import TRIPLE_LOSSES
@@ -19,21 +19,12 @@ from penstock.train.use import evaluate_run, predict_run
 from refusals import refused
 from training_graphs import facts_of, lines_of, trained
 
-TRIPLES = {"model": "embedding", "embedding": 16, "batch_size": 40, "embedding_lr": 0.05, "lr": 0.05, "corrupt": "both"}
-SOFTMAX = {"negatives": "all", "link_loss": "softmax"}
-CASES = {
-    "distmult": {"scorer": "distmult", "inverse_relations": True, **SOFTMAX},
-    "complex": {"scorer": "complex", "regulariser": "n3", "regularisation": 0.01, **SOFTMAX},
-    "transe": {"scorer": "transe", "margin": 3.0, "link_loss": "margin", "negatives_per_edge": 16},
-    "rotate": {"scorer": "rotate", "margin": 4.0, "adversarial": 1.0, "negatives": "joint", "negatives_per_edge": 32},
-}
 
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", SCORER_CASES)
 def test_every_scorer_learns(name, tmp_path):
     """Chance is a mean reciprocal rank of about 0.1 among 48 entities."""
     epochs = {"rotate": 60, "transe": 60}.get(name, 40)
-    run = trained(family_graph(), tmp_path / "run", epochs=epochs, evaluate_every=0, **TRIPLES, **CASES[name])
+    run = trained(family_graph(), tmp_path / "run", epochs=epochs, evaluate_every=0, **TRIPLES, **SCORER_CASES[name])
     losses = [line["loss"] for line in lines_of(run.path) if "loss" in line]
     assert losses[-1] < losses[0]
     assert set(run.test) == {"mrr", "hits@1", "hits@3", "hits@10"}
@@ -45,7 +36,7 @@ def test_every_scorer_learns(name, tmp_path):
 def test_a_run_that_was_interrupted_has_the_same_bits(name, tmp_path):
     graph, fields = (
         family_graph(),
-        {**TRIPLES, **CASES[name], "epochs": 3, "negatives_power": 0.75, "input_dropout": 0.1},
+        {**TRIPLES, **SCORER_CASES[name], "epochs": 3, "negatives_power": 0.75, "input_dropout": 0.1},
     )
     whole = trained(graph, tmp_path / "whole", **fields)
     with refused("unexpected-failure"):
@@ -70,7 +61,7 @@ def test_an_rgcn_encodes_entities(graph, tmp_path):
 
 
 def test_two_types_are_ranked_within_their_own(tmp_path):
-    run = trained(shop_graph(), tmp_path / "run", epochs=1, **TRIPLES, **CASES["distmult"])
+    run = trained(shop_graph(), tmp_path / "run", epochs=1, **TRIPLES, **SCORER_CASES["distmult"])
     out = tmp_path / "scores.parquet"
     assert predict_run(run.path, out, graph=shop_graph()) == 16
     table = pq.read_table(out)
@@ -83,12 +74,14 @@ def test_two_types_are_ranked_within_their_own(tmp_path):
 
 def test_triples_are_held_out_where_the_graph_holds_none_out(tmp_path):
     graph = family_graph(hold_out=False)
-    run = trained(graph, tmp_path / "run", task="knowledge-graph-completion", epochs=1, **TRIPLES, **CASES["complex"])
+    run = trained(
+        graph, tmp_path / "run", task="knowledge-graph-completion", epochs=1, **TRIPLES, **SCORER_CASES["complex"]
+    )
     assert 0 < run.val["mrr"] <= 1
 
 
 def test_other_relations_are_refused(tmp_path):
-    run = trained(family_graph(), tmp_path / "run", epochs=1, **TRIPLES, **CASES["complex"])
+    run = trained(family_graph(), tmp_path / "run", epochs=1, **TRIPLES, **SCORER_CASES["complex"])
     with refused("mismatched-inputs"):
         evaluate_run(run.path, ["test"], shop_graph())
     assert json.loads((run.path / "run.json").read_text())["labels"]["words"] == list(RELATIONS)
@@ -122,7 +115,7 @@ def test_a_model_without_layers_needs_rows_as_wide_as_the_task(tmp_path):
     graph = family_graph()
     graph.nodes["entity"].fields["x"] = np.zeros((48, 5), np.float32)
     with refused("unsupported-combination embedding 5 16"):
-        trained(graph, tmp_path / "run", **TRIPLES, **CASES["complex"])
+        trained(graph, tmp_path / "run", **TRIPLES, **SCORER_CASES["complex"])
 
 
 @pytest.mark.parametrize("name", TRIPLE_LOSSES)

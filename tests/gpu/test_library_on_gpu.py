@@ -1,0 +1,119 @@
+"""Newer capabilities on a GPU: edges that carry something, the first layer's division, triples, a loop of one's own."""
+
+import numpy as np
+import pytest
+import torch
+
+import penstock as ps
+from knowledge_graph import SCORER_CASES, TRIPLES, family_graph
+from training_graphs import carrying_graph, community_graph, lines_of, trained, typed_graph
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_device")]
+FIELDS = {"epochs": 3, "batch_size": 32, "fanouts": [4, 3], "hidden": 8, "threads": 2}
+
+
+def losses(run):
+    return [line["loss"] for line in lines_of(run.path) if line["kind"] == "epoch"]
+
+
+def assert_the_hosts(graph, folder, rtol=1e-4, gpu=None, **fields):
+    expected = losses(trained(graph, folder / "cpu", **fields, device="cpu"))
+    found = losses(trained(graph, folder / "gpu", **fields, **(gpu or {}), device="cuda"))
+    np.testing.assert_allclose(found, expected, rtol=rtol)
+
+
+@pytest.mark.parametrize("sampler", ["neighbour", "whole"])
+@pytest.mark.parametrize(
+    "fields",
+    [{"model": model, "edge_weight": "auto"} for model in ("gcn", "sage", "gin", "rgcn")]
+    + [{"model": model, "edge_features": ["edge_attr", "far"]} for model in ("gatv2", "gine", "transformer")],
+    ids=str,
+)
+def test_edges_that_carry_something(tmp_path, fields, sampler):
+    shape = {"sampler": "whole", "layers": 2} if sampler == "whole" else {}
+    kept = {key: value for key, value in FIELDS.items() if sampler != "whole" or key != "fanouts"}
+    assert_the_hosts(carrying_graph(), tmp_path, **kept, **shape, **fields)
+
+
+@pytest.mark.parametrize("way", ["auto", "device", "gather", "aggregate", "transform"])
+@pytest.mark.parametrize("model", ["sage", "gcn", "gin"])
+@pytest.mark.parametrize("features", ["host", "pinned"])
+def test_the_first_layer_divided_with_the_host(tmp_path, way, model, features):
+    placement = {"topology": "host", "features": features}
+    try:
+        assert_the_hosts(
+            community_graph(),
+            tmp_path,
+            rtol=1e-3,
+            gpu={"first_layer": way, "placement": placement},
+            **FIELDS,
+            model=model,
+        )
+    except ps.PenstockError as error:
+        assert error.code == "unsupported-combination", error
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", SCORER_CASES)
+def test_triples(tmp_path, name):
+    assert_the_hosts(family_graph(), tmp_path, rtol=1e-3, epochs=4, evaluate_every=0, **TRIPLES, **SCORER_CASES[name])
+
+
+def test_an_encoder_of_triples(tmp_path):
+    fields = {
+        "task": "knowledge-graph-completion",
+        "model": "rgcn",
+        "scorer": "distmult",
+        "embedding": 8,
+        "hidden": 8,
+        "epochs": 2,
+        "fanouts": [4],
+        "layers": 1,
+        "batch_size": 40,
+        "evaluate_every": 0,
+    }
+    assert_the_hosts(family_graph(), tmp_path, rtol=1e-3, **fields)
+
+
+@pytest.mark.parametrize("sampler", ["neighbour", "labor", "cluster"])
+def test_a_loaders_batches_are_the_hosts(sampler):
+    graph = community_graph()
+    fields = {"sampler": sampler, "clusters": 6, "fanouts": [4, 3], "batch_size": 16, "layers": 2, "seed": 3}
+    drawn = [[batch for _ in range(2) for batch in ps.loader(graph, device=d, **fields)] for d in ("cpu", "cuda")]
+    for ours, theirs in zip(*drawn, strict=True):
+        assert theirs.x.is_cuda and theirs.edge_index.is_cuda and theirs.y.is_cuda
+        assert torch.equal(ours.n_id, theirs.n_id.cpu())
+        assert torch.equal(ours.x, theirs.x.cpu())
+        assert torch.equal(ours.y, theirs.y.cpu())
+        order = [torch.argsort(each[0] * (1 << 20) + each[1]) for each in (ours.edge_index, theirs.edge_index.cpu())]
+        assert torch.equal(ours.edge_index[:, order[0]], theirs.edge_index.cpu()[:, order[1]])
+
+
+def test_a_loop_over_blocks_learns_what_the_host_learns():
+    graph = community_graph()
+    found = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        model = ps.nn.GraphSAGE(graph, hidden=8, layers=2, dropout=0.0).to(device)
+        optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+        history = []
+        for batch in ps.loader(graph, fanouts=[4, 3], batch_size=16, device=device):
+            loss = torch.nn.functional.cross_entropy(model(batch.blocks, batch.x), batch.y)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            history.append(float(loss.detach()))
+        found.append((history, ps.infer(graph, model, device=device).cpu()))
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-3)
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-2, atol=1e-3)
+
+
+def test_typed_batches_of_a_loader():
+    graph = typed_graph()
+    drawn = [list(ps.loader(graph, fanouts=[3, 3], batch_size=16, device=device)) for device in ("cpu", "cuda")]
+    for ours, theirs in zip(*drawn, strict=True):
+        assert ours.n_id_dict.keys() == theirs.n_id_dict.keys()
+        for name, ids in ours.n_id_dict.items():
+            assert torch.equal(ids, theirs.n_id_dict[name].cpu())
+        for name, rows in ours.x_dict.items():
+            assert torch.equal(rows, theirs.x_dict[name].cpu())
