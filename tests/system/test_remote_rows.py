@@ -62,6 +62,19 @@ def test_a_cache_changes_no_bit(place, tmp_path, name, wire_type):
     assert having["bytes_received"] == without["bytes_received"] - saved
 
 
+@pytest.mark.parametrize("cache", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_rows_rounded_at_random_are_the_same_after_a_kill(place, tmp_path, cache):
+    graph = place[1]["one"]
+    parts = {"machines": machines(1, 1), "partition": in_parts(graph, 2, place[0]), "remote_cache_mb": cache}
+    file = cluster_file(tmp_path, **parts, wire_type="int8", wire_rounding="stochastic")
+    whole = run_on(file, graph.path, tmp_path / "whole", epochs=2)
+    killed = disturbed_run("worker-1", 1, file, graph.path, tmp_path / "killed", epochs=2)
+    assert [each["task"] for each in result_of(killed.path)["recoveries"]] == ["worker-1"]
+    assert losses_of(whole.path) == losses_of(killed.path)
+    nearest = cluster_file(tmp_path, **parts, wire_type="int8")
+    assert losses_of(run_on(nearest, graph.path, tmp_path / "nearest", epochs=1).path) != losses_of(whole.path)[:1]
+
+
 def test_a_cache_is_refused_where_rows_are_read_once(place, tmp_path):
     graph = place[1]["one"]
     file = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, place[0]), remote_cache_mb=1)

@@ -117,6 +117,11 @@ class ClusterDocument(StrictDocument):
         default=False, description="let several workers of a machine with fewer GPUs compute on the same one"
     )
     wire_type: Literal["stored", "float16", "int8"] = Field(default="stored", description="how features travel")
+    wire_rounding: Literal["nearest", "stochastic"] = Field(
+        default="nearest",
+        description="how wire_type rounds: to the nearest number, or up or down at random without bias, anew in every"
+        " epoch; where remote_cache_mb keeps rows, once for the run",
+    )
     remote_cache_mb: int = Field(
         default=0,
         ge=0,
@@ -140,6 +145,8 @@ class ClusterDocument(StrictDocument):
         if not self.workers:
             raise ValueError("no machine has a worker")
         check_replicas(self.replicas, names)
+        if self.wire_rounding == "stochastic" and self.wire_type == "stored":
+            raise ValueError("wire_rounding: stochastic rounds nothing with wire_type: stored; name float16 or int8")
         return self
 
     @property

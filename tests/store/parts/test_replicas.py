@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.store import LocalStore
-from penstock.store.parts import PartedStore, StoreService
+from penstock.store.parts import PartedStore, StochasticRounding, StoreService
 from penstock.store.parts.replicas import HeldRows, ReplicaCopy, ReplicaReader, ReplicaService
 from penstock.store.parts.row_paths import CHUNK_BYTES, RowPaths
 from penstock.store.parts.send_buffers import FarRows
@@ -12,7 +12,7 @@ from penstock.wire import Message
 from refusals import refused
 
 FIELD = "paper/x"
-WIRE_TYPES = ["stored", "float16", "int8"]
+WIRE_TYPES = ["stored", "float16", "int8", "float16-stochastic", "int8-stochastic"]
 
 
 class Bed:
@@ -34,7 +34,13 @@ class Bed:
             self.service.hold(self.held)
         here = {0: LocalStore.of_graph(partition.part(0))}
         self.stores = [
-            PartedStore(partition.book, here, lambda part, end=end: end.channel("owner", "features"), wire_type)
+            PartedStore(
+                partition.book,
+                here,
+                lambda part, end=end: end.channel("owner", "features"),
+                wire_type.removesuffix("-stochastic"),
+                rounding=StochasticRounding(5) if wire_type.endswith("-stochastic") else None,
+            )
             for end in (first, second)
         ]
         self.reader, self.plain = self.stores

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from penstock.partition import Book
 from penstock.partition.owners import split_by_owner
 from penstock.store.parts import requests
-from penstock.store.parts.row_encoding import encoding_for
+from penstock.store.parts.row_encoding import PartRows, encoding_for
 from penstock.wire import Message
 from refusals import refused
 
@@ -49,7 +49,7 @@ def test_halves_are_numpys(x, dtype):
     x = x.astype(dtype)
     way = encoding_for("float16", x.dtype, (3,), None)
     rows = np.array([5, 0, 0, 3])
-    (sent,) = way.pack(x, rows, np.empty(1000, np.uint8))
+    (sent,) = way.pack(x, rows, np.empty(1000, np.uint8), PartRows(0, rows))
     np.testing.assert_array_equal(sent, x[rows].astype(np.float16))
     out = np.zeros((8, 3), dtype)
     way.unpack((sent,), np.array([7, 1, 2, 4]), out)
@@ -63,7 +63,8 @@ def test_every_half_is_its_own_and_the_midpoints_round_to_even():
     middle = (every[1:] + every[:-1]) / 2
     for numbers in (every, middle, np.nextafter(middle, np.float32(9e9)), np.nextafter(middle, np.float32(-9e9))):
         way = encoding_for("float16", numbers.dtype, (1,), None)
-        (sent,) = way.pack(numbers[:, None], np.arange(len(numbers)), np.empty(2 * len(numbers), np.uint8))
+        rows, buffer = np.arange(len(numbers)), np.empty(2 * len(numbers), np.uint8)
+        (sent,) = way.pack(numbers[:, None], rows, buffer, PartRows(0, rows))
         np.testing.assert_array_equal(sent[:, 0], numbers.astype(np.float16))
 
 
@@ -71,7 +72,7 @@ def test_every_half_is_its_own_and_the_midpoints_round_to_even():
 def test_scaled_rows_are_within_their_step(x):
     way = encoding_for("int8", x.dtype, (4,), (1, 4))
     rows = np.array([4, 2, 1])
-    sent = way.pack(x, rows, np.empty(100, np.uint8))
+    sent = way.pack(x, rows, np.empty(100, np.uint8), PartRows(0, rows))
     assert sum(array.nbytes for array in sent) == 3 * way.row_bytes
     out = np.empty((3, 3), np.float32)
     way.unpack(sent, np.arange(3), out)

@@ -27,7 +27,7 @@ from penstock.sampling.parts import OwnedPart, RelationReader, edge_types_in
 from penstock.sampling.parts.answers import place_lists
 from penstock.sampling.temporal import OF_NODES
 from penstock.store.local import LocalStore
-from penstock.store.parts import PartedStore
+from penstock.store.parts import PartedStore, StochasticRounding
 from penstock.wire import Channel, Message
 
 _COLUMN = 1 << 22
@@ -97,7 +97,12 @@ class Parts:
         # Times and labels are read over the same store, and say something else when they are rounded.
         self.narrowed = {f"{name}/{setup.job['features']}" for name in book.node_types}
         """Fields whose rows may be rounded when they travel."""
-        how = self.channels("features", 2), setup.cluster.wire_type, self.narrowed
+        cluster = setup.cluster
+        self.rounding = None
+        """How rows are rounded at random when they travel; None: to the nearest."""
+        if cluster.wire_rounding == "stochastic":
+            self.rounding = StochasticRounding(setup.job["seed"], rows_are_kept=cluster.remote_cache_mb > 0)
+        how = self.channels("features", 2), cluster.wire_type, self.narrowed, self.rounding
         self.new_store: Callable[[], PartedStore] = partial(PartedStore, book, local, *how)
         """Makes another store over the same parts, which counts apart what it brings."""
         self.store = self.new_store()

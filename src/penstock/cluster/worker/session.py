@@ -13,6 +13,7 @@ from penstock.cluster.worker.edge_tasks import learn_held_out_names, make_parted
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.read_counts import read_counts
 from penstock.cluster.worker.replica_paths import use_replicas
+from penstock.cluster.worker.rounded_rows import RowsOfEpoch
 from penstock.cluster.worker.split import SeedSplit, whole_batches
 from penstock.cluster.worker.triple_tasks import make_parted_triple_task
 from penstock.cluster.worker.worker_group import ClusterWorkerGroup
@@ -50,6 +51,8 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
         # Before a batch is tried: a sampler that cannot do what is asked would only say so in its own words.
         check_job(job, task, has_validation(task))
         session = assembled(job, graph, inputs, task)
+        if parts.rounding is not None:
+            inputs.read_by(RowsOfEpoch(inputs.reader))
     group = ClusterWorkerGroup(parts.member, parts, split)
     fresh = not any((Path(setup.run) / "checkpoints").glob("step-*.ckpt"))
     placed = None

@@ -2,7 +2,8 @@
 
 `service` answers for the parts that a process holds and `store` is the reader's side: what is mapped in its own process
 it reads, the rest it asks of the owners, or of `replicas` along `row_paths`. `remote_cache` keeps rows that have come,
-`row_encoding` is how rows are sent, and `selected_columns` with which of their columns. `owned` keeps learnable rows at
+`row_encoding` is how rows are sent, rounded to the nearest (`narrow`) or at random (`stochastic_rounding`), and
+`selected_columns` with which of their columns. `owned` keeps learnable rows at
 their owner through kill -9, with
 `embedding_files`, `journal` and `staged_gradients`; `embeddings` answers for them and `remote` is the worker's side.
 Nothing here knows where processes run: channels to owners are given.
@@ -15,6 +16,7 @@ from penstock.store.parts.remote import RemoteEmbedding
 from penstock.store.parts.selected_columns import ColumnSelection
 from penstock.store.parts.service import StoreService
 from penstock.store.parts.staged_gradients import PushMissing
+from penstock.store.parts.stochastic_rounding import StochasticRounding
 from penstock.store.parts.store import PartedRowSource, PartedStore
 from penstock.store.parts.traffic import Traffic
 
@@ -28,6 +30,7 @@ __all__ = [
     "PushMissing",
     "RemoteEmbedding",
     "StepPast",
+    "StochasticRounding",
     "StoreService",
     "Traffic",
     "own_embedding",

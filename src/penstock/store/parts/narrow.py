@@ -86,20 +86,27 @@ def place_half(frame: Array, wide: Array, places: Array, out: Array) -> None:
 def gather_scaled(table: Array, first: int, rows: Array, scales: Array, out: Array) -> bool:
     """int8 of some columns of some rows, and what one is worth in each row; False if a number is not finite."""
     for i in range(len(rows)):
-        row, largest = rows[i], 0.0
-        for k in range(out.shape[1]):
-            size = abs(float(table[row, first + k]))
-            if not size <= 3.4e38:
-                return False
-            largest = max(largest, size)
-        scale = np.float32(largest / 127)
-        if scale < _SMALLEST:
-            scale = np.float32(0)
+        row, scale = rows[i], scale_of(table, rows[i], first, out.shape[1])
+        if scale < 0:
+            return False
         scales[i] = scale
         inverse = 1 / float(scale) if scale > 0 else 0.0
         for k in range(out.shape[1]):
             out[i, k] = np.int8(min(127.0, max(-127.0, np.rint(float(table[row, first + k]) * inverse))))
     return True
+
+
+@njit(nogil=True, cache=True)
+def scale_of(table: Array, row: int, first: int, width: int) -> np.float32:
+    """What one is worth in a row's int8: the largest number is 127. Negative if a number is not finite."""
+    largest = 0.0
+    for k in range(width):
+        size = abs(float(table[row, first + k]))
+        if not size <= 3.4e38:
+            return np.float32(-1)
+        largest = max(largest, size)
+    scale = np.float32(largest / 127)
+    return scale if scale >= _SMALLEST else np.float32(0)
 
 
 @njit(nogil=True, cache=True)

@@ -14,7 +14,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.store.parts.requests import FieldRequest, Pull, checked, row_numbers
-from penstock.store.parts.row_encoding import RowEncoding, encoding_for
+from penstock.store.parts.row_encoding import PartRows, RowEncoding, encoding_for
 from penstock.store.parts.row_paths import Along, PathUse, RowPaths
 from penstock.store.parts.send_buffers import FarRows, RowRequest, SendBuffers, copy_rows, pack_rows, receive_rows
 from penstock.store.parts.traffic import Traffic
@@ -75,8 +75,8 @@ class ReplicaService:
         span = None if asked.columns is None else (asked.columns[0], asked.columns[1])
         if span is not None and not (held.table.ndim == 2 and span[0] <= span[1] <= held.table.shape[1]):
             raise PenstockError(f"Field {asked.field!r} has no columns {asked.columns}.", code="shape-mismatch")
-        way = encoding_for(asked.wire_type, held.table.dtype, held.table.shape[1:], span)
-        return pack_rows(way, held.table, held.slots(rows), self._buffers)
+        way = encoding_for(asked.wire_type, held.table.dtype, held.table.shape[1:], span, asked.rounding)
+        return pack_rows(way, held.table, held.slots(rows), PartRows(asked.part, rows), self._buffers)
 
     def _find(self, asked: FieldRequest) -> HeldRows:
         held = self._held.get((asked.part, asked.field))
@@ -146,7 +146,7 @@ class ReplicaReader:
         came, left = Traffic(), list(pull.asked)
         for table, near in pull.near:
             began = time.perf_counter()
-            copy_rows(pull.way, table, near.rows, near.places, out, self._buffers)
+            copy_rows(pull.way, table, near, out, self._buffers)
             self._count(HERE, PathUse(len(near.rows), 0, time.perf_counter() - began))
         try:
             while left:

@@ -52,6 +52,8 @@ class Pull(FieldRequest):
 
     columns: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     wire_type: WireType = "stored"
+    rounding: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+    """The key by which numbers are rounded at random where they are narrowed; None: to the nearest."""
     selected: Count | None = None
     """The version of a selection of columns that the reader has named before (`Select`); None: all columns."""
 

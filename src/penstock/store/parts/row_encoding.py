@@ -1,18 +1,37 @@
 """How rows are encoded on the wire: as they are stored, or narrowed. From table to send buffer, and back."""
 
 import math
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.store.parts import narrow
+from penstock.store.parts import narrow, stochastic_rounding
 from penstock.store.rows import Span, gather_rows, spread_rows
 
 WireType = Literal["stored", "float16", "int8"]
+WireRounding = Literal["nearest", "stochastic"]
 Expected = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and type of an array."""
+
+
+class PartRows(NamedTuple):
+    """Rows by their part and their numbers in it: what names them when they are rounded at random."""
+
+    part: int
+    numbers: Array
+
+    def some(self, first: int, last: int) -> "PartRows":
+        """Those in a range of places."""
+        return PartRows(self.part, self.numbers[first:last])
+
+
+class Rounding(NamedTuple):
+    """Stochastic rounding: the key of its random numbers, and the numbers of the columns that are sent."""
+
+    key: np.uint64
+    columns: Array
 
 
 class RowEncoding(Protocol):
@@ -23,26 +42,42 @@ class RowEncoding(Protocol):
     columns_alike: bool
     """Whether columns that are sent alone have the bits that they have in a whole row."""
 
-    def pack(self, table: Array, rows: Array, buffer: Array) -> tuple[Array, ...]:
-        """Gather rows straight into a buffer (flat uint8 with room for them): the arrays to be sent."""
+    def pack(self, table: Array, rows: Array, buffer: Array, names: PartRows) -> tuple[Array, ...]:
+        """Gather rows straight into a buffer (flat uint8 with room for them): the arrays to be sent.
+
+        `rows` are places in the table and `names` what the same rows are called, wherever they lie.
+        """
 
     def unpack(self, arrays: tuple[Array, ...], places: Array, out: Array) -> None:
         """Put the rows that arrived in their places."""
 
 
 def encoding_for(
-    wire_type: WireType, dtype: np.dtype[Any], row_shape: tuple[int, ...], span: Span | None
+    wire_type: WireType,
+    dtype: np.dtype[Any],
+    row_shape: tuple[int, ...],
+    span: Span | None,
+    key: int | None = None,
+    columns: Array | None = None,
 ) -> RowEncoding:
-    """The encoding of a field's rows, or of some columns of them. What is no wide float is always sent as stored."""
+    """The encoding of a field's rows, or of some columns of them. What is no wide float is always sent as stored.
+
+    With a `key` numbers are rounded at random, otherwise to the nearest. `columns` are the numbers of the columns that
+    are sent, where these are not the columns of `span` or all.
+    """
     if wire_type not in get_args(WireType):
         raise PenstockError(
             f"Rows cannot be sent as {wire_type!r}{nearest(wire_type, get_args(WireType))}", code="unknown-name"
         )
-    if dtype.kind == "f" and wire_type == "float16" and dtype.itemsize > 2:
-        return HalfEncoding(row_shape, span)
-    if dtype.kind == "f" and wire_type == "int8" and dtype.itemsize > 2:
-        return ScaledEncoding(row_shape, span)
-    return StoredEncoding(dtype, row_shape, span)
+    if dtype.kind != "f" or dtype.itemsize <= 2 or wire_type == "stored":
+        return StoredEncoding(dtype, row_shape, span)
+    first, width = _columns(row_shape, span)
+    if columns is None:
+        columns = np.arange(first, first + width)
+    rounding = None if key is None else Rounding(np.uint64(key), columns)
+    if wire_type == "float16":
+        return HalfEncoding(first, width, rounding)
+    return ScaledEncoding(first, width, rounding, whole=span is None)
 
 
 class StoredEncoding:
@@ -53,7 +88,7 @@ class StoredEncoding:
         self._shape = row_shape if span is None else (span[1] - span[0],)
         self.row_bytes, self.columns_alike = math.prod(self._shape) * dtype.itemsize, True
 
-    def pack(self, table: Array, rows: Array, buffer: Array) -> tuple[Array, ...]:
+    def pack(self, table: Array, rows: Array, buffer: Array, names: PartRows) -> tuple[Array, ...]:
         """Gather rows into the buffer."""
         out = buffer[: len(rows) * self.row_bytes].view(self._dtype).reshape(len(rows), *self._shape)
         return (gather_rows(table, rows, out, self._span),)
@@ -65,16 +100,22 @@ class StoredEncoding:
 
 
 class HalfEncoding:
-    """float16: within 2**-11 of a number's size, or 2**-25."""
+    """float16: to the nearest within 2**-11 of a number's size, or 2**-25; at random within twice that."""
 
-    def __init__(self, row_shape: tuple[int, ...], span: Span | None) -> None:
-        self._first, self._width = _columns(row_shape, span)
-        self.row_bytes, self.columns_alike = 2 * self._width, True
+    def __init__(self, first: int, width: int, rounding: Rounding | None) -> None:
+        self._first, self._width, self._rounding = first, width, rounding
+        self.row_bytes, self.columns_alike = 2 * width, True
 
-    def pack(self, table: Array, rows: Array, buffer: Array) -> tuple[Array, ...]:
+    def pack(self, table: Array, rows: Array, buffer: Array, names: PartRows) -> tuple[Array, ...]:
         """Gather and narrow rows into the buffer; refuses numbers beyond float16."""
         out = buffer[: len(rows) * self.row_bytes].view(np.uint16).reshape(len(rows), self._width)
-        if not narrow.gather_half(_flat(table), self._first, rows, out):
+        given = _flat(table), self._first, rows
+        if self._rounding is None:
+            fits = narrow.gather_half(*given, out)
+        else:
+            key, columns = self._rounding
+            fits = stochastic_rounding.gather_half(*given, key, *names, columns, out)
+        if not fits:
             raise PenstockError(
                 "A row has numbers beyond 65504, which float16 cannot hold: send the field as stored.",
                 code="value-out-of-range",
@@ -88,18 +129,28 @@ class HalfEncoding:
 
 
 class ScaledEncoding:
-    """int8 with a float32 a row that says what one is worth: within 1/254 of the row's largest number."""
+    """int8 with a float32 for each row that says what one is worth.
 
-    def __init__(self, row_shape: tuple[int, ...], span: Span | None) -> None:
-        self._first, self._width = _columns(row_shape, span)
+    To the nearest within 1/254 of the row's largest number, at random within twice that.
+    """
+
+    def __init__(self, first: int, width: int, rounding: Rounding | None, whole: bool) -> None:
+        """Sends `width` columns from `first` on; `whole`: they are all that there are."""
+        self._first, self._width, self._rounding = first, width, rounding
         # The scale is that of the columns that are sent.
-        self.row_bytes, self.columns_alike = 4 + self._width, span is None
+        self.row_bytes, self.columns_alike = 4 + width, whole
 
-    def pack(self, table: Array, rows: Array, buffer: Array) -> tuple[Array, ...]:
+    def pack(self, table: Array, rows: Array, buffer: Array, names: PartRows) -> tuple[Array, ...]:
         """Gather and narrow rows into the buffer; refuses numbers that are not finite."""
         scales = buffer[: 4 * len(rows)].view(np.float32)
         out = buffer[4 * len(rows) : len(rows) * self.row_bytes].view(np.int8).reshape(len(rows), self._width)
-        if not narrow.gather_scaled(_flat(table), self._first, rows, scales, out):
+        given = _flat(table), self._first, rows
+        if self._rounding is None:
+            finite = narrow.gather_scaled(*given, scales, out)
+        else:
+            key, columns = self._rounding
+            finite = stochastic_rounding.gather_scaled(*given, key, *names, columns, scales, out)
+        if not finite:
             raise PenstockError(
                 "A row has numbers that are not finite, which int8 cannot hold: send the field as stored.",
                 code="not-finite",

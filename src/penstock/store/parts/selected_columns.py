@@ -14,7 +14,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.store.parts.row_encoding import RowEncoding, WireType, encoding_for
+from penstock.store.parts.row_encoding import PartRows, RowEncoding, WireType, encoding_for
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
 
@@ -42,18 +42,19 @@ class ColumnSelection(NamedTuple):
 class SelectedEncoding:
     """Sends some columns of rows in another encoding, and leaves the other columns of their places as they are."""
 
-    def __init__(self, wire_type: WireType, dtype: np.dtype[Any], columns: Array) -> None:
-        self._inner: RowEncoding = encoding_for(wire_type, dtype, (len(columns),), None)
-        self._dtype, self._columns = dtype, np.ascontiguousarray(columns, np.int64)
+    def __init__(self, wire_type: WireType, dtype: np.dtype[Any], columns: Array, key: int | None = None) -> None:
+        columns = np.ascontiguousarray(columns, np.int64)
+        self._inner: RowEncoding = encoding_for(wire_type, dtype, (len(columns),), None, key, columns)
+        self._dtype, self._columns = dtype, columns
         self.row_bytes = self._inner.row_bytes
         # A scale is that of the columns that are sent.
         self.columns_alike = encoding_for(wire_type, dtype, (len(columns),), (0, len(columns))).columns_alike
 
-    def pack(self, table: Array, rows: Array, buffer: Array) -> tuple[Array, ...]:
+    def pack(self, table: Array, rows: Array, buffer: Array, names: PartRows) -> tuple[Array, ...]:
         """Gather columns of rows into the buffer."""
         picked = np.empty((len(rows), len(self._columns)), self._dtype)
         _pick(_bits(table), rows, self._columns, _bits(picked))
-        return self._inner.pack(picked, np.arange(len(rows)), buffer)
+        return self._inner.pack(picked, np.arange(len(rows)), buffer, names)
 
     def unpack(self, arrays: tuple[Array, ...], places: Array, out: Array) -> None:
         """Put the columns that arrived in their places."""

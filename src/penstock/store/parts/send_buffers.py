@@ -9,7 +9,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.partition.owners import Split
-from penstock.store.parts.row_encoding import RowEncoding
+from penstock.store.parts.row_encoding import PartRows, RowEncoding
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
 from penstock.wire.pending_call import PendingCall
@@ -53,26 +53,26 @@ def rows_a_part(row_bytes: int) -> int:
     return max(1, PART_BYTES // max(1, row_bytes))
 
 
-def pack_rows(way: RowEncoding, table: Array, rows: Array, buffers: SendBuffers) -> Iterator[Message]:
+def pack_rows(way: RowEncoding, table: Array, rows: Array, names: PartRows, buffers: SendBuffers) -> Iterator[Message]:
     """Rows in parts of about a megabyte, each gathered straight into the memory that is sent, when its turn comes."""
     step = rows_a_part(way.row_bytes)
     for start in range(0, len(rows), step):
         some = rows[start : start + step]
         buffer = buffers.take(len(some) * way.row_bytes)
         try:
-            arrays = way.pack(table, some, buffer)
+            arrays = way.pack(table, some, buffer, names.some(start, start + step))
         except PenstockError:
             buffers.give(buffer)
             raise
         yield Message("rows", {}, arrays, done=lambda buffer=buffer: buffers.give(buffer))  # type: ignore[misc]
 
 
-def copy_rows(way: RowEncoding, table: Array, rows: Array, places: Array, out: Array, buffers: SendBuffers) -> None:
-    """Put rows of a table here in their places with the bits that they would have had from the wire."""
+def copy_rows(way: RowEncoding, table: Array, wanted: "FarRows", out: Array, buffers: SendBuffers) -> None:
+    """Put rows of a part's table here in their places with the bits that they would have had from the wire."""
     start = 0
-    for message in pack_rows(way, table, rows, buffers):
+    for message in pack_rows(way, table, wanted.rows, PartRows(wanted.part, wanted.rows), buffers):
         count = len(message.arrays[0])
-        way.unpack(message.arrays, places[start : start + count], out)
+        way.unpack(message.arrays, wanted.places[start : start + count], out)
         start += count
         if message.done is not None:
             message.done()

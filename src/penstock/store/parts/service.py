@@ -9,7 +9,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
 from penstock.store.parts.fields import IN_MEMORY, PartFields, type_of
 from penstock.store.parts.requests import FieldRequest, Make, PartRequest, Pull, Select, checked, row_numbers
-from penstock.store.parts.row_encoding import arrived, encoding_for
+from penstock.store.parts.row_encoding import PartRows, arrived, encoding_for
 from penstock.store.parts.selected_columns import SELECT, KeptSelections, SelectedEncoding
 from penstock.store.parts.send_buffers import SendBuffers, pack_rows
 from penstock.store.rows import check_rows, span_of, spread_rows
@@ -47,11 +47,11 @@ class StoreService:
                 f"Field {asked.field!r} has no columns {asked.columns}: its rows are {table.shape[1:]}.",
                 code="shape-mismatch",
             )
-        way = encoding_for(asked.wire_type, table.dtype, table.shape[1:], span)
+        way = encoding_for(asked.wire_type, table.dtype, table.shape[1:], span, asked.rounding)
         if asked.selected is not None:
             columns = self._selections.of(sender, asked.field, asked.selected)
-            way = SelectedEncoding(asked.wire_type, table.dtype, columns)
-        return pack_rows(way, table, rows, self.buffers)
+            way = SelectedEncoding(asked.wire_type, table.dtype, columns, asked.rounding)
+        return pack_rows(way, table, rows, PartRows(asked.part, rows), self.buffers)
 
     def _select(self, request: Message, sender: str) -> Message:
         """Remember which columns a reader means by a version; answers with the part's mean row where asked."""

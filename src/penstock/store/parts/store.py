@@ -20,6 +20,7 @@ from penstock.store.parts.replicas import ReplicaReader
 from penstock.store.parts.row_encoding import RowEncoding, WireType, encoding_for
 from penstock.store.parts.selected_columns import ColumnSelection, ColumnsMissing, SelectedEncoding, SelectedMeans
 from penstock.store.parts.send_buffers import Channels, FarRows, ask_rows, far_rows, receive_rows
+from penstock.store.parts.stochastic_rounding import StochasticRounding
 from penstock.store.parts.traffic import Traffic
 from penstock.store.rows import Span, gather_rows, place_rows
 from penstock.store.source import RowSource
@@ -37,6 +38,17 @@ class Kind(NamedTuple):
     row_shape: tuple[int, ...]
 
 
+class AskedRows(NamedTuple):
+    """What of rows is read, and for what."""
+
+    span: Span | None = None
+    """Columns [first, last); None: all."""
+    selection: ColumnSelection | None = None
+    """Of remote rows only these columns, and their owners' means in the others; None: all."""
+    epoch: int | None = None
+    """Of the batch that the rows are for; None: for no batch."""
+
+
 class PartedStore:
     """Rows of vertices and edges by number in the whole cut graph. They may be asked for twice and travel once a call.
 
@@ -52,10 +64,12 @@ class PartedStore:
         channels: Channels,
         wire_type: WireType = "stored",
         narrowed: Container[str] | None = None,
+        rounding: StochasticRounding | None = None,
     ) -> None:
+        """`rounding`: how rows are rounded; None: to the nearest."""
         self.book, self._local, self._channels = book, local, channels
         self._wire_type: WireType = wire_type
-        self._narrowed = narrowed
+        self._narrowed, self._rounding = narrowed, rounding
         self._kinds: dict[str, Kind] = {}
         self._traffic: dict[str, Traffic] = {}
         self._caches: dict[str, RemoteRowCache] = {}
@@ -70,41 +84,32 @@ class PartedStore:
         """The rows of a field."""
         return PartedRowSource(self, field, self._kind(field))
 
-    def fill_selected(
-        self, field: str, kind: Kind, ids: Array, out: Array, places: Array | None, selection: ColumnSelection
-    ) -> None:
-        """As `fill`, with some columns of remote rows only, and the owners' means in the others."""
+    def fill(self, field: str, kind: Kind, ids: Array, out: Array, places: Array | None, asked: AskedRows) -> None:
+        """See `RowSource.fill`: what is here is read while owners are asked for the rest."""
         try:
-            self.fill(field, kind, ids, out, places, None, selection)
+            self._fill(field, kind, ids, out, places, asked)
         except RemoteError as error:
             if error.type != ColumnsMissing.__name__:
                 raise
             self._selected.forget()
-            self.fill(field, kind, ids, out, places, None, selection)
+            self._fill(field, kind, ids, out, places, asked)
 
-    def fill(
-        self,
-        field: str,
-        kind: Kind,
-        ids: Array,
-        out: Array,
-        places: Array | None,
-        span: Span | None,
-        selection: ColumnSelection | None = None,
-    ) -> None:
-        """See `RowSource.fill`: what is here is read while owners are asked for the rest."""
+    def _fill(self, field: str, kind: Kind, ids: Array, out: Array, places: Array | None, asked: AskedRows) -> None:
+        span, selection, epoch = asked
         here = self._here(field)
         far = [part for part in range(self.book.parts) if part not in here]
         once = np.isin(np.arange(self.book.parts), far)
         split = split_by_owner(ids, row_bounds(field, self.book), once)
         wire_type = self._wire_type if self._narrowed is None or field in self._narrowed else "stored"
-        body: dict[str, Any] = {"field": field, "columns": None if span is None else list(span), "wire_type": wire_type}
+        key = None if self._rounding is None else self._rounding.key(field, epoch)
+        body: dict[str, Any] = {"field": field, "columns": None if span is None else list(span)}
+        body |= {"wire_type": wire_type, "rounding": key}
         if places is not None:
             split = replace(split, places=places[split.places], again=places[split.again], first=places[split.first])
-        way: RowEncoding = encoding_for(wire_type, *kind, span)
+        way: RowEncoding = encoding_for(wire_type, *kind, span, key)
         remote = far_rows(split, far)
         if selection is not None:
-            body["selected"], way = selection.version, SelectedEncoding(wire_type, kind.dtype, selection.columns)
+            body["selected"], way = selection.version, SelectedEncoding(wire_type, kind.dtype, selection.columns, key)
             for far_part in remote:
                 self._selected.tell(field, far_part.part, selection, self._channels)
         cached = CachedPull(self._caches.get(field), row_bounds(field, self.book), way, span)
@@ -247,21 +252,27 @@ class PartedRowSource(RowSource):
 
     def __init__(self, store: PartedStore, field: str, kind: Kind) -> None:
         self._store, self._field, self._kind = store, field, kind
-        self._selection: ColumnSelection | None = None
+        self._asked = AskedRows()
         self.shape = (int(row_bounds(field, store.book)[-1]), *kind.row_shape)
         self.dtype = kind.dtype
 
     def fill(self, ids: Array, out: Array, places: Array | None = None, span: Span | None = None) -> None:
         """See `RowSource.fill`."""
-        if self._selection is None or span is not None:
-            self._store.fill(self._field, self._kind, ids, out, places, span)
-        else:
-            self._store.fill_selected(self._field, self._kind, ids, out, places, self._selection)
+        selection = self._asked.selection if span is None else None
+        asked = AskedRows(span, selection, self._asked.epoch)
+        self._store.fill(self._field, self._kind, ids, out, places, asked)
 
     def selecting(self, selection: ColumnSelection) -> "PartedRowSource":
         """The same rows, of which remote ones travel with some columns; a selection of all is none."""
         if len(selection.columns) == self.shape[1]:
             return self
+        return self._asking(self._asked._replace(selection=selection))
+
+    def in_epoch(self, epoch: int) -> "PartedRowSource":
+        """The same rows for a batch of an epoch: rows that are rounded at random are rounded anew in every epoch."""
+        return self._asking(self._asked._replace(epoch=epoch))
+
+    def _asking(self, asked: AskedRows) -> "PartedRowSource":
         other = copy.copy(self)
-        other._selection = selection
+        other._asked = asked
         return other
