@@ -294,3 +294,22 @@ def test_a_gpus_run_says_what_lay_where_and_what_was_foretold(tmp_path):
         "As <asked>.",
     ):
         assert words in text, words
+
+
+def test_finalists_are_shown_with_what_they_took(tmp_path):
+    folder = write_run(tmp_path / "run")
+    assert "Finalists" not in page_of(folder).text
+    facts = json.loads((folder / "run.json").read_text())
+    timed = [
+        {"value": "auto", "predicted_s": 0.0123, "timed_s": 0.0177},
+        {"value": HOSTILE, "predicted_s": None, "timed_s": 0.0163},
+    ]
+    facts["result"]["settled"] = {
+        "first_layer": {"chosen": "auto", "decided_by": "timed", "finalists": timed, "reason": ""},
+        "groups": {"chosen": 1, "decided_by": "rule", "finalists": [], "reason": "The run is too short."},
+        "order": "nonsense",
+    }
+    (folder / "run.json").write_text(json.dumps(facts))
+    text = page_of(folder).text
+    for words in ("first_layer auto 12.3 ms 17.7 ms chosen", "16.3 ms", "groups is 1 by rule. The run is too short."):
+        assert words in text, words

@@ -89,6 +89,30 @@ def device_card(run: RunRecord) -> str:
     return card("Device", pairs(rows), escape(_text(run.result.get("device"))), foot=escape(cut(said, 3 * _LONGEST)))
 
 
+def settled_card(run: RunRecord) -> str:
+    """What the run decided for itself before it began: every finalist with its predicted and timed batch."""
+    rows, short = list[list[str]](), list[str]()
+    for name, found in mapping(run.result.get("settled")).items():
+        facts = mapping(found)
+        finalists = facts.get("finalists")
+        for each in map(mapping, finalists if isinstance(finalists, list) else ()):
+            times = [_milliseconds(each.get(key)) for key in ("predicted_s", "timed_s")]
+            taken = "chosen" if each.get("value") == facts.get("chosen") else ""
+            rows.append([str(name), _text(each.get("value")), *times, taken])
+        if facts.get("reason"):
+            short.append(f"{name} is {_text(facts.get('chosen'))} by {_text(facts.get('decided_by'))}.")
+            short.append(str(facts["reason"]))
+    if not rows:
+        return ""
+    head = ["field", "value", "predicted", "timed", ""]
+    return card("Finalists", table(head, rows, len(rows)), "a batch under each", foot=escape(" ".join(short)))
+
+
+def _milliseconds(value: Any) -> str:
+    found = number(value)
+    return "" if found is None else f"{1e3 * found:.3g} ms"
+
+
 def notes_card(run: RunRecord) -> str:
     """What the run and its readers had to say."""
     said = [(time, text) for time, text in run.log.notes if text]

@@ -13,7 +13,7 @@ from penstock.report.axes import time_unit
 from penstock.report.cluster import cluster_cards
 from penstock.report.curves import epoch_seconds_card, loss_card, memory_card
 from penstock.report.explanations import explanations_card
-from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card
+from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card, settled_card
 from penstock.report.headline import headline, run_title
 from penstock.report.markup import card, key, page_text, stage_look
 from penstock.report.run_folder import STAGES, RunRecord, StageRecord, read_run
@@ -51,6 +51,7 @@ def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
         memory_card(run),
         notes_card(run),
         settings_card(run, defaults),
+        settled_card(run),
         graph_card(run),
         whole_graph_card(run),
         explanations_card(run),

@@ -1,10 +1,10 @@
 """The job fields that say what passes from batch to batch: their order, how they are drawn, and what is used again."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from penstock.graph.documents import AutoCount, StrictDocument
+from penstock.graph.documents import AutoCount, StrictDocument, split_commas
 from penstock.train.shuffling import SHUFFLINGS
 
 if TYPE_CHECKING:
@@ -13,8 +13,13 @@ else:
     ShuffleName = Literal[tuple(SHUFFLINGS)]
 
 
+def _listed(value: object) -> object:
+    """On the command line fields are written first_layer,groups, and no fields `none`."""
+    return [] if value == "none" else split_commas(value)
+
+
 class BatchOptions(StrictDocument):
-    """The order of batches, whether they are drawn in groups or used again, and how old weights may be."""
+    """The order of batches, whether they are drawn in groups or used again, how old weights may be; what is timed."""
 
     shuffle: ShuffleName = Field(
         "always",
@@ -34,4 +39,9 @@ class BatchOptions(StrictDocument):
         1,
         description="batches that all processors draw together before they are trained on; 1: each beside the training"
         " of others; auto: eight for each processor, or as predicted where this machine was measured",
+    )
+    timed_choices: Annotated[list[Literal["first_layer", "groups", "order"]], BeforeValidator(_listed)] = Field(
+        ["first_layer", "groups"],
+        description="fields that, where they are auto, are decided by timing some batches before a long run begins:"
+        " first_layer, groups, order; none: predictions and rules decide (docs/execution.md)",
     )

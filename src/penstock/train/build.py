@@ -31,7 +31,6 @@ def make_session(
     # Who only uses a model may do so on any machine.
     device = chosen_device(job.device if taught is None or job.device == "cpu" else "auto")
     session = session_of(job, device, graph, module, taught)
-    placed = None
     if taught is None:
         decide_groups(session)
     if device.type == "cuda" and needs_placement(job.sampler):
@@ -39,12 +38,12 @@ def make_session(
         from penstock.train.device.placement import place
 
         try:
-            placed = place(session, taught is None, progress)
+            session.placed = place(session, taught is None, progress)
         except NoRoomError as error:
             if error.would_fit:
                 raise
             # Not even with the graph on the host: what would fit is looked for as `penstock memory` does.
             raise refusal(job, graph, library_memory().context + device_memory_of(device)[0], module) from error
-    session.execution = choose_execution(session, placed)
+    session.execution = choose_execution(session, session.placed)
     try_out(session, with_loss=taught is None)
     return session

@@ -30,6 +30,7 @@ def run_facts(session: Session) -> dict[str, Any]:
         },
         "decided": session.decided,
         "decided_by": session.decided_by,
+        "settled": session.settled,
         "task": task.name,
         "labels": session.label_facts(),
         "metric": {"name": task.metric.name, "better": task.metric.better},

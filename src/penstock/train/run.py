@@ -21,6 +21,7 @@ from penstock.train.build import make_session
 from penstock.train.checkpoints import read_best, take_newest
 from penstock.train.checks import check_job
 from penstock.train.facts import device_facts, run_facts
+from penstock.train.finalists.settlement import settle
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.loop import Loop
 from penstock.train.optimisers import keep_ways, rates_on_device
@@ -51,6 +52,7 @@ def start_run(
         check_job(job, session.task, has_validation(session.task))
         if session.inputs.note:
             progress.note(session.inputs.note)
+        settle(session, progress)
         # What was left open is decided now; run folder and resumed runs have the numbers.
         job = session.job
         model = type(module).__name__ if module is not None and not _options_of(module) else job.model_name
@@ -173,6 +175,7 @@ def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
         "shuffled_from": None if loop.shuffled_from is None else loop.shuffled_from + 1,
         "limiting_stage": limiting(times),
         "stages": stages,
+        "settled": loop.folder.facts.get("settled", {}),
         "peak_rss_mb": round(loop.session.peak.read(), 1),
         **device_facts(loop.session, train_state),
     }

@@ -49,6 +49,10 @@ class Session:
     """Fields that the job left open, as they were decided for the graph."""
     decided_by: dict[str, str] = field(default_factory=dict)
     """What decided some of them (`train.decided_by`)."""
+    settled: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By field, what was found out about those whose finalists may be timed (`train.finalists`)."""
+    placed: Any = None
+    """What a GPU trains with (`train.device.placed.Placed`), where the session's graph was placed for one."""
     _execution: Execution | None = None
     peak: Peak = field(default_factory=HOST_PEAK.measure)
     """The most megabytes that the process had while the session is used."""

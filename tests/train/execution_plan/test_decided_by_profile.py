@@ -56,7 +56,7 @@ def test_without_a_profile_the_rule_decides(session, measured):
 
 
 def test_runs_say_what_decided(measured, tmp_path):
-    fields = {**FIELDS, "epochs": 1, "groups": "auto"}
+    fields = {**FIELDS, "epochs": 1, "groups": "auto", "first_layer": "gather"}
     ruled = trained(community_graph(), tmp_path / "ruled", **fields)
     assert facts_of(ruled.path)["decided_by"] == {"groups": RULE}
     assert ruled.result["groups"]["size"] == 16

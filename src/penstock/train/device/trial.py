@@ -5,8 +5,6 @@ of a batch are computed, forward and back, and the line through both is followed
 was found.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +15,8 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Schedule
 from penstock.sampling.device.room import Room
 from penstock.sampling.device.streams import rest
-from penstock.train.run_context import device_peak, generators_kept
+from penstock.train.kept_state import state_kept
+from penstock.train.run_context import device_peak
 from penstock.train.session import Session, model_at_fault
 
 
@@ -81,7 +80,7 @@ def _tried(session: Session, carrier: DeviceCarrier, seeds: int) -> tuple[Load, 
     carrier.gather(batch)
     session.task.label(batch)
     device = session.inputs.device
-    with generators_kept(device), _left_alone(session):
+    with state_kept(session):
         carrier.transfer(batch)
         carrier.arrive(batch)
         x = session.inputs.complete(batch)
@@ -101,17 +100,6 @@ def _tried(session: Session, carrier: DeviceCarrier, seeds: int) -> tuple[Load, 
         rest(device)
         most = peak.read()
     return batch_load(batch, x), most - before
-
-
-@contextmanager
-def _left_alone(session: Session) -> Iterator[None]:
-    """Weights, running figures and gradients afterwards as before."""
-    before = {name: values.clone() for name, values in session.learned.state_dict().items()}
-    try:
-        yield
-    finally:
-        session.learned.load_state_dict(before)
-        session.optimiser.zero_grad(set_to_none=True)
 
 
 def batch_load(batch: Batch, x: dict[str, Any]) -> Load:

@@ -26,6 +26,8 @@ class FirstLayerWay:
     """Whether the host reads the features, wherever the model is computed."""
     computed_on_host: bool = False
     """Whether it is for models that the host computes."""
+    rounds_as_auto: bool = False
+    """Whether a model that the host computes has the same bits as by `auto`, and one on a GPU does what `auto` does."""
     as_stored: bool = True
     """Whether the layer must read features as they are stored."""
     planned: WayWork | None = None

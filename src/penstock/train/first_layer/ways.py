@@ -31,7 +31,7 @@ WAYS: dict[str, FirstLayerWay] = {
     for way in (
         FirstLayerWay("auto", cheaper_inputs, _aggregates, computed_on_host=True),
         FirstLayerWay("device", _plain, as_stored=False, planned=rows_read_by_device),
-        FirstLayerWay("gather", _plain, on_host=True, as_stored=False, planned=rows_gathered),
+        FirstLayerWay("gather", _plain, on_host=True, rounds_as_auto=True, as_stored=False, planned=rows_gathered),
         FirstLayerWay("aggregate", aggregated_inputs, _aggregates, on_host=True, planned=rows_aggregated),
         FirstLayerWay("transform", transformed_inputs, _transforms, on_host=True, planned=rows_transformed),
     )
