@@ -2,7 +2,8 @@
 
 A coflow is what belongs together and is done when its last message is there: all that one worker pulls for one batch,
 one sum of gradients at all parameter servers, one push of embeddings to all their owners, the sums of a step's norms,
-the rows between layers that workers send each other in a step.
+the rows between layers that workers send each other in a step, what a sampler reads before the first batch, what an
+explanation of the model reads and tells to others.
 """
 
 import threading
@@ -11,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 BATCH, GRADIENTS, EMBEDDINGS, NORMS, ROWS = "batch", "gradients", "embeddings", "norms", "rows"
+PREPARATION, EXPLANATIONS = "preparation", "explanations"
 """Kinds of coflows."""
 _THREAD = threading.local()
 _BATCHES = 32

@@ -48,6 +48,13 @@ def test_coflows_are_shown_with_their_times() -> None:
     assert "95 of 100" not in cards(bytes_received=10, coflows="none")
 
 
+def test_bytes_are_shown_by_what_they_were_for() -> None:
+    shown = cards(batch_bytes={"rows": 3 << 20, "lists": 1 << 20, "blocks": 0, "explanations": 2048})
+    assert "features for batches" in shown and "3 MiB" in shown and "neighbour lists for batches" in shown
+    assert "for explanations" in shown and "2 KiB" in shown and "sampler tasks" not in shown
+    assert "neighbour lists for batches" not in cards(bytes_received=10, batch_bytes="none")
+
+
 def test_caches_of_remote_rows_are_shown_by_worker() -> None:
     cached = {"id": "worker-1", "remote_cache": {"hits": 3000, "misses": 1000, "bytes_saved": 2 << 20}}
     shown = cards(tasks=[*TASKS, cached], bytes_received=10)

@@ -64,6 +64,10 @@ def test_explanations_are_made_and_save_bytes(place, whole):
     assert sent == (every + 1) // 2
     plain = run_on(cluster, graph, folder / "plain", **{**EXPLAINED, "feature_share": 1.0, "remote_bias": 0.0})
     assert result["bytes_received"] < facts_of(plain.path)["result"]["bytes_received"]
+    uses = result["batch_bytes"]
+    (batches,) = (each for each in result["coflows"] if each["kind"] == "batch")
+    assert uses["rows"] + uses["lists"] == batches["bytes"] and min(uses["rows"], uses["lists"]) > 0
+    assert uses["explanations"] > found["bytes_pulled"] + found["score_bytes_sent"] and not uses["blocks"]
     rows, remote = found["rows"], found["vertices"]["remote"]
     assert 0 < rows["pulled"] <= remote <= found["vertices"]["all"]
     assert rows["bytes"] == rows["bytes_as_stored"] // 2

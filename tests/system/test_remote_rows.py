@@ -60,6 +60,8 @@ def test_a_cache_changes_no_bit(place, tmp_path, name, wire_type):
     assert not any("remote_cache" in task for task in [*without["tasks"], *having["tasks"][:2]])
     saved = sum(each["bytes_saved"] for each in workers)
     assert having["bytes_received"] == without["bytes_received"] - saved
+    uses = without["batch_bytes"]
+    assert uses["lists"] > 0 and uses["rows"] > having["batch_bytes"]["rows"]
 
 
 @pytest.mark.parametrize("cache", [0, pytest.param(1, marks=pytest.mark.long)])

@@ -51,24 +51,30 @@ def test_from_the_first_request_to_the_last_answer() -> None:
     for at, calls in ((1.0, 2), (5.0, 1)):
         clock.now = at
         for _ in range(calls):
-            coflows.asked(batch, 10)
+            coflows.asked(batch, 10, "lists")
         for _ in range(calls):
             clock.now += 1.0
-            coflows.answered(batch, 100)
+            coflows.answered(batch, 100, "features")
             coflows.ended(batch)
-    assert coflow_figures([coflows.tallies()]) == [
-        {"kind": "batch", "count": 1, "bytes": 330, "mean_cct_s": 5.0, "p95_cct_s": pytest.approx(5.0, rel=0.05)}
-    ]
-    coflows.asked(batch, 10)
+    (figures,) = coflow_figures([coflows.tallies()])
+    assert figures.pop("flows") == {"features": 300, "lists": 30}
+    assert figures == {
+        "kind": "batch",
+        "count": 1,
+        "bytes": 330,
+        "mean_cct_s": 5.0,
+        "p95_cct_s": pytest.approx(5.0, rel=0.05),
+    }
+    coflows.asked(batch, 10, "lists")
     assert coflow_figures([coflows.tallies()])[0]["count"] == 0, "it goes on"
 
 
 def test_calls_that_fail_are_no_time() -> None:
     coflows = Coflows("a", Clock())
-    coflows.asked(Coflow("batch", "a", 1), 10)
+    coflows.asked(Coflow("batch", "a", 1), 10, "lists")
     coflows.ended(Coflow("batch", "a", 1))
     assert coflow_figures([coflows.tallies()]) == [
-        {"kind": "batch", "count": 0, "bytes": 10, "mean_cct_s": 0.0, "p95_cct_s": 0.0}
+        {"kind": "batch", "count": 0, "bytes": 10, "mean_cct_s": 0.0, "p95_cct_s": 0.0, "flows": {"lists": 10}}
     ]
 
 
@@ -77,14 +83,18 @@ def test_what_is_remembered_is_bounded() -> None:
     coflows = Coflows("a", clock)
     for turn in range(3 * _REMEMBERED):
         coflow = Coflow("batch", "a", turn + 1)
-        coflows.asked(coflow, 1)
+        coflows.asked(coflow, 1, "lists")
         clock.now += 2.0 if turn % 10 == 0 else 1.0
-        coflows.answered(coflow, 1)
+        coflows.answered(coflow, 1, "lists")
         coflows.ended(coflow)
     assert len(coflows._under_way) <= _REMEMBERED
     for number in range(100):
-        coflows.asked(Coflow(f"kind {number}", "b", 1), 1)
+        coflows.asked(Coflow(f"kind {number}", "b", 1), 1, "lists")
     assert len(coflows.tallies()) <= 17
+    for number in range(100):
+        coflows.asked(Coflow("batch", "b", 1), 1, f"flow {number}")
+    flows = coflows.tallies()["batch"]["flows"]
+    assert len(flows) <= 17 and sum(flows.values()) == coflows.tallies()["batch"]["bytes"]
     (figures,) = (each for each in coflow_figures([coflows.tallies()]) if each["kind"] == "batch")
     assert figures["count"] == 3 * _REMEMBERED
     assert figures["mean_cct_s"] == pytest.approx(1.1, abs=0.01)
@@ -96,9 +106,9 @@ def test_figures_of_several_processes_are_those_of_all() -> None:
     for name, seconds in (("a", 1.0), ("b", 3.0)):
         clock = Clock()
         coflows = Coflows(name, clock)
-        coflows.asked(Coflow("gradients", name, 1), 10)
+        coflows.asked(Coflow("gradients", name, 1), 10, "lists")
         clock.now = seconds
-        coflows.answered(Coflow("gradients", name, 1), 5)
+        coflows.answered(Coflow("gradients", name, 1), 5, "lists")
         coflows.ended(Coflow("gradients", name, 1))
         told.append(coflows.tallies())
     (figures,) = coflow_figures(told)
@@ -147,14 +157,14 @@ def test_answers_bear_the_name_and_urgency_of_what_they_answer(meeting: Meeting)
 
 def test_what_is_told_is_read_as_it_was_meant() -> None:
     coflows = Coflows("a", Clock())
-    coflows.asked(Coflow("batch", "a", 1), 10)
-    coflows.answered(Coflow("batch", "a", 1), 10)
+    coflows.asked(Coflow("batch", "a", 1), 10, "lists")
+    coflows.answered(Coflow("batch", "a", 1), 10, "lists")
     coflows.ended(Coflow("batch", "a", 1))
     assert read_tallies(coflows.tallies(), "a") == coflows.tallies()
     assert coflow_figures([read_tallies(coflows.tallies(), "a")])[0]["count"] == 1
 
 
-PLAIN = {"count": 1, "bytes": 1, "messages": 1, "seconds": 1.0, "times": {"0": 1}}
+PLAIN = {"count": 1, "bytes": 1, "messages": 1, "seconds": 1.0, "times": {"0": 1}, "flows": {"lists": 1}}
 
 
 @pytest.mark.parametrize(
@@ -169,6 +179,8 @@ PLAIN = {"count": 1, "bytes": 1, "messages": 1, "seconds": 1.0, "times": {"0": 1
         {"batch": {**PLAIN, "times": {"9999": 1}}},
         {"batch": {**PLAIN, "times": {"soon": 1}}},
         {"batch": {**PLAIN, "times": {"1": 0.5}}},
+        {"batch": {**PLAIN, "flows": {"lists": -1}}},
+        {"batch": {**PLAIN, "flows": {str(number): 1 for number in range(18)}}},
         {"b" * 129: PLAIN},
         {str(number): PLAIN for number in range(18)},
     ],

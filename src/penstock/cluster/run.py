@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from penstock.cluster.batch_bytes import batch_bytes
 from penstock.cluster.checked_parts import check_parts
 from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.controller import Controller, MachineAway, Outcome
@@ -331,6 +332,7 @@ def _result(outcome: Outcome) -> dict[str, Any]:
         "tasks": outcome.tasks,
         "bytes_received": outcome.bytes_received,
         "bytes_minimum": outcome.bytes_minimum,
+        "batch_bytes": batch_bytes(outcome.coflows),
         "flows": outcome.flows,
         "coflows": outcome.coflows,
         "recoveries": outcome.recoveries,

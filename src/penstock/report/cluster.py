@@ -12,6 +12,14 @@ from penstock.report.words import mebibytes, seconds
 _MOST_FLOWS = 12
 _MOST_TASKS = 64
 _LONGEST = 60
+_USES = {
+    "rows": "features for batches",
+    "lists": "neighbour lists for batches",
+    "blocks": "batches from sampler tasks",
+    "preparation": "lists before the first batch",
+    "explanations": "for explanations",
+}
+"""How the bytes of a run's batches are called, by use."""
 
 
 def cluster_cards(run: RunRecord) -> list[str]:
@@ -66,6 +74,8 @@ def _traffic_card(run: RunRecord) -> str:
     if least:
         over = f" ({signed_percent((received or 0.0) / least - 1, 1)})"
         rows.append(("the least that had to be", _bytes(least) + over))
+    uses = mapping(run.result.get("batch_bytes"))
+    rows += [(shown, _bytes(size)) for use, shown in _USES.items() if (size := number(uses.get(use)))]
     flows = {
         name: [number(each) or 0.0 for each in _list(size)] for name, size in mapping(run.result.get("flows")).items()
     }

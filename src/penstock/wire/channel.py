@@ -53,7 +53,7 @@ class Channel:
             if self._closed:
                 raise PenstockError(f"The channel to {self.peer} is closed: call before closing it.", code="closed")
             # Before anybody can end the call: coflows count calls that are under way.
-            self._coflows.asked(pending.coflow, out.size)
+            self._coflows.asked(pending.coflow, out.size, self.label)
             self._calls[pending.call] = pending
             pending.outgoing = out
         self._egress.put(out)
@@ -66,7 +66,7 @@ class Channel:
         pending = self._calls.get(received.call)
         if pending is not None:
             pending.meter.count(self.peer, self.label, size)
-            self._coflows.answered(pending.coflow, size)
+            self._coflows.answered(pending.coflow, size, self.label)
             pending.accept(received)
             if pending.over:
                 self._forget(pending)

@@ -36,6 +36,8 @@ class Tally:
     """Of all of them together."""
     times: Counter[int] = field(default_factory=Counter)
     """How many coflows by the logarithm of their seconds."""
+    flows: Counter[str] = field(default_factory=Counter)
+    """The bytes by the label of the channel that they went over."""
 
     def add_time(self, seconds: float) -> None:
         """One more coflow is done."""
@@ -47,7 +49,7 @@ class Tally:
         """The tally as plain values for a message."""
         times = {str(each): count for each, count in self.times.items()}
         counts = {"count": self.count, "bytes": self.bytes, "messages": self.messages}
-        return {**counts, "seconds": self.seconds, "times": times}
+        return {**counts, "seconds": self.seconds, "times": times, "flows": dict(self.flows)}
 
     def add_plain(self, told: Mapping[str, Any]) -> None:
         """Add a tally that another process sent."""
@@ -56,6 +58,11 @@ class Tally:
         self.messages += int(told.get("messages", 0))
         self.seconds += float(told.get("seconds", 0.0))
         self.times.update({int(each): int(count) for each, count in dict(told.get("times", {})).items()})
+        self.flows.update({str(label): int(size) for label, size in dict(told.get("flows", {})).items()})
+
+    def copied(self) -> "Tally":
+        """A tally that goes on by itself."""
+        return replace(self, times=self.times.copy(), flows=self.flows.copy())
 
     def figures(self) -> dict[str, Any]:
         """The tally as results show it; the 95th percentile is within 5 %."""
@@ -66,7 +73,8 @@ class Tally:
             if seen >= _TAIL * self.count:
                 tail = 2.0 ** (each / _FINENESS)
                 break
-        return {"count": self.count, "bytes": self.bytes, "mean_cct_s": round(mean, 6), "p95_cct_s": round(tail, 6)}
+        times = {"mean_cct_s": round(mean, 6), "p95_cct_s": round(tail, 6)}
+        return {"count": self.count, "bytes": self.bytes, **times, "flows": dict(sorted(self.flows.items()))}
 
 
 class _TallyDocument(StrictDocument):
@@ -77,6 +85,9 @@ class _TallyDocument(StrictDocument):
     messages: int = Field(ge=0, le=_MOST)
     seconds: float = Field(ge=0, allow_inf_nan=False)
     times: dict[Annotated[str, Field(pattern=r"^-?[0-9]{1,3}$")], Annotated[int, Field(ge=0, le=_MOST)]]
+    flows: dict[Annotated[str, Field(max_length=128)], Annotated[int, Field(ge=0, le=_MOST)]] = Field(
+        max_length=_KINDS + 1
+    )
 
 
 _TOLD: TypeAdapter[dict[str, _TallyDocument]] = TypeAdapter(
@@ -130,24 +141,24 @@ class Coflows:
         coflow = current_coflow()
         return coflow if coflow.owner or not coflow.kind else coflow._replace(owner=self._name)
 
-    def asked(self, coflow: Coflow, size: int) -> None:
-        """A call of `size` bytes begins."""
+    def asked(self, coflow: Coflow, size: int, label: str) -> None:
+        """A call of `size` bytes begins, over the channel of this label."""
         if not coflow.kind:
             return
         with self._lock:
-            self._count(coflow, size)
+            self._count(coflow, size, label)
             if coflow.owner == self._name:
                 now = self._clock()
                 under_way = self._under_way.setdefault(coflow, _UnderWay(now, now))
                 under_way.calls += 1
                 self._settle()
 
-    def answered(self, coflow: Coflow, size: int) -> None:
+    def answered(self, coflow: Coflow, size: int, label: str) -> None:
         """An answer, or a part of one."""
         if not coflow.kind:
             return
         with self._lock:
-            self._count(coflow, size)
+            self._count(coflow, size, label)
             under_way = self._under_way.get(coflow)
             if under_way is not None:
                 under_way.last, under_way.answered = self._clock(), True
@@ -162,16 +173,17 @@ class Coflows:
     def tallies(self) -> dict[str, dict[str, Any]]:
         """By kind, as `coflow_figures` reads them; what has no call under way at the moment counts as done."""
         with self._lock:
-            found = {kind: replace(tally, times=tally.times.copy()) for kind, tally in self._tallies.items()}
+            found = {kind: tally.copied() for kind, tally in self._tallies.items()}
             for coflow, under_way in self._under_way.items():
                 if not under_way.calls and under_way.answered:
                     found[self._known(coflow.kind)].add_time(under_way.last - under_way.first)
         return {kind: tally.plain() for kind, tally in found.items()}
 
-    def _count(self, coflow: Coflow, size: int) -> None:
+    def _count(self, coflow: Coflow, size: int, label: str) -> None:
         tally = self._tally(coflow.kind)
         tally.bytes += size
         tally.messages += 1
+        tally.flows[label if label in tally.flows or len(tally.flows) < _KINDS else _OTHERS] += size
 
     def _tally(self, kind: str) -> Tally:
         return self._tallies.setdefault(self._known(kind), Tally())

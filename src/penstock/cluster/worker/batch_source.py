@@ -9,6 +9,7 @@ from penstock.cluster.worker.clusters import is_first_worker, offer_clusters
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.cluster.worker.parted_source import PartedSource
 from penstock.cluster.worker.split import SeedSplit, vertex_share
+from penstock.coflow_context import PREPARATION, Coflow, within_coflow
 from penstock.graph.arrays import Array
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
@@ -24,6 +25,11 @@ SAMPLER = "train"
 
 def job_sampler(parts: Parts, job: Job, train: Array | None = None) -> Any:
     """The job's sampler over all parts; `train` are the training vertices in the cut graph's numbers, if known."""
+    with within_coflow(Coflow(PREPARATION, "", 1)):
+        return _job_sampler(parts, job, train)
+
+
+def _job_sampler(parts: Parts, job: Job, train: Array | None) -> Any:
     entry, source, settings = sampler_entry(job.sampler), PartedSource(parts, job, train), settings_of(job)
     if entry.joint:
         return _shared(parts, job, source, entry.build(source, settings), settings.edges)

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from penstock.coflow_context import EXPLANATIONS, within_kind
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
@@ -113,7 +114,8 @@ class ExplainedLists:
             return self._ask(part, group, how).result()
         told.add(channel.peer)
         body = ScoresRequest(node_type=self._kind[0], version=self._version, other=scores.other).model_dump()
-        channel.call(Message(SCORES, body, (scores.vertices, scores.levels)))
+        with within_kind(EXPLANATIONS):
+            channel.call(Message(SCORES, body, (scores.vertices, scores.levels)))
         self._parts.sent(scores.vertices.nbytes + scores.levels.nbytes)
         return self._ask(part, group, how).result()
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.coflow_context import EXPLANATIONS, within_kind
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
@@ -79,7 +80,8 @@ class SelectedMeans:
                 return
         known = (field, part) in self._means
         body = {"field": field, "part": part, "version": selection.version, "means": not known}
-        answer = channel(part).call(Message(SELECT, body, (selection.columns,)))
+        with within_kind(EXPLANATIONS):
+            answer = channel(part).call(Message(SELECT, body, (selection.columns,)))
         with self._lock:
             self._told.add(named)
             if not known:

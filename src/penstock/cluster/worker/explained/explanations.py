@@ -11,6 +11,7 @@ from penstock.cluster.worker.cut_graph import Parts
 from penstock.cluster.worker.explained.explainer_client import ExplainerClient
 from penstock.cluster.worker.explained.halo import chosen_rows, halo_of, mean_row
 from penstock.cluster.worker.explained.schedule import ExplanationSchedule, Weights
+from penstock.coflow_context import EXPLANATIONS, Coflow, batch_order, within_coflow
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of
@@ -143,9 +144,15 @@ class Explanations:
     def _work(self, wanted: "queue.SimpleQueue[tuple[int, Weights] | None]") -> None:
         while (asked := wanted.get()) is not None:
             try:
-                self._schedule.give(self._explained(*asked))
+                with within_coflow(Coflow(EXPLANATIONS, "", self._needed_at(asked[0]))):
+                    self._schedule.give(self._explained(*asked))
             except PenstockError as error:
                 self._schedule.fail(error)
+
+    def _needed_at(self, version: int) -> int:
+        """The turn of the first batch that an explanation is in force for: nothing that it reads is needed before."""
+        job = self._session.job
+        return batch_order(*divmod(version * job.explain_every + job.explain_delay, self._batches))
 
     def _explained(self, version: int, weights: Weights) -> Explanation:
         if self._halo is None:
