@@ -152,7 +152,9 @@ def test_train_names_every_field_of_a_job():
     assert set(Job.model_fields) - {"model", "graph"} <= set(parameters)
     for name, field in Job.model_fields.items():
         if name not in ("model", "graph"):
-            assert parameters[name].default == field.get_default()
+            # A list of functions that is not given differs from an empty one when a run is resumed.
+            known = None if name in ("metrics", "callbacks") else field.get_default()
+            assert parameters[name].default == known
             assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
         assert f"    {name}: " in ps.api.train.__doc__
     assert not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.graph.convert import load
     from penstock.partition import Cut, Partition, cut, open_partition, stitch
     from penstock.service import Queue
+    from penstock.train import callbacks
 
 __all__ = [
     "Cut",
@@ -27,6 +28,7 @@ __all__ = [
     "Run",
     "StringIds",
     "__version__",
+    "callbacks",
     "coflow",
     "cut",
     "explain",
@@ -60,6 +62,8 @@ _lookup = lazy_names(
 
 
 def __getattr__(name: str) -> Any:
+    if name == "callbacks":
+        return import_module("penstock.train.callbacks")
     return import_module(f"penstock.{name}") if name in _PACKAGES else _lookup(name)
 
 

@@ -1,5 +1,6 @@
 """`ps.Run`: a trained run to look at, to evaluate and to predict with."""
 
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.train.job import Job, job_defaults
 from penstock.train.run_folder import METRICS, RunFolder
 from penstock.train.session import Session
 from penstock.train.use import embeddings, open_session, predictions, predictions_of
+from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
 
 
 class Run:
@@ -32,8 +34,10 @@ class Run:
         graph: Graph | None = None,
         module: torch.nn.Module | None = None,
         trust_module: bool = False,
+        given: GivenFunctions = NOTHING_GIVEN,
     ) -> None:
         self._folder, self._graph, self._module, self._trusted = folder, graph, module, trust_module
+        self._given = given
 
     @classmethod
     def open(
@@ -42,12 +46,16 @@ class Run:
         graph: Any = None,
         module: torch.nn.Module | None = None,
         trust_module: bool = False,
+        metrics: Sequence[Callable[..., Any]] | None = None,
     ) -> "Run":
         """The run in a folder.
 
         `graph` is needed where the run's own was only in memory, and `module` where it trained a module object.
+        `metrics` are functions to evaluate it by, beside those of its job.
         """
-        return cls(RunFolder.open(Path(path)), None if graph is None else opened(graph), module, trust_module)
+        given = GivenFunctions(metrics=None if metrics is None else tuple(metrics))
+        folder = RunFolder.open(Path(path))
+        return cls(folder, None if graph is None else opened(graph), module, trust_module, given)
 
     @property
     def path(self) -> Path:
@@ -145,4 +153,5 @@ class Run:
 
     def _session(self, graph: Any = None) -> Session:
         given = self._graph if graph is None else opened(graph)
-        return open_session(self.path, given, deepcopy(self._module), trust_module=self._trusted)
+        module = deepcopy(self._module)
+        return open_session(self.path, given, module, trust_module=self._trusted, given=self._given)

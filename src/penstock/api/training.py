@@ -1,10 +1,12 @@
 """`ps.train`: a job trained, here or on a cluster."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from penstock.api.given_functions import Functions, split_functions
 from penstock.api.notebook_progress import shown_in_notebooks
 from penstock.api.opened_graph import opened as opened_graph
 from penstock.api.run_handle import Run
@@ -17,6 +19,7 @@ from penstock.train.data import IN_MEMORY
 from penstock.train.job import Job, make_job
 from penstock.train.run import resume_run, start_run
 from penstock.train.run_folder import CLUSTER, RunFolder
+from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
 
 _RESUMED = {"epochs", "module"}
 """Fields that may be given with `resume`: more epochs, and the run's own module by its name."""
@@ -34,6 +37,10 @@ def train(
     progress: Progress | None = None,
     job: Job | None = None,
     trust_module: bool = False,
+    loss: str | Callable[..., Any] | None = None,
+    metrics: Functions = None,
+    callbacks: Functions = None,
+    early_stop: int | Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Run:
     """Train a model on a graph; further arguments are the fields of a job (docs/job.md).
@@ -44,14 +51,21 @@ def train(
     graph that is only in memory is cut into the run folder then.
     `plan` names a plan (docs/planning.md), which holds its job and its cluster; `fields` may change what it does not
     depend on.
-    A run folder or a plan may name code, its `module`: it is run with `trust_module`, or if `module` names it again.
-    `progress` is told how far the run has come; in a notebook it is shown where none is given.
+    A run folder or a plan may name code, such as its `module`: it is run with `trust_module`, or if `module` names it
+    again.
+    `loss(outputs, labels)` replaces the task's loss. Each of `metrics` is called with outputs and labels as NumPy
+    arrays (with ranks, on links) and gives a number; `metric` may name one of them. Each of `callbacks` is called with
+    every epoch's result, and ends the run where it returns True. All of them may be functions, or FILE.py:NAME, which
+    a cluster needs (docs/callbacks.md). `early_stop` is the job's `patience`, or {"patience": 5, "min_delta": 0.001}.
     """
     module = model if isinstance(model, torch.nn.Module) else None
     progress = shown_in_notebooks() if progress is None else progress
+    given, named = split_functions(loss, metrics, callbacks)
+    fields = {**fields, **named, **_stopping(early_stop)}
     if resume is not None and (Path(resume) / CLUSTER).exists():
         from penstock.cluster.run import resume_cluster_run
 
+        _refuse_objects(given, "A resumed cluster run")
         if set(fields) - _RESUMED or job is not None or cluster is not None or graph is not None:
             raise PenstockError(
                 "A resumed run keeps its job, its graph and its cluster: only epochs may be changed.",
@@ -64,8 +78,9 @@ def train(
             raise PenstockError("A resumed run keeps its job: only epochs may be changed.", code="conflicting-options")
         opened = None if graph is None else opened_graph(graph)
         said = fields.get("epochs"), progress, trust_module, fields.get("module")
-        return _reported(resume_run(Path(resume), opened, module, *said), progress, opened, module)
+        return _reported(resume_run(Path(resume), opened, module, *said, given), progress, opened, module, given)
     if plan is not None:
+        _refuse_objects(given, "A plan's run")
         return _planned(Path(plan), [graph, model, cluster, job], fields, force, progress, trust_module)
     if isinstance(model, str):
         fields["model"] = model
@@ -79,6 +94,7 @@ def train(
         # Whoever trains on one machine does not wait for the wire to be imported.
         from penstock.cluster.run import start_cluster_run
 
+        _refuse_objects(given, "A cluster run")
         if module is not None:
             raise PenstockError(
                 "A cluster run cannot use a module object, because processes exchange no pickles: put the code that"
@@ -86,7 +102,29 @@ def train(
                 code="unsupported-combination",
             )
         return _reported(start_cluster_run(chosen, str(cluster), force, progress, opened), progress, opened)
-    return _reported(start_run(chosen, opened, module, force, progress), progress, opened, module)
+    return _reported(start_run(chosen, opened, module, force, progress, given), progress, opened, module, given)
+
+
+def _stopping(early_stop: int | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fields of a job that `early_stop` stands for."""
+    if early_stop is None:
+        return {}
+    found = {"patience": early_stop} if isinstance(early_stop, int) else dict(early_stop)
+    if not found.keys() <= {"patience", "min_delta"}:
+        raise PenstockError(
+            "early_stop is a number of validations, or a mapping with patience and min_delta: correct it.",
+            code="invalid-value",
+        )
+    return found
+
+
+def _refuse_objects(given: GivenFunctions, what: str) -> None:
+    for argument, names in given.names().items():
+        raise PenstockError(
+            f"{what} cannot use the object {names[0]}, because processes exchange no pickles: put it in a file and pass"
+            f' {argument}="FILE.py:NAME".',
+            code="unsupported-combination",
+        )
 
 
 def _planned(
@@ -102,9 +140,13 @@ def _planned(
 
 
 def _reported(
-    folder: RunFolder, progress: Progress, graph: Graph | None = None, module: torch.nn.Module | None = None
+    folder: RunFolder,
+    progress: Progress,
+    graph: Graph | None = None,
+    module: torch.nn.Module | None = None,
+    given: GivenFunctions = NOTHING_GIVEN,
 ) -> Run:
     """The run with its page, or with a note why there is none: what was trained stands without it."""
-    run = Run(folder, graph, module)
+    run = Run(folder, graph, module, given=given)
     write_report_or_note(run.path, run.state, progress)
     return run

@@ -28,6 +28,7 @@ DECIDING = (
     "task",
     "model",
     "module",
+    "loss",
     "hidden",
     "layers",
     "heads",

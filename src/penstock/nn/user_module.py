@@ -1,13 +1,13 @@
-"""A model of the user's own, named by its location so that every process of a run can import it."""
+"""Code of the user's own, named by its location so that every process of a run can import it."""
 
 import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -21,14 +21,7 @@ def build_user_module(name: str, inputs: Widths, outputs: int) -> torch.nn.Modul
 
     `inputs` are widths by type where there are several.
     """
-    place, _, attribute = name.rpartition(":")
-    found = _imported(place, name)
-    make = getattr(found, attribute, None)
-    if not callable(make):
-        known = [each for each in vars(found) if not each.startswith("_")]
-        raise PenstockError(
-            f"{place} has nothing callable named {attribute!r}{nearest(attribute, known)}", code="unknown-name"
-        )
+    make = imported_callable(name)
     try:
         made: Any = make(inputs=inputs, outputs=outputs)
     except Exception as error:
@@ -43,6 +36,19 @@ def build_user_module(name: str, inputs: Widths, outputs: int) -> torch.nn.Modul
             f"{name} returned a {type(made).__name__}: it must return a torch.nn.Module.", code="user-code-failed"
         )
     return made
+
+
+def imported_callable(name: str) -> Callable[..., Any]:
+    """The function or class at FILE.py:NAME or PACKAGE.MODULE:NAME."""
+    place, _, attribute = name.rpartition(":")
+    found = _imported(place, name)
+    target = getattr(found, attribute, None)
+    if not callable(target):
+        known = [each for each in vars(found) if not each.startswith("_")]
+        raise PenstockError(
+            f"{place} has nothing callable named {attribute!r}{nearest(attribute, known)}", code="unknown-name"
+        )
+    return cast(Callable[..., Any], target)
 
 
 def user_module_location(name: str) -> str:

@@ -17,6 +17,7 @@ from penstock.service.records import FINAL, STATES
 _PATIENCE_S = 30.0
 _PAUSE_S = 0.2
 _PATHS = ("graph", "partition", "run")
+_CODE = ("module", "loss", "metrics", "callbacks")
 """Fields of a job that name files."""
 
 
@@ -133,11 +134,18 @@ def findable(fields: Mapping[str, Any]) -> dict[str, Any]:
             name != "graph" or Path(value).expanduser().exists() or "/" in str(value)
         ):
             found[name] = str(Path(value).expanduser().resolve())
-    module = found.get("module")
-    if isinstance(module, str) and module.rpartition(":")[0].endswith(".py"):
-        place, colon, attribute = module.rpartition(":")
-        found["module"] = f"{Path(place).resolve()}{colon}{attribute}"
+    for name in _CODE:
+        code = found.get(name)
+        if isinstance(code, str):
+            found[name] = ",".join(map(_findable_code, code.split(",")))
+        elif isinstance(code, list):
+            found[name] = [_findable_code(each) if isinstance(each, str) else each for each in code]
     return found
+
+
+def _findable_code(location: str) -> str:
+    place, colon, attribute = location.strip().rpartition(":")
+    return f"{Path(place).resolve()}{colon}{attribute}" if place.endswith(".py") else location
 
 
 def _refusal(error: urllib.error.HTTPError) -> PenstockError:

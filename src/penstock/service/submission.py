@@ -49,9 +49,10 @@ def accepted_job(name: str, fields: Mapping[str, Any], priority: int, rules: Sub
         "threads": job.threads or rules.threads,
         "device": kind,
     }
-    if job.module is not None and not rules.modules:
+    if job.own_code and not rules.modules:
+        named = ", ".join(name for names in job.own_code.values() for name in names)
         raise PenstockError(
-            f"The job brings code of its own ({job.module}), and this service runs none: start it with"
+            f"The job brings code of its own ({named}), and this service runs none: start it with"
             " --allow-modules if you trust everybody who has its token.",
             code="untrusted-code",
         )

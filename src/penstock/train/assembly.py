@@ -11,6 +11,7 @@ from penstock.nn.layer_table import layer_entry
 from penstock.nn.user_module import build_user_module
 from penstock.pipeline.schedule import Schedule
 from penstock.train.batch_source import layers_of
+from penstock.train.callbacks.calls import Callbacks
 from penstock.train.data import choose_task, open_data, prepared, with_empty_relations
 from penstock.train.device_full import STEPS, device_memory
 from penstock.train.edge_fields import check_model, check_module, is_own_module, sampled_job, with_edge_fields
@@ -24,6 +25,7 @@ from penstock.train.run_context import seeded
 from penstock.train.run_length import with_epochs
 from penstock.train.session import Session, model_at_fault
 from penstock.train.tasks import Task, make_task
+from penstock.train.user_functions import NO_FUNCTIONS, NOTHING_GIVEN, GivenFunctions, UserFunctions, functions_of
 
 _TRIED = 4
 """Seeds of the batch a model is tried on."""
@@ -35,11 +37,14 @@ def session_of(
     graph: Graph | None = None,
     module: torch.nn.Module | None = None,
     taught: LearnedLabels | None = None,
+    given: GivenFunctions = NOTHING_GIVEN,
 ) -> Session:
     """Everything a job names, for a device; how it is executed is still to be chosen.
 
-    `graph` and `module` stand for the job's own where given. `taught` is what a run has learned from.
+    `graph` and `module` stand for the job's own where given. `taught` is what a run has learned from. `given` are
+    functions beside those that the job names.
     """
+    functions = functions_of(job, given, training=taught is None)
     graph = open_data(job) if graph is None else prepared(graph, job)
     if not graph.edges:
         if layer_entry(job.model).reads_neighbours or module is not None or job.module is not None:
@@ -51,11 +56,18 @@ def session_of(
     with seeded(job.seed, device):
         inputs = Inputs(graph, job, device)
         name = taught.task if taught else choose_task(graph, job)
-        task, graph = make_task(name, graph, sampled_job(job, module), taught)
-        return assembled(job, graph, inputs, task, module)
+        task, graph = make_task(name, graph, sampled_job(job, module), taught, functions=functions)
+        return assembled(job, graph, inputs, task, module, functions)
 
 
-def assembled(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None = None) -> Session:
+def assembled(
+    job: Job,
+    graph: Graph,
+    inputs: Inputs,
+    task: Task,
+    module: torch.nn.Module | None = None,
+    functions: UserFunctions = NO_FUNCTIONS,
+) -> Session:
     """A session of its parts: the model is built or adapted, with its optimiser and schedule.
 
     What the job leaves open (`epochs: auto`) is decided: `session.job` says how.
@@ -68,7 +80,8 @@ def assembled(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.
     parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
     learned = torch.nn.ModuleDict(parts).to(inputs.device)
     optimiser = make_optimiser(learned.parameters(), job, inputs.device)
-    return Session(job, graph, inputs, task, model, learned, optimiser, make_schedule(optimiser, job), decided)
+    schedule, callbacks = make_schedule(optimiser, job), Callbacks(functions.callbacks)
+    return Session(job, graph, inputs, task, model, learned, optimiser, schedule, decided, callbacks=callbacks)
 
 
 def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None) -> torch.nn.Module:

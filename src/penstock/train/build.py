@@ -15,6 +15,7 @@ from penstock.train.memory.remedies import refusal
 from penstock.train.processor import chosen_device
 from penstock.train.session import Session
 from penstock.train.trace.libraries import library_memory
+from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
 
 
 def make_session(
@@ -23,14 +24,16 @@ def make_session(
     module: torch.nn.Module | None = None,
     taught: LearnedLabels | None = None,
     progress: Progress = SILENT,
+    given: GivenFunctions = NOTHING_GIVEN,
 ) -> Session:
     """Build everything a job names. `graph` and `module` stand for the job's own where given.
 
     `taught` is what a run has learned from: the session is then for using its model, and the graph may lack labels.
+    `given` are functions beside those that the job names.
     """
     # Who only uses a model may do so on any machine.
     device = chosen_device(job.device if taught is None or job.device == "cpu" else "auto")
-    session = session_of(job, device, graph, module, taught)
+    session = session_of(job, device, graph, module, taught, given)
     if taught is None:
         decide_groups(session)
     if device.type == "cuda" and needs_placement(job.sampler):

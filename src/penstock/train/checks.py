@@ -14,6 +14,7 @@ def check_job(job: Job, task: Task, has_validation: bool) -> None:
     _check_metric(task)
     _check_validation(job, has_validation)
     _check_reuse(job)
+    _check_class_weights(job, task)
 
 
 def _check_metric(task: Task) -> None:
@@ -44,6 +45,22 @@ def _check_validation(job: Job, has_validation: bool) -> None:
         raise PenstockError(
             f"{waits} needs validations, and the data has no validation split: give it one, or {mend}.",
             code="split-missing",
+        )
+
+
+def _check_class_weights(job: Job, task: Task) -> None:
+    """Weights belong to classes, and to the task's own loss."""
+    if job.class_weights is None:
+        return
+    if task.name not in ("node-classification", "edge-classification"):
+        raise PenstockError(
+            f"class_weights are for classes, and the task is {task.name}: leave them out.",
+            code="unsupported-combination",
+        )
+    if task.has_own_loss:
+        raise PenstockError(
+            "class_weights weigh the task's own loss, and `loss` replaces it: weigh classes there, or leave out one.",
+            code="conflicting-options",
         )
 
 

@@ -19,6 +19,7 @@ from penstock.sampling.sampler_table import SEEDS_ONLY
 from penstock.train.batch_options import BatchOptions
 from penstock.train.data_options import DataOptions
 from penstock.train.device_options import DeviceOptions
+from penstock.train.function_options import FunctionOptions
 from penstock.train.link_options import LinkOptions
 from penstock.train.triple_options import TripleOptions
 from penstock.train.whole_options import WholeOptions
@@ -52,6 +53,7 @@ class TrainOptions(StrictDocument):
     clip: float = Field(0.0, ge=0, description="largest norm of all gradients together; 0: no limit")
     metric: str = Field("auto", description="the metric that is validated and that chooses the best model")
     patience: int = Field(0, ge=0, description="validations without improvement before stopping; 0: never stop early")
+    min_delta: float = Field(0.0, ge=0, description="what a validation must gain to count as improvement for patience")
     evaluate_every: int = Field(1, ge=-1, description="epochs between validations; 0: only at the end; -1: never")
     checkpoint_steps: int = Field(0, ge=0, description="steps between checkpoints; 0: only by time")
     checkpoint_minutes: float = Field(5.0, ge=0, description="minutes between checkpoints; 0: only by steps")
@@ -73,6 +75,7 @@ class Job(
     LinkOptions,
     TripleOptions,
     TrainOptions,
+    FunctionOptions,
     BatchOptions,
     DeviceOptions,
     PipelineOptions,
@@ -104,6 +107,17 @@ class Job(
         return self.module is not None or self.model not in WITHOUT_LAYERS
 
     @property
+    def own_code(self) -> dict[str, list[str]]:
+        """By field, the code of the user's that a run imports."""
+        named = {
+            "module": [] if self.module is None else [self.module],
+            "loss": [] if self.loss is None else [self.loss],
+            "metrics": self.metrics,
+            "callbacks": [name for name in self.callbacks if ":" in name],
+        }
+        return {field: names for field, names in named.items() if names}
+
+    @property
     def model_name(self) -> str:
         """What the model is called, in the run's name too."""
         return self.model if self.module is None else self.module.rpartition(":")[2]
@@ -118,6 +132,7 @@ PARTS: dict[str, type[StrictDocument]] = {
     "Links": LinkOptions,
     "Knowledge graphs": TripleOptions,
     "Training": TrainOptions,
+    "Functions": FunctionOptions,
     "Batches": BatchOptions,
     "Device": DeviceOptions,
     "Pipeline": PipelineOptions,

@@ -11,6 +11,7 @@ from penstock.memory import resident_mb
 from penstock.pipeline.clock import StageTime, limiting
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.progress import Progress
+from penstock.train.callbacks.calls import EpochResult
 from penstock.train.device_full import STEPS, DeviceFull, device_memory
 from penstock.train.optimisers import step_schedule
 from penstock.train.records import Events, FolderRecords, Records
@@ -57,6 +58,8 @@ class Loop:
             self.save()
             if "epochs" in self.session.decided and (note := epochs_note(job.epochs, self.schedule.batches)):
                 self._progress.note(note)
+        if self.records.kept:
+            self.session.callbacks.start(self.folder.path, job)
         events = self.records.events(self.schedule.batches, self._began)
         total = job.epochs * self.schedule.batches
         with self._progress.step("training", total - train_state.step, "batches"), device_memory(self._where, STEPS):
@@ -187,6 +190,32 @@ class Loop:
         more = f", {limiting(spent)} limits, {memory:,.0f} MB"
         self._tell(f"epoch {finished}/{job.epochs}", train_state.train_loss, rate, more)
         self._write_epoch(finished - 1, seconds, rate, val, spent, memory)
+        self._call_back(finished, seconds, val)
+
+    def _call_back(self, epoch: int, seconds: float, val: dict[str, float]) -> None:
+        """Tell callbacks about the epoch; one of them may end the run. Of several workers, one calls them."""
+        session, train_state = self.session, self.train_state
+        if not session.callbacks:
+            return
+        wanted = False
+        if self.records.kept:
+            wanted = session.callbacks.epoch(
+                EpochResult(
+                    run=self.folder.path,
+                    epoch=epoch,
+                    epochs=session.job.epochs,
+                    step=train_state.step,
+                    loss=train_state.train_loss,
+                    val=dict(val),
+                    val_loss=session.task.losses.get("val") if val else None,
+                    metric=session.task.metric.name,
+                    best_epoch=train_state.best_epoch,
+                    best_value=train_state.best_value,
+                    lr=float(session.optimiser.param_groups[0]["lr"]),
+                    seconds=seconds,
+                )
+            )
+        train_state.done = session.execution.is_stopped(wanted) or train_state.done
 
     def _validate(self, epoch: int) -> dict[str, float]:
         session = self.session
@@ -206,10 +235,21 @@ class Loop:
         best, metric = self.train_state.best_value, self.session.task.metric
         return metric.name in val and (best is None or metric.is_better(val[metric.name], best))
 
+    def _gains(self, val: dict[str, float]) -> bool:
+        """Whether the best so far is improved by more than `min_delta`."""
+        best, metric, least = self.train_state.best_value, self.session.task.metric, self.session.job.min_delta
+        if best is None or not least:
+            return self._is_best(val)
+        beyond = best + least if metric.better == "higher" else best - least
+        return metric.name in val and metric.is_better(val[metric.name], beyond)
+
     def _judge(self, val: dict[str, float], epoch: int, regular: bool) -> None:
         train_state, metric = self.train_state, self.session.task.metric
+        gains = self._gains(val)
         if self._is_best(val):
-            train_state.best_value, train_state.best_epoch, train_state.without_gain = val[metric.name], epoch, 0
+            train_state.best_value, train_state.best_epoch = val[metric.name], epoch
+        if gains:
+            train_state.without_gain = 0
         elif regular and metric.name in val:
             train_state.without_gain += 1
 

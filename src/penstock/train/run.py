@@ -32,7 +32,8 @@ from penstock.train.run_length import few_steps_note
 from penstock.train.session import Session
 from penstock.train.tasks import Task
 from penstock.train.train_state import TrainState, checked_train_state
-from penstock.train.trusted_code import check_code
+from penstock.train.trusted_code import FUNCTIONS, check_code
+from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions, check_given_again
 
 
 def start_run(
@@ -41,14 +42,18 @@ def start_run(
     module: torch.nn.Module | None = None,
     force: bool = False,
     progress: Progress = SILENT,
+    given: GivenFunctions = NOTHING_GIVEN,
 ) -> RunFolder:
-    """Train a job from its beginning. Everything is built and tried before the run folder is made."""
+    """Train a job from its beginning. Everything is built and tried before the run folder is made.
+
+    `given` are functions beside those that the job names.
+    """
     # How sums are rounded depends on the threads that compute: resumed elsewhere, the run keeps its number.
     fixed = {"threads": job.threads or default_threads(), **found_anywhere(job)}
     job = job.model_copy(update={**fixed, **_options_of(module)})
     job = with_order_costs(job, built=module is not None)
     with run_context(job):
-        session = make_session(job, graph, module, progress=progress)
+        session = make_session(job, graph, module, progress=progress, given=given)
         check_job(job, session.task, has_validation(session.task))
         if session.inputs.note:
             progress.note(session.inputs.note)
@@ -57,7 +62,8 @@ def start_run(
         job = session.job
         model = type(module).__name__ if module is not None and not _options_of(module) else job.model_name
         name = f"{session.graph.name}-{model}".replace("/", "-")
-        folder = RunFolder.create(job, name, force, {"model": model, **run_facts(session)})
+        facts = {"model": model, **run_facts(session), "given": given.names()}
+        folder = RunFolder.create(job, name, force, facts)
         session.folder = folder.path
         return _run(session, folder, TrainState(), progress)
 
@@ -70,20 +76,23 @@ def resume_run(
     progress: Progress = SILENT,
     trust_module: bool = False,
     named: str | None = None,
+    given: GivenFunctions = NOTHING_GIVEN,
 ) -> RunFolder:
     """Go on from a run's newest checkpoint; the weights at its end are those of a run that was never interrupted.
 
-    A run that names its model's code needs `trust_module`, or that name again (`named`), unless `module` is given.
+    A run that names code needs `trust_module`; its model's may be named again (`named`), or given as `module`. A run
+    that was started with functions as objects needs them again (`given`).
     """
     folder = RunFolder.open(path, writing=True)
     try:
         job = folder.job()
-        check_code(job, path, trust_module or module is not None, named)
+        check_code(job, path, trust_module, named, FUNCTIONS if module is not None else None)
+        check_given_again(folder.facts.get("given"), given, str(path))
         if epochs is not None:
             job = with_more_epochs(job, epochs)
             epochs = job.epochs
         with run_context(job):
-            session = make_session(job, graph, module, progress=progress)
+            session = make_session(job, graph, module, progress=progress, given=given)
             session.folder = folder.path
             _check_same_graph(session, folder)
             check_job(job, session.task, has_validation(session.task))
@@ -108,6 +117,12 @@ def resume_run(
 
 
 def _run(session: Session, folder: RunFolder, train_state: TrainState, progress: Progress) -> RunFolder:
+    trained = _trained(session, folder, train_state, progress)
+    session.callbacks.end(trained.facts["result"])
+    return trained
+
+
+def _trained(session: Session, folder: RunFolder, train_state: TrainState, progress: Progress) -> RunFolder:
     session.peak = HOST_PEAK.measure()
     loop = Loop(session, folder, train_state, progress)
     try:
@@ -124,6 +139,7 @@ def _run(session: Session, folder: RunFolder, train_state: TrainState, progress:
             folder.write_facts(state="stopped-early" if early else "finished", result=result)
             return folder
     except BaseException as error:
+        session.callbacks.fail()
         cause = error.__cause__ if isinstance(error, StageError) and error.__cause__ else error
         _record_failure(folder, cause, error)
         raise _as_sentence(cause, error, folder) from error
@@ -243,9 +259,15 @@ def change_epochs(train_state: TrainState, epochs: int) -> None:
     train_state.done = train_state.epoch == epochs
 
 
-def found_anywhere(job: Job) -> dict[str, str | None]:
+def found_anywhere(job: Job) -> dict[str, Any]:
     """Fields of a job that name files, as they can be opened from any folder."""
-    return {"graph": resolved(job.graph), "module": None if job.module is None else user_module_location(job.module)}
+    return {
+        "graph": resolved(job.graph),
+        "module": None if job.module is None else user_module_location(job.module),
+        "loss": None if job.loss is None else user_module_location(job.loss),
+        "metrics": [user_module_location(name) for name in job.metrics],
+        "callbacks": [user_module_location(name) for name in job.callbacks],
+    }
 
 
 def resolved(name: str) -> str:

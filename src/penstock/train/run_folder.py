@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -18,6 +18,7 @@ from penstock.graph.documents import read_yaml
 from penstock.graph.output_files import make_private_folder, open_bytes, open_lock, open_text, refuse_links, writing
 from penstock.store.files import take_blocks
 from penstock.train.job import Job, make_job, write_job
+from penstock.train.metrics_table import append_epoch, write_table_of
 from penstock.train.trusted_code import remember_code
 
 FORMAT, VERSION = "penstock-run", 1
@@ -31,7 +32,7 @@ RUN, JOB, CLUSTER, PLAN, METRICS, EVENTS, LOG, REPORT = (
     "log.txt",
     "report.html",
 )
-
+METRICS_TABLE = "metrics.csv"
 PARTS = "parts"
 """A cluster's run whose graph was cut for it has the parts in this folder."""
 Facts = Mapping[str, Any]
@@ -138,8 +139,10 @@ class RunFolder:
             self.log("".join(traceback.format_exception(error)).rstrip())
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        """One more line of metrics.jsonl."""
+        """One more line of metrics.jsonl, and of metrics.csv where it is an epoch's."""
         self._append(METRICS, json.dumps(record))
+        if record["kind"] == "epoch":
+            append_epoch(self.path / METRICS_TABLE, self.path / METRICS, record, self._advice)
 
     def forget_metrics_after(self, step: int) -> None:
         """Drop what was recorded after a checkpoint that the run resumes from: it will happen again."""
@@ -147,7 +150,12 @@ class RunFolder:
         if not path.exists():
             return
         kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
-        write_whole(path, "".join(f"{line}\n" for line in kept))
+        self.replace_metrics(kept)
+
+    def replace_metrics(self, lines: Iterable[str]) -> None:
+        """Let metrics.jsonl have these lines, and metrics.csv their epochs."""
+        write_whole(self.path / METRICS, "".join(f"{line}\n" for line in lines))
+        write_table_of(self.path / METRICS_TABLE, self.path / METRICS)
 
     def log(self, text: str) -> None:
         """Append a line to log.txt."""
@@ -165,9 +173,13 @@ class RunFolder:
             self._lock = None
 
     def _append(self, name: str, line: str) -> None:
-        path, advice = self.path / name, f"Free space, then resume with `penstock train --resume {self.path}`."
-        with writing(path, advice), open_text(path, "a") as file:
+        path = self.path / name
+        with writing(path, self._advice), open_text(path, "a") as file:
             file.write(line + "\n")
+
+    @property
+    def _advice(self) -> str:
+        return f"Free space, then resume with `penstock train --resume {self.path}`."
 
     def _hold(self) -> None:
         try:

@@ -18,6 +18,7 @@ from penstock.pipeline.loader import Batch
 from penstock.progress import SILENT, Progress
 from penstock.traced import is_gpu, is_traced
 from penstock.train.batch_source import clock_for, layers_of
+from penstock.train.callbacks.calls import Callbacks
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 from penstock.train.layerwise.host import HostPlan
@@ -62,6 +63,8 @@ class Session:
     """Where inference may keep what does not fit memory; the system's temporary folder if None."""
     progress: Progress = SILENT
     """Told how far a long step has come."""
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    """Told what each epoch has come to."""
 
     @property
     def execution(self) -> Execution:

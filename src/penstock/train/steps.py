@@ -60,6 +60,9 @@ class Execution(Protocol):
     def inference(self) -> Inference:
         """Exact outputs with the weights of this moment."""
 
+    def is_stopped(self, own: bool) -> bool:
+        """Whether this process, or another worker, wants the run to end with this epoch; all workers ask together."""
+
     def prepare_checkpoint(self) -> None:
         """Bring to this process what a checkpoint needs and others keep."""
 

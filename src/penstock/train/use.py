@@ -25,6 +25,7 @@ from penstock.train.session import Session
 from penstock.train.table_file import check_table_file, write_table
 from penstock.train.tasks import EdgeTask, LinkTask, NodeTask, Scores, TripleTask
 from penstock.train.trusted_code import check_code
+from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions, without_given_metric
 
 
 def evaluate_run(
@@ -102,22 +103,25 @@ def open_session(
     progress: Progress = SILENT,
     trust_module: bool = False,
     unchecked: bool = False,
+    given: GivenFunctions = NOTHING_GIVEN,
 ) -> Session:
     """A run's best model, ready for evaluation and inference on its own graph or another.
 
-    A run that names its model's code needs `trust_module`, unless `module` is given or this process has trained it.
+    A run that names its model's code, or that of metrics, needs `trust_module`, unless `module` is given or this
+    process has trained it. `given` has metrics that the run was given as objects.
     Its graph is checked before it is used, unless the run's job or the caller vouches for it (`unchecked`).
     """
     folder = RunFolder.open(path)
     learned = learned_labels(folder.facts.get("labels"), str(path / RUN))
     with generators_kept():
         job = folder.job()
-        check_code(job, path, trust_module or module is not None)
+        check_code(job, path, trust_module, fields=("metrics",) if module is not None else ("module", "metrics"))
+        job = without_given_metric(job, folder.facts.get("given"), given.names().get("metrics", []))
         # What a run had vouched for is its own graph.
         job = job.model_copy(update={"unchecked": unchecked or (job.unchecked and graph is None)})
         if graph is None and job.graph.endswith(IN_MEMORY) and (path / PARTS).exists():
             graph = stitch(open_partition(path / PARTS, job.unchecked))
-        session = make_session(job, graph, module, learned)
+        session = make_session(job, graph, module, learned, given=given)
     session.restore_weights(read_best(folder.checkpoints, progress), str(folder.checkpoints))
     # Runs of others can be used where they cannot be written.
     session.folder = path if os.access(path, os.W_OK) else None

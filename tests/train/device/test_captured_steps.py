@@ -109,7 +109,7 @@ def usual(graph):
 
 
 @pytest.mark.parametrize("optimiser", ["Adam", "SGD"])
-@pytest.mark.parametrize("fields", [{}, {"model": "gcn"}, {"clip": 0.5, "model": "gin"}])
+@pytest.mark.parametrize("fields", [{}, {"model": "gcn"}, {"clip": 0.5, "model": "gin"}, {"class_weights": "balanced"}])
 def test_they_learn_what_the_pipeline_learns(graph, optimiser, fields):
     right = loaded(made_session(graph, optimiser, **fields))
     in_place = "model" not in fields

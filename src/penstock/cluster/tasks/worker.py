@@ -253,12 +253,18 @@ class Worker:
             loop.save()
             self._saved = train_state.step, train_state.done
         if not train_state.done:
-            self._tell_result("interrupted", result_of(loop, times))
+            self._end_callbacks("interrupted", result_of(loop, times))
             return
         with _last_weights_kept(session):
             result = finish(loop, times, self._best(), self._progress)
         early = train_state.epoch < session.job.epochs
-        self._tell_result("stopped-early" if early else "finished", result)
+        self._end_callbacks("stopped-early" if early else "finished", result)
+
+    def _end_callbacks(self, state: str, result: dict[str, Any]) -> None:
+        """Tell how the run has ended: first whoever started it, then its callbacks."""
+        self._tell_result(state, result)
+        if self._first:
+            self._session.callbacks.end(result)
 
     def _observe(self, observer: Observer) -> None:
         """Train for as many iterations as are measured, and tell what they cost."""

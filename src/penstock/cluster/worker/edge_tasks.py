@@ -26,9 +26,12 @@ from penstock.train.data_options import Task as TaskName
 from penstock.train.job import Job
 from penstock.train.tasks import EdgeTask, LinkTask, Task
 from penstock.train.tasks.edge_labels import labelled_edges
+from penstock.train.user_functions import UserFunctions
 
 
-def make_parted_edge_task(parts: Parts, graph: CutGraph, job: Job, name: TaskName) -> tuple[Task, CutGraph, SeedSplit]:
+def make_parted_edge_task(
+    parts: Parts, graph: CutGraph, job: Job, name: TaskName, functions: UserFunctions
+) -> tuple[Task, CutGraph, SeedSplit]:
     """The job's task on edges, the graph it trains on, and how its batches are split."""
     check_sampler_supports(job, not graph.is_homogeneous, excluding=True)
     links = name == "link-prediction"
@@ -52,8 +55,8 @@ def make_parted_edge_task(parts: Parts, graph: CutGraph, job: Job, name: TaskNam
     batches = make_parted_edge_batches(parts, job, new, training)
     split = whole_batches(training)
     if data is None:
-        return LinkTask(graph, kind, batches, job, reverse, share), graph, split
-    return EdgeTask(graph, data, batches, job, share), graph, split
+        return LinkTask(graph, kind, batches, job, reverse, share, functions=functions), graph, split
+    return EdgeTask(graph, data, batches, job, share, functions), graph, split
 
 
 def _supervised(

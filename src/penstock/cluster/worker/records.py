@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from penstock.graph.atomic import write_whole
 from penstock.train.records import NoRecords, Records
 from penstock.train.run_folder import METRICS, RunFolder
 from penstock.train.train_state import TrainState
@@ -29,7 +28,7 @@ def mend_metrics(records: Records, folder: RunFolder, train_state: TrainState, l
     if train_state.ending:
         # The lost worker may have ended the epoch that the others have not.
         ended = "epoch", train_state.step
-        write_whole(path, "".join(f"{line}\n" for line, name in zip(lines, known, strict=True) if name != ended))
+        folder.replace_metrics(line for line, name in zip(lines, known, strict=True) if name != ended)
     for record in last:
         if (record["kind"], record["step"]) not in known:
             records.append_metrics(record)

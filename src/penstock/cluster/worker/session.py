@@ -32,6 +32,7 @@ from penstock.train.run import has_validation
 from penstock.train.run_context import seeded
 from penstock.train.session import Session
 from penstock.train.tasks import NodeTask, Task
+from penstock.train.user_functions import UserFunctions, functions_of
 
 _ON_EDGES = ("link-prediction", "edge-classification", "knowledge-graph-completion")
 
@@ -47,10 +48,11 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
     with seeded(job.seed, device):
         inputs = PartedInputs(graph, parts, job, device)
         use_replicas(parts, job.features, inputs.fields)
-        task, graph, split = _task(parts, graph, job)
+        functions = functions_of(job)
+        task, graph, split = _task(parts, graph, job, functions)
         # Before a batch is tried: a sampler that cannot do what is asked would only say so in its own words.
         check_job(job, task, has_validation(task))
-        session = assembled(job, graph, inputs, task)
+        session = assembled(job, graph, inputs, task, functions=functions)
         if parts.rounding is not None:
             inputs.read_by(RowsOfEpoch(inputs.reader))
     group = ClusterWorkerGroup(parts.member, parts, split)
@@ -84,7 +86,7 @@ def _cache_remote_rows(session: Session, parts: Parts, group: ClusterWorkerGroup
     parts.store.cache_remote_rows({f"{name}/{fields[name]}": read for name, read in reads.items()}, room)
 
 
-def _task(parts: Parts, graph: CutGraph, job: Job) -> tuple[Task, CutGraph, SeedSplit]:
+def _task(parts: Parts, graph: CutGraph, job: Job, functions: UserFunctions) -> tuple[Task, CutGraph, SeedSplit]:
     """The job's task, the graph it trains on, and how its batches are split."""
     name = choose_task(graph, job)
     if name in _ON_EDGES:
@@ -92,9 +94,9 @@ def _task(parts: Parts, graph: CutGraph, job: Job) -> tuple[Task, CutGraph, Seed
         learn_held_out_names(parts, graph)
         name = choose_task(graph, job)
     if name == "knowledge-graph-completion":
-        return make_parted_triple_task(parts, graph, job)
+        return make_parted_triple_task(parts, graph, job, functions)
     if name in _ON_EDGES:
-        return make_parted_edge_task(parts, graph, job, name)
+        return make_parted_edge_task(parts, graph, job, name, functions)
     layout, rank = parts.member.setup.layout, parts.member.setup.task.rank
     data = labelled_vertices(graph, job, name)
     train = np.asarray(data.splits["train"])
@@ -105,12 +107,12 @@ def _task(parts: Parts, graph: CutGraph, job: Job) -> tuple[Task, CutGraph, Seed
         clock = clock_for(job, graph)
         assert clock is not None
         timed = make_timed_batches(parts, job, clock[1], train, split)
-        return NodeTask(data, timed, job), graph, whole_batches(train)
+        return NodeTask(data, timed, job, functions), graph, whole_batches(train)
     if sampler_entry(job.sampler).joint:
         joint = make_joint_batches(parts, job, train, new)
-        return NodeTask(data, joint, job), graph, whole_batches(joint.items)
+        return NodeTask(data, joint, job, functions), graph, whole_batches(joint.items)
     batches = make_parted_batches(parts, job, data.node_type, not graph.is_homogeneous, train, new)
-    return NodeTask(data, batches, job), graph, split
+    return NodeTask(data, batches, job, functions), graph, split
 
 
 def _check(job: Job, reduce: str) -> None:

@@ -17,9 +17,12 @@ from penstock.train.batch_source import check_sampler_supports
 from penstock.train.job import Job
 from penstock.train.tasks import Task, TripleTask
 from penstock.train.tasks.triple_checks import check_triple_job
+from penstock.train.user_functions import UserFunctions
 
 
-def make_parted_triple_task(parts: Parts, graph: CutGraph, job: Job) -> tuple[Task, CutGraph, SeedSplit]:
+def make_parted_triple_task(
+    parts: Parts, graph: CutGraph, job: Job, functions: UserFunctions
+) -> tuple[Task, CutGraph, SeedSplit]:
     """The task, the graph it trains on, and how its batches are split."""
     check_triple_job(job)
     check_sampler_supports(job, not graph.is_homogeneous, excluding=True)
@@ -41,4 +44,4 @@ def make_parted_triple_task(parts: Parts, graph: CutGraph, job: Job) -> tuple[Ta
     count = sum(edges.count for edges in lists.values())
     training = np.arange(count, dtype=index_dtype(count))
     batches = make_parted_edge_batches(parts, job, new, training)
-    return TripleTask(graph, batches, job, share), graph, whole_batches(training)
+    return TripleTask(graph, batches, job, share, functions), graph, whole_batches(training)

@@ -61,6 +61,10 @@ class LoadedExecution:
         """Layer by layer over the whole graph."""
         return self._session.whole_graph_inference()
 
+    def is_stopped(self, own: bool) -> bool:
+        """As this process says."""
+        return own
+
     def prepare_checkpoint(self) -> None:
         """Everything is here."""
 

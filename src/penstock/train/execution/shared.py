@@ -39,6 +39,10 @@ class SharedExecution(LoadedExecution):
         found: Inference = self.group.inference(self._session)
         return found
 
+    def is_stopped(self, own: bool) -> bool:
+        """Whether some worker says so."""
+        return not self.group.all_agree(not own)
+
     def prepare_checkpoint(self) -> None:
         """The optimiser's state may be with parameter servers."""
         self.group.gather_optimiser(self._session)

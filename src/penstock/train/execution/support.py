@@ -22,6 +22,8 @@ class Demands(NamedTuple):
     """Whether the model is one of `penstock.nn`, and not a module of the user's."""
     learned_rows: bool = False
     """Whether vertices have embeddings that are learned."""
+    user_loss: bool = False
+    """Whether the loss is a function of the user's."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Support:
     largest_fanout: int | None = None
     most_vertices: int | None = None
     user_modules: bool = True
+    user_losses: bool = True
+    """Whether the loss may be a function of the user's."""
     learned_rows: bool = True
     norms: frozenset[str] | None = None
     optimisers: frozenset[str] | None = None
@@ -76,6 +80,7 @@ SHARED_DEVICE_SAMPLING = replace(DEVICE_SAMPLING, norms=frozenset({"none", "laye
 CAPTURED = replace(
     DEVICE_SAMPLING,
     user_modules=False,
+    user_losses=False,
     learned_rows=False,
     norms=frozenset({"none", "layer"}),
     optimisers=frozenset({"Adam", "AdamW", "SGD"}),
@@ -113,7 +118,8 @@ class Placeable(Protocol):
 def demands_of(session: Placeable) -> Demands:
     """What a session asks of the mode that executes it."""
     library = bool(getattr(session.model, "layerwise", False))
-    return Demands(session.job, session.graph, session.task, library, bool(session.inputs.tables))
+    own_loss = bool(getattr(session.task, "has_own_loss", False))
+    return Demands(session.job, session.graph, session.task, library, bool(session.inputs.tables), own_loss)
 
 
 def reasons_against(support: Support, demands: Demands) -> list[str]:
@@ -151,6 +157,8 @@ def _against_model(support: Support, demands: Demands) -> list[str]:
     reasons = []
     if not support.user_modules and not demands.library_model:
         reasons.append("the model is a module of the user's own")
+    if not support.user_losses and demands.user_loss:
+        reasons.append("the loss is a function of the user's own")
     if not support.learned_rows and demands.learned_rows:
         reasons.append("vertex embeddings are learned on the host")
     if support.norms is not None and job.norm not in support.norms:

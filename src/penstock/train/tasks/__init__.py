@@ -25,6 +25,7 @@ from penstock.train.tasks.node import NodeTask
 from penstock.train.tasks.task import Scores, Task
 from penstock.train.tasks.triple_checks import check_relations, check_triple_job
 from penstock.train.tasks.triples import TripleTask
+from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 __all__ = ["EdgeTask", "LinkTask", "NodeTask", "Scores", "Task", "TripleTask", "make_task"]
 
@@ -33,24 +34,29 @@ _TRIED = 4
 
 
 def make_task(
-    name: TaskName, graph: Graph, job: Job, learned: LearnedLabels | None = None, split: str = "train"
+    name: TaskName,
+    graph: Graph,
+    job: Job,
+    learned: LearnedLabels | None = None,
+    split: str = "train",
+    functions: UserFunctions = NO_FUNCTIONS,
 ) -> tuple[Task, Graph]:
     """The job's task, and the graph it trains on: without the edges it holds out.
 
     With what a run has `learned`, the task is for using its model: the graph need not have labels, and an epoch would
-    go through its first items only. `split` is what an epoch goes through otherwise.
+    go through its first items only. `split` is what an epoch goes through otherwise. `functions` are the user's.
     """
     if name == "link-prediction":
-        return _link_task(graph, job, learned, split)
+        return _link_task(graph, job, learned, split, functions)
     if name == "edge-classification":
-        return _edge_task(graph, job, learned, split)
+        return _edge_task(graph, job, learned, split, functions)
     if name == "knowledge-graph-completion":
-        return _triple_task(graph, job, learned, split)
+        return _triple_task(graph, job, learned, split, functions)
     if learned is not None:
         used = vertices_to_judge(graph, job, learned)
-        return NodeTask(used, _few(job, graph, graph.nodes[used.node_type].count), job), graph
+        return NodeTask(used, _few(job, graph, graph.nodes[used.node_type].count), job, functions), graph
     data = labelled_vertices(graph, job, name)
-    return NodeTask(data, make_batch_source(job, graph, items_in(data.splits, split)), job), graph
+    return NodeTask(data, make_batch_source(job, graph, items_in(data.splits, split)), job, functions), graph
 
 
 def items_in(splits: Mapping[str, Array], split: str) -> Array:
@@ -62,7 +68,9 @@ def items_in(splits: Mapping[str, Array], split: str) -> Array:
     return splits[split]
 
 
-def _link_task(graph: Graph, job: Job, learned: LearnedLabels | None, split: str) -> tuple[Task, Graph]:
+def _link_task(
+    graph: Graph, job: Job, learned: LearnedLabels | None, split: str, functions: UserFunctions
+) -> tuple[Task, Graph]:
     kind = choose_edge_type(graph, _about(job, learned), None)
     if not any(len(pairs) for pairs in graph.edges[kind].held_out.values()):
         val, test = job.held_out
@@ -72,12 +80,14 @@ def _link_task(graph: Graph, job: Job, learned: LearnedLabels | None, split: str
     if split != "train":
         pairs = items_in(graph.edges[kind].held_out, split)
         batches = make_batch_source(job, graph, np.arange(len(pairs)), excluding=True)
-        return LinkTask(graph, kind, batches, job, reverse, pairs=pairs), graph
+        return LinkTask(graph, kind, batches, job, reverse, pairs=pairs, functions=functions), graph
     batches = _edge_batches(job, graph, kind, training, reverse, learned)
-    return LinkTask(graph, kind, batches, job, reverse), graph
+    return LinkTask(graph, kind, batches, job, reverse, functions=functions), graph
 
 
-def _triple_task(graph: Graph, job: Job, learned: LearnedLabels | None, split: str) -> tuple[Task, Graph]:
+def _triple_task(
+    graph: Graph, job: Job, learned: LearnedLabels | None, split: str, functions: UserFunctions
+) -> tuple[Task, Graph]:
     check_triple_job(job)
     if split != "train":
         raise PenstockError(
@@ -93,16 +103,18 @@ def _triple_task(graph: Graph, job: Job, learned: LearnedLabels | None, split: s
     check_relations(relations, learned)
     count = sum(graph.edges[kind].count for kind in relations)
     training = np.arange(count, dtype=index_dtype(count))
-    return TripleTask(graph, make_batch_source(job, graph, training, excluding=True), job), graph
+    return TripleTask(graph, make_batch_source(job, graph, training, excluding=True), job, functions=functions), graph
 
 
-def _edge_task(graph: Graph, job: Job, learned: LearnedLabels | None, split: str) -> tuple[Task, Graph]:
+def _edge_task(
+    graph: Graph, job: Job, learned: LearnedLabels | None, split: str, functions: UserFunctions
+) -> tuple[Task, Graph]:
     kind = choose_edge_type(graph, _about(job, learned), job.label)
     data = labelled_edges(graph, kind, job, learned)
     if learned is not None:
-        return EdgeTask(graph, data, _few(job, graph, graph.edges[kind].count), job), graph
+        return EdgeTask(graph, data, _few(job, graph, graph.edges[kind].count), job, functions=functions), graph
     batches = _edge_batches(job, graph, kind, items_in(data.splits, split), data.reverse, learned)
-    return EdgeTask(graph, data, batches, job), graph
+    return EdgeTask(graph, data, batches, job, functions=functions), graph
 
 
 def _edge_batches(

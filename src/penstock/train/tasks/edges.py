@@ -17,9 +17,10 @@ from penstock.progress import SILENT, Progress
 from penstock.sampling.key import BatchKey
 from penstock.sampling.links import EdgeBatcher
 from penstock.train.batch_source import BatchSource
+from penstock.train.class_weights import NO_WEIGHTS, loss_weights
 from penstock.train.job import Job
 from penstock.train.layerwise.inference import Inference
-from penstock.train.metrics import METRICS, default_metric
+from penstock.train.metrics import default_metric
 from penstock.train.tasks.edge_labels import LabelledEdges
 from penstock.train.tasks.ends import (
     Rows,
@@ -29,11 +30,13 @@ from penstock.train.tasks.ends import (
     end_rows,
     examples_of,
     mean_of_batch,
+    own_losses,
     pair_blocks,
     pair_bytes,
     sample_ends,
 )
-from penstock.train.tasks.task import Owners, Scores, chosen_metric
+from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
+from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 _REPORTED = ("accuracy", "macro-f1", "micro-f1")
 
@@ -44,7 +47,13 @@ class EdgeTask:
     name: Literal["edge-classification"] = "edge-classification"
 
     def __init__(
-        self, graph: Graph, data: LabelledEdges, batches: BatchSource, job: Job, share: Share | None = None
+        self,
+        graph: Graph,
+        data: LabelledEdges,
+        batches: BatchSource,
+        job: Job,
+        share: Share | None = None,
+        functions: UserFunctions = NO_FUNCTIONS,
     ) -> None:
         """`share`, where several workers train: this one's edges of a batch."""
         self._graph, self._data, self._batches, self._share = graph, data, batches, share
@@ -53,7 +62,13 @@ class EdgeTask:
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
         self.messages, self.redraws = batches.messages, False
         self.head: torch.nn.Module = EdgeClassifier(job.hidden, data.classes)
-        self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
+        self.metric = chosen_metric(job.metric, default_metric(self.name), self.name, functions)
+        self._metrics = reported_metrics(self.metric, _REPORTED, functions)
+        self._loss, self.has_own_loss = functions.loss, functions.loss is not None
+        training = data.splits["train"]
+        self._weights = NO_WEIGHTS
+        if len(training):
+            self._weights = loss_weights(job.class_weights, data.labels[training], data.classes, data.words)
         self._batcher = EdgeBatcher(graph, self._kind, reverse=data.reverse)
         self.losses: dict[str, float] = {}
 
@@ -90,7 +105,7 @@ class EdgeTask:
         """The cross-entropy of a batch."""
         sources, destinations = end_rows(out, self._kind, self.out, batch.labels["rows"])
         logits = self.head(sources[batch.labels["rows"]], destinations[batch.labels["columns"]])
-        losses = functional.cross_entropy(logits, batch.labels["classes"], reduction="none")
+        losses = self._losses(logits, batch.labels["classes"])
         whole = batch.links.whole
         return mean_of_batch(losses, None if whole is None else whole.positives)
 
@@ -102,7 +117,6 @@ class EdgeTask:
         if not positions:
             return {}
         rows = all_rows(self._graph, self._kind, inference, progress)
-        names = dict.fromkeys((self.metric.name, *_REPORTED))
         found = {}
         for split, some in positions.items():
 
@@ -112,8 +126,9 @@ class EdgeTask:
 
             logits = inference.in_parts(len(some), logits_of)
             classes = torch.from_numpy(self._data.labels[some].astype(np.int64))
-            self.losses[split] = float(functional.cross_entropy(torch.from_numpy(logits), classes))
-            found[split] = {name: METRICS[name].compute(logits, self._data.labels[some]) for name in names}
+            self.losses[split] = float(self._losses(torch.from_numpy(logits), classes).mean())
+            labels = self._data.labels[some]
+            found[split] = {metric.name: metric.compute(logits, labels) for metric in self._metrics}
         return found
 
     def items_of(self, split: str) -> Array:
@@ -140,6 +155,11 @@ class EdgeTask:
         for some in pair_blocks(len(positions), self._width):
             ends = self.ends_of(positions[some])
             yield *ends, self._score(rows, ends)
+
+    def _losses(self, logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        if self._loss is not None:
+            return own_losses(self._loss, logits, classes)
+        return functional.cross_entropy(logits, classes, self._weights.on(logits.device), reduction="none")
 
     def _score(self, rows: tuple[torch.Tensor, torch.Tensor], ends: tuple[Array, Array]) -> torch.Tensor:
         with torch.no_grad():

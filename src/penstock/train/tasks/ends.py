@@ -18,6 +18,7 @@ from penstock.sampling.links import EdgeBatch, EdgeBatcher, share_of
 from penstock.train.batch_source import BatchSource
 from penstock.train.layerwise.inference import Inference
 from penstock.train.tasks.task import Owners
+from penstock.train.user_functions import UserLoss
 
 _BLOCK_BYTES = 64 << 20
 """What a head computes of pairs at a time."""
@@ -69,6 +70,12 @@ def end_rows(out: Rows, kind: EdgeType, width: int, near: torch.Tensor) -> tuple
 def mean_of_batch(losses: torch.Tensor, whole: int | None) -> torch.Tensor:
     """The mean of losses; of a share of a batch with losses of `whole` edges or pairs, its part of the batch's mean."""
     return losses.mean() if whole is None else losses.sum() / whole
+
+
+def own_losses(loss: UserLoss, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Losses of a function of the user's by row: where it gives their mean, that for each of them."""
+    losses = loss(outputs, labels)
+    return losses.expand(len(outputs)) if losses.dim() == 0 else losses
 
 
 def pair_bytes(pairs: int, width: int) -> int:

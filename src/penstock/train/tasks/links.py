@@ -30,7 +30,7 @@ from penstock.train.job import Job
 from penstock.train.layerwise.inference import Inference
 from penstock.train.learned_labels import LearnedLabels
 from penstock.train.link_options import LinkOptions
-from penstock.train.metrics import default_metric, metric_named
+from penstock.train.metrics import default_metric
 from penstock.train.tasks.ends import (
     Rows,
     Share,
@@ -39,11 +39,13 @@ from penstock.train.tasks.ends import (
     end_rows,
     examples_of,
     mean_of_batch,
+    own_losses,
     pair_blocks,
     pair_bytes,
     sample_ends,
 )
-from penstock.train.tasks.task import Owners, Scores, chosen_metric
+from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
+from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 _REPORTED = ("mrr", "hits@1", "hits@10", "hits@50")
 
@@ -70,6 +72,7 @@ class LinkTask:
         reverse: Reverse = "auto",
         share: Share | None = None,
         pairs: Array | None = None,
+        functions: UserFunctions = NO_FUNCTIONS,
     ) -> None:
         """`reverse`: of the relation, looked for if not known; `share`, where several workers train: this one's edges
         of a batch; `pairs`, where an epoch goes through held-out edges: these."""
@@ -83,7 +86,9 @@ class LinkTask:
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
         self.messages, self.redraws = batches.messages, True
         self.head: torch.nn.Module = build_scorer(job.scorer, job.hidden)
-        self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
+        self.metric = chosen_metric(job.metric, default_metric(self.name), self.name, functions)
+        self._ranked = reported_metrics(default_metric(self.name), _REPORTED, functions)
+        self._loss, self.has_own_loss = functions.loss, functions.loss is not None
         self.losses: dict[str, float] = {}
         self._batcher = EdgeBatcher(graph, kind, make_negatives(job), reverse)
         held_out = [edges.held_out[name] for name in SPLITS if name in edges.held_out]
@@ -118,7 +123,7 @@ class LinkTask:
 
     def label(self, batch: Batch) -> None:
         """The pairs to score, as rows of the batch's seeds."""
-        if self._options.link_loss == "bce":
+        if self._options.link_loss == "bce" or self.has_own_loss:
             rows, columns, true = batch.links.pairs()
         else:
             rows, columns, true = batch.links.ranking()
@@ -130,6 +135,9 @@ class LinkTask:
         pairs = batch.labels
         scores = self.head(sources[pairs["rows"]], destinations[pairs["columns"]])
         whole = batch.links.whole
+        if self._loss is not None:
+            losses = own_losses(self._loss, scores, pairs["true"])
+            return mean_of_batch(losses, None if whole is None else whole.pairs)
         if self._options.link_loss == "bce":
             losses = functional.binary_cross_entropy_with_logits(scores, pairs["true"], reduction="none")
             return mean_of_batch(losses, None if whole is None else whole.pairs)
@@ -170,7 +178,7 @@ class LinkTask:
         against: Any = self._options.rank_against or "all"
         scorer = self._scorer(sources, destinations)
         found = inference.in_parts(len(pairs), lambda some: ranks(scorer, pairs[some], self._known, against))
-        scores = {name: metric_named(name).compute(found, None) for name in _REPORTED}
+        scores = {metric.name: metric.compute(found, None) for metric in self._ranked}
         if self.metric.takes == "ranks":
             return {self.metric.name: self.metric.compute(found, None), **scores}
         false = self._false(pairs) if false is None else np.asarray(false)

@@ -13,11 +13,13 @@ from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import MiniBatch
 from penstock.train.batch_source import BatchSource
+from penstock.train.class_weights import NO_WEIGHTS, LossWeights, loss_weights
 from penstock.train.job import Job
 from penstock.train.labels import Labelled
 from penstock.train.layerwise.inference import Inference
-from penstock.train.metrics import METRICS, Metric, default_metric
-from penstock.train.tasks.task import Owners, Scores, chosen_metric
+from penstock.train.metrics import Metric, default_metric
+from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
+from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 _REPORTED = {
     "node-classification": ("accuracy", "macro-f1", "micro-f1"),
@@ -29,7 +31,7 @@ _REPORTED = {
 class NodeTask:
     """Node classification (one class or several labels a vertex) and node regression."""
 
-    def __init__(self, data: Labelled, batches: BatchSource, job: Job) -> None:
+    def __init__(self, data: Labelled, batches: BatchSource, job: Job, functions: UserFunctions = NO_FUNCTIONS) -> None:
         self.name, self._data, self._batches = data.task, data, batches
         self.node_type, self.multi_label = data.node_type, data.multi_label
         self.learned = data.learned()
@@ -37,9 +39,11 @@ class NodeTask:
         self.messages, self.redraws = batches.messages, False
         self.out = data.classes or 1
         default = default_metric(data.task, data.multi_label)
-        self.metric: Metric = chosen_metric(job.metric, default, data.task)
+        self.metric: Metric = chosen_metric(job.metric, default, data.task, functions)
         kind = "multi-label" if data.multi_label else data.task
-        self._metrics = dict.fromkeys((self.metric.name, *_REPORTED[kind]))
+        self._metrics = reported_metrics(self.metric, _REPORTED[kind], functions)
+        self._loss, self.has_own_loss = functions.loss, functions.loss is not None
+        self._weights = self._class_weights(job)
         self.losses: dict[str, float] = {}
 
     def sample(self, planned: Planned) -> Batch:
@@ -78,7 +82,7 @@ class NodeTask:
         return self._typed(self._data.labels[vertices])
 
     def loss(self, out: torch.Tensor | dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
-        """Cross-entropy, binary cross-entropy a label, or squared error."""
+        """Cross-entropy, binary cross-entropy a label, squared error, or a loss of the user's."""
         if isinstance(out, dict):
             if not len(batch.labels):
                 # A worker's share of a small batch may have no seeds, and the model then gives no rows.
@@ -88,9 +92,11 @@ class NodeTask:
         if len(out) == 0:
             # A subgraph may hold no training vertex: nothing is learned from it.
             return out.sum()
-        if batch.seed_weights is None:
-            return self._losses(out, batch.labels).mean()
         losses = self._losses(out, batch.labels)
+        if batch.seed_weights is None:
+            return losses.mean()
+        if self._loss is not None:
+            losses = self._loss.by_row(losses)
         weights = torch.as_tensor(batch.seed_weights).to(losses.device, losses.dtype)
         return (losses.flatten(1).mean(1) if losses.dim() > 1 else losses).mul(weights).sum()
 
@@ -124,17 +130,26 @@ class NodeTask:
     def _scores(self, out: Array, labels: Array) -> dict[str, float]:
         if self.name == "node-regression":
             out = out[:, 0]
-        found = {}
-        for name in self._metrics:
-            found[name] = METRICS[name].compute(out, labels)
-        return found
+        return {metric.name: metric.compute(out, labels) for metric in self._metrics}
 
     def _losses(self, out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if self.name == "node-regression":
-            return functional.mse_loss(out[:, 0], labels, reduction="none")
+            out = out[:, 0]
+        if self._loss is not None:
+            return self._loss(out, labels)
+        if self.name == "node-regression":
+            return functional.mse_loss(out, labels, reduction="none")
+        weights = self._weights.on(out.device)
         if self._data.multi_label:
-            return functional.binary_cross_entropy_with_logits(out, labels, reduction="none")
-        return functional.cross_entropy(out, labels, reduction="none")
+            return functional.binary_cross_entropy_with_logits(out, labels, pos_weight=weights, reduction="none")
+        return functional.cross_entropy(out, labels, weights, reduction="none")
+
+    def _class_weights(self, job: Job) -> LossWeights:
+        """Of the training vertices' labels. A model that is only used has none, and no loss either."""
+        training = self._data.splits.get("train")
+        if self._data.problem is not None or training is None or not len(training):
+            return NO_WEIGHTS
+        return loss_weights(job.class_weights, self._data.labels[training], self.out, self.learned.words)
 
     def _typed(self, labels: Array) -> Array:
         whole = self.name == "node-classification" and not self._data.multi_label

@@ -1,6 +1,6 @@
 """The interface of tasks: items, loss and metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +15,7 @@ from penstock.train.data_options import Task as TaskName
 from penstock.train.layerwise.inference import Inference
 from penstock.train.learned_labels import LearnedLabels
 from penstock.train.metrics import Metric, metric_named
+from penstock.train.user_functions import UserFunctions, own_metric
 
 Scores = dict[str, dict[str, float]]
 """Metrics by split."""
@@ -62,6 +63,10 @@ class Task(Protocol):
         """Whether the examples of a batch differ from epoch to epoch."""
 
     @property
+    def has_own_loss(self) -> bool:
+        """Whether the loss is a function of the user's."""
+
+    @property
     def losses(self) -> dict[str, float]:
         """The mean loss of each split as it was last evaluated; a task that is judged by ranks has none."""
 
@@ -93,10 +98,22 @@ class Task(Protocol):
         """Metrics of some splits by exact inference; splits without items are left out."""
 
 
-def chosen_metric(asked: str, default: Metric, task: TaskName) -> Metric:
-    """The metric asked for, if it fits the task."""
+def reported_metrics(chosen: Metric, usual: Iterable[str], functions: UserFunctions) -> list[Metric]:
+    """What a split is judged by: the metric that chooses the best model, the task's usual ones, and the user's."""
+    every = [chosen, *(metric_named(name) for name in usual), *functions.metrics]
+    found: dict[str, Metric] = {}
+    for metric in every:
+        found.setdefault(metric.name, metric)
+    return list(found.values())
+
+
+def chosen_metric(asked: str, default: Metric, task: TaskName, functions: UserFunctions) -> Metric:
+    """The metric asked for, if it fits the task; it may be one of the user's."""
     if asked == "auto":
         return default
+    own = own_metric(asked, functions)
+    if own is not None:
+        return own
     metric = metric_named(asked)
     if task not in metric.tasks:
         raise PenstockError(

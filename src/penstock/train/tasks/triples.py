@@ -34,10 +34,11 @@ from penstock.train.batch_source import BatchSource
 from penstock.train.job import Job
 from penstock.train.layerwise.inference import Inference
 from penstock.train.learned_labels import LearnedLabels
-from penstock.train.metrics import default_metric, metric_named
+from penstock.train.metrics import default_metric
 from penstock.train.tasks.ends import Rows, mean_of_batch, pair_blocks
-from penstock.train.tasks.task import Owners, Scores, chosen_metric
+from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
 from penstock.train.tasks.triple_losses import TRIPLE_LOSSES, regulariser
+from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 TripleShare = Callable[[TripleBatch], Array]
 """Which triples of a batch are this worker's: their places, ascending."""
@@ -55,7 +56,16 @@ class TripleTask:
 
     name: Literal["knowledge-graph-completion"] = "knowledge-graph-completion"
 
-    def __init__(self, graph: Graph, batches: BatchSource, job: Job, share: TripleShare | None = None) -> None:
+    has_own_loss = False
+
+    def __init__(
+        self,
+        graph: Graph,
+        batches: BatchSource,
+        job: Job,
+        share: TripleShare | None = None,
+        functions: UserFunctions = NO_FUNCTIONS,
+    ) -> None:
         """`share`, where several workers train: this one's triples of a batch."""
         self._graph, self._batches, self._job, self._share = graph, batches, job, share
         self.relations = relations_of(graph.edges)
@@ -69,7 +79,13 @@ class TripleTask:
         self.out = job.hidden if job.has_layers else job.embedding
         self.messages, self.redraws = batches.messages, True
         self.head: torch.nn.Module = self._build_scorer()
-        self.metric = chosen_metric(job.metric, default_metric(self.name), self.name)
+        if functions.loss is not None:
+            raise PenstockError(
+                "A knowledge graph's triples are learned by `link_loss` (bce, softmax, margin): leave out `loss`.",
+                code="unsupported-combination",
+            )
+        self.metric = chosen_metric(job.metric, default_metric(self.name), self.name, functions)
+        self._metrics = reported_metrics(self.metric, _REPORTED, functions)
         self.losses: dict[str, float] = {}
         policy = triple_negatives(
             job.negatives, job.negatives_per_edge, job.negatives_group, job.negatives_power, job.filtered
@@ -229,7 +245,7 @@ class TripleTask:
 
     def _scores(self, inference: Inference, rows: torch.Tensor, triples: Triples) -> dict[str, float]:
         found = self._ranks(inference, rows, triples).ravel()
-        return {name: metric_named(name).compute(found, None) for name in dict.fromkeys((self.metric.name, *_REPORTED))}
+        return {metric.name: metric.compute(found, None) for metric in self._metrics}
 
     def _ranks(self, inference: Inference, rows: torch.Tensor, triples: Triples) -> Array:
         def score(kept: Array, relation: Array, end: End, low: int, high: int) -> torch.Tensor:

@@ -15,6 +15,7 @@ WHOLE = Support(
 )
 WHOLE_CAPTURED = replace(
     WHOLE,
+    user_losses=False,
     learned_rows=False,
     edge_rows=False,
     norms=frozenset({"none", "layer"}),

@@ -1,0 +1,23 @@
+"""Callbacks: what is told about a run as it goes on, and may end it. One file for each that comes with Penstock."""
+
+from typing import TYPE_CHECKING
+
+from penstock.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.train.callbacks.calls import Callbacks, EpochResult
+    from penstock.train.callbacks.mlflow_log import MLflow
+    from penstock.train.callbacks.tensorboard_log import TensorBoard
+    from penstock.train.callbacks.wandb_log import WandB
+
+__all__ = ["Callbacks", "EpochResult", "MLflow", "TensorBoard", "WandB"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "penstock.train.callbacks.calls": ("Callbacks", "EpochResult"),
+        "penstock.train.callbacks.mlflow_log": ("MLflow",),
+        "penstock.train.callbacks.tensorboard_log": ("TensorBoard",),
+        "penstock.train.callbacks.wandb_log": ("WandB",),
+    },
+)

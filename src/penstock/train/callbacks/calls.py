@@ -1,0 +1,99 @@
+"""What callbacks are told, and when."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.train.code_at_fault import code_at_fault
+from penstock.train.job import Job
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """What an epoch has come to."""
+
+    run: Path
+    """The run folder."""
+    epoch: int
+    """From 1."""
+    epochs: int
+    """As many as the run will have at most."""
+    step: int
+    loss: float
+    """The mean of the training loss."""
+    val: dict[str, float]
+    """Validation metrics by name; empty where the epoch was not validated."""
+    val_loss: float | None
+    """None where the epoch was not validated, or the task is judged by ranks."""
+    metric: str
+    """The metric that chooses the best model."""
+    best_epoch: int
+    """The epoch of the best model so far; -1: none was validated."""
+    best_value: float | None
+    lr: float
+    seconds: float
+    """That the epoch's training took."""
+
+    @property
+    def value(self) -> float | None:
+        """The validation metric that chooses the best model; None where the epoch was not validated."""
+        return self.val.get(self.metric)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Everything that can be drawn as a curve, by name: loss, val_loss, val_accuracy, lr and so on."""
+        found = {"loss": self.loss, "lr": self.lr, "seconds": self.seconds}
+        if self.val_loss is not None:
+            found["val_loss"] = self.val_loss
+        return {**found, **{f"val_{name}": value for name, value in self.val.items()}}
+
+
+class Callbacks:
+    """The callbacks of a run, each with its name.
+
+    A callback is called with the `EpochResult` of every epoch, and returns True to end the run. It may have methods
+    `on_start(run, job)`, with the run's folder and its job, and `on_end(result)`, with what `Run.result` will be, or
+    with None where the run has failed.
+    """
+
+    def __init__(self, named: Sequence[tuple[str, Any]] = ()) -> None:
+        """Classes among them are called once, without arguments, when the run starts."""
+        self._named, self._made = list(named), list[tuple[str, Any]]()
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def start(self, run: Path, job: Job) -> None:
+        """A run starts or is resumed; once in a process."""
+        if self._made:
+            return
+        for name, given in self._named:
+            with code_at_fault(f"Callback {name}"):
+                made = given() if isinstance(given, type) else given
+                self._made.append((name, made))
+                if hasattr(made, "on_start"):
+                    made.on_start(run, job)
+
+    def epoch(self, result: EpochResult) -> bool:
+        """Tell all of them about an epoch; whether one wants the run to end."""
+        answers = []
+        for name, made in self._made:
+            with code_at_fault(f"Callback {name}"):
+                answers.append(made(result) is True)
+        return any(answers)
+
+    def end(self, result: dict[str, Any]) -> None:
+        """The run has ended, or was interrupted: everything that it has come to is written down already."""
+        for name, made in self._made:
+            with code_at_fault(f"Callback {name}"):
+                if hasattr(made, "on_end"):
+                    made.on_end(result)
+
+    def fail(self) -> None:
+        """The run has failed: what callbacks say about that must not hide why."""
+        for _, made in self._made:
+            if hasattr(made, "on_end"):
+                with suppress(Exception):
+                    made.on_end(None)

@@ -1,0 +1,172 @@
+"""The functions of the user's that a run calls: a loss, further metrics, callbacks.
+
+A job names them by their location. In Python they may be objects too, which a run folder keeps only by name: whoever
+resumes such a run gives them again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.errors import PenstockError, nearest
+from penstock.nn.user_module import imported_callable
+from penstock.train.callback_table import callback_location
+from penstock.train.code_at_fault import code_at_fault
+from penstock.train.job import Job
+from penstock.train.metrics import METRICS, Metric
+
+_ALL_TASKS = (
+    "node-classification",
+    "node-regression",
+    "link-prediction",
+    "edge-classification",
+    "knowledge-graph-completion",
+)
+
+
+@dataclass(frozen=True)
+class UserFunctions:
+    """The functions of a run, each with its name."""
+
+    loss: "UserLoss | None" = None
+    metrics: tuple[Metric, ...] = ()
+    callbacks: tuple[tuple[str, Any], ...] = ()
+    """Functions or objects to call, or classes of such objects."""
+
+
+NO_FUNCTIONS = UserFunctions()
+
+
+@dataclass(frozen=True)
+class GivenFunctions:
+    """Functions that were given as objects, which no job names; None: the argument was left out."""
+
+    loss: Callable[..., Any] | None = None
+    metrics: tuple[Callable[..., Any], ...] | None = None
+    callbacks: tuple[Any, ...] | None = None
+
+    def names(self) -> dict[str, list[str]]:
+        """By argument, what the functions are called; a run folder keeps this."""
+        found = {
+            "loss": [] if self.loss is None else [name_of(self.loss)],
+            "metrics": [name_of(each) for each in self.metrics or ()],
+            "callbacks": [name_of(each) for each in self.callbacks or ()],
+        }
+        return {argument: names for argument, names in found.items() if names}
+
+
+NOTHING_GIVEN = GivenFunctions()
+
+
+class UserLoss:
+    """A loss of the user's: called with outputs and labels, it gives a number for each row, or their mean."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name, self._function = name, function
+
+    def __call__(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Losses of the rows, or one number."""
+        with code_at_fault(f"Loss {self.name}"):
+            losses = self._function(outputs, labels)
+        if not isinstance(losses, torch.Tensor):
+            raise PenstockError(
+                f"Loss {self.name} returned a {type(losses).__name__}: it must return a tensor.",
+                code="user-code-failed",
+            )
+        if losses.dim() and losses.shape[0] != outputs.shape[0]:
+            raise PenstockError(
+                f"Loss {self.name} returned shape {tuple(losses.shape)} for {outputs.shape[0]} rows: return one number"
+                " for each row, or their mean.",
+                code="shape-mismatch",
+            )
+        return losses
+
+    def by_row(self, losses: torch.Tensor) -> torch.Tensor:
+        """The losses, refused where they are only a mean and rows count differently."""
+        if losses.dim() == 0:
+            raise PenstockError(
+                f"Loss {self.name} returned one number for the batch, and the sampler weighs its rows: return one for"
+                " each row (reduction='none').",
+                code="unsupported-combination",
+            )
+        return losses
+
+
+def functions_of(job: Job, given: GivenFunctions = NOTHING_GIVEN, training: bool = True) -> UserFunctions:
+    """The functions of a job, imported, and those that were given as objects.
+
+    Where a model is only used (`training` is False), its run's loss and callbacks are not.
+    """
+    metrics = {_last(name): imported_callable(name) for name in job.metrics}
+    metrics |= {name_of(each): each for each in given.metrics or ()}
+    if len(metrics) < len(job.metrics) + len(given.metrics or ()):
+        raise PenstockError("Two of `metrics` have the same name: rename one of them.", code="duplicate")
+    for name in metrics:
+        if name in METRICS:
+            raise PenstockError(f"Metric {name!r} is one of Penstock's: rename your function.", code="duplicate")
+    own = tuple(_metric(name, function) for name, function in metrics.items())
+    if not training:
+        return UserFunctions(metrics=own)
+    loss = given.loss
+    if loss is None and job.loss is not None:
+        loss = imported_callable(job.loss)
+    named = [(name, imported_callable(callback_location(name))) for name in job.callbacks]
+    called = (*named, *((name_of(each), each) for each in given.callbacks or ()))
+    return UserFunctions(None if loss is None else UserLoss(name_of(loss), loss), own, called)
+
+
+def check_given_again(known: object, given: GivenFunctions, run: str) -> None:
+    """Refuse to resume a run without the objects that it was started with; callbacks may be given anew or as []."""
+    names = given.names()
+    before: Mapping[str, Any] = known if isinstance(known, dict) else {}
+    for argument in ("loss", "metrics", "callbacks"):
+        wanted, found = before.get(argument, []), names.get(argument, [])
+        if wanted == found or (argument == "callbacks" and given.callbacks is not None):
+            continue
+        raise PenstockError(
+            f"{run} was started with {argument} {', '.join(wanted) or 'by name alone'}, not"
+            f" {', '.join(found) or 'without'}: give `{argument}` again in ps.train(resume=...), as they were.",
+            code="mismatched-inputs",
+        )
+
+
+def own_metric(name: str, functions: UserFunctions) -> Metric | None:
+    """The metric of the user's with that name."""
+    return next((metric for metric in functions.metrics if metric.name == name), None)
+
+
+def without_given_metric(job: Job, known: object, functions: Iterable[str]) -> Job:
+    """The job of a run that is used without the object that it was judged by: judged by the task's own metric."""
+    before = known.get("metrics", []) if isinstance(known, dict) else []
+    return job.model_copy(update={"metric": "auto"}) if job.metric in set(before) - set(functions) else job
+
+
+def name_of(function: Any) -> str:
+    """What a function or an object of the user's is called."""
+    found = getattr(function, "__name__", None)
+    return str(found) if isinstance(found, str) else type(function).__name__
+
+
+def _metric(name: str, function: Callable[..., Any]) -> Metric:
+    better: Any = getattr(function, "better", "higher")
+    if better not in ("higher", "lower"):
+        raise PenstockError(
+            f"Metric {name}: `better` is {better!r}{nearest(str(better), ('higher', 'lower'))}", code="invalid-value"
+        )
+
+    def compute(outputs: Any, labels: Any) -> float:
+        with code_at_fault(f"Metric {name}"):
+            found = function(outputs) if labels is None else function(outputs, labels)
+        value = np.asarray(found)
+        if value.size != 1 or value.dtype.kind not in "fiub":
+            raise PenstockError(f"Metric {name} returned {found!r}: it must return a number.", code="user-code-failed")
+        return float(value.reshape(()))
+
+    return Metric(name, better, _ALL_TASKS, compute, "ranks")
+
+
+def _last(location: str) -> str:
+    return location.rpartition(":")[2]
