@@ -169,9 +169,12 @@ def test_a_job_is_stopped_that_reserves_more_of_a_shared_device_than_its_part(mo
 
     from penstock.service.workers import device_grant
 
-    streams, limits, told, stopped = MadeUpStreams(), [], [], []
-    monkeypatch.setattr(device_grant, "streams_of_run", lambda device: nullcontext(streams))
+    made, limits, told, stopped = [MadeUpStreams(), MadeUpStreams()], [], [], []
+    streams, unused = made[0], iter(made)
+    monkeypatch.setattr(device_grant, "streams_of_run", lambda device: nullcontext(next(unused)))
     monkeypatch.setattr(device_grant, "limit_process", limits.append)
+    monkeypatch.setattr(device_grant, "give_back_unused", lambda: None)
+    monkeypatch.setattr(device_grant, "reserved_by_process", lambda: 7 + sum(each.reserved for each in made))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1000))
     task = {"device_bytes": 120, "context_bytes": 20, "room_bytes": 900}
     limit = device_grant.ProcessLimit()
@@ -185,5 +188,5 @@ def test_a_job_is_stopped_that_reserves_more_of_a_shared_device_than_its_part(mo
         assert grants[0].peak_bytes() == grants[0].peak_bytes() == 101
         assert "granted" in grants[0].exceeded and stopped == [True], "it is told once"
         streams.reserved = 3
-    assert limits == [100, 200, 100, 1000], "the process may reserve what its jobs were granted together"
+    assert limits == [107, 207, 107, 1000], "what its jobs were granted together, beside the 7 bytes that are no job's"
     assert grants[0].peak_bytes() == 101

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.errors import PenstockError
 from penstock.train import build
 from penstock.train import run as run_module
 from penstock.train.execution.support import CAPTURED, Demands, reasons_against
+from refusals import refused
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_device")]
@@ -218,7 +218,7 @@ def test_multi_label_numbers_and_a_last_batch_that_is_small(tmp_path):
 
 def test_too_large_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (1 << 20, 1 << 20))
-    with pytest.raises(PenstockError, match=r"batch_size|fan-out"):
+    with refused("out-of-memory"):
         trained(community_graph(400), tmp_path / "run", **FEW, device="cuda")
     assert not (tmp_path / "run").exists()
 

@@ -26,6 +26,8 @@ class RunStreams:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self._lock, self._streams = device, threading.Lock(), list[Any]()
+        self._before = reserved_by_stream()
+        """What earlier runs left on streams that this one may be handed: workspaces of matrix libraries, above all."""
         self.computing, self.capturing = self.new(), self.new()
 
     def new(self) -> Any:
@@ -44,11 +46,20 @@ class RunStreams:
             stream.synchronize()
 
     def reserved_bytes(self) -> int:
-        """What torch's allocator has reserved for them."""
+        """What torch's allocator has reserved for them since this run began."""
         with self._lock:
             known = {stream.cuda_stream for stream in self._streams}
-        segments: list[dict[str, Any]] = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-        return sum(int(each["total_size"]) for each in segments if each["stream"] in known)
+        now = reserved_by_stream()
+        return sum(max(0, now.get(each, 0) - self._before.get(each, 0)) for each in known)
+
+
+def reserved_by_stream() -> dict[int, int]:
+    """Bytes that torch's allocator has reserved in this process, by stream."""
+    found: dict[int, int] = {}
+    segments: list[dict[str, Any]] = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    for each in segments:
+        found[each["stream"]] = found.get(each["stream"], 0) + int(each["total_size"])
+    return found
 
 
 @contextmanager

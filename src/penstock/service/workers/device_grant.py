@@ -68,7 +68,7 @@ class SharedDevice:
         if not self._task["device_bytes"]:
             yield
             return
-        with self._limit.raised(granted_bytes(self._task)), streams_of_run(_GPU) as self._streams:
+        with streams_of_run(_GPU) as self._streams, self._limit.raised(granted_bytes(self._task), self._streams):
             with assumed_memory(self._task["room_bytes"], self._streams.reserved_bytes), reporting(self, reports):
                 yield
             self.peak_bytes()
@@ -88,24 +88,36 @@ class SharedDevice:
 
 
 class ProcessLimit:
-    """What the jobs of a process may reserve together: the sum of what each was granted."""
+    """What the jobs of a process may reserve together: the sum of what each was granted, beside what is no job's.
+
+    Jobs that have ended leave workspaces of matrix libraries behind, which torch keeps for each stream, and the copies
+    of graphs that jobs share are nobody's own. A limit without them would leave the next job too little.
+    """
 
     def __init__(self) -> None:
-        self._lock, self._granted = threading.Lock(), 0
+        self._lock, self._granted = threading.Lock(), dict[RunStreams, int]()
 
     @contextmanager
-    def raised(self, granted: int) -> Iterator[None]:
-        """Within it the process may reserve so much more."""
-        self._change(granted)
+    def raised(self, granted: int, streams: RunStreams) -> Iterator[None]:
+        """Within it the process may reserve so much more, for a job on these streams."""
+        with self._lock:
+            if not self._granted:
+                give_back_unused()
+            self._granted[streams] = granted
+            self._limit()
         try:
             yield
         finally:
-            self._change(-granted)
+            with self._lock:
+                del self._granted[streams]
+                self._limit()
 
-    def _change(self, by: int) -> None:
-        with self._lock:
-            self._granted += by
-            limit_process(self._granted or torch.cuda.get_device_properties(_GPU).total_memory)
+    def _limit(self) -> None:
+        if not self._granted:
+            limit_process(torch.cuda.get_device_properties(_GPU).total_memory)
+            return
+        of_jobs = sum(streams.reserved_bytes() for streams in self._granted)
+        limit_process(sum(self._granted.values()) + max(0, reserved_by_process() - of_jobs))
 
 
 @contextmanager
@@ -135,6 +147,18 @@ def limit_process(most: int) -> None:
     """Let torch reserve no more than so many bytes of the GPU in this process."""
     total = torch.cuda.get_device_properties(_GPU).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), _GPU)
+
+
+def reserved_by_process() -> int:
+    """Bytes that torch has reserved of the GPU in this process."""
+    return torch.cuda.memory_reserved(_GPU)
+
+
+def give_back_unused() -> None:
+    """Return to the GPU what is kept for reuse and for matrix libraries; only while no job computes."""
+    libraries: Any = torch._C
+    libraries._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
 
 
 def uses_gpu() -> bool:
