@@ -18,8 +18,8 @@ from penstock.graph.documents import StrictDocument
 LOADED_ON_HOST = 48 << 20
 """Bytes of code, compiled kernels and buffers of a first step on the host, measured on ARM with two threads."""
 _LARGEST_CONTEXT = 800 << 20
-"""Contexts of GPUs take 300 to 600 MiB; where more is in use, another process has a context too, and the stated number is
-kept: a wrong one would be remembered for every later prediction."""
+"""Contexts of GPUs take 300 to 600 MiB; where more is in use, another process has a context too, and the stated number
+is kept: a wrong one would be remembered for every later prediction."""
 
 
 class LibraryMemory(StrictDocument):
