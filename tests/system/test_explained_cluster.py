@@ -49,6 +49,10 @@ def whole(place):
     return run_on(cluster, graph, folder / "whole", **EXPLAINED).path
 
 
+def explanations_of(run):
+    return facts_of(run.path)["result"]["explanations"]
+
+
 def assert_same_run(run, other):
     assert losses_of(run) == losses_of(other)
     assert_same_state(newest_checkpoint(run)["learned"], newest_checkpoint(other)["learned"])
@@ -101,18 +105,42 @@ def test_an_explainer_that_is_killed_or_paused_is_replaced(place, whole, how):
     assert_same_run(found.path, whole)
 
 
-@pytest.mark.long
-def test_several_types_are_explained_apart(tmp_path):
-    graph = typed_graph()
+@pytest.fixture(scope="module")
+def typed_place(tmp_path_factory):
+    """A graph whose node types all have features, of different widths, in two parts."""
+    folder, graph = tmp_path_factory.mktemp("typed"), typed_graph()
     rng = np.random.default_rng(0)
     for width, nodes in enumerate(graph.nodes.values(), 4):
         nodes.fields["x"] = rng.normal(size=(nodes.count, width)).astype(np.float32)
-    graph = graph.save(tmp_path / "graph")
-    cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, tmp_path))
-    found = run_on(cluster, graph.path, tmp_path / "run", **{**EXPLAINED, "model": "rgcn", "epochs": 6})
-    told = facts_of(found.path)["result"]["explanations"]
-    assert told["made"] > 0 and set(told["columns_sent"]) == set(graph.nodes)
+    graph = graph.save(folder / "graph")
+    return folder, graph.path, cluster_file(folder, machines=machines(1, 1), partition=in_parts(graph, 2, folder))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["gcn", "gat", "rgcn"])
+def test_every_model_of_one_type_is_explained(place, tmp_path, model):
+    _, graph, cluster = place
+    fields = {**EXPLAINED, "model": model, "epochs": 4}
+    told = explanations_of(run_on(cluster, graph, tmp_path / "run", **fields))
+    assert told["made"] > 0 and told["rows"]["pulled"] > 0 and told["columns_sent"] == {"node": 2}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["sage", "gat", "rgcn"])
+def test_several_types_are_explained_apart(typed_place, tmp_path, model):
+    _, graph, cluster = typed_place
+    fields = {**EXPLAINED, "model": model, "epochs": 4}
+    told = explanations_of(run_on(cluster, graph, tmp_path / "run", **fields))
+    assert told["made"] > 0 and set(told["columns_sent"]) == {"paper", "author"}
     assert all(2 * sent <= told["columns_in_all"][name] + 1 for name, sent in told["columns_sent"].items())
+
+
+@pytest.mark.long
+def test_several_types_are_the_same_after_a_kill(typed_place, tmp_path):
+    _, graph, cluster = typed_place
+    fields = {**EXPLAINED, "model": "rgcn", "epochs": 6}
+    undisturbed = run_on(cluster, graph, tmp_path / "whole", **fields)
+    assert_same_run(disturbed_run("worker-1", 4, cluster, graph, tmp_path / "killed", **fields).path, undisturbed.path)
 
 
 def test_what_is_not_supported_is_said(place):

@@ -13,6 +13,8 @@ from penstock.cluster.worker.explained.frames import Frame, encoded, read_frame
 from penstock.errors import PenstockError, known_code
 from penstock.graph.arrays import Array
 
+COMMAND = [sys.executable, "-m", explainer_process.__name__]
+"""What starts an explainer."""
 _TRIES = 5
 """Explainers in a row that may be lost with one explanation."""
 _LOOK = 0.5
@@ -85,11 +87,10 @@ class ExplainerClient:
                 return answer
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", explainer_process.__name__]
         # Modules are imported from where this process has them; stdin closes with this process.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0
+            COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0
         )
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
