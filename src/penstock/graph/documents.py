@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from penstock.errors import PenstockError
+from penstock.plugins import has_plugin
 
 
 class StrictDocument(BaseModel):
@@ -149,6 +150,20 @@ def _repeated(root: yaml.Node) -> int:
 def split_commas(value: object) -> object:
     """On the command line lists are written 15,10,5."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def or_plugin(group: str) -> WrapValidator:
+    """Lets a field that takes some words take names of plug-ins too, which installed packages offer to a registry."""
+
+    def check(value: object, known: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return known(value)
+        except ValidationError:
+            if isinstance(value, str) and has_plugin(group, value):
+                return value
+            raise
+
+    return WrapValidator(check)
 
 
 def _count_or_auto(value: object, check: ValidatorFunctionWrapHandler) -> int:

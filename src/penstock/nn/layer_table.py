@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import Any
 
+from penstock.plugins import load_plugin
+
 LAYERS = {
     "sage": "penstock.nn.layers.entries:SAGE",
     "gcn": "penstock.nn.layers.entries:GCN",
@@ -16,11 +18,15 @@ LAYERS = {
     "embedding": "penstock.nn.layers.entries:EMBEDDING",
 }
 """For each kind of layer, the module and the name of its entry. Modules are imported when their layer is asked for."""
+PLUGINS = "penstock.models"
+"""The group of entry points by which packages offer further ones."""
 WITHOUT_LAYERS = frozenset({"embedding"})
 """Models that compute nothing of their inputs: a vertex's output is its own row."""
 
 
 def layer_entry(name: str) -> Any:
-    """The `nn.layers.entry.LayerEntry` of a kind of layer."""
+    """The `nn.layers.entry.LayerEntry` of a kind of layer, which may be a plug-in's."""
+    if name not in LAYERS:
+        return load_plugin(PLUGINS, name, import_module("penstock.nn.layers.entry").LayerEntry)
     module, _, attribute = LAYERS[name].partition(":")
     return getattr(import_module(module), attribute)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from penstock.errors import PenstockError
-from penstock.graph.documents import StrictDocument, first_problem
-from penstock.nn.layer_table import LAYERS, layer_entry
+from penstock.graph.documents import StrictDocument, first_problem, or_plugin
+from penstock.nn.layer_table import LAYERS, PLUGINS, layer_entry
 from penstock.nn.order_costs import CostsByDevice, Order
 
 
@@ -18,7 +18,7 @@ def _listed(value: object) -> object:
 if TYPE_CHECKING:
     ModelName = str
 else:
-    ModelName = Literal[tuple(LAYERS)]
+    ModelName = Annotated[Literal[tuple(LAYERS)], or_plugin(PLUGINS)]
 
 
 class ModelOptions(StrictDocument):

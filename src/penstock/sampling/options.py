@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from penstock.graph.documents import StrictDocument, split_commas
-from penstock.sampling.sampler_table import SAMPLERS
+from penstock.graph.documents import StrictDocument, or_plugin, split_commas
+from penstock.sampling.sampler_table import PLUGINS, SAMPLERS
 
 if TYPE_CHECKING:
     SamplerName = str
 else:
-    SamplerName = Literal[tuple(SAMPLERS)]
+    SamplerName = Annotated[Literal[tuple(SAMPLERS)], or_plugin(PLUGINS)]
 
 
 class SamplerOptions(StrictDocument):

@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from penstock.errors import PenstockError, nearest
-from penstock.sampling.sampler_table import SAMPLERS
+from penstock.plugins import has_plugin, load_plugin
+from penstock.sampling.sampler_table import PLUGINS, SAMPLERS
 
 if TYPE_CHECKING:
     from penstock.graph.arrays import Array
@@ -123,7 +124,10 @@ class SamplerEntry:
 
 
 def sampler_entry(name: str) -> SamplerEntry:
-    """The entry of a sampler."""
+    """The entry of a sampler, which may be a plug-in's."""
+    if name not in SAMPLERS and has_plugin(PLUGINS, name):
+        plugin: SamplerEntry = load_plugin(PLUGINS, name, SamplerEntry)
+        return plugin
     if name not in SAMPLERS:
         raise PenstockError(f"No sampler is called {name!r}{nearest(name, SAMPLERS)}", code="unknown-name")
     module, _, attribute = SAMPLERS[name].partition(":")

@@ -14,5 +14,7 @@ SAMPLERS = {
     "seeds": "penstock.sampling.seeds:SEEDS",
 }
 """For each sampler, the module and the name of its entry. Modules are imported when their sampler is asked for."""
+PLUGINS = "penstock.samplers"
+"""The group of entry points by which packages offer further ones."""
 SEEDS_ONLY = "seeds"
 """The sampler of models without layers."""

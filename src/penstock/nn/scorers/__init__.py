@@ -8,11 +8,12 @@ in `nn.scorer_table`.
 from torch import nn
 
 from penstock.errors import PenstockError, nearest
-from penstock.nn.scorer_table import SCORERS, scorer_class
+from penstock.nn.scorer_table import PLUGINS, SCORERS, scorer_class
 from penstock.nn.scorers.distances import RotatEScorer, TransEScorer
 from penstock.nn.scorers.pairs import DotScorer, EdgeClassifier, MLPScorer
 from penstock.nn.scorers.products import ComplExScorer, DistMultScorer
 from penstock.nn.scorers.relations import End, RelationScorer, ScorerSettings
+from penstock.plugins import has_plugin
 
 __all__ = [
     "ComplExScorer",
@@ -34,7 +35,7 @@ DEFAULTS = ScorerSettings()
 
 def build_scorer(name: str, width: int, relations: int = 1, settings: ScorerSettings = DEFAULTS) -> nn.Module:
     """A scorer by name: `score(h_src, h_dst, relation=None)` returns one number for each pair."""
-    if name not in SCORERS:
+    if name not in SCORERS and not has_plugin(PLUGINS, name):
         raise PenstockError(f"There is no scorer {name!r}{nearest(name, SCORERS)}", code="unknown-name")
     scorer: nn.Module = scorer_class(name).build(width, relations, settings)
     return scorer

@@ -9,6 +9,7 @@ from penstock.partition.methods.metis import assign_metis
 from penstock.partition.methods.random import assign_random
 from penstock.partition.methods.stream import assign_stream
 from penstock.partition.problem import Method
+from penstock.plugins import has_plugin, load_plugin
 
 METHODS: dict[str, Method] = {
     "random": assign_random,
@@ -17,12 +18,17 @@ METHODS: dict[str, Method] = {
     "hypergraph": assign_hypergraph,
     "stream": assign_stream,
 }
+PLUGINS = "penstock.partitioners"
+"""The group of entry points by which packages offer further ones."""
 
 
 def method_named(name: str) -> Method:
-    """The method of that name; an unknown one gets the nearest suggested."""
+    """The method of that name, which may be a plug-in's; an unknown one gets the nearest suggested."""
     if name in METHODS:
         return METHODS[name]
+    if has_plugin(PLUGINS, name):
+        plugin: Method = load_plugin(PLUGINS, name)
+        return plugin
     near = difflib.get_close_matches(name, METHODS, 1, 0.4)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(METHODS)}."
     raise PenstockError(f"There is no partitioning method {name!r}: {hint}", code="unknown-name")

@@ -5,6 +5,7 @@ cores, throughput and time, never how jobs are started or what they train.
 """
 
 from penstock.errors import PenstockError, nearest
+from penstock.plugins import has_plugin, load_plugin
 from penstock.service.policies.base import Base
 from penstock.service.policies.bmc import Bmc
 from penstock.service.policies.fit import Fit
@@ -14,6 +15,8 @@ from penstock.service.policies.room import never_fits
 
 POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Fit, Base, Lmcf, Bmc)}
 """The policies by name; the first one is the default."""
+PLUGINS = "penstock.policies"
+"""The group of entry points by which packages offer further ones."""
 
 __all__ = [
     "AGE_S",
@@ -31,6 +34,9 @@ __all__ = [
 
 def policy_named(name: str, age_s: float = AGE_S) -> Policy:
     """The policy of that name; a job that has waited for more than `age_s` seconds goes first under all of them."""
+    if name not in POLICIES and has_plugin(PLUGINS, name):
+        plugin: type[Policy] = load_plugin(PLUGINS, name, type)
+        return plugin(age_s)
     if name not in POLICIES:
         raise PenstockError(f"No queue policy is called {name!r}{nearest(name, POLICIES)}", code="unknown-name")
     return POLICIES[name](age_s)
