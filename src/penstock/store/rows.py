@@ -38,6 +38,20 @@ prefetch: Any = intrinsic(_prefetch)
 """Called from kernels with an array of two dimensions and two int64."""
 
 
+def _take_turn(typing: Any, turn: Any) -> Any:
+    """`turn[0]`, which is one more afterwards, as one step: threads that take turns get different numbers."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        made = context.make_array(signature.args[0])(context, builder, args[0])
+        return builder.atomic_rmw("add", made.data, ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return types.int64(turn), generate
+
+
+take_turn: Any = intrinsic(_take_turn)
+"""Called from kernels with an int64 array of one number."""
+
+
 Span = tuple[int, int]
 """[first, last) columns of a table."""
 Columns = slice | Sequence[int] | Array | None
@@ -60,6 +74,15 @@ def gather_rows(table: Array, ids: Array, out: Array | None = None, span: Span |
     if not out.size:
         check_rows(table, ids)
     return out
+
+
+def gather_in_turns(table: Array, ids: Array, out: Array, turn: Array, step: int) -> None:
+    """`gather_rows`, shared by all threads that call it with the same arrays: each takes `step` rows in its turn.
+
+    `turn` is one int64, 0 at first. A call returns when all rows were taken, some perhaps by threads that still copy.
+    """
+    if out.size and not _gather_in_turns(*_words(table, out, None), ids, turn, step):
+        raise outside(table)
 
 
 def place_rows(table: Array, ids: Array, places: Array, out: Array, span: Span | None = None) -> None:
@@ -138,6 +161,17 @@ def _gather(table: Array, first: int, out: Array, ids: Array) -> bool:
         for k in range(out.shape[1]):
             out[i, k] = table[row, first + k]
     return True
+
+
+@njit(nogil=True, cache=True)
+def _gather_in_turns(table: Array, first: int, out: Array, ids: Array, turn: Array, step: int) -> bool:
+    while True:
+        start = take_turn(turn) * step
+        if start >= len(ids):
+            return True
+        stop = min(start + step, len(ids))
+        if not _gather(table, first, out[start:stop], ids[start:stop]):
+            return False
 
 
 @njit(nogil=True, cache=True)

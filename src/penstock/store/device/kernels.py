@@ -1,4 +1,4 @@
-"""The kernel that gathers rows, in Triton. Imported where a gather is launched, never at start-up."""
+"""The kernels that gather rows, in Triton. Imported where a gather is launched, never at start-up."""
 
 # mypy: disable-error-code="no-untyped-def"
 
@@ -10,6 +10,8 @@ from torch import Tensor
 _TILE = 2048
 """Values a program moves at a time: enough loads under way in each thread to cover the latency of the bus."""
 _WIDEST = 1024
+_LISTED = 1024
+"""Ids that a program looks up in the cache."""
 
 
 def launch_gather(
@@ -21,6 +23,8 @@ def launch_gather(
     cache: tuple[Tensor, Tensor, Tensor] | None = None,
     places: Tensor | None = None,
     first: int = 0,
+    programs: int | None = None,
+    near: bool = False,
 ) -> None:
     """`out[i] = table[ids[i]]`; `cache` is the hottest rows, a slot for each row of the table, and hits and reads.
 
@@ -29,6 +33,9 @@ def launch_gather(
 
     `order` is the numbers i, int64, in the order in which they are to be read; without it, as they come. Tables and
     `out` have two dimensions. Ids are trusted: at or beyond the table's end they are read as they are.
+
+    `programs`: as many at most, each of which moves more rows then; a kernel that waits for the bus leaves the rest of
+    the device to others. With `near`, rows that are not in the cache are left out: neither read nor written.
     """
     width = out.shape[1]
     if not len(ids) or not width:
@@ -36,7 +43,8 @@ def launch_gather(
     columns = min(triton.next_power_of_2(width), _WIDEST)
     rows = _TILE // columns
     hot, slots, tally = cache or (table, ids, ids)
-    gather_kernel[(triton.cdiv(len(ids), rows),)](
+    tiles = triton.cdiv(len(ids), rows)
+    gather_kernel[(tiles if programs is None else min(tiles, programs),)](
         _plain(table),
         _plain(hot),
         slots,
@@ -55,7 +63,21 @@ def launch_gather(
         COLUMNS=columns,
         CACHED=cache is not None,
         COUNTED=count is not None,
+        NEAR=near,
     )
+
+
+def list_cold(ids: Tensor, keys: Tensor, count: Tensor | None, slots: Tensor | None) -> None:
+    """`keys[i]` becomes `ids[i]` where that is a row outside the cache, and the type's largest number elsewhere.
+
+    `slots` is where in the cache each row of the table is, negative: it is not; None: there is no cache. Sorted, `keys`
+    begin with the rows that are read from the table, in its order.
+    """
+    if len(ids):
+        cold_kernel[(triton.cdiv(len(ids), _LISTED),)](
+            ids, ids if count is None else count, ids if slots is None else slots, keys, len(ids),
+            NONE=torch.iinfo(keys.dtype).max, CACHED=slots is not None, COUNTED=count is not None, B=_LISTED,
+        )  # fmt: skip
 
 
 def _plain(tensor: Tensor) -> Tensor:
@@ -84,37 +106,68 @@ def gather_kernel(
     COLUMNS: tl.constexpr,
     CACHED: tl.constexpr,
     COUNTED: tl.constexpr,
+    NEAR: tl.constexpr,
 ):
-    place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    for tile in range(tl.program_id(0), tl.cdiv(asked, ROWS), tl.num_programs(0)):
+        place = tile * ROWS + tl.arange(0, ROWS)
+        inside = place < asked
+        if order is not None:
+            place = tl.load(order + place, mask=inside, other=0)
+        meant = inside
+        if COUNTED:
+            # Ids behind the count mean nothing and are not even read.
+            meant = inside & (place < tl.load(count))
+        row = tl.load(ids + place, mask=meant, other=-1).to(tl.int64)
+        cold = row >= 0
+        if CACHED:
+            slot = tl.load(slots + row, mask=cold, other=-1).to(tl.int64)
+            warm = slot >= 0
+            hits, reads = tl.sum(warm.to(tl.int64), 0), tl.sum(cold.to(tl.int64), 0)
+            which = tl.arange(0, 2)
+            tl.atomic_add(tally + which, tl.where(which == 0, hits, reads), sem="relaxed")
+            cold = cold & (slot < 0)
+        if places is not None:
+            place = tl.load(places + place, mask=inside, other=0)
+        written = inside
+        if NEAR:
+            written = inside & (cold == 0)
+            cold = cold & (cold == 0)
+        target = out + place.to(tl.int64)[:, None] * STRIDE
+        for first in tl.static_range(0, WIDTH, COLUMNS):
+            column = first + tl.arange(0, COLUMNS)[None, :]
+            real = column < WIDTH
+            values = tl.load(table + row[:, None] * LINE + FIRST + column, mask=cold[:, None] & real, other=0)
+            if CACHED:
+                near = tl.load(hot + slot[:, None] * LINE + FIRST + column, mask=warm[:, None] & real, other=0)
+                values = tl.where(warm[:, None], near, values)
+            if values.dtype != out.dtype.element_ty:
+                # From and to bfloat16 there is a way through float32 alone.
+                if values.dtype.is_bf16() or out.dtype.element_ty.is_bf16():
+                    values = values.to(tl.float32)
+                values = values.to(out.dtype.element_ty)
+            tl.store(target + column, values, mask=written[:, None] & real)
+
+
+@triton.jit(do_not_specialize=["asked"])
+def cold_kernel(
+    ids,
+    count,
+    slots,
+    keys,
+    asked,
+    NONE: tl.constexpr,
+    CACHED: tl.constexpr,
+    COUNTED: tl.constexpr,
+    B: tl.constexpr,
+):
+    place = tl.program_id(0) * B + tl.arange(0, B)
     inside = place < asked
-    if order is not None:
-        place = tl.load(order + place, mask=inside, other=0)
     meant = inside
     if COUNTED:
-        # Ids behind the count mean nothing and are not even read.
         meant = inside & (place < tl.load(count))
-    row = tl.load(ids + place, mask=meant, other=-1).to(tl.int64)
+    row = tl.load(ids + place, mask=meant, other=-1)
     cold = row >= 0
     if CACHED:
-        slot = tl.load(slots + row, mask=cold, other=-1).to(tl.int64)
-        warm = slot >= 0
-        hits, reads = tl.sum(warm.to(tl.int64), 0), tl.sum(cold.to(tl.int64), 0)
-        which = tl.arange(0, 2)
-        tl.atomic_add(tally + which, tl.where(which == 0, hits, reads), sem="relaxed")
+        slot = tl.load(slots + row, mask=cold, other=0)
         cold = cold & (slot < 0)
-    if places is not None:
-        place = tl.load(places + place, mask=inside, other=0)
-    target = out + place.to(tl.int64)[:, None] * STRIDE
-    for first in tl.static_range(0, WIDTH, COLUMNS):
-        column = first + tl.arange(0, COLUMNS)[None, :]
-        real = column < WIDTH
-        values = tl.load(table + row[:, None] * LINE + FIRST + column, mask=cold[:, None] & real, other=0)
-        if CACHED:
-            near = tl.load(hot + slot[:, None] * LINE + FIRST + column, mask=warm[:, None] & real, other=0)
-            values = tl.where(warm[:, None], near, values)
-        if values.dtype != out.dtype.element_ty:
-            # From and to bfloat16 there is a way through float32 alone.
-            if values.dtype.is_bf16() or out.dtype.element_ty.is_bf16():
-                values = values.to(tl.float32)
-            values = values.to(out.dtype.element_ty)
-        tl.store(target + column, values, mask=inside[:, None] & real)
+    tl.store(keys + place, tl.where(cold, row, NONE), mask=inside)

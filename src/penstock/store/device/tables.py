@@ -58,6 +58,18 @@ class DeviceSource(RowSource):
         too, are where in `out` rows go; `span` is the columns [first, last). Nothing waits for the device: a gather can
         be captured in a CUDA graph.
         """
+        out = self._checked(ids, out, places, span)
+        rows = len(out)
+        if out.numel():
+            lines, first, order = out.view(rows, -1), 0 if span is None else span[0], self._reading_order(ids)
+            if not is_traced():
+                from penstock.store.device.kernels import launch_gather
+
+                launch_gather(self._lines, ids, lines, count, order, self._cache, places, first)
+        return out
+
+    def _checked(self, ids: Tensor, out: Tensor | None, places: Tensor | None, span: Span | None) -> Tensor:
+        """`out`, or a new tensor for the rows; refused where rows or ids do not fit."""
         wanted = (len(ids), *self.row_shape(span))
         if out is None:
             out = torch.empty(wanted, dtype=self.dtype, device=ids.device)
@@ -71,12 +83,6 @@ class DeviceSource(RowSource):
             raise PenstockError(
                 f"Rows are gathered by int32 or int64 ids in a contiguous array, not by {ids.dtype}.", code="wrong-type"
             )
-        if out.numel():
-            lines, first, order = out.view(rows, -1), 0 if span is None else span[0], self._reading_order(ids)
-            if not is_traced():
-                from penstock.store.device.kernels import launch_gather
-
-                launch_gather(self._lines, ids, lines, count, order, self._cache, places, first)
         return out
 
     def read(self, ids: Any, to: Any = None, columns: Columns = None, dtype: Any = None) -> Any:

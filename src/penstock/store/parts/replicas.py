@@ -13,9 +13,10 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.paths.path_use import PathUse
 from penstock.store.parts.requests import FieldRequest, Pull, checked, row_numbers
 from penstock.store.parts.row_encoding import PartRows, RowEncoding, encoding_for
-from penstock.store.parts.row_paths import Along, PathUse, RowPaths
+from penstock.store.parts.row_paths import Along, RowPaths
 from penstock.store.parts.send_buffers import FarRows, RowRequest, SendBuffers, copy_rows, pack_rows, receive_rows
 from penstock.store.parts.traffic import Traffic
 from penstock.store.rows import check_rows

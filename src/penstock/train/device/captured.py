@@ -22,8 +22,9 @@ from penstock.sampling.device.block import DeviceBlock
 from penstock.sampling.device.hops import NEVER, Slot
 from penstock.sampling.device.room import Room
 from penstock.sampling.device.streams import rest
+from penstock.store.device.moments import Moment
 from penstock.traced import is_traced, memory_for
-from penstock.train.device.launches import Lane, Moment, Recorded, warm_up
+from penstock.train.device.launches import Lane, Recorded, warm_up
 from penstock.train.device.placed import Placed
 from penstock.train.device.stopwatch import Stopwatch
 from penstock.train.device.supply import Supply

@@ -4,7 +4,6 @@ On the host, where kernels run in an interpreter, there is one lane, everything 
 again.
 """
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from penstock.sampling.device.streams import captured, on_stream, rest, stream_maker
+from penstock.store.device.moments import Moment
 from penstock.traced import is_traced, recording
 
 
@@ -35,41 +35,14 @@ class Lane:
         """What is launched in it goes here."""
         return on_stream(self.stream)
 
-    def wait(self, moment: "Moment") -> None:
+    def wait(self, moment: Moment) -> None:
         """What is launched from now on waits for a moment of another lane."""
-        if self.stream is not None:
-            self.stream.wait_event(moment.event)
+        moment.hold(self.stream)
 
     def settle(self) -> None:
         """Wait until everything launched here is done."""
         if self.stream is not None:
             self.stream.synchronize()
-
-
-class Moment:
-    """A point on a lane that others wait for; with `timed`, also to measure from."""
-
-    def __init__(self, device: torch.device, timed: bool = False) -> None:
-        self.event: Any = None
-        if device.type == "cuda":
-            self.event = torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
-        self._at = 0.0
-
-    def mark(self, lane: Lane) -> None:
-        """Record the moment after everything launched on a lane so far."""
-        self._at = time.perf_counter()
-        if self.event is not None:
-            self.event.record(lane.stream)
-
-    def has_passed(self) -> bool:
-        """Whether the lane has come to it."""
-        return self.event is None or bool(self.event.query())
-
-    def seconds_to(self, later: "Moment") -> float:
-        """Between two moments that have passed, as the device counts."""
-        if self.event is None:
-            return later._at - self._at
-        return float(self.event.elapsed_time(later.event)) / 1e3
 
 
 class Recorded:

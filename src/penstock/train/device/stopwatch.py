@@ -8,7 +8,8 @@ import torch
 
 from penstock.pipeline.clock import Recorder, StageTime
 from penstock.pipeline.schedule import Position
-from penstock.train.device.launches import Lane, Moment
+from penstock.store.device.moments import Moment
+from penstock.train.device.launches import Lane
 
 
 class _Launched(NamedTuple):

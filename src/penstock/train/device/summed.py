@@ -18,9 +18,10 @@ from penstock.pipeline.schedule import Position, Schedule
 from penstock.sampling.device.hops import NEVER
 from penstock.sampling.device.room import Room
 from penstock.sampling.device.streams import rest
+from penstock.store.device.moments import Moment
 from penstock.train.device.captured import BURST_SECONDS, CapturedSlot
 from penstock.train.device.group_steps import ShareSteps
-from penstock.train.device.launches import Lane, Moment, Recorded
+from penstock.train.device.launches import Lane, Recorded
 from penstock.train.device.placed import Placed
 from penstock.train.device.step_sum import Agreed, Snapshot, StepSum
 from penstock.train.device.supply import Supply

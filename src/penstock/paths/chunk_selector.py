@@ -1,0 +1,129 @@
+"""Chunks of a transfer divided among paths: the rule `leo-smooth` decides for all of them at once and hears of each.
+
+Every path goes over one resource: a link, or whatever else serves one chunk after the other. What a chunk takes there is
+measured on the way by whoever moves chunks, and told with `set_chunk_time`. Threads may choose at once.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.graph.arrays import Array
+from penstock.graph.hashing import key_of
+from penstock.paths.decisions import complete_chunk, decide_chunk
+from penstock.paths.dependencies import nothing_in_progress
+from penstock.paths.route_table import NETWORK, Routes
+from penstock.paths.rules.selector_state import HALF_LIFE, new_state
+from penstock.paths.selectors import selector_named
+
+_SELECTOR = "leo-smooth"
+_IN_PROGRESS = 1 << 16
+
+
+class Chosen(NamedTuple):
+    """Decisions for some chunks: the kind, the path and the place among those in progress of each, and when."""
+
+    kinds: Array
+    paths: Array
+    slots: Array
+    began: float
+
+    def some(self, members: "Sequence[int] | Array") -> "Chosen":
+        """Those of some of the chunks."""
+        return Chosen(self.kinds[members], self.paths[members], self.slots[members], self.began)
+
+
+class ChunkSelector:
+    """Chooses among paths for chunks of several kinds; a kind says which paths a chunk may take."""
+
+    def __init__(
+        self,
+        type_first: Sequence[int],
+        resources: Sequence[int],
+        guess_us: float,
+        forget_us: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Kind k has the paths [type_first[k], type_first[k + 1]), path p goes over `resources[p]`.
+
+        `guess_us`: what a chunk takes before anything was measured; `forget_us`: the time in which half of what was
+        measured on a path that is no longer used is forgotten. `clock` counts seconds.
+        """
+        self._clock, self._lock = clock, threading.Lock()
+        self._routes = _one_link_each(type_first, resources, guess_us)
+        self._rule = selector_named(_SELECTOR)[0].rule
+        self._state = new_state(self._routes, _IN_PROGRESS, key_of(0, "row paths"))
+        self._state.settings[HALF_LIFE] = forget_us
+        self._table, self._requests = nothing_in_progress(1), 0
+        self._free = list(range(_IN_PROGRESS))
+
+    @property
+    def in_progress(self) -> int:
+        """Chunks that were decided for, and have neither completed nor been forgotten."""
+        return _IN_PROGRESS - len(self._free)
+
+    def choices(self, kind: int) -> int:
+        """The number of paths that chunks of a kind may take."""
+        return int(self._routes.type_first[kind + 1] - self._routes.type_first[kind])
+
+    def choose(self, kinds: Array) -> Chosen:
+        """A path for each chunk, int32 kinds in order; each decision knows of those before it."""
+        with self._lock:
+            now = self._clock()
+            slots = np.array([self._free.pop() for _ in range(len(kinds))], np.int64)
+            paths = np.empty(len(kinds), np.int32)
+            decide_chunk(
+                self._rule, self._routes, self._state, self._table, kinds, np.zeros(len(kinds), np.int64),
+                self._requests, slots, now * 1e6, paths,
+            )  # fmt: skip
+            self._requests += len(kinds)
+        return Chosen(kinds, paths, slots, now)
+
+    def completed(self, chosen: Chosen, took_us: Array | float, at: float) -> None:
+        """Chunks have arrived at a time of the clock, each after so many microseconds from its decision."""
+        times = np.empty((len(chosen.kinds), 3))
+        times[:] = np.reshape(took_us, (-1, 1))
+        with self._lock:
+            complete_chunk(
+                self._rule, self._routes, self._state, self._table, chosen.kinds, np.zeros(len(times), np.int64),
+                chosen.paths, chosen.slots, times, at * 1e6,
+            )  # fmt: skip
+            self._free += chosen.slots.tolist()
+
+    def forget(self, chosen: Chosen) -> None:
+        """Chunks will not arrive: nothing is learned from them."""
+        with self._lock:
+            self._free += chosen.slots.tolist()
+
+    def set_chunk_time(self, resource: int, us: float) -> None:
+        """What a chunk takes on a resource from now on, without a queue before it."""
+        with self._lock:
+            mine = np.flatnonzero(self._routes.resource == resource)
+            for times in (self._routes.service, self._routes.end_to_end, self._routes.distinct):
+                times[mine] = max(us, 1e-3)
+
+
+def _one_link_each(type_first: Sequence[int], resources: Sequence[int], guess_us: float) -> Routes:
+    """Paths that each go over one resource; `type_first` are the numbers of each request type's paths."""
+    paths = len(resources)
+    times = [np.full(paths, guess_us) for _ in range(3)]
+    return Routes(
+        type_first=np.array(type_first, np.int32),
+        first=np.arange(paths + 1, dtype=np.int32),
+        resource=np.array(resources, np.int32),
+        service=times[0],
+        delay=np.zeros(paths),
+        jitter=np.zeros((paths, 2)),
+        flags=np.full(paths, NETWORK, np.int32),
+        capacity=np.ones(max(resources) + 1, np.int32),
+        label=np.array(resources, np.int32),
+        base=np.zeros(paths),
+        end_to_end=times[1],
+        distinct=times[2],
+        toll=np.zeros(paths),
+        depends=np.zeros(len(type_first) - 1, np.int32),
+        writes=np.zeros(len(type_first) - 1, np.bool_),
+    )

@@ -1,0 +1,283 @@
+"""Tables in host memory whose rows reach the device along several paths at once.
+
+A batch's rows that are in no cache are sorted by their number. The first of them the device reads by itself, in the
+table's order; the others the host's threads gather into page-locked memory, from where one copy brings them to the
+device, which puts them in their places. How many take which path is decided for each batch (`path_division`).
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.graph.arrays import Array
+from penstock.store.device.gather_threads import GatherTask
+from penstock.store.device.host_paths import CACHE, PATHS, Arrival, HostPaths, Span
+from penstock.store.device.moments import Moment
+from penstock.store.device.path_division import GATHERED, PINNED, Divided
+from penstock.store.device.pinned_memory import page_locked
+from penstock.store.device.tables import PinnedTable
+from penstock.store.rows import Span as Columns
+from penstock.traced import is_traced
+
+CHUNK_BYTES = 1 << 19
+"""Of the rows that one decision is made for: some tens of microseconds of a path's time."""
+_ALIGNED = 16
+"""Chunks begin at multiples of so many rows: kernels are compiled once for addresses that are aligned."""
+_MOST_BYTES = 1 << 30
+"""Rows that are read at once beyond this, as exact inference does, the device reads by itself: they need no buffers."""
+_READERS = 4
+"""Programs on each of the device's processors that read rows over the bus. They mostly wait, so that few keep the bus
+full, and kernels of other streams find room beside them."""
+
+
+class DividedTable(PinnedTable):
+    """A pinned table, cached or not, whose other rows come along the paths of `HostPaths`."""
+
+    def __init__(self, below: PinnedTable, paths: HostPaths, chunk_bytes: int = CHUNK_BYTES) -> None:
+        super().__init__(below.table, below.device)
+        self.below, self.paths, self.where = below, paths, below.where
+        self._cache = below._cache
+        self.row_bytes = self._lines.shape[1] * self.dtype.itemsize
+        self.chunk_rows = -(-max(1, chunk_bytes // max(1, self.row_bytes)) // _ALIGNED) * _ALIGNED
+        self._idle: list[Reading] = []
+        self._lock = threading.Lock()
+
+    @property
+    def device_bytes(self) -> int:
+        """What it takes of the device's memory: the cache."""
+        return self.below.device_bytes
+
+    @property
+    def lines(self) -> Tensor:
+        """The table as rows of one dimension."""
+        return self._lines
+
+    @property
+    def bytes_of_rows(self) -> Array:
+        """The table as the host reads it: rows of bytes, whatever their type."""
+        size = len(self.table), self.row_bytes
+        flat: Array = self._lines.view(torch.uint8).numpy() if self.row_bytes else np.empty(size, np.uint8)
+        return flat
+
+    @property
+    def cache(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Rows that are on the device as well: see `DeviceSource`."""
+        return self._cache
+
+    def gather(
+        self,
+        ids: Tensor,
+        out: Tensor | None = None,
+        count: Tensor | None = None,
+        places: Tensor | None = None,
+        span: Columns | None = None,
+    ) -> Tensor:
+        """See `DeviceSource.gather`. All rows of some ids come along both paths, and the host waits for the ids.
+
+        With a count, places or columns, as captured gathers have, the device reads by itself.
+        """
+        plain = count is not None or places is not None or span is not None
+        if plain or is_traced() or not 0 < len(ids) * self.row_bytes <= _MOST_BYTES:
+            return super().gather(ids, out, count, places, span)
+        out = self._checked(ids, out, places, span)
+        with self.reading(len(ids), ids.dtype) as reading:
+            stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+            reading.list(ids)
+            reading.fetch(stream)
+            reading.begin(ids, out.view(len(out), -1))
+            reading.finish()
+            reading.hold(stream)
+        return out
+
+    @contextmanager
+    def reading(self, room: int, ids: torch.dtype) -> "Iterator[Reading]":
+        """Memory to read so many rows with; another one for each who reads at the same time."""
+        reading = self.take_reading(room, ids)
+        try:
+            yield reading
+        except BaseException:
+            reading.abandon()
+            raise
+        finally:
+            self.give_back(reading)
+
+    def take_reading(self, room: int, ids: torch.dtype) -> "Reading":
+        """Memory to read so many rows with, until it is given back."""
+        with self._lock:
+            reading = self._idle.pop() if self._idle else Reading(self)
+        reading.make_room(room, ids)
+        return reading
+
+    def give_back(self, reading: "Reading") -> None:
+        """The memory may be used again. What was launched with it may still be under way."""
+        with self._lock:
+            self._idle.append(reading)
+
+
+class Reading:
+    """Memory with which one batch's rows are read, and the batch's passage: listed, begun, finished."""
+
+    def __init__(self, table: DividedTable) -> None:
+        self._table, self._paths = table, table.paths
+        self._room, self._count = 0, 0
+        device = self._paths.device
+        self._listed, self._read, self._placed = (Moment(device) for _ in range(3))
+        self._task: GatherTask | None = None
+        self._divided: Divided | None = None
+        self._keys = self._sorted = self._order = self._steps = torch.empty(0, device=device)
+        self._ids = self._staged = torch.empty(0)
+        self._out, self._split, self._cold = self._keys, 0, 0
+        self._asked = self._listed, 0.0
+
+    def make_room(self, rows: int, ids: torch.dtype) -> None:
+        """Have memory for so many rows, by ids of a type. Waits for what is under way where there is too little."""
+        if rows <= self._room and ids == self._keys.dtype:
+            return
+        self._read.settle()
+        self._placed.settle()
+        table, device = self._table, self._paths.device
+        self._room = rows
+        self._keys = torch.empty(rows, dtype=ids, device=device)
+        self._sorted, self._order = torch.empty_like(self._keys), torch.empty(rows, dtype=torch.int64, device=device)
+        self._steps = torch.arange(rows, dtype=torch.int32, device=device)
+        self._ids = page_locked((rows,), ids, device)
+        self._staged = page_locked((rows, table.row_bytes), torch.uint8, device)
+        if is_traced():
+            # The copies' buffer is made at the first of them, which a trace does not come to.
+            with _on(self._paths.copying):
+                self._paths.staging(rows * table.row_bytes)
+
+    def list(self, ids: Tensor, count: Tensor | None = None) -> None:
+        """Sort the rows that are to be read from the table. Can be captured; `ids` and `count` as in `gather`."""
+        size = len(ids)
+        keys = self._keys[:size]
+        if not is_traced():
+            from penstock.store.device.kernels import list_cold
+
+            list_cold(ids, keys, count, None if self._table.cache is None else self._table.cache[1])
+        torch.sort(keys, out=(self._sorted[:size], self._order[:size]))
+        self._count = size
+
+    def fetch(self, stream: Any) -> None:
+        """Bring the sorted numbers to the host, on the stream that has listed them."""
+        with _on(stream):
+            self._ids[: self._count].copy_(self._sorted[: self._count], non_blocking=True)
+        self._listed.mark_on(stream)
+
+    def begin(self, ids: Tensor, out: Tensor, count: Tensor | None = None) -> None:
+        """Wait for the listed numbers, divide them, and start both paths to `out`, of two dimensions.
+
+        `ids` and `count` are those that were listed.
+        """
+        paths, table = self._paths, self._table
+        self._listed.settle()
+        paths.hear()
+        listed = self._ids[: self._count].numpy()
+        self._cold = int(np.searchsorted(listed, np.iinfo(listed.dtype).max))
+        self._asked = paths.ask()
+        self._divided = paths.division.divide(-(-self._cold // table.chunk_rows))
+        self._split = min(self._cold, self._divided.chunks[PINNED] * table.chunk_rows)
+        self._out = out
+        if self._split < self._cold:
+            # The last batch's copy from the same memory.
+            self._placed.settle()
+            wanted = listed[self._split : self._cold]
+            self._task = paths.threads.start(table.bytes_of_rows, wanted, self._staged[: len(wanted)].numpy())
+        with _on(paths.reading):
+            self._listed.hold(paths.reading)
+            self._read_near(ids, count)
+            self._read_pinned()
+        self._read.mark_on(paths.reading)
+
+    def finish(self) -> None:
+        """Wait until the host has gathered its rows, and launch their copy."""
+        task, divided, paths, self._task = self._task, self._divided, self._paths, None
+        if task is not None:
+            assert divided is not None
+            gathered = task.wait()
+            with paths.copy_lock, _on(paths.copying):
+                self._listed.hold(paths.copying)
+                span = self._copy(self._cold - self._split)
+            paths.launched(Arrival(span, divided, gathered, *self._asked))
+        self._placed.mark_on(paths.copying)
+        self._divided = None
+
+    def hold(self, stream: Any) -> None:
+        """Let what is launched on a stream from now on wait for all rows."""
+        self._read.hold(stream)
+        self._placed.hold(stream)
+
+    def abandon(self) -> None:
+        """The batch that was begun is not wanted any more."""
+        if self._task is not None:
+            self._task.wait()
+            assert self._divided is not None
+            self._paths.division.forget(self._divided, GATHERED)
+        self._task = self._divided = None
+
+    def _read_near(self, ids: Tensor, count: Tensor | None) -> None:
+        """Rows of the cache, and zeros where no row is meant."""
+        from penstock.store.device.kernels import launch_gather
+
+        table, paths = self._table, self._paths
+        span = self._span(CACHE, 0)
+        launch_gather(table.lines, ids, self._out, count, None, table.cache, near=True)
+        span.after.mark_on(paths.reading)
+        if table.cache is not None:
+            paths.launched_near(span)
+
+    def _read_pinned(self) -> None:
+        """Rows that the device reads over the bus."""
+        from penstock.store.device.kernels import launch_gather
+
+        paths, rows = self._paths, self._split
+        if not rows:
+            return
+        span = self._span(PATHS[PINNED], rows)
+        places = self._order[:rows]
+        launch_gather(
+            self._table.lines, self._sorted[:rows], self._out, None, places=places, programs=_programs(paths.device)
+        )
+        span.after.mark_on(paths.reading)
+        assert self._divided is not None
+        paths.launched(Arrival(span, self._divided, None, *self._asked))
+
+    def _copy(self, rows: int) -> Span:
+        """Rows that the host has gathered: one copy, and from there to their places."""
+        from penstock.store.device.kernels import launch_gather
+
+        table, paths = self._table, self._paths
+        span = self._span(PATHS[GATHERED], rows)
+        brought = paths.staging(rows * table.row_bytes)
+        brought.view(rows, -1).copy_(self._staged[:rows], non_blocking=True)
+        launch_gather(
+            brought.view(table.dtype).view(rows, -1), self._steps[:rows], self._out, None,
+            places=self._order[self._split : self._cold],
+        )  # fmt: skip
+        span.after.mark_on(paths.copying)
+        return span
+
+    def _span(self, path: str, rows: int) -> Span:
+        paths = self._paths
+        before, after = (Moment(paths.device, timed=True) for _ in range(2))
+        before.mark_on(paths.copying if path == PATHS[GATHERED] else paths.reading)
+        return Span(path, rows, rows * self._table.row_bytes, before, after)
+
+
+def _programs(device: torch.device) -> int:
+    """How many programs read rows over the bus."""
+    if device.type != "cuda":
+        return _READERS
+    return _READERS * int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _on(stream: Any) -> AbstractContextManager[Any]:
+    """Launch in the block on a stream, where there is one."""
+    if stream is None:
+        return nullcontext()
+    return stream.entered() if is_traced() else torch.cuda.stream(stream)

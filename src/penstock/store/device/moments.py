@@ -1,0 +1,54 @@
+"""Points on a device's streams that others wait for or measure from. On the host everything has happened already."""
+
+import time
+from typing import Any, Protocol
+
+import torch
+
+
+class HasStream(Protocol):
+    """Whatever launches go to."""
+
+    @property
+    def stream(self) -> Any:
+        """The stream; None on the host."""
+
+
+class Moment:
+    """A point on a stream that others wait for; with `timed`, also to measure from."""
+
+    def __init__(self, device: torch.device, timed: bool = False) -> None:
+        self.event: Any = None
+        if device.type == "cuda":
+            self.event = torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+        self._at = 0.0
+
+    def mark(self, lane: HasStream) -> None:
+        """Record the moment after everything launched on a lane so far."""
+        self.mark_on(lane.stream)
+
+    def mark_on(self, stream: Any) -> None:
+        """Record the moment after everything launched on a stream so far."""
+        self._at = time.perf_counter()
+        if self.event is not None:
+            self.event.record(stream)
+
+    def hold(self, stream: Any) -> None:
+        """Let what is launched on a stream from now on wait for the moment."""
+        if self.event is not None and stream is not None:
+            stream.wait_event(self.event)
+
+    def settle(self) -> None:
+        """Wait until the stream has come to it; a moment that was never marked counts as reached."""
+        if self.event is not None:
+            self.event.synchronize()
+
+    def has_passed(self) -> bool:
+        """Whether the stream has come to it."""
+        return self.event is None or bool(self.event.query())
+
+    def seconds_to(self, later: "Moment") -> float:
+        """Between two moments that have passed, as the device counts."""
+        if self.event is None:
+            return later._at - self._at
+        return float(self.event.elapsed_time(later.event)) / 1e3
