@@ -1,7 +1,7 @@
 """Chunks of a transfer divided among paths: the rule `leo-smooth` decides for all of them at once and hears of each.
 
-Every path goes over one resource: a link, or whatever else serves one chunk after the other. What a chunk takes there is
-measured on the way by whoever moves chunks, and told with `set_chunk_time`. Threads may choose at once.
+Every path goes over one resource: a link, or whatever else serves one chunk after the other. What a chunk takes there
+is measured on the way by whoever moves chunks, and told with `set_chunk_time`. Threads may choose at once.
 """
 
 import threading

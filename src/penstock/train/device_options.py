@@ -1,13 +1,19 @@
 """The device fields of a job."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
-from penstock.graph.documents import StrictDocument, first_problem, parse_yaml
+from penstock.graph.documents import StrictDocument, first_problem, parse_yaml, split_commas
 
 Where = Literal["auto", "device", "pinned", "host"]
+RowPath = Literal["cache", "pinned", "gathered"]
+_EVERY_PATH: tuple[RowPath, ...] = ("cache", "pinned", "gathered")
+
+
+def _auto_or_list(value: object) -> object:
+    return value if value == "auto" else split_commas(value)
 
 
 class Placement(StrictDocument):
@@ -25,6 +31,11 @@ class DeviceOptions(StrictDocument):
     device: str = Field("auto", description="where the model is trained: auto (a GPU if there is one), cpu or cuda")
     placement: str | dict[str, Any] = Field(
         "auto", description="auto, or any of {topology, features, cache_rows, cache_by} (docs/devices.md)"
+    )
+    feature_paths: Annotated[Literal["auto"] | list[RowPath], BeforeValidator(_auto_or_list)] = Field(
+        ["cache", "pinned"],
+        description="how rows of features in pinned memory reach the device: auto (every path, divided by what reads"
+        " take), or some of cache, pinned and gathered (docs/devices.md)",
     )
     sample_on: Literal["auto", "device", "host", "hybrid"] = Field("auto", description="where batches are sampled")
     feature_type: Literal["stored", "float32", "float16", "bfloat16"] = Field(
@@ -60,6 +71,19 @@ class DeviceOptions(StrictDocument):
             except ValidationError as error:
                 raise ValueError(first_problem(error)) from None
         return value
+
+    @field_validator("feature_paths")
+    @classmethod
+    def _reaches_all(cls, value: "str | list[RowPath]") -> "str | list[RowPath]":
+        """A cache has some rows alone."""
+        if value != "auto" and not {"pinned", "gathered"} & set(value):
+            raise ValueError("name pinned, gathered or both: a cache does not have every row")
+        return value
+
+    @property
+    def row_paths(self) -> frozenset[RowPath]:
+        """The paths that rows of features in pinned memory may take."""
+        return frozenset(_EVERY_PATH if isinstance(self.feature_paths, str) else self.feature_paths)
 
     @property
     def placed(self) -> Placement:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from penstock.errors import PenstockError
 from penstock.pipeline.schedule import Schedule
 from penstock.plan import Residence
+from penstock.plan.residence import Place
 from penstock.sampling.device.room import Room
 from penstock.train.device.decision import Decision, MemoryModel
 from penstock.train.device.memory import TrialMemory, Working, loaded_working, row_type
@@ -85,9 +86,9 @@ class _SharedTrace(TracedMemory):
         super().__init__(session, alone, shares)
         self._summed, self.validated = summed, validated
 
-    def working(self, room: Room | None, captured: bool, in_place: bool) -> Working:
+    def working(self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None) -> Working:
         """See `decision.MemoryModel`."""
-        found = super().working(room, captured, in_place)
+        found = super().working(room, captured, in_place, features)
         return replace(found, bytes=found.bytes + self._summed, parts=found.parts | {"summed": self._summed})
 
     def predicted(self, decision: Decision) -> int:

@@ -44,13 +44,12 @@ class Arrival(NamedTuple):
 class HostPaths:
     """What tables in host memory share on one device: streams, threads that gather, the division of rows.
 
-    Rows that the device reads by itself and copies of gathered ones go over streams of their own, beside those that draw
-    and compute. A third stream, which nothing else is launched on, tells when rows were asked for as the device counts.
+    Rows that the device reads by itself and copies of gathered ones go over streams of their own, beside those that
+    draw and compute. A third stream, which nothing else is launched on, tells when rows were asked for as the device
+    counts.
     """
 
-    def __init__(
-        self, device: torch.device, threads: int, division: Division, make_stream: Callable[[], Any]
-    ) -> None:
+    def __init__(self, device: torch.device, threads: int, division: Division, make_stream: Callable[[], Any]) -> None:
         self.device, self.division = device, division
         self.threads = GatherThreads(threads)
         self.reading, self.copying, self._clock = make_stream(), make_stream(), make_stream()

@@ -108,7 +108,8 @@ def gather_kernel(
     COUNTED: tl.constexpr,
     NEAR: tl.constexpr,
 ):
-    for tile in range(tl.program_id(0), tl.cdiv(asked, ROWS), tl.num_programs(0)):
+    tile, tiles, step = tl.program_id(0), tl.cdiv(asked, ROWS), tl.num_programs(0)
+    while tile < tiles:
         place = tile * ROWS + tl.arange(0, ROWS)
         inside = place < asked
         if order is not None:
@@ -146,6 +147,7 @@ def gather_kernel(
                     values = values.to(tl.float32)
                 values = values.to(out.dtype.element_ty)
             tl.store(target + column, values, mask=written[:, None] & real)
+        tile += step
 
 
 @triton.jit(do_not_specialize=["asked"])

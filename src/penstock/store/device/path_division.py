@@ -75,9 +75,7 @@ class MeasuredDivision:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        self._selector = ChunkSelector(
-            [0, 2, 3, 4], [PINNED, GATHERED, PINNED, GATHERED], _GUESS_US, _FORGET_US, clock
-        )
+        self._selector = ChunkSelector([0, 2, 3, 4], [PINNED, GATHERED, PINNED, GATHERED], _GUESS_US, _FORGET_US, clock)
         self._chunk_us: list[float | None] = [None, None]
 
     def divide(self, chunks: int) -> Divided:

@@ -95,9 +95,7 @@ class RowPaths:
         """The store of a part."""
         return self._owners[part]
 
-    def _grouped(
-        self, wanted: Sequence[FarRows], chunks: list[tuple[int, int, Array]], chosen: Chosen
-    ) -> list[Along]:
+    def _grouped(self, wanted: Sequence[FarRows], chunks: list[tuple[int, int, Array]], chosen: Chosen) -> list[Along]:
         """One request for each part and store."""
         groups: dict[tuple[int, int], list[int]] = {}
         for place, (_, number, _) in enumerate(chunks):

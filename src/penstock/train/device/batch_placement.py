@@ -10,6 +10,7 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.pipeline.loader import Batch, Carrier
 from penstock.pipeline.schedule import BatchPlan, Planned
+from penstock.plan.residence import Place
 from penstock.progress import SILENT, Progress
 from penstock.sampling.device.room import Room
 from penstock.train.device.decision import Decision, decide
@@ -43,7 +44,7 @@ class ReservedMemory:
             raise PenstockError(f"reserve is {share}: give a share from 0 to 1.", code="value-out-of-range")
         self._job, self._vertices, self._reserved = job, vertices, int(share * device_memory_of(device)[1])
 
-    def working(self, room: Room | None, captured: bool, in_place: bool) -> Working:
+    def working(self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None) -> Working:
         """See `decision.MemoryModel`."""
         job = self._job
         ahead = job.transfer_depth + 1

@@ -43,6 +43,9 @@ _WARM_UPS = 3
 class CapturedSteps:
     """Does the steps of a session; between two lists of them the device is at rest."""
 
+    slots_in_turn = 2
+    """Batches whose memory there is at once."""
+
     def __init__(
         self,
         session: Session,
@@ -134,12 +137,20 @@ class CapturedSteps:
     def _learn(self, epoch: int, number: int) -> None:
         """Launch the step of a batch and, beside it, the drawing of the next."""
         self._draw_up_to(epoch, number)
-        slot = self._slots[number % 2]
+        self._launch_step(epoch, number)
+        if number + 1 < self._schedule.batches:
+            self._draw_up_to(epoch, number + 1)
+
+    def _launch_step(self, epoch: int, number: int) -> None:
+        """Launch the step of a batch that was drawn."""
+        slot = self._slot_of(number)
         self._computing.wait(slot.drawn)
         self._clock.around("compute", Position(epoch, number), self._computing, slot.learn.replay)
         slot.free.mark(self._computing)
-        if number + 1 < self._schedule.batches:
-            self._draw_up_to(epoch, number + 1)
+
+    def _slot_of(self, number: int) -> "CapturedSlot":
+        """The slot of a batch by its number in the epoch."""
+        return self._slots[number % len(self._slots)]
 
     def _look(self, first: int, last: int) -> tuple[list[float], int | None]:
         """Losses of the batches [first, last) that were learned from, and the first that lacked room."""
@@ -151,11 +162,11 @@ class CapturedSteps:
 
     def _draw_up_to(self, epoch: int, number: int) -> None:
         while self._drawn <= number:
-            slot = self._slots[self._drawn % 2]
+            slot = self._slot_of(self._drawn)
             with self._drawing.entered():
                 self._drawing.wait(slot.free)
                 self._clock.around("sample", Position(epoch, self._drawn), self._drawing, slot.draw.replay)
-                slot.drawn.mark(self._drawing)
+                slot.was_drawn(self._drawing)
             self._drawn += 1
 
     def _capture(self) -> None:
@@ -165,7 +176,7 @@ class CapturedSteps:
         rest(self._placed.device)
         batch = self._position.batch
         pool = None
-        for _ in range(2):
+        for _ in range(self.slots_in_turn):
             made = self._make_slot(place, pool)
             place, pool = made.slot.place, made.learn.pool
             self._slots.append(made)
@@ -245,8 +256,16 @@ class CapturedSlot:
                 supply.labels, slot.number, supply.epoch.counts, supply.weights, size, batch.labels, batch.seed_weights,
                 WIDTH=width, COLUMNS=columns, B=rows,
             )  # fmt: skip
+        self._read_rows()
+
+    def _read_rows(self) -> None:
+        """The last of what a draw launches: the batch's features, where they are not read in their table."""
         if not isinstance(self._rows, TableRows):
-            supply.placed.table.gather(slot.vertices, self._rows, slot.known[-1:])
+            self._supply.placed.table.gather(self.slot.vertices, self._rows, self.slot.known[-1:])
+
+    def was_drawn(self, lane: Lane) -> None:
+        """Called when a draw was launched on a lane."""
+        self.drawn.mark(lane)
 
     def _learn(self) -> None:
         _, skip = self._gradients()

@@ -16,6 +16,7 @@ from penstock.pipeline.schedule import BatchPlan
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.feature_place import FeaturePlace, fastest_place, knows_transfers
+from penstock.plan.residence import Place
 from penstock.sampling import NeighbourSampler
 from penstock.sampling.device.room import Room, largest_room, room_for
 from penstock.train.decided_by import OPERATOR_PROFILE, RULE
@@ -58,8 +59,11 @@ class MemoryModel(Protocol):
     untraced: str
     """Why no trace could be had; empty where it could."""
 
-    def working(self, room: Room | None, captured: bool, in_place: bool) -> Working:
-        """What it takes beside topology and features, if steps are done in this way."""
+    def working(self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None) -> Working:
+        """What it takes beside topology and features, if steps are done in this way.
+
+        `features`: where they lie, where that is known.
+        """
 
     def predicted(self, decision: Decision) -> int:
         """The most that tensors take at once, with everything where it was decided to be."""
@@ -148,6 +152,10 @@ def _fitting(
         on_the_host = "host" in (residence.topology, residence.features)
         if (not reads_in_place or residence.features == "device") and not (is_captured and on_the_host):
             break
+    if residence.features == "pinned" and "gathered" in job.row_paths:
+        # Rows that the host gathers have buffers on the device, which a cache leaves room for.
+        working = memory.working(room, is_captured and room is not None, False, "pinned")
+        residence = _decided(job, graph, inputs.fields, working, on_host, inputs.device)
     return working, residence
 
 
@@ -217,6 +225,14 @@ def _decided(
     topology = 0 if drawn_on_host or edges is None else edges.indptr.nbytes + edges.indices.nbytes
     rows = sum(len(table) for table in tables)
     cache = wish.cache_rows
+    if "cache" not in job.row_paths:
+        if cache:
+            raise PenstockError(
+                f"placement keeps {cache:,} rows on the device, but feature_paths leaves out the cache: add cache to"
+                " feature_paths, or leave out cache_rows.",
+                code="unsupported-combination",
+            )
+        cache = 0
     if not graph.is_homogeneous:
         # A cache would have to be shared out among the types.
         if cache:

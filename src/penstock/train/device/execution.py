@@ -8,6 +8,7 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.device.captured import CapturedSteps
 from penstock.train.device.device_sampling import Shared
+from penstock.train.device.divided_steps import DividedSteps
 from penstock.train.device.placed import Placed
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.layerwise.inference import Inference
@@ -56,6 +57,7 @@ class DeviceExecution(LoadedExecution):
             "placement": self.placed.facts(),
             "device_peak_mb": round(peak / _MB, 1),
             "device_predicted_mb": round(self.placed.predicted_bytes / _MB, 1),
+            **self.placed.path_facts(),
             **self.group_facts(),
         }
 
@@ -67,7 +69,8 @@ class CapturedExecution(DeviceExecution):
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """In bursts: the loop sees the weights when it has to."""
-        return CapturedSteps(self._session, self.placed, schedule, start, pause, recorder)
+        kind = DividedSteps if self.placed.is_divided else CapturedSteps
+        return kind(self._session, self.placed, schedule, start, pause, recorder)
 
     def state(self) -> Any:
         """The room for batches, which sums round by: a run keeps it when it goes on."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from penstock.plan.residence import Place
 from penstock.sampling.device.room import Room
 from penstock.train.device.trial import StepMemory, room_load
 from penstock.train.job import Job
@@ -40,7 +41,7 @@ class TrialMemory:
         """`untraced` says why there is no trace."""
         self._session, self._step, self.untraced = session, step, untraced
 
-    def working(self, room: Room | None, captured: bool, in_place: bool) -> Working:
+    def working(self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None) -> Working:
         """See `decision.MemoryModel`."""
         session, job = self._session, self._session.job
         task: Any = session.task

@@ -10,12 +10,15 @@ from torch import Tensor
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn.device.rows import TableRows
+from penstock.paths.path_use import PathUse
 from penstock.pipeline.host_carrier import Scale
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.device.hops import Slot, Topology
 from penstock.sampling.device.room import Room
 from penstock.store import CachedSource
+from penstock.store.device.divided import DividedTable
+from penstock.store.device.host_paths import CACHE
 from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTable
 from penstock.train.device.decision import Decision
 from penstock.train.device.whole import DeviceWholeGraph
@@ -59,6 +62,11 @@ class Placed:
         """The features of the only node type."""
         (only,) = self.tables.values()
         return only
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether features reach the device along several paths at once."""
+        return any(isinstance(table, DividedTable) for table in self.tables.values())
 
     @property
     def predicted_bytes(self) -> int:
@@ -123,8 +131,8 @@ class Placed:
         }
         if self.cached:
             facts["hit_rate"] = round(max(source.hit_rate() for source in self.cached.values()), 4)
-        if self.cached_rows and isinstance(self.table, CachedTable):
-            facts["hit_rate"] = round(self.table.hit_rate(), 4)
+        if (cached := self._cached_table()) is not None:
+            facts["hit_rate"] = round(cached.hit_rate(), 4)
         if self.decision.predicted_by:
             facts["predicted_by"] = self.decision.predicted_by
         if self.decision.untraced:
@@ -132,3 +140,24 @@ class Placed:
         facts["decided_by"] = self.decision.decided_by
         facts["why"] = self.why
         return facts
+
+    def path_facts(self) -> dict[str, Any]:
+        """Rows, bytes and seconds of each path that features came along; nothing where there is one path."""
+        table = next((each for each in self.tables.values() if isinstance(each, DividedTable)), None)
+        if table is None:
+            return {}
+        use = table.paths.use()
+        if (cached := self._cached_table()) is not None:
+            # The cache's own count: nobody else sees which rows it had.
+            hits, size = cached.hits_and_reads()[0], table.row_bytes
+            use[CACHE] = use.get(CACHE, PathUse())._replace(rows=hits, bytes=hits * size)
+        return {"feature_paths": {name: _rounded(each) for name, each in use.items()}}
+
+    def _cached_table(self) -> CachedTable | None:
+        """The features of which some rows are on the device, where they are in pinned memory."""
+        tables = [each.below if isinstance(each, DividedTable) else each for each in self.tables.values()]
+        return next((each for each in tables if isinstance(each, CachedTable)), None)
+
+
+def _rounded(use: PathUse) -> dict[str, Any]:
+    return {"rows": use.rows, "bytes": use.bytes, "seconds": round(use.seconds, 6)}

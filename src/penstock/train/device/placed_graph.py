@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
+from penstock.graph.blocks import default_threads
 from penstock.graph.csr import offsets_of
 from penstock.graph.graph import Graph
 from penstock.pipeline.device import DeviceCarrier
@@ -14,7 +15,11 @@ from penstock.pipeline.schedule import BatchPlan
 from penstock.progress import SILENT, Progress
 from penstock.sampling.device.hops import Topology
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
+from penstock.sampling.device.streams import stream_maker
 from penstock.store.device.copies import to_pinned
+from penstock.store.device.divided import DividedTable
+from penstock.store.device.host_paths import HostPaths
+from penstock.store.device.path_division import Division, FixedDivision, MeasuredDivision
 from penstock.store.device.shared_copies import one_copy
 from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable, by_device_counts
 from penstock.store.hot_rows import by_counts
@@ -65,10 +70,21 @@ def _put(
             )
     if residence.features == "host":
         return
+    paths = _host_paths(placed, job) if residence.features == "pinned" and "gathered" in job.row_paths else None
     for name, field_name in fields.items():
         array = graph.nodes[name].fields[field_name]
         with memory_for(FEATURES):
             _put_features(placed, job, graph, schedule, name, array, progress)
+            table = placed.tables[name]
+            if paths is not None and isinstance(table, PinnedTable):
+                placed.tables[name] = DividedTable(table, paths)
+
+
+def _host_paths(placed: Placed, job: Job) -> HostPaths:
+    """The paths of features in host memory: all that the job allows, divided by what they take."""
+    division: Division = MeasuredDivision() if "pinned" in job.row_paths else FixedDivision(0.0)
+    threads = job.threads or default_threads()
+    return HostPaths(placed.device, threads, division, stream_maker(placed.device))
 
 
 def _put_features(

@@ -119,7 +119,7 @@ class CapturedSharedSteps(ShareSteps):
     def _shared_step(self) -> Step:
         epoch, batch = self._position
         loss = self._gradients_of(epoch, batch)
-        slot = self._slots[batch % 2]
+        slot = self._slot_of(batch)
         assert isinstance(slot, _GradientSlot)
         for parameter, gradient in zip(self._session.learned.parameters(), slot.gradients, strict=True):
             parameter.grad = gradient

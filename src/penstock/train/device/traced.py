@@ -60,10 +60,14 @@ class TracedMemory:
             self._largest = largest_batch(self._session, self._drawn, batches)
         return self._largest
 
-    def working(self, room: Room | None, captured: bool, in_place: bool) -> Working:
-        """What is reserved beside topology and features, if these are on the device as far as the job allows it."""
+    def working(self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None) -> Working:
+        """What is reserved beside topology and features.
+
+        Where nothing is said these are on the device, as far as the job allows it.
+        """
         job = self._session.job
-        features: Place = "device" if job.placed.features == "auto" else job.placed.features
+        if features is None:
+            features = "device" if job.placed.features == "auto" else job.placed.features
         topology: Place = "host" if room is None else "pinned" if job.placed.topology == "pinned" else "device"
         # Nothing is captured that is on the host; a way that is asked about all the same is not taken.
         captured = captured and "host" not in (topology, features)
@@ -112,7 +116,8 @@ def traced_run(
 def _trace_captured(session: Session, placed: Placed, schedule: Schedule, allocations: Allocations) -> None:
     execution = CapturedExecution(session, placed)
     with allocations.during("captured step"):
-        steps = CapturedSteps(session, placed, schedule, START, lambda _: 1, lambda *_: None)
+        steps = execution.steps(schedule, START, lambda _: 1, lambda *_: None)
+        assert isinstance(steps, CapturedSteps)
         with steps:
             with allocations.during("start of an epoch"):
                 steps.fill(Position(0, 0))

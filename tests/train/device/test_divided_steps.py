@@ -1,0 +1,149 @@
+"""Training on rows that come along several paths: the bits of the pinned path, captured or not, by an interpreter."""
+
+import importlib.util
+
+import pytest
+import torch
+
+from interpreted_kernels import one_launch_at_a_time
+from penstock.pipeline.schedule import START, Position, Schedule
+from penstock.progress import Progress
+from penstock.train.build import make_session
+from penstock.train.execution_modes import choose_execution
+from penstock.train.job import make_job
+from refusals import refused
+from training_graphs import community_graph
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU itself is tested in test_paths_on_gpu"),
+]
+FEW = {"fanouts": [3, 2], "hidden": 8, "batch_size": 16, "epochs": 2, "device": "cpu", "threads": 2}
+PINNED = {"features": "pinned"}
+
+
+@pytest.fixture(autouse=True)
+def device_memory(monkeypatch):
+    """A device with much free memory, chunks of a few rows, and few batches drawn ahead to count what is read."""
+    for name, value in {
+        "mem_get_info": lambda *_: (1 << 40, 1 << 40),
+        "memory_reserved": lambda *_: 0,
+        "memory_allocated": lambda *_: 0,
+        "max_memory_allocated": lambda *_: 1 << 20,
+        "reset_peak_memory_stats": lambda *_: None,
+        "synchronize": lambda *_: None,
+        "manual_seed": lambda *_: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr("penstock.train.device.placed_graph._COUNTED", 2)
+    monkeypatch.setattr("penstock.train.device.placed_graph.DividedTable", small_chunks)
+    one_launch_at_a_time(monkeypatch)
+
+
+def small_chunks(table, paths):
+    from penstock.store.device.divided import DividedTable
+
+    return DividedTable(table, paths, 16 * 16)
+
+
+def session_of(graph, **fields):
+    from penstock.train.device.placement import place
+
+    session = make_session(make_job({**FEW, "placement": PINNED, **fields}), graph)
+    session.optimiser = torch.optim.Adam(session.learned.parameters(), lr=0.01, fused=True)
+    session.execution = choose_execution(session, place(session, True, Progress()))
+    return session
+
+
+def trained(session, pause=3, start=START, steps=None):
+    """Losses and weights."""
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, session.job.epochs)
+    done = []
+
+    def often(position):
+        return min(pause, schedule.batches - position.batch)
+
+    with session.execution.steps(schedule, start, often, lambda *_: None) as some_steps:
+        for some in some_steps:
+            done += some
+            if steps is not None and len(done) >= steps:
+                break
+    return done, {name: values.clone() for name, values in session.learned.state_dict().items()}
+
+
+def assert_same_bits(a, b):
+    assert [step.loss for step in a[0]] == [step.loss for step in b[0]]
+    for name, values in a[1].items():
+        assert torch.equal(values, b[1][name]), name
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return community_graph(120)
+
+
+@pytest.mark.parametrize("capture", [True, False])
+@pytest.mark.parametrize(
+    ("paths", "placement"),
+    [
+        (["gathered"], PINNED),
+        (["pinned", "gathered"], PINNED),
+        ("auto", {**PINNED, "cache_rows": 40}),
+    ],
+)
+def test_losses_are_bit_equal_whatever_path_rows_took(graph, capture, paths, placement):
+    right = trained(
+        session_of(graph, feature_paths=["pinned"], placement={**placement, "cache_rows": 0}, capture=capture)
+    )
+    session = session_of(graph, feature_paths=paths, placement=placement, capture=capture)
+    assert session.execution.placed.is_divided and session.execution.placed.is_captured == capture
+    assert_same_bits(trained(session), right)
+    came = session.execution.facts()["feature_paths"]
+    assert all(set(each) == {"rows", "bytes", "seconds"} and each["rows"] for each in came.values())
+    wanted = {"cache", "pinned", "gathered"} if paths == "auto" else set(paths)
+    assert set(came) == wanted and list(came) == [name for name in ("cache", "pinned", "gathered") if name in wanted]
+    if "cache" in wanted:
+        assert 0 < session.execution.facts()["placement"]["hit_rate"] < 1
+
+
+def test_a_batch_that_lacks_room_is_drawn_and_read_again(graph, monkeypatch):
+    from penstock.sampling.device.room import Room
+    from penstock.train.device import decision
+
+    right = trained(session_of(graph, feature_paths="auto"))
+    monkeypatch.setattr(decision, "presampled_room", lambda *_: Room((16, 40, 60), (48, 50)))
+    tight = session_of(graph, feature_paths="auto")
+    done = trained(tight)
+    assert tight.execution.placed.room.rows[-1] > 60
+    assert [step.position for step in done[0]] == [step.position for step in right[0]]
+    for one, other in zip(done[0], right[0], strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=1e-3)
+    assert tight.execution.placed.table.paths.division._selector.in_progress == 0
+
+
+def test_steps_that_end_in_the_middle_of_an_epoch_leave_nothing_under_way(graph):
+    session = session_of(graph, feature_paths="auto")
+    whole = trained(session_of(graph, feature_paths="auto"))
+    first, _ = trained(session, steps=3)
+    rest = trained(session, start=Position(0, len(first)))
+    assert_same_bits(([*first, *rest[0]], rest[1]), whole)
+    assert session.execution.placed.table.paths.division._selector.in_progress == 0
+
+
+def test_stages_know_the_time_of_the_paths(graph):
+    session = session_of(graph, feature_paths="auto", epochs=1)
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, 1)
+    with session.execution.steps(schedule, Position(0, 0), lambda position: 2, lambda *_: None) as steps:
+        next(iter(steps))
+        assert list(steps.times()) == ["sample", "transfer", "compute"]
+
+
+def test_what_cannot_be_is_refused(graph):
+    with refused("invalid-document feature_paths pinned"):
+        make_job({"feature_paths": ["cache"]})
+    with refused("invalid-document feature_paths"):
+        make_job({"feature_paths": ["pigeon"]})
+    with refused("unsupported-combination cache_rows feature_paths"):
+        session_of(graph, feature_paths=["pinned"], placement={**PINNED, "cache_rows": 5})
+    assert make_job({"feature_paths": "pinned,gathered"}).row_paths == {"pinned", "gathered"}
