@@ -1,7 +1,7 @@
 """Kernels that move rows: many short copies without the interpreter's lock."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,13 +76,20 @@ def gather_rows(table: Array, ids: Array, out: Array | None = None, span: Span |
     return out
 
 
-def gather_in_turns(table: Array, ids: Array, out: Array, turn: Array, step: int) -> None:
-    """`gather_rows`, shared by all threads that call it with the same arrays: each takes `step` rows in its turn.
+def shared_gather(table: Array, ids: Array, out: Array, step: int) -> Callable[[], None]:
+    """`gather_rows` as a function for several threads: each that calls it takes `step` rows in its turn.
 
-    `turn` is one int64, 0 at first. A call returns when all rows were taken, some perhaps by threads that still copy.
+    A call returns when all rows were taken, some perhaps by threads that still copy.
     """
-    if out.size and not _gather_in_turns(*_words(table, out, None), ids, turn, step):
-        raise outside(table)
+    if not out.size:
+        return lambda: check_rows(table, ids)
+    words, turn = _words(table, out, None), np.zeros(1, np.int64)
+
+    def gather() -> None:
+        if not _gather_in_turns(*words, ids, turn, step):
+            raise outside(table)
+
+    return gather
 
 
 def place_rows(table: Array, ids: Array, places: Array, out: Array, span: Span | None = None) -> None:

@@ -9,7 +9,7 @@ from penstock.store.device import CachedTable, PinnedTable, page_locked
 from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import HostPaths
 from penstock.store.device.path_division import FixedDivision, MeasuredDivision
-from penstock.store.rows import gather_in_turns
+from penstock.store.rows import shared_gather
 from refusals import refused
 
 pytestmark = pytest.mark.gpu
@@ -25,7 +25,7 @@ def divided(values, device, division, cached=None):
     policy = MeasuredDivision() if share is None else FixedDivision(share)
     paths = HostPaths(device, 2, policy, stream_maker(device))
     table = DividedTable(below, paths, CHUNK * values[0].nbytes)
-    assert table.chunk_rows == CHUNK
+    assert table.rows.chunk_rows == CHUNK
     return table
 
 
@@ -102,9 +102,13 @@ def test_a_reading_that_is_abandoned_leaves_nothing_under_way(device):
 
 def test_threads_that_take_turns_gather_every_row_once():
     table = np.random.default_rng(0).random((500, 6))
-    ids, out, turn = np.random.default_rng(1).integers(0, 500, 333), np.zeros((333, 6)), np.zeros(1, np.int64)
-    gather_in_turns(table, ids, out, turn, 50)
+    ids, out = np.random.default_rng(1).integers(0, 500, 333), np.zeros((333, 6))
+    gather = shared_gather(table, ids, out, 50)
+    gather()
     np.testing.assert_array_equal(out, table[ids])
-    gather_in_turns(table, ids, np.zeros_like(out), turn, 50)
-    with refused("id-out-of-range"):
-        gather_in_turns(table, ids + 400, out, np.zeros(1, np.int64), 50)
+    out[:] = 0
+    gather()
+    assert not out.any()
+    for some in (out, out[:, :0]):
+        with refused("id-out-of-range"):
+            shared_gather(table[:, : some.shape[1]].copy(), ids + 400, some.copy(), 50)()

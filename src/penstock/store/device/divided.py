@@ -8,7 +8,7 @@ device, which puts them in their places. How many take which path is decided for
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +35,20 @@ _READERS = 4
 full, and kernels of other streams find room beside them."""
 
 
+class HostRows(NamedTuple):
+    """A table in host memory, as the device and the host read its rows."""
+
+    lines: Tensor
+    """For the device: rows of one dimension."""
+    flat: Array
+    """For the host: rows of bytes, whatever their type."""
+    cache: tuple[Tensor, Tensor, Tensor] | None
+    """Rows that are on the device as well: see `DeviceSource`."""
+    row_bytes: int
+    chunk_rows: int
+    """Rows that one decision is made for."""
+
+
 class DividedTable(PinnedTable):
     """A pinned table, cached or not, whose other rows come along the paths of `HostPaths`."""
 
@@ -42,8 +56,10 @@ class DividedTable(PinnedTable):
         super().__init__(below.table, below.device)
         self.below, self.paths, self.where = below, paths, below.where
         self._cache = below._cache
-        self.row_bytes = self._lines.shape[1] * self.dtype.itemsize
-        self.chunk_rows = -(-max(1, chunk_bytes // max(1, self.row_bytes)) // _ALIGNED) * _ALIGNED
+        size = self._lines.shape[1] * self.dtype.itemsize
+        chunk_rows = -(-max(1, chunk_bytes // max(1, size)) // _ALIGNED) * _ALIGNED
+        flat: Array = self._lines.view(torch.uint8).numpy() if size else np.empty((len(self.table), 0), np.uint8)
+        self.rows = HostRows(self._lines, flat, self._cache, size, chunk_rows)
         self._idle: list[Reading] = []
         self._lock = threading.Lock()
 
@@ -51,23 +67,6 @@ class DividedTable(PinnedTable):
     def device_bytes(self) -> int:
         """What it takes of the device's memory: the cache."""
         return self.below.device_bytes
-
-    @property
-    def lines(self) -> Tensor:
-        """The table as rows of one dimension."""
-        return self._lines
-
-    @property
-    def bytes_of_rows(self) -> Array:
-        """The table as the host reads it: rows of bytes, whatever their type."""
-        size = len(self.table), self.row_bytes
-        flat: Array = self._lines.view(torch.uint8).numpy() if self.row_bytes else np.empty(size, np.uint8)
-        return flat
-
-    @property
-    def cache(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Rows that are on the device as well: see `DeviceSource`."""
-        return self._cache
 
     def gather(
         self,
@@ -82,7 +81,7 @@ class DividedTable(PinnedTable):
         With a count, places or columns, as captured gathers have, the device reads by itself.
         """
         plain = count is not None or places is not None or span is not None
-        if plain or is_traced() or not 0 < len(ids) * self.row_bytes <= _MOST_BYTES:
+        if plain or is_traced() or not 0 < len(ids) * self.rows.row_bytes <= _MOST_BYTES:
             return super().gather(ids, out, count, places, span)
         out = self._checked(ids, out, places, span)
         with self.reading(len(ids), ids.dtype) as reading:
@@ -109,7 +108,7 @@ class DividedTable(PinnedTable):
     def take_reading(self, room: int, ids: torch.dtype) -> "Reading":
         """Memory to read so many rows with, until it is given back."""
         with self._lock:
-            reading = self._idle.pop() if self._idle else Reading(self)
+            reading = self._idle.pop() if self._idle else Reading(self.rows, self.paths)
         reading.make_room(room, ids)
         return reading
 
@@ -122,8 +121,8 @@ class DividedTable(PinnedTable):
 class Reading:
     """Memory with which one batch's rows are read, and the batch's passage: listed, begun, finished."""
 
-    def __init__(self, table: DividedTable) -> None:
-        self._table, self._paths = table, table.paths
+    def __init__(self, rows: HostRows, paths: HostPaths) -> None:
+        self._table, self._paths = rows, paths
         self._room, self._count = 0, 0
         device = self._paths.device
         self._listed, self._read, self._placed = (Moment(device) for _ in range(3))
@@ -132,7 +131,7 @@ class Reading:
         self._keys = self._sorted = self._order = self._steps = torch.empty(0, device=device)
         self._ids = self._staged = torch.empty(0)
         self._out, self._split, self._cold = self._keys, 0, 0
-        self._asked = self._listed, 0.0
+        self._asked = self._listed
 
     def make_room(self, rows: int, ids: torch.dtype) -> None:
         """Have memory for so many rows, by ids of a type. Waits for what is under way where there is too little."""
@@ -187,7 +186,7 @@ class Reading:
             # The last batch's copy from the same memory.
             self._placed.settle()
             wanted = listed[self._split : self._cold]
-            self._task = paths.threads.start(table.bytes_of_rows, wanted, self._staged[: len(wanted)].numpy())
+            self._task = paths.threads.start(table.flat, wanted, self._staged[: len(wanted)].numpy())
         with _on(paths.reading):
             self._listed.hold(paths.reading)
             self._read_near(ids, count)
@@ -203,7 +202,7 @@ class Reading:
             with paths.copy_lock, _on(paths.copying):
                 self._listed.hold(paths.copying)
                 span = self._copy(self._cold - self._split)
-            paths.launched(Arrival(span, divided, gathered, *self._asked))
+            paths.launched(Arrival(span, divided, gathered, self._asked))
         self._placed.mark_on(paths.copying)
         self._divided = None
 
@@ -245,7 +244,7 @@ class Reading:
         )
         span.after.mark_on(paths.reading)
         assert self._divided is not None
-        paths.launched(Arrival(span, self._divided, None, *self._asked))
+        paths.launched(Arrival(span, self._divided, None, self._asked))
 
     def _copy(self, rows: int) -> Span:
         """Rows that the host has gathered: one copy, and from there to their places."""
@@ -256,7 +255,7 @@ class Reading:
         brought = paths.staging(rows * table.row_bytes)
         brought.view(rows, -1).copy_(self._staged[:rows], non_blocking=True)
         launch_gather(
-            brought.view(table.dtype).view(rows, -1), self._steps[:rows], self._out, None,
+            brought.view(table.lines.dtype).view(rows, -1), self._steps[:rows], self._out, None,
             places=self._order[self._split : self._cold],
         )  # fmt: skip
         span.after.mark_on(paths.copying)

@@ -2,13 +2,11 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import numpy as np
-
 from penstock.graph.arrays import Array
-from penstock.store.rows import gather_in_turns
+from penstock.store.rows import shared_gather
 
 _STEP_BYTES = 1 << 16
 """What a thread takes at a time: a fraction of a millisecond, so that all end at about the same time."""
@@ -24,9 +22,10 @@ class GatherThreads:
 
     def start(self, table: Array, ids: Array, out: Array) -> "GatherTask":
         """Begin with `out[i] = table[ids[i]]`; arrays stay as they are until it has ended."""
-        turn, step = np.zeros(1, np.int64), max(1, _STEP_BYTES // max(1, out.nbytes // max(1, len(out))))
+        step = max(1, _STEP_BYTES // max(1, out.nbytes // max(1, len(out))))
+        gather = shared_gather(table, ids, out, step)
         workers = max(1, min(self.threads, -(-len(ids) // step)))
-        parts = [self._pool.submit(_timed_gather, table, ids, out, turn, step) for _ in range(workers)]
+        parts = [self._pool.submit(_timed, gather) for _ in range(workers)]
         return GatherTask(self, parts)
 
     def busy_seconds(self, began: float, ended: float) -> float:
@@ -50,7 +49,7 @@ class GatherTask:
         return ended, self._threads.busy_seconds(began, ended)
 
 
-def _timed_gather(table: Array, ids: Array, out: Array, turn: Array, step: int) -> tuple[float, float]:
+def _timed(work: Callable[[], None]) -> tuple[float, float]:
     began = time.perf_counter()
-    gather_in_turns(table, ids, out, turn, step)
+    work()
     return began, time.perf_counter()

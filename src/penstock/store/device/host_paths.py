@@ -1,7 +1,6 @@
 """The paths from host memory to a device: who moves rows along them, how they are divided, and what came along each."""
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,7 +37,11 @@ class Arrival(NamedTuple):
     gathered: tuple[float, float] | None
     """Of rows that the host has gathered: when, and how many seconds they took."""
     asked: Moment
-    asked_at: float
+    """When they were asked for, as the device counts."""
+
+    def has_passed(self) -> bool:
+        """Whether the rows have arrived."""
+        return self.span.after.has_passed() and self.asked.has_passed()
 
 
 class HostPaths:
@@ -61,11 +64,11 @@ class HostPaths:
         self._near: list[Span] = []
         self._lock = threading.Lock()
 
-    def ask(self) -> tuple[Moment, float]:
-        """This moment, as the device counts and as `time.perf_counter` does."""
+    def ask(self) -> Moment:
+        """This moment, as the device counts."""
         asked = Moment(self.device, timed=True)
         asked.mark_on(self._clock)
-        return asked, time.perf_counter()
+        return asked
 
     def staging(self, size: int) -> Tensor:
         """Bytes of the device to which gathered rows are copied; used on the stream `copying` alone."""
@@ -88,10 +91,10 @@ class HostPaths:
     def hear(self) -> None:
         """Count what has arrived, and let the division learn from it. Waits for nothing."""
         with self._lock:
-            near, self._near = _by_passing(self._near, lambda span: span)
+            near, self._near = _by_passing(self._near, lambda span: span.after.has_passed())
             for span in near:
                 self._count(span, span.before.seconds_to(span.after))
-            arrived, self._arriving = _by_passing(self._arriving, lambda each: each.span)
+            arrived, self._arriving = _by_passing(self._arriving, Arrival.has_passed)
             for each in arrived:
                 self._learn(each)
 
@@ -116,9 +119,8 @@ class HostPaths:
         self._use[span.path] = self._use.get(span.path, PathUse()).plus(span.rows, span.size, seconds)
 
 
-def _by_passing(waiting: list[Item], span: Callable[[Item], Span]) -> tuple[list[Item], list[Item]]:
+def _by_passing(waiting: list[Item], has_passed: Callable[[Item], bool]) -> tuple[list[Item], list[Item]]:
     """Those whose streams have come to their ends, and the others."""
-    passed = [span(each).after.has_passed() for each in waiting]
-    return [each for each, is_so in zip(waiting, passed, strict=True) if is_so], [
-        each for each, is_so in zip(waiting, passed, strict=True) if not is_so
-    ]
+    passed = [has_passed(each) for each in waiting]
+    arrived = [each for each, is_so in zip(waiting, passed, strict=True) if is_so]
+    return arrived, [each for each, is_so in zip(waiting, passed, strict=True) if not is_so]

@@ -149,7 +149,7 @@ class Placed:
         use = table.paths.use()
         if (cached := self._cached_table()) is not None:
             # The cache's own count: nobody else sees which rows it had.
-            hits, size = cached.hits_and_reads()[0], table.row_bytes
+            hits, size = cached.hits_and_reads()[0], table.rows.row_bytes
             use[CACHE] = use.get(CACHE, PathUse())._replace(rows=hits, bytes=hits * size)
         return {"feature_paths": {name: _rounded(each) for name, each in use.items()}}
 
