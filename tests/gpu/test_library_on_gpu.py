@@ -35,7 +35,7 @@ def test_edges_that_carry_something(tmp_path, fields, sampler):
     assert_the_hosts(carrying_graph(), tmp_path, **kept, **shape, **fields)
 
 
-@pytest.mark.parametrize("way", ["auto", "device", "gather", "aggregate", "transform"])
+@pytest.mark.parametrize("way", ["auto", "device", "gather", "aggregate", "transform", "divided"])
 @pytest.mark.parametrize("model", ["sage", "gcn", "gin"])
 @pytest.mark.parametrize("features", ["host", "pinned"])
 def test_the_first_layer_divided_with_the_host(tmp_path, way, model, features):

@@ -35,8 +35,13 @@ def test_sums_of_a_table_are_those_of_gathered_rows(width, dtype, weighted):
         aggregate_table(block, what, table, ids, out)
         assert np.array_equal(out, expected.numpy())
         assert np.array_equal(own, beside.numpy())
+        last = np.full((20, width), np.nan, np.float32)
+        aggregate_table(block, what, table, ids, last, block.num_dst - 20)
+        assert np.array_equal(last, out[-20:])
     aggregate_table(block, "normalised", table, ids, out)
     assert np.array_equal(out, normalised_sum(block, gathered).numpy())
+    aggregate_table(block, "normalised", table, ids, last, block.num_dst - 20)
+    assert np.array_equal(last, out[-20:])
 
 
 def test_every_float16_is_widened_exactly():

@@ -30,16 +30,19 @@ class _Scales(NamedTuple):
     own: Array
 
 
-def aggregate_table(block: Block, what: Aggregation, table: Array, ids: Array, out: Array) -> None:
-    """`out` [num_dst, width] float32 becomes what a layer aggregates of rows `table[ids]`, of float32 or float16."""
+def aggregate_table(block: Block, what: Aggregation, table: Array, ids: Array, out: Array, begin: int = 0) -> None:
+    """`out` [num_dst - begin, width] float32 becomes what a layer aggregates of rows `table[ids]`, of float32 or
+    float16, for the destinations from `begin` on."""
     scales, weights, rows = _scales(block, what), _factors(block.weights), _readable(table)
 
     def work(_: int, first: int, last: int) -> None:
         _sum_rows(
-            block.indptr, block.indices, ids, weights, scales.read, scales.write, scales.own, rows, out, first, last
-        )
+            block.indptr, block.indices, ids, weights, scales.read, scales.write, scales.own, rows, out, begin,
+            begin + first, begin + last,
+        )  # fmt: skip
 
-    run_chunks(work, row_chunks(block.indptr, table.shape[1]))
+    bounds = block.indptr[begin:]
+    run_chunks(work, row_chunks(bounds - bounds[0] if begin else bounds, table.shape[1]))
 
 
 def widened_rows(table: Array, ids: Array, out: Array) -> None:
@@ -126,23 +129,24 @@ def _sum_rows(
     own_scale: Array,
     table: Array,
     out: Array,
+    begin: int,
     first: int,
     last: int,
 ) -> None:
-    """`nn.kernels.gather_sum` of rows `table[ids]`, as float32."""
+    """`nn.kernels.gather_sum` of rows `table[ids]`, as float32; destination `begin` is the first row of `out`."""
     width = table.shape[1]
     weighted, scaled, written = weights.shape[0] > 0, read_scale.shape[0] > 0, write_scale.shape[0] > 0
     final = indptr[last]
     c = np.empty(4, np.float32)
     for i in range(first, last):
         start, stop = indptr[i], indptr[i + 1]
-        factor = write_scale[i] if written else np.float32(1)
+        factor, o = write_scale[i] if written else np.float32(1), i - begin
         if own_scale.shape[0] > 0:
             for f in range(width):
-                out[i, f] = own_scale[i] * _number(table[ids[i], f])
+                out[o, f] = own_scale[i] * _number(table[ids[i], f])
         else:
             for f in range(width):
-                out[i, f] = 0
+                out[o, f] = 0
         e = start
         while e < stop:
             n = min(4, stop - e)
@@ -161,12 +165,12 @@ def _sum_rows(
                 for f in range(width):
                     low = c0 * _number(table[j0, f]) + c1 * _number(table[j1, f])
                     high = c2 * _number(table[j2, f]) + c3 * _number(table[j3, f])
-                    out[i, f] += low + high
+                    out[o, f] += low + high
             else:
                 for k in range(n):
                     j, c0 = ids[indices[e + k]], c[k]
                     for f in range(width):
-                        out[i, f] += c0 * _number(table[j, f])
+                        out[o, f] += c0 * _number(table[j, f])
             e += n
 
 

@@ -47,9 +47,17 @@ class DeviceOptions(StrictDocument):
     device_share: float = Field(
         0.92, gt=0, le=1, description="share of the device's memory that may be used, by this run and others together"
     )
-    first_layer: Literal["auto", "device", "gather", "aggregate", "transform"] = Field(
+    first_layer: Literal["auto", "device", "gather", "aggregate", "transform", "divided"] = Field(
         "auto",
-        description="what the host does of the first layer: read rows, aggregate or transform them (docs/devices.md)",
+        description="what the host does of the first layer: read rows, aggregate or transform them, or aggregate a part"
+        " while the device reads the rows of the other (docs/devices.md)",
+    )
+    host_share: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="first_layer divided: the host's share of a batch's edges; left out: as much as makes host and"
+        " device end together, by what batches took",
     )
     capture: bool = Field(True, description="capture a step once and replay it, where the job allows it")
 

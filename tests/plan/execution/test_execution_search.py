@@ -9,8 +9,9 @@ from penstock.cost.model import CostModel
 from penstock.cost.step_prediction import BlockSizes, step_work
 from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, Space, mean_blocks, predict, search
 from penstock.plan.execution.batch_operators import batch_operators
+from penstock.plan.execution.host_share import DivisionRates, balanced_share, predicted_rates, rows_read
 from penstock.plan.execution.lanes import CORES, DOWN, GPU, UP
-from penstock.plan.execution.search import PlannedWay, cheapest_orders
+from penstock.plan.execution.search import PlannedWay, cheapest_orders, choices
 from penstock.train.first_layer.ways import WAYS
 from refusals import refused
 
@@ -29,7 +30,9 @@ KIND = BatchKind(
 ORDER = ("aggregate", "aggregate")
 HOST = ExecutionChoice("cpu", "cpu", "host", "gather", ORDER)
 ON_GPU = ExecutionChoice("cuda", "cuda", "device", "device", ORDER)
-PLANNED = {way.name: PlannedWay(way.planned, way.on_host) for way in WAYS.values() if way.planned is not None}
+PLANNED = {
+    way.name: PlannedWay(way.planned, way.on_host, way.on_both) for way in WAYS.values() if way.planned is not None
+}
 SPACE = Space(
     PLANNED,
     devices=("cpu", "cuda"),
@@ -148,3 +151,25 @@ def test_small_kernels_keep_one_core_busy():
     assert model.cores("relu_drop", {"rows": 10, "width": 8}) == 1.0
     assert model.cores("relu_drop", {"rows": 1_000_000, "width": 8}) == pytest.approx(2.0, rel=0.1)
     assert (model.cores("sample", {}), model.cores("dense", {})) == (1.0, 2.0)
+
+
+def test_a_division_ends_together_and_before_either_side_alone():
+    """A host that adds up rows about as fast as the bus carries them: half of the batch each."""
+    model = CostModel(gpu_profile(rate=1e-12, aggregate_table=3e-9, of_gpu={"pinned_read": 1e-9}))
+    ways = {name: PLANNED[name] for name in ("device", "divided")}
+    space = replace(SPACE, ways=ways, devices=("cuda",), sampled_by=("cuda",), features=(("pinned", 0),), groups=(1,))
+    found = {each.choice.first_layer: each.predicted for each in search(model, KIND, space).alternatives}
+    assert found["divided"].seconds < 0.8 * found["device"].seconds
+    share = balanced_share(KIND.blocks[0], predicted_rates(model, KIND.blocks[0], KIND.width, KIND.table_rows))
+    assert 0.1 < share < 0.9
+    host = ExecutionChoice("cuda", "cuda", "host", "divided", ORDER)
+    assert host not in list(choices(model, KIND, replace(space, features=(("host", 0), ("device", 0)))))
+
+
+def test_shares_of_sides_that_are_fast_or_slow():
+    block = BlockSizes(src=100, dst=20, edges=200)
+    assert balanced_share(block, DivisionRates(1.0, 0.0)) == 0.0
+    assert balanced_share(block, DivisionRates(0.0, 1.0)) == 1.0
+    share = balanced_share(block, DivisionRates(1.0, 1.0))
+    assert share * 200 == pytest.approx(rows_read(block, share))
+    assert predicted_rates(CostModel(operator_profile()), block, 8, 100) is None

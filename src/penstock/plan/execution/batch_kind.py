@@ -30,6 +30,8 @@ class BatchKind:
     """Whether layers may aggregate first or transform first."""
     own_rows: bool = True
     """Whether the first layer reads its destinations' own rows beside what it aggregates."""
+    host_share: float = 0.5
+    """Of the first block's edges, where host and device divide them."""
     hit_rate: Callable[[int], float] = lambda rows: 0.0
     """The share of reads that a cache of so many of the hottest rows serves."""
 

@@ -1,6 +1,6 @@
 """The operators of one batch under a choice, priced by the cost model: what waits for what, and who does it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from penstock.cost.model import CostModel
@@ -9,6 +9,7 @@ from penstock.cost.step_prediction import STEP, Call, calls_by_layer
 from penstock.plan.execution.batch_kind import BatchKind
 from penstock.plan.execution.choice import ExecutionChoice
 from penstock.plan.execution.first_layer import FirstLayerWork, WayWork
+from penstock.plan.execution.host_share import balanced_share, predicted_rates
 from penstock.plan.execution.lanes import CORES, DOWN, GPU, UP, Lane
 
 
@@ -48,22 +49,29 @@ class BatchOperators:
 
 def batch_operators(model: CostModel, kind: BatchKind, choice: ExecutionChoice, way: WayWork) -> BatchOperators:
     """The operators of a batch; one that was not measured where the choice needs it is refused with a sentence."""
-    prices, work = _Prices(model, choice), way(kind)
+    work = way(_divided(model, kind))
+    prices = _Prices(model, choice, choice.captured and not work.ahead)
     sample = [prices.priced(Call("sample", kind.sample), choice.sampled_by, "sample")]
     gather = [prices.priced(call, "cpu", "gather") for call in work.ahead]
     transfer = _transfer(prices, kind, choice, work)
     return BatchOperators(sample, gather, transfer, _compute(prices, kind, choice, work))
 
 
+def _divided(model: CostModel, kind: BatchKind) -> BatchKind:
+    """The kind of batch with the host's share that makes host and device end together, where both are known."""
+    rates = predicted_rates(model, kind.blocks[0], kind.width, kind.table_rows)
+    return kind if rates is None else replace(kind, host_share=balanced_share(kind.blocks[0], rates))
+
+
 class _Prices:
     """Operators with their seconds under a choice."""
 
-    def __init__(self, model: CostModel, choice: ExecutionChoice) -> None:
-        self.model, self._choice = model, choice
+    def __init__(self, model: CostModel, choice: ExecutionChoice, captured: bool) -> None:
+        self.model, self._choice, self._captured = model, choice, captured
 
     def priced(self, call: Call, device: str, lane: str) -> BatchOperator:
         """An operator on the host's cores or on the GPU."""
-        launched = device == "cpu" or not self._choice.captured
+        launched = device == "cpu" or not self._captured
         seconds = self.model.seconds(*call, device, launched=launched)
         if device == "cpu":
             # Lanes of alike operators are one, so that there are few of them.
@@ -95,13 +103,14 @@ def _transfer(prices: _Prices, kind: BatchKind, choice: ExecutionChoice, work: F
         return made
     hits = 1.0 if choice.features == "device" else kind.hit_rate(choice.cache_rows)
     sizes = {"width": kind.width, "table_rows": kind.table_rows}
+    rows = kind.rows if work.device_rows is None else work.device_rows
     if hits:
-        made.append(prices.priced(Call("gather", {**sizes, "rows": hits * kind.rows}), "cuda", "read"))
+        made.append(prices.priced(Call("gather", {**sizes, "rows": hits * rows}), "cuda", "read"))
     if hits < 1:
-        call = Call("pinned_read", {**sizes, "rows": (1 - hits) * kind.rows})
+        call = Call("pinned_read", {**sizes, "rows": (1 - hits) * rows})
         read = prices.priced(call, "cuda", "read")
         made.append(read._replace(lane=Lane("GPU pinned read", (UP,))))
-    return made
+    return [*made, *(prices.priced(call, "cuda", "read") for call in work.on_device)]
 
 
 def _compute(prices: _Prices, kind: BatchKind, choice: ExecutionChoice, work: FirstLayerWork) -> list[BatchOperator]:

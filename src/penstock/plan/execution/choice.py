@@ -41,5 +41,5 @@ class ExecutionChoice:
 
     @property
     def captured(self) -> bool:
-        """Whether a device's steps can be captured: nothing of a batch comes from the host."""
+        """Whether a device's steps can be captured: it draws, and reads features by itself."""
         return self.device == self.sampled_by == "cuda" and self.features != "host" and self.groups == 1

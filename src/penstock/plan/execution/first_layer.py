@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from penstock.cost.step_prediction import Call
 from penstock.nn.order_costs import Order
 from penstock.plan.execution.batch_kind import BatchKind
+from penstock.plan.execution.host_share import rows_read
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class FirstLayerWork:
     """Copied to a device in the step, when the host has done its part of the forward pass."""
     bytes_backward: float = 0.0
     """Copied from a device in the step, before the host does its part of the backward pass."""
+
+    device_rows: float | None = None
+    """Rows that a device reads by itself where features are pinned; None: all of the batch."""
+    on_device: tuple[Call, ...] = ()
+    """By the device, when the rows that it reads are there."""
 
 
 WayWork = Callable[[BatchKind], FirstLayerWork]
@@ -52,6 +58,23 @@ def rows_aggregated(kind: BatchKind) -> FirstLayerWork:
     sums = Call("aggregate_table", {**known, "width": kind.width, "table_rows": kind.table_rows})
     ahead = (sums, _gather(kind, own)) if own else (sums,)
     return FirstLayerWork(ahead, 4.0 * (block.dst + own) * kind.width, "aggregate", frozenset({"aggregate"}))
+
+
+def rows_divided(kind: BatchKind) -> FirstLayerWork:
+    """The host aggregates a share of the lists from their table; the device reads rows and aggregates the others."""
+    share, block = kind.host_share, kind.blocks[0]
+    known = {name: float(size) for name, size in block._asdict().items() if size is not None}
+    parts = [{**known, "edges": part * block.edges, "dst": part * block.dst} for part in (share, 1 - share)]
+    read = rows_read(block, share)
+    sums = Call("aggregate_table", {**parts[0], "width": kind.width, "table_rows": kind.table_rows})
+    return FirstLayerWork(
+        (sums,),
+        4.0 * share * block.dst * kind.width,
+        "aggregate",
+        frozenset({"aggregate"}),
+        device_rows=read,
+        on_device=(Call("aggregate", {**parts[1], "src": read, "width": kind.width}),),
+    )
 
 
 def rows_transformed(kind: BatchKind) -> FirstLayerWork:

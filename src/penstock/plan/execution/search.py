@@ -24,6 +24,8 @@ class PlannedWay:
     work: WayWork
     on_host: bool
     """Whether the host reads the features."""
+    on_both: bool = False
+    """Whether host and device read them, in pinned memory."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ def choices(model: CostModel, kind: BatchKind, space: Space) -> Iterator[Executi
         # The host's own computing reads the host's memory, and a device reads by itself what the host does not.
         on_host = features == "host"
         if way.on_host != on_host or (device == "cpu" and (not on_host or sampled_by != "cpu")):
+            continue
+        if way.on_both and features != "pinned":
             continue
         if threads != space.sample_threads[0] and (groups > 1 or sampled_by != "cpu"):
             # Drawing a group takes all threads, and a device draws without any.

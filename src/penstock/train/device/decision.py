@@ -23,6 +23,7 @@ from penstock.train.decided_by import OPERATOR_PROFILE, RULE
 from penstock.train.device.memory import TYPES, Working, loaded_working, row_type
 from penstock.train.device.trial import NOTHING
 from penstock.train.device_memory import device_memory_of
+from penstock.train.device_options import Where
 from penstock.train.execution.support import CAPTURED, DEVICE_SAMPLING, Placeable, demands_of, reasons_against
 from penstock.train.first_layer.ways import WAYS
 from penstock.train.job import Job
@@ -117,6 +118,8 @@ def untraced_sentence(reason: str) -> str:
 def _uncaptured_by_wish(job: Job) -> list[str]:
     """Why a job does not want its steps captured."""
     reasons = [] if job.capture else ["capture is off"]
+    if WAYS[job.first_layer].on_both:
+        reasons.append(f"the host has a part of the first layer (first_layer {job.first_layer})")
     return [*reasons, f"sample_on is {job.sample_on}"] if job.sample_on in ("host", "hybrid") else reasons
 
 
@@ -210,14 +213,7 @@ def _decided(
             f" ({', '.join(drawn_on_host)}): leave out topology.",
             code="unsupported-combination",
         )
-    on_host = WAYS[job.first_layer].on_host
-    if on_host and wish.features in ("device", "pinned"):
-        raise PenstockError(
-            f"placement keeps the features {wish.features}, but first_layer {job.first_layer} reads them on the host:"
-            " leave out features.",
-            code="unsupported-combination",
-        )
-    features = "host" if on_host else wish.features
+    features = read_place(job)
     tables = [graph.nodes[name].fields[field] for name, field in fields.items()]
     sizes = [table.size * stored_type(job, table).itemsize for table in tables]
     free, total = device_memory_of(device)
@@ -246,6 +242,31 @@ def _decided(
         Sizes(topology, sum(sizes), row, rows, working.bytes, free, total, available_mb() << 20),
         Wanted("host" if drawn_on_host else wish.topology, features, cache, job.device_share),
     )
+
+
+def read_place(job: Job) -> Where:
+    """Where features must lie for a job's first layer; what was asked for by name and does not do is refused."""
+    wish, way = job.placed.features, WAYS[job.first_layer]
+    needed: Where = "host" if way.on_host else "pinned" if way.on_both else wish
+    if wish not in ("auto", needed):
+        whose = "on the host" if way.on_host else "in pinned memory"
+        raise PenstockError(
+            f"placement keeps the features {wish}, but first_layer {job.first_layer} reads them {whose}: leave out"
+            " features.",
+            code="unsupported-combination",
+        )
+    if way.on_both and job.feature_type == "bfloat16":
+        raise PenstockError(
+            f"feature_type bfloat16 is not read by the host, which first_layer {job.first_layer} needs: use float16.",
+            code="unsupported-combination",
+        )
+    if way.on_both and "gathered" in job.row_paths:
+        raise PenstockError(
+            f"feature_paths has the host gather rows, and first_layer {job.first_layer} has it aggregate them: leave"
+            " gathered out of feature_paths.",
+            code="unsupported-combination",
+        )
+    return needed
 
 
 _PRESAMPLED = 16

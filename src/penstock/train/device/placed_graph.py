@@ -21,12 +21,15 @@ from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import HostPaths
 from penstock.store.device.path_division import Division, FixedDivision, MeasuredDivision
 from penstock.store.device.shared_copies import one_copy
+from penstock.store.device.shared_table import SharedTable
 from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable, by_device_counts
 from penstock.store.hot_rows import by_counts
+from penstock.store.source import RowSource
 from penstock.traced import is_traced, memory_for
 from penstock.train.device.decision import Decision, stored_type
 from penstock.train.device.placed import Placed
 from penstock.train.execution.support import Placeable
+from penstock.train.first_layer.ways import WAYS
 from penstock.train.job import Job
 from penstock.train.trace.categories import FEATURES, TOPOLOGY
 
@@ -48,7 +51,11 @@ def place_as_decided(
 def bring_batches(session: Placeable, placed: Placed) -> Placed:
     """Let batches of the pipeline find the device, and what was placed there."""
     inputs = session.inputs
-    sources = {**inputs.sources, **placed.tables, **placed.cached}
+    sources: dict[str, RowSource] = {**inputs.sources, **placed.tables, **placed.cached}
+    if WAYS[session.job.first_layer].on_both:
+        for name, table in placed.tables.items():
+            if isinstance(table, PinnedTable):
+                sources[name] = SharedTable(table)
     inputs.carrier = DeviceCarrier(
         placed.device, sources, placed.decision.working.row_type, inputs.scale, inputs.reader, inputs.edges
     )

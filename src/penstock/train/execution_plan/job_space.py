@@ -25,7 +25,7 @@ def space_of(session: Session, model: CostModel, device_memory: int | None) -> S
     """
     job, inputs = session.job, session.inputs
     ways = {
-        way.name: PlannedWay(way.planned, way.on_host)
+        way.name: PlannedWay(way.planned, way.on_host, way.on_both)
         for way in WAYS.values()
         if way.planned is not None and not reasons_against(way, job, session.graph, session.model, inputs)
     }

@@ -24,6 +24,8 @@ class FirstLayerWay:
     """Whether a kind of layer can be given its inputs so."""
     on_host: bool = False
     """Whether the host reads the features, wherever the model is computed."""
+    on_both: bool = False
+    """Whether host and device read the features, in memory that both can read."""
     computed_on_host: bool = False
     """Whether it is for models that the host computes."""
     rounds_as_auto: bool = False

@@ -6,8 +6,15 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn.layers.entry import LayerEntry
 from penstock.pipeline.row_reader import PLAIN_ROWS, RowReader
-from penstock.plan.execution.first_layer import rows_aggregated, rows_gathered, rows_read_by_device, rows_transformed
+from penstock.plan.execution.first_layer import (
+    rows_aggregated,
+    rows_divided,
+    rows_gathered,
+    rows_read_by_device,
+    rows_transformed,
+)
 from penstock.train.first_layer.aggregated import aggregated_inputs, cheaper_inputs
+from penstock.train.first_layer.divided import divided_inputs
 from penstock.train.first_layer.transformed import transformed_inputs
 from penstock.train.first_layer.way import FirstLayerWay, reasons_against
 from penstock.train.inputs import Inputs
@@ -34,6 +41,7 @@ WAYS: dict[str, FirstLayerWay] = {
         FirstLayerWay("gather", _plain, on_host=True, rounds_as_auto=True, as_stored=False, planned=rows_gathered),
         FirstLayerWay("aggregate", aggregated_inputs, _aggregates, on_host=True, planned=rows_aggregated),
         FirstLayerWay("transform", transformed_inputs, _transforms, on_host=True, planned=rows_transformed),
+        FirstLayerWay("divided", divided_inputs, _aggregates, on_both=True, planned=rows_divided),
     )
 }
 
