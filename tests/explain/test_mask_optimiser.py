@@ -110,3 +110,28 @@ def test_refusals(model):
         optimise_masks(model, torch.ones(2, 2), SHAPES, FAST, 0)
     with refused("not-finite nan features"):
         optimise_masks(lambda masks: masks["edges"][None] * torch.nan, torch.ones(1, 2), {"edges": Mask((2,))}, FAST, 0)
+
+
+def test_steps_are_those_of_torchs_adam_on_the_whole_objective(model):
+    wanted, options = target(model), MaskOptions(steps=30, lr=0.1)
+    found = optimise_masks(model, wanted, SHAPES, options, seed=4)
+    active = {name: values != 0 for name, values in found.values.items()}
+    start = optimise_masks(model, wanted, SHAPES, MaskOptions(steps=1, lr=1e-12), seed=4).values
+    # Values without influence start anywhere: they change nothing.
+    raw = {name: torch.logit(start[name].double().clamp(0.4, 0.6)).requires_grad_() for name in SHAPES}
+    adam, losses = torch.optim.Adam(raw.values(), lr=0.1), []
+    for _ in range(30):
+        values = {name: each.sigmoid() for name, each in raw.items()}
+        loss = torch.nn.functional.cross_entropy(model({k: v.float() for k, v in values.items()}), wanted).double()
+        for name, mask in SHAPES.items():
+            kept = values[name][active[name]]
+            size = kept.sum() if mask.size_of == "sum" else kept.mean()
+            entropy = torch.special.entr(torch.stack([kept, 1 - kept])).sum(0).mean()
+            loss = loss + mask.size * size + mask.entropy * entropy
+        adam.zero_grad()
+        loss.backward()
+        losses.append(float(loss.detach()))
+        adam.step()
+    torch.testing.assert_close(torch.tensor(found.losses), torch.tensor(losses), rtol=1e-4, atol=1e-5)
+    for name, kept in active.items():
+        torch.testing.assert_close(found.values[name][kept].double(), raw[name].sigmoid()[kept], rtol=1e-3, atol=1e-4)

@@ -5,17 +5,20 @@ between the prediction on everything (the target) and that on the masked input i
 make it small (the sum or mean of its values) and decided (the entropy of its values, each a probability).
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from penstock.errors import PenstockError
+from penstock.explain.mask_steps import adam_step, squash, terms
+from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of
-from penstock.nn.eager import eager
 
 Masks = dict[str, Tensor]
 Output = Literal["classes", "labels", "numbers"]
@@ -81,24 +84,59 @@ def optimise_masks(
     gives the same masks; torch's global generators are neither read nor changed.
     """
     _check(masks, options)
-    raw = {name: _start(mask, target, seed, name) for name, mask in masks.items()}
-    optimiser = eager(torch.optim.Adam)(list(raw.values()), lr=options.lr)
-    active = {name: torch.ones_like(values, dtype=torch.bool) for name, values in raw.items()}
+    found = {name: _SoughtMask(mask, target, seed, name) for name, mask in masks.items()}
     losses = list[float]()
-    with torch.enable_grad():
-        for step in range(options.steps):
-            distance = _distance(forward(_squashed(raw)), target, options.output)
-            if step == 0:
-                active = _influential(distance, raw)
-            loss = distance + sum(_terms(mask, raw[name][active[name]]) for name, mask in masks.items())
-            losses.append(_finite(loss, step))
-            if _settled(losses, options.explain_loss):
-                break
-            for values, gradient in zip(raw.values(), _gradients(loss, raw), strict=True):
-                values.grad = gradient
-            optimiser.step()
-    found = {name: values.detach() * active[name] for name, values in _squashed(raw).items()}
-    return FoundMasks(found, losses)
+    for step in range(options.steps):
+        values = {name: each.leaf() for name, each in found.items()}
+        with torch.enable_grad():
+            distance = _distance(forward(values), target, options.output)
+        gradients = _gradients(distance, values)
+        if step == 0:
+            for each, gradient in zip(found.values(), gradients, strict=True):
+                each.leave_out(gradient)
+        losses.append(_finite(float(distance.detach()) + sum(each.terms() for each in found.values()), step))
+        if _settled(losses, options.explain_loss):
+            break
+        for each, gradient in zip(found.values(), gradients, strict=True):
+            each.step(gradient, step + 1, options.lr)
+    return FoundMasks({name: each.result() for name, each in found.items()}, losses)
+
+
+class _SoughtMask:
+    """A mask on its way: flat arrays that kernels change in place (`mask_steps`)."""
+
+    def __init__(self, mask: Mask, target: Tensor, seed: int, name: str) -> None:
+        self._shape, self._mask = mask.shape, mask
+        self._raw = _start(mask, seed, name).to(target.dtype).numpy().reshape(-1)
+        self._values = np.empty_like(self._raw)
+        self._moments = np.zeros((2, len(self._raw)))
+        self._active = np.ones(len(self._raw), np.bool_)
+        self._size = self._entropy = 0.0
+        squash(self._raw, self._values)
+
+    def leaf(self) -> Tensor:
+        """The values as a tensor by which can be differentiated; it is theirs until the next step."""
+        return torch.from_numpy(self._values).reshape(self._shape).requires_grad_()
+
+    def leave_out(self, gradient: Tensor) -> None:
+        """Values without influence are in no term: those whose gradient at the first step is zero."""
+        self._active = _flat(gradient) != 0
+        count = max(1, int(np.count_nonzero(self._active)))
+        self._size = self._mask.size / (1 if self._mask.size_of == "sum" else count)
+        self._entropy = self._mask.entropy / count
+
+    def terms(self) -> float:
+        """The size and entropy terms; nothing where no value has influence."""
+        return float(terms(self._raw, self._values, self._active, self._size, self._entropy))
+
+    def step(self, gradient: Tensor, number: int, rate: float) -> None:
+        """One step of Adam, counted from 1."""
+        given = _flat(gradient), self._active, self._moments, number, rate, self._size, self._entropy
+        adam_step(self._raw, self._values, *given)
+
+    def result(self) -> Tensor:
+        """The values, those without influence zero."""
+        return torch.from_numpy(self._values * self._active).reshape(self._shape)
 
 
 def target_of(logits: Tensor, output: Output) -> Tensor:
@@ -128,18 +166,17 @@ def _check(masks: Mapping[str, Mask], options: MaskOptions) -> None:
         )
 
 
-def _start(mask: Mask, target: Tensor, seed: int, name: str) -> Tensor:
-    """Logits of a mask, close to 0 and each a little different, on the target's device.
+def _start(mask: Mask, seed: int, name: str) -> Tensor:
+    """Logits of a mask, close to 0 and each a little different.
 
     So close that the size term, not the entropy, decides at first where a value goes that has little influence.
     """
     generator = torch.Generator().manual_seed(int(key_of(seed, f"mask {name}")) >> 1)
-    values = _SPREAD * torch.randn(mask.shape, generator=generator)
-    return values.to(target.device, target.dtype).requires_grad_()
+    return _SPREAD * torch.randn(mask.shape, generator=generator)
 
 
-def _squashed(raw: Masks) -> Masks:
-    return {name: values.sigmoid() for name, values in raw.items()}
+def _flat(tensor: Tensor) -> Array:
+    return tensor.reshape(-1).numpy()
 
 
 def _distance(logits: Tensor, target: Tensor, output: Output) -> Tensor:
@@ -157,37 +194,21 @@ def _distance(logits: Tensor, target: Tensor, output: Output) -> Tensor:
     return functional.mse_loss(logits, target)
 
 
-def _influential(distance: Tensor, raw: Masks) -> dict[str, Tensor]:
-    return {name: gradient != 0 for name, gradient in zip(raw, _gradients(distance, raw, keep=True), strict=True)}
+def _gradients(distance: Tensor, values: Masks) -> tuple[Tensor, ...]:
+    """By the masks alone. A mask that the distance does not depend on at all has a gradient of zeros."""
+    if not distance.requires_grad:
+        return tuple(torch.zeros_like(each) for each in values.values())
+    return torch.autograd.grad(distance, list(values.values()), allow_unused=True, materialize_grads=True)
 
 
-def _gradients(loss: Tensor, raw: Masks, keep: bool = False) -> tuple[Tensor, ...]:
-    """By the masks alone. A mask that the loss does not depend on at all has a gradient of zeros."""
-    if not loss.requires_grad:
-        return tuple(torch.zeros_like(values) for values in raw.values())
-    return torch.autograd.grad(loss, list(raw.values()), retain_graph=keep, allow_unused=True, materialize_grads=True)
-
-
-def _terms(mask: Mask, raw: Tensor) -> Tensor:
-    """The size and entropy terms of a mask's logits; nothing where no value has influence."""
-    if not raw.numel():
-        return raw.new_zeros(())
-    values = raw.sigmoid()
-    size = values.sum() if mask.size_of == "sum" else values.mean()
-    # -p log p - (1 - p) log(1 - p) of p = sigmoid(raw), without a logarithm of zero.
-    entropy = (functional.softplus(raw) - raw * values).mean()
-    return mask.size * size + mask.entropy * entropy
-
-
-def _finite(loss: Tensor, step: int) -> float:
-    value = float(loss.detach())
-    if value != value or abs(value) == float("inf"):
+def _finite(loss: float, step: int) -> float:
+    if not math.isfinite(loss):
         raise PenstockError(
-            f"The loss of the masks became {value} at step {step + 1}: check that the features are finite numbers, or"
+            f"The loss of the masks became {loss} at step {step + 1}: check that the features are finite numbers, or"
             " lower the learning rate.",
             code="not-finite",
         )
-    return value
+    return loss
 
 
 def _settled(losses: list[float], share: float) -> bool:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from penstock.cluster.worker.explained.masked_rows import masked_rows
 from penstock.explain import Mask, MaskOptions, optimise_masks, target_of
 from penstock.explain.mask_optimiser import Masks, Output
 from penstock.graph.arrays import Array
@@ -109,6 +110,4 @@ def _totals(kind: EdgeType, lengths: Array, sources: int) -> Array:
 
 
 def _masked(rows: PooledRows, masks: Masks, name: str) -> torch.Tensor:
-    columns = masks[f"columns {name}"]
-    remote = masks[f"rows {name}"].unsqueeze(1) * (columns * rows.remote + (1 - columns) * rows.mean)
-    return torch.cat([rows.mean.unsqueeze(0), remote])
+    return masked_rows(rows.mean, rows.remote, masks[f"rows {name}"], masks[f"columns {name}"])
