@@ -79,6 +79,18 @@ def test_one_that_is_lost_is_replaced(client, how):
     assert asking.pid == pid or asking.lost > 1
 
 
+def test_one_that_is_prepared_answers_and_one_that_cannot_start_is_no_error(client, monkeypatch):
+    asking = client("", 0)
+    asking.prepare()
+    pid = asking.pid
+    assert pid is not None and asking.ask({"seed": 1}, {}).document["seed"] == 1 and asking.pid == pid
+    monkeypatch.setattr(explainer_client, "COMMAND", [sys.executable, "-c", "raise SystemExit(1)"])
+    asking.close()
+    asking.open()
+    asking.prepare()
+    assert asking.pid is None
+
+
 def test_after_several_losses_the_run_hears_of_it(client):
     with refused("external-failure explain_rows"):
         client("dies", 99).ask({"seed": 1}, {})

@@ -35,15 +35,27 @@ class ExplainerClient:
         """
         self._about, self._patience, self._start_patience = about, patience, start_patience
         self._process: subprocess.Popen[bytes] | None = None
-        self._closed = threading.Event()
+        self._closed, self._using = threading.Event(), threading.Lock()
         self._longer = 1.0
         """What patience is multiplied by."""
         self.lost = 0
         """Explainers that were replaced."""
 
+    def prepare(self) -> None:
+        """Start a process, so that the first request need not wait for it; one that is lost is replaced when asked."""
+        with self._using:
+            try:
+                if self._process is None:
+                    self._start()
+            except (ExplainerLost, OSError):
+                self._end()
+
     def ask(self, document: Mapping[str, Any], arrays: Mapping[str, Array]) -> Frame:
         """The answer to one request, by however many processes it takes."""
-        message = encoded(document, arrays)
+        with self._using:
+            return self._answer(encoded(document, arrays))
+
+    def _answer(self, message: bytes) -> Frame:
         for lost in range(_TRIES):
             # On a busy machine a process of low priority may be silent for long: the next one is given longer.
             self._longer = 2.0**lost
@@ -63,7 +75,11 @@ class ExplainerClient:
     def close(self) -> None:
         """End the process; a request under way fails."""
         self._closed.set()
-        self._end()
+        if (process := self._process) is not None:
+            process.kill()
+        # Whoever reads or writes the process's pipes lets go of them first.
+        with self._using:
+            self._end()
 
     def open(self) -> None:
         """Allow requests again after `close`."""

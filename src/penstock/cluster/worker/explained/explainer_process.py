@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from penstock.cluster.worker.explained.explanation_graph import Encode, PooledRows, explained_masks
+from penstock.cluster.worker.explained.explanation_graph import Encode, FoundRowMasks, PooledRows, explained_masks
 from penstock.cluster.worker.explained.frames import Frame, encoded, read_frame
 from penstock.errors import PenstockError
 from penstock.explain import MaskOptions
@@ -29,7 +29,6 @@ _RATE = 0.1
 
 def main() -> int:
     """Answer until the input ends."""
-    os.nice(_LOWEST)
     torch.set_num_threads(1)
     # For products of a few hundred rows oneDNN takes several times as long on some processors.
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
@@ -43,6 +42,8 @@ def main() -> int:
 
     try:
         explainer = _Explainer(read_frame(read).document, sink)
+        # Not before: until it is ready, batches may come to wait for it.
+        os.nice(_LOWEST)
         while True:
             explainer.answer(read_frame(read))
     except (EOFError, BrokenPipeError):
@@ -60,6 +61,7 @@ class _Explainer:
         else:
             self._model = build_model(options, next(iter(widths.values())), about["outputs"])
         self._model.eval().requires_grad_(False)
+        self._load_kernels()
         self._send({"alive": True}, {})
 
     def answer(self, asked: Frame) -> None:
@@ -72,17 +74,7 @@ class _Explainer:
             for name in self._about["widths"]
         }
         try:
-            found = explained_masks(
-                self._encode(),
-                rows,
-                self._edge_types,
-                self._about["target"],
-                self._about["layers"],
-                self._about["output"],
-                MaskOptions(self._about["steps"], _RATE, self._about["loss"]),
-                asked.document["seed"],
-                self._sign,
-            )
+            found = self._explained(rows, self._about["steps"], asked.document["seed"])
         except PenstockError as error:
             self._send({"error": str(error), "code": error.code}, {})
             return
@@ -98,6 +90,16 @@ class _Explainer:
         spent = {"seconds": time.perf_counter() - began, "processor_seconds": time.process_time() - processor}
         masks = {f"rows {name}": each.rows for name, each in found.items()}
         self._send(spent, masks | {f"columns {name}": each.columns for name, each in found.items()})
+
+    def _load_kernels(self) -> None:
+        """Explain two rows in one step: what is loaded or compiled for that is there when training asks."""
+        rows = {name: torch.ones(2, width) for name, width in self._about["widths"].items()}
+        self._explained({name: PooledRows(each[0], each) for name, each in rows.items()}, 1, 0)
+
+    def _explained(self, rows: dict[str, PooledRows], steps: int, seed: int) -> dict[str, FoundRowMasks]:
+        about = self._about
+        given = self._encode(), rows, self._edge_types, about["target"], about["layers"], about["output"]
+        return explained_masks(*given, MaskOptions(steps, _RATE, about["loss"]), seed, self._sign)
 
     def _sign(self) -> None:
         """Say that it is alive, where that was not said just now."""

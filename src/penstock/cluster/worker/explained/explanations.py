@@ -142,6 +142,7 @@ class Explanations:
         self._queue.put((version, weights))
 
     def _work(self, wanted: "queue.SimpleQueue[tuple[int, Weights] | None]") -> None:
+        self._client.prepare()
         while (asked := wanted.get()) is not None:
             try:
                 with within_coflow(Coflow(EXPLANATIONS, "", self._needed_at(asked[0]))):

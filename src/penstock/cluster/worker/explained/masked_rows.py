@@ -24,14 +24,14 @@ def masked_rows(mean: Tensor, remote: Tensor, rows: Tensor, columns: Tensor) -> 
 class _MaskedRows(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, rows: Tensor, columns: Tensor, mean: Tensor, remote: Tensor) -> Tensor:
-        given = [each.detach().numpy() for each in (rows, columns, mean, remote)]
-        context.given = given
-        out = np.empty((1 + len(remote), len(mean)), given[3].dtype)
-        _mask(*given, out)
+        m, f, local, x = (each.detach().numpy() for each in (rows, columns, mean, remote))
+        context.given = m, f, local, x
+        out = np.empty((1 + len(x), len(local)), x.dtype)
+        _mask(m, f, local, x, out)
         return torch.from_numpy(out)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         rows, columns, mean, remote = context.given
         by_rows, by_columns = np.empty_like(rows), np.zeros_like(columns)

@@ -1,0 +1,92 @@
+"""What explaining costs a run whose explainers have no core of their own.
+
+The same job is trained with sampler neighbour and with sampler explained, which with `remote_bias: 0` and
+`feature_share: 1` draws as many remote neighbours and reads the same columns: what it takes longer is the explaining
+and the drawing. Runs alternate. An epoch's seconds are the median over the last two thirds of the epochs, so that the
+start of explainers is left out; `seconds` has all. `arithmetic_percent` is what to expect: processor seconds of one
+explanation over the seconds of the steps between two.
+
+Run: python benchmarks/cost_of_explaining.py [--scale 0.1] [--machines 2] [--epochs 12] [--rounds 2]
+[--settings 1024,50,30 256,20,100]   (explain_rows, explain_steps, explain_every)
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from clusters import cluster_file, result_of, trained
+from penstock.graph.generate.make import make_graph
+from penstock.graph.generate.presets import recipe_named
+from penstock.partition import Cut, cut
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=0.1, help="of the synthetic graph like ogbn-arxiv")
+    parser.add_argument("--machines", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--settings", nargs="+", default=["1024,50,30", "256,20,100"])
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        graph = make_graph(recipe_named("synthetic-arxiv").scaled(args.scale), folder / "graph")
+        cut(graph, Cut(args.machines, 1, "metis"), folder / "parts")
+        machines = [{"name": f"m{number}", "workers": 1} for number in range(args.machines)]
+        cluster = cluster_file(folder / "cluster.yaml", machines=machines, partition=str(folder / "parts"))
+        found: dict[str, list[dict[str, Any]]] = {}
+        for number in range(args.rounds):
+            for setting in ["neighbour", *args.settings]:
+                run = folder / f"run-{setting}-{number}"
+                found.setdefault(setting, []).append(one_run(args, folder / "graph", cluster, run, setting))
+        plain = statistics.median(each["epoch_s"] for each in found["neighbour"])
+        for setting, runs in found.items():
+            print(json.dumps({"setting": setting, **summary(setting, runs, plain)}), flush=True)
+
+
+def one_run(args: argparse.Namespace, graph: Path, cluster: str, run: Path, setting: str) -> dict[str, Any]:
+    """Train once; an epoch's seconds and what explaining took."""
+    job: dict[str, Any] = {
+        "fanouts": "10,10",
+        "hidden": args.hidden,
+        "batch-size": args.batch,
+        "epochs": args.epochs,
+        "evaluate-every": args.epochs,
+        "threads": 1,
+    }
+    if setting != "neighbour":
+        rows, steps, every = setting.split(",")
+        job |= {"sampler": "explained", "remote-bias": 0.0, "feature-share": 1.0}
+        job |= {"explain-rows": rows, "explain-steps": steps, "explain-every": every}
+    trained(graph, run, cluster, job)
+    result = result_of(run)
+    epochs = result["epoch_seconds"]
+    told = result.get("explanations", {})
+    made = max(1, told.get("made", 0))
+    return {
+        "epoch_s": statistics.median(epochs[len(epochs) // 3 :]),
+        "steps_per_epoch": result["steps"] / len(epochs),
+        "seconds": result["seconds"],
+        "made": told.get("made", 0),
+        "processor_s": told.get("processor_seconds", 0.0) / made,
+        "waited_s": told.get("waited_s", 0.0),
+    }
+
+
+def summary(setting: str, runs: list[dict[str, Any]], plain: float) -> dict[str, Any]:
+    """Medians over rounds, and how much longer an epoch takes than with neighbour sampling, which takes `plain` s."""
+    median = {name: round(statistics.median(each[name] for each in runs), 4) for name in runs[0]}
+    found = {**median, "slower_percent": round(100 * (median["epoch_s"] / plain - 1), 1)}
+    if setting != "neighbour":
+        between = int(setting.split(",")[2]) * plain / median["steps_per_epoch"]
+        found["arithmetic_percent"] = round(100 * median["processor_s"] / between, 1)
+    return found
+
+
+if __name__ == "__main__":
+    main()
