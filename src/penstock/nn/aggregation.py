@@ -203,7 +203,7 @@ class _Gather(torch.autograd.Function):
     ) -> Tensor:
         ctx.block, ctx.rows, ctx.scales = block, len(x), (read_scale, write_scale, own_scale)
         own = None if own_scale is None else as_rows(x)[: block.num_dst]
-        return _gather_rows(block.indptr, block.indices, block.weights, read_scale, write_scale, own_scale, own, x)
+        return gather_rows(block.indptr, block.indices, block.weights, read_scale, write_scale, own_scale, own, x)
 
     @staticmethod
     @once_differentiable
@@ -219,7 +219,7 @@ class _GatherBeside(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, block: Block, scale: Array | None) -> tuple[Tensor, Tensor]:
         ctx.block, ctx.rows, ctx.scale = block, len(x), scale
-        result = _gather_rows(block.indptr, block.indices, block.weights, None, scale, None, None, x)
+        result = gather_rows(block.indptr, block.indices, block.weights, None, scale, None, None, x)
         return result, x.detach()[: block.num_dst]
 
     @staticmethod
@@ -244,10 +244,10 @@ def _return_rows(
     weights = None if block.weights is None else block.weights[lists.edges]
     if read_scale is not None and len(read_scale) < rows:
         read_scale = np.pad(read_scale, (0, rows - len(read_scale)))
-    return _gather_rows(lists.indptr, lists.indices, weights, write_scale, read_scale, own_scale, own, grad)
+    return gather_rows(lists.indptr, lists.indices, weights, write_scale, read_scale, own_scale, own, grad)
 
 
-def _gather_rows(
+def gather_rows(
     indptr: Array,
     indices: Array,
     weights: Array | None,
@@ -257,6 +257,7 @@ def _gather_rows(
     own: Array | None,
     x: Tensor,
 ) -> Tensor:
+    """`gather` over lists, of numbers alone: without gradients."""
     rows = as_rows(x)
     added = np.empty((0, rows.shape[1]), rows.dtype) if own is None else own
     edge, read = _factors(weights, rows.dtype), _factors(read_scale, rows.dtype)

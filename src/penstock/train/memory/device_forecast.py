@@ -19,7 +19,7 @@ from penstock.train.trace.categories import FEATURES, TOPOLOGY
 from penstock.train.trace.cuda_allocator import DevicePeak
 from penstock.train.trace.libraries import library_memory
 from penstock.train.trace.untraceable import UntraceableError
-from penstock.train.whole.bin_sizes import bin_sizes
+from penstock.train.whole.bin_sizes import decided_sizes
 from penstock.train.whole.execution import decide_step
 from penstock.train.whole.memory import free_bytes
 from penstock.train.whole.plan import vertices_by_level
@@ -88,7 +88,7 @@ def _whole(session: Session) -> DeviceForecast:
         order, counts = vertices_by_level(reach, layers, session.task.readable(planned.seeds), job.scope == "all")
         order, decision, predicted = decide_step(session, reach, order, counts, planned)
         reason = reason or predicted.reason
-        sizes = bin_sizes(reach, layers, order, counts, decision.bins[0])
+        sizes = decided_sizes(reach, layers, order, counts, decision)
         steps.append(StepSizes(order, counts, sizes, decision, planned))
     why = [f"Each layer is computed in {steps[0].decision.bins[0]} bins; rows wait on {steps[0].decision.keep}."]
     context = library_memory().context
@@ -100,8 +100,9 @@ def _whole(session: Session) -> DeviceForecast:
 
 
 def _with_features(session: Session, steps: list[StepSizes], peak: DevicePeak) -> DevicePeak:
-    """Bins that are computed again read features on the device, where these fit beside the steps."""
-    if all(step.decision.retain for step in steps):
+    """Bins that are computed again read features on the device, where these fit beside the steps; those that read in
+    place always do, and the trace knows it."""
+    if all(step.decision.retain or step.decision.in_place for step in steps):
         return peak
     inputs, graph = session.inputs, session.graph
     tables = [graph.nodes[name].fields[field] for name, field in inputs.fields.items()]

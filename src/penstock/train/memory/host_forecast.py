@@ -16,7 +16,7 @@ from penstock.train.session import Session
 from penstock.train.trace.categories import BATCHES, FEATURES, LIBRARIES, PROCESS, TOPOLOGY
 from penstock.train.trace.libraries import LOADED_ON_HOST
 from penstock.train.trace.untraceable import UntraceableError
-from penstock.train.whole.bin_sizes import bin_sizes
+from penstock.train.whole.bin_sizes import decided_sizes
 from penstock.train.whole.execution import decide_step
 from penstock.train.whole.plan import vertices_by_level
 from penstock.train.whole.schedule import first_epoch
@@ -84,7 +84,7 @@ def _whole_steps(session: Session, schedule: Schedule) -> tuple[HostPeak, str, s
         order, decision, predicted = decide_step(session, reach, order, counts, planned)
         if predicted.reason:
             return HostPeak({"activations": decision.predicted_bytes}, "a step"), "rule", predicted.reason
-        sizes = bin_sizes(reach, layers, order, counts, decision.bins[0])
+        sizes = decided_sizes(reach, layers, order, counts, decision)
         events, further = traced_host_steps(session, StepSizes(order, counts, sizes, decision, planned))
         found = max(found, HostPeak.of(events, further), key=lambda each: each.bytes)
     return found, "traced", "every step is the same"

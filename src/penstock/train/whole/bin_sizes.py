@@ -1,5 +1,6 @@
 """How large the bins of a layer would be, counted without making them: for the memory that they will take."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,8 @@ from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.sampling.relabel import PerThread
 from penstock.train.layerwise.reach import Reach
+from penstock.train.whole.in_place_plan import ListSizes, bin_rows, list_sizes
+from penstock.train.whole.memory import Decision
 from penstock.train.whole.plan import layer_bounds
 
 
@@ -30,6 +33,25 @@ class BinSize:
         """Numbers of rows and edges together."""
         computed: int = sum(some.stop - some.start for some in self.rows.values())
         return computed + sum(self.inputs.values()) + sum(self.edges.values())
+
+
+def decided_sizes(
+    reach: Reach, layers: int, order: dict[str, Array], counts: list[dict[str, int]], decision: Decision
+) -> list[list[BinSize]]:
+    """The bins of every layer of a step that is computed as decided."""
+    if decision.in_place:
+        return in_place_sizes(list_sizes(reach, order, counts), counts, decision.bins)
+    return bin_sizes(reach, layers, order, counts, decision.bins[0])
+
+
+def in_place_sizes(lists: ListSizes, counts: list[dict[str, int]], bins: Sequence[int]) -> list[list[BinSize]]:
+    """The bins of every layer, of a step that reads levels where they stand."""
+
+    def size(rows: slice) -> BinSize:
+        edges = {lists.kind: int(lists.offsets[rows.stop] - lists.offsets[rows.start])}
+        return BinSize({lists.name: rows}, {}, edges, edges)
+
+    return [[size(rows) for rows in layer] for layer in bin_rows(lists, counts, bins)]
 
 
 def bin_sizes(

@@ -23,7 +23,9 @@ from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Steps
 from penstock.train.trace.untraceable import UntraceableError
-from penstock.train.whole.bin_sizes import BinSize, bin_sizes, num_inputs
+from penstock.train.whole.bin_sizes import BinSize, bin_sizes, in_place_sizes, num_inputs
+from penstock.train.whole.in_place import InPlaceStep
+from penstock.train.whole.in_place_plan import ListSizes, list_sizes, make_in_place_plan, reads_in_place
 from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes, step_bytes
 from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
 from penstock.train.whole.plan import make_plan, vertices_by_level
@@ -37,6 +39,7 @@ from penstock.train.whole.vertex_order import in_search_order
 
 _MB = 1 << 20
 _ITEM = {"float32": 4, "bfloat16": 2}
+_NOT_IN_PLACE = "The checkpoint is of a run whose bins read rows in place, which this job's cannot: use its own job."
 _NO_BINS = "The checkpoint does not say into which bins its steps are divided: use the checkpoint before it."
 
 
@@ -130,6 +133,7 @@ class WholeExecution(LoadedExecution):
                 "bins": [len(layer) for layer in self._prepared[0].bins],
                 "keep": "recompute" if decision.recompute_levels else decision.keep,
                 "recomputed": not decision.retain,
+                "in_place": decision.in_place,
                 "captured": self._is_captured(),
                 "predicted_mb": round((decision.predicted_bytes + self._features_placed) / _MB, 1),
                 "predicted_by": self._predicted_by.method,
@@ -137,7 +141,7 @@ class WholeExecution(LoadedExecution):
             if self._predicted_by.reason:
                 facts["predicted_reason"] = self._predicted_by.reason
             if self._session.device_peak is not None:
-                features = "device" if decision.retain or self._features_placed else "host"
+                features = "device" if decision.retain or decision.in_place or self._features_placed else "host"
                 facts |= {
                     "placement": {"topology": "device", "features": features, "cache_rows": 0},
                     "device_peak_mb": round(self._session.device_peak.read() / _MB, 1),
@@ -156,6 +160,13 @@ class WholeExecution(LoadedExecution):
         readable = session.task.readable(planned.seeds)
         order, counts = vertices_by_level(reach, layers, readable, job.scope == "all")
         order, decision = self._in_order(reach, order, counts, planned)
+        if decision.in_place:
+            what = reads_in_place(session)
+            if what is None:
+                raise PenstockError(_NOT_IN_PLACE, code="damaged-file")
+            placed = make_in_place_plan(reach, order, counts, decision.bins, session.inputs.device)
+            self._prepared.append(InPlaceStep(session, placed, decision, planned, what))
+            return
         if session.inputs.device.type == "cuda" and not decision.retain:
             self._place_features(decision)
         plan = make_plan(reach, layers, order, counts, decision.bins)
@@ -212,11 +223,11 @@ def decide_step(
 ) -> tuple[dict[str, Array], Decision, Prediction]:
     """The order of vertices, how a step is computed within the memory there is, and how its memory was predicted.
 
-    The order is that of a search where several bins read fewer rows in it than in the order of numbers.
+    The order is that of a search where several bins have rows of their own to read, and fewer than in that of numbers.
     """
     decision, predicted = _decided(session, reach, order, counts, planned)
     bins = max(decision.bins)
-    if bins == 1:
+    if bins == 1 or decision.in_place:
         return order, decision, predicted
     searched = in_search_order(reach.graph, order, counts)
     before, after = (num_inputs(bin_sizes(reach, len(decision.bins), each, counts, bins)) for each in (order, searched))
@@ -247,19 +258,28 @@ def _decided(
     def divided_into(bins: int) -> list[list[BinSize]]:
         return bin_sizes(reach, len(sizes), order, counts, bins)
 
+    @cache
+    def lists() -> ListSizes:
+        return list_sizes(reach, order, counts)
+
     def predict(decision: Decision) -> int:
         nonlocal predicted
-        divided = divided_into(decision.bins[0])
+        if decision.in_place:
+            divided = in_place_sizes(lists(), counts, decision.bins)
+        else:
+            divided = divided_into(decision.bins[0])
         try:
             return traced_step_memory(session, order, counts, divided, decision, planned).bytes
         except UntraceableError as error:
             # A layer of the user's own asks for numbers, which traced tensors do not have.
             predicted = Prediction("rule", f"the step cannot be traced ({error}); a rule counts rows and edges")
             place = "recompute" if decision.recompute_levels else decision.keep
-            on_device = device.type == "cuda"
-            return step_bytes(sizes, decision.bins[0], place, item, decision.retain, on_device) + loss
+            return step_bytes(sizes, decision.bins[0], place, item, decision.retain, device.type == "cuda") + loss
 
-    decision = decide(sizes, job.bins, job.keep, item, free, spare, device.type == "cuda", predict=predict)
+    on_device, in_place = device.type == "cuda", reads_in_place(session) is not None
+    decision = decide(
+        sizes, job.bins, job.keep, item, free, spare, on_device, predict=predict, in_place=in_place
+    )
     return decision, predicted
 
 

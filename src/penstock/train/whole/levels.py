@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.train.layerwise.levels import rows_in_file
+
+if TYPE_CHECKING:
+    from penstock.train.whole.prepared import PreparedBin
 
 Where = Literal["device", "host", "disk"]
 
@@ -53,6 +56,10 @@ class KeptLevel:
         found = values if rows is None else values.index_select(0, rows.to(values.device))
         return found.to(self._device, self._computed)
 
+    def kept(self, node_type: str) -> Tensor:
+        """All rows, where and in the type that they are kept in."""
+        return self._values[node_type]
+
     def _room(self, shape: tuple[int, int]) -> Tensor:
         if self._where == "device":
             return torch.empty(shape, dtype=self._dtype, device=self._device)
@@ -84,6 +91,12 @@ class LevelGradients:
             self._values[node_type] += gradients
         else:
             self._values[node_type].index_add_(0, rows, gradients)
+
+    def take(self, work: "PreparedBin", x: Mapping[str, Any]) -> None:
+        """Add what a bin's backward pass left in the rows that it read."""
+        for name, rows in x.items():
+            if rows.grad is not None:
+                self.add(name, work.places[name], rows.grad)
 
     def clear(self) -> None:
         """Drop all gradients."""

@@ -1,6 +1,6 @@
 """How much memory a step on the whole graph takes, and the bins and places for rows that fit what there is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -53,6 +53,8 @@ class Decision:
     """The most that is predicted to be allocated where the model is computed."""
     searched: bool = False
     """Whether vertices stand in the order of a search, and not in that of their numbers."""
+    in_place: bool = False
+    """Whether bins read the level below where it stands, and gradients are pulled (`in_place`)."""
 
 
 Predict = Callable[[Decision], int]
@@ -77,8 +79,9 @@ def decide(
     on_device: bool,
     overlapping: bool = False,
     predict: "Predict | None" = None,
+    in_place: bool = False,
 ) -> Decision:
-    """`predict` says what a step takes; without it, a rule does.
+    """`predict` says what a step takes; without it, a rule does. `in_place`: bins may read levels where they stand.
 
     `bins`: 0 where they are to be chosen. `item`: bytes of a kept number. `spare`: free memory of the host.
 
@@ -93,25 +96,39 @@ def decide(
         where: Where = "host" if place == "recompute" else place
         here = place == "device" or (place == "host" and not on_device)
         least = _least_bytes(sizes, kept if here else 0)
-        # A place that no number of bins makes large enough is not tried: each try reads all edges.
-        for number in numbers if bins or least <= free else ():
-            for retain in (True, False) if here and (number == 1 or overlapping) else (False,):
-                chosen = Decision([number] * len(sizes), where, place == "recompute", retain, 0)
-                if predict is None:
-                    needed = step_bytes(sizes, number, place, item, retain, on_device)
-                else:
-                    needed = predict(chosen)
-                tried.append(needed)
-                fits = needed <= free and (place != "host" or not on_device or kept <= spare)
-                # Who asks for a number of bins gets it, whatever is predicted.
-                if fits or (bins and place == places[-1] and not retain):
-                    return replace(chosen, predicted_bytes=needed)
+        # A place that no number of bins makes large enough is not tried: each try may read all edges.
+        for number, retain, standing in _ways(numbers, here, overlapping, in_place) if bins or least <= free else ():
+            chosen = Decision([number] * len(sizes), where, place == "recompute", retain, 0, in_place=standing)
+            if predict is None:
+                needed = step_bytes(sizes, number, place, item, retain, on_device)
+            else:
+                needed = predict(chosen)
+            tried.append(needed)
+            fits = needed <= free and (place != "host" or not on_device or kept <= spare)
+            # Who asks for a number of bins gets it, whatever is predicted.
+            if fits or (bins and place == places[-1] and not retain and not standing):
+                return replace(chosen, predicted_bytes=needed)
     needed = min(tried, default=least)
     raise PenstockError(
         f"A step on the whole graph needs {needed / 1e9:,.1f} GB at least, and {free / 1e9:,.1f} GB are free: lower"
         " hidden, set keep_type to bfloat16 or keep to disk, or use sampler neighbour.",
         code="out-of-memory",
     )
+
+
+def _ways(numbers: Sequence[int], here: bool, overlapping: bool, in_place: bool) -> Iterator[tuple[int, bool, bool]]:
+    """Numbers of bins, whether all is retained, and whether levels are read in place; what is tried first comes first.
+
+    `here`: levels are kept where the model is computed.
+    """
+    several = [number for number in numbers if number > 1]
+    ways = [(1, True, False), (1, False, False)] if here else [(1, False, False)]
+    yield from ways if 1 in numbers else []
+    if in_place and here:
+        yield from ((number, False, True) for number in several)
+    for number in several:
+        yield from [(number, True, False)] if here and overlapping else []
+        yield number, False, False
 
 
 def _least_bytes(sizes: Sequence[LayerSize], kept: int) -> int:

@@ -15,15 +15,15 @@ from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.prepared import PreparedBin
 from penstock.train.whole.step_progress import StepProgress
 
-Fetch = Callable[[int, PreparedBin], dict[str, Tensor]]
-"""The rows that a bin of a layer reads, as leaves of autograd's graph."""
+Fetch = Callable[[int, PreparedBin], dict[str, Any]]
+"""What a bin of a layer reads, as leaves of autograd's graph: rows, or what is aggregated of them (`AggregatedRows`)."""
 
 
 @dataclass(eq=False)
 class BinPass:
     """A bin that was computed with gradients: its inputs and outputs."""
 
-    x: dict[str, Tensor]
+    x: dict[str, Any]
     out: dict[str, Tensor]
 
 
@@ -39,7 +39,7 @@ class LayerPasses:
     calls: list[int] = field(default_factory=lambda: [0])
     """How often dropout is called before each layer, as far as is known."""
 
-    def compute(self, number: int, work: PreparedBin, x: dict[str, Tensor]) -> dict[str, Tensor]:
+    def compute(self, number: int, work: PreparedBin, x: dict[str, Any]) -> dict[str, Tensor]:
         """The bin's rows by node type."""
         session, model = self.session, self.session.model
         typed = not session.graph.is_homogeneous
@@ -55,14 +55,14 @@ class LayerPasses:
                 self.calls.append(stream.calls)
         return dict(rows) if typed else {next(iter(work.rows)): rows}
 
-    def _constant(self, x: dict[str, Tensor]) -> AbstractContextManager[None]:
+    def _constant(self, x: dict[str, Any]) -> AbstractContextManager[None]:
         if self.constant is None:
             return nullcontext()
         learned = self.session.inputs.tables
         return constant_input(self.constant, [rows for name, rows in x.items() if name not in learned])
 
     def forward(
-        self, number: int, work: PreparedBin, x: dict[str, Tensor], level: KeptLevel, with_gradients: bool
+        self, number: int, work: PreparedBin, x: dict[str, Any], level: KeptLevel, with_gradients: bool
     ) -> BinPass | None:
         """Compute a bin and hand its rows to the level; returns what a backward pass needs, where it is to be kept."""
         with torch.set_grad_enabled(with_gradients):
@@ -95,8 +95,6 @@ class LayerPasses:
             tensors, gradients = zip(*pairs, strict=True)
             scaled = [each.to(rows.dtype) for rows, each in zip(tensors, gradients, strict=True)]
             torch.autograd.backward(tensors, scaled)
-        for name, rows in known.x.items():
-            if rows.grad is not None:
-                below.add(name, work.places[name], rows.grad)
+        below.take(work, known.x)
         if self.progress is not None:
             self.progress.bin_done("backward", number)

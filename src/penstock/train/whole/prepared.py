@@ -13,7 +13,7 @@ from penstock.pipeline.schedule import Planned
 from penstock.sampling.device.block import on_device
 from penstock.train.session import Session
 from penstock.train.whole.examples import ExampleSource
-from penstock.train.whole.levels import KeptLevel
+from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.memory import Decision
 from penstock.train.whole.norms import Sum
 from penstock.train.whole.plan import Bin, WholePlan
@@ -52,6 +52,20 @@ class PreparedStep:
         dtype = self._computed if last else self._dtype
         folder, device = session.temporary_folder, session.inputs.device
         return KeptLevel(self.plan.counts[number], where, dtype, device, folder, self._computed)
+
+    def gradients(self, number: int) -> LevelGradients:
+        """Room for the gradients of a level's rows."""
+        return LevelGradients(self.plan.counts[number], self._session.inputs.device)
+
+    def fetch(self, work: PreparedBin, level: KeptLevel | None) -> dict[str, Any]:
+        """What a bin reads of a level, or of the inputs where that is None.
+
+        Leaves of autograd's graph in every pass: the order of products is chosen by that, and must be the same.
+        """
+        if level is None:
+            return self.inputs(work)
+        x = {name: level.read(name, places).detach() for name, places in work.places.items()}
+        return {name: rows.requires_grad_() for name, rows in x.items()}
 
     def inputs(self, work: PreparedBin) -> dict[str, Tensor]:
         """The rows that a bin of the first layer reads; learnable ones as they are now."""

@@ -28,7 +28,7 @@ class StepPasses:
         self._levels: list[KeptLevel | None] = [None] * (self._plan.layers + 1)
         self._retained: list[list[BinPass | None]] = []
         self._norms: list[LayerNorms | None] = [None] * self._plan.layers
-        self._inputs = LevelGradients(self._plan.counts[0], session.inputs.device)
+        self._inputs = step.gradients(0)
         self._answers: list[dict[str, Tensor]] = []
 
     def forward(self) -> Tensor:
@@ -42,15 +42,15 @@ class StepPasses:
     def backward(self, loss: Tensor) -> None:
         """Gradients of the loss in the parameters, and of learnable rows."""
         loss.backward()  # type: ignore[no-untyped-call]
-        above = LevelGradients(self._plan.counts[-1], self._session.inputs.device)
+        above = self._step.gradients(self._plan.layers)
         self._add_answers(self._plan.layers, above)
+        self._levels[-1] = None
         for number in reversed(range(self._plan.layers)):
-            below = (
-                self._inputs if number == 0 else LevelGradients(self._plan.counts[number], self._session.inputs.device)
-            )
+            below = self._inputs if number == 0 else self._step.gradients(number)
             self._add_answers(number, below)
             self._backward_layer(number, above, below)
-            self._levels[number + 1] = None
+            # Earlier layers read earlier levels.
+            self._levels[number] = None
             above = below
 
     def learned_rows(self) -> list[Tensor]:
@@ -112,14 +112,10 @@ class StepPasses:
             if layer > first:
                 self._levels[layer] = None
 
-    def _fetch(self, number: int, work: Any) -> dict[str, Tensor]:
-        """Leaves of autograd's graph in every pass: the order of products is chosen by that, and must be the same."""
-        if number == 0:
-            return self._step.inputs(work)
+    def _fetch(self, number: int, work: Any) -> dict[str, Any]:
         level = self._levels[number]
-        assert level is not None
-        x = {name: level.read(name, places).detach() for name, places in work.places.items()}
-        return {name: rows.requires_grad_() for name, rows in x.items()}
+        assert number == 0 or level is not None
+        return self._step.fetch(work, level)
 
     def _loss(self) -> Tensor:
         session, model = self._session, cast(Any, self._session.model)

@@ -29,6 +29,7 @@ from penstock.train.whole.plan import Bin, WholePlan
 from penstock.train.whole.prepared import PreparedBin, PreparedStep
 from penstock.train.whole.step_passes import StepPasses
 from penstock.train.whole.support import is_captured
+from penstock.train.whole.traced_in_place import TracedInPlaceStep
 
 _TRACED = 2
 """Bins of a layer that are traced, the largest ones, where one is computed after the other. What further ones keep from
@@ -70,7 +71,7 @@ def traced_host_steps(session: Session, given: StepSizes) -> tuple[list[Event], 
     with traceable(), traced_session(session, input_density(session), False) as allocations:
         vertices = {name: room(len(ids), np.int64) for name, ids in given.order.items()}
         before = allocations.now
-        traced = _TracedStep(session, given, vertices, False)
+        traced = _traced_step(session, given, vertices, False)
         for number in range(_STEPS):
             with allocations.during(f"step {number + 1}"):
                 _trace_step(session, traced, given.planned)
@@ -91,7 +92,7 @@ def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePea
         with allocations.during("trial of a few seeds"):
             try_small_batch(session, steps[0].planned)
         with allocations.during("preparation"):
-            traced = [_TracedStep(session, each, _stood_for(each), True) for each in steps]
+            traced = [_traced_step(session, each, _stood_for(each), True) for each in steps]
         before, captured, pool = allocations.now, list[Any](), None
         for step, given in zip(traced, steps, strict=True):
             if is_captured(session, [each.decision for each in steps]):
@@ -119,7 +120,15 @@ def _stood_for(step: StepSizes) -> dict[str, Array]:
     return {name: stand_in(len(ids), np.int64) for name, ids in step.order.items()}
 
 
-def _trace_step(session: Session, step: "_TracedStep", planned: Planned) -> None:
+def _traced_step(
+    session: Session, given: StepSizes, vertices: dict[str, Array], on_device: bool
+) -> "_TracedStep | TracedInPlaceStep":
+    if given.decision.in_place:
+        return TracedInPlaceStep(session, given.order, given.counts, given.sizes, given.decision, given.planned)
+    return _TracedStep(session, given, vertices, on_device)
+
+
+def _trace_step(session: Session, step: PreparedStep, planned: Planned) -> None:
     session.optimiser.zero_grad(set_to_none=True)
     passes = StepPasses(session, step, planned.key)
     passes.backward(passes.forward())
