@@ -8,8 +8,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,44 @@ def trained(fields: dict[str, Any], limit: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = str(Path(folder) / "run")
         return in_a_process([*_COMMAND, "train", *flags({**fields, "run": run}), "--json"], limit)
+
+
+def trained_aloud(fields: dict[str, Any], limit: float, told: Callable[[float, str], None]) -> dict[str, Any]:
+    """`trained`, where `told` gets each line of progress at once, with the seconds since the start: a run that is ended
+    at its limit has told how far it came."""
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        words = ["train", *flags({**fields, "run": str(run)})]
+        process = subprocess.Popen([*_COMMAND, *words], stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+        def pass_on() -> None:
+            assert process.stderr is not None
+            for line in process.stderr:
+                told(round(time.perf_counter() - began, 1), line.rstrip())
+
+        reader = threading.Thread(target=pass_on, daemon=True)
+        reader.start()
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return {"error": f"not done after {limit:g} s", "epoch_seconds": _epoch_seconds(run)}
+        finally:
+            _end_group(process)
+            reader.join()
+        wall = {"wall_s": round(time.perf_counter() - began, 1)}
+        if code:
+            return {"error": f"ended with {code}; see above", **wall}
+        result: dict[str, Any] = json.loads((run / "run.json").read_text(encoding="utf-8"))["result"]
+        return {**result, **wall}
+
+
+def _epoch_seconds(run: Path) -> list[float]:
+    """Of the epochs that a run has done so far."""
+    file = run / "metrics.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    records = [found for line in lines if (found := last_object(line)) is not None]
+    return [record["seconds"] for record in records if record.get("kind") == "epoch"]
 
 
 def flags(fields: dict[str, Any]) -> list[str]:

@@ -3,11 +3,13 @@
 synthetic-papers with both directions and float16 features, GraphSAGE 3x256, one step an epoch over all training
 vertices, rows between layers kept in bfloat16; `penstock train --sampler whole`, bins as the run chooses them. Beside
 it PyG's SAGEConv on the same graph, on a sparse adjacency (its leaner way) and on an edge list. How busy the GPU is, is
-asked every 10 ms.
-Run: python benchmarks/whole_graph_papers.py [--scales 0.1,0.25] [--job keep=host] [--out papers.json]
+asked every 10 ms. All phases are told with their seconds as they end, and `--lines` writes them at once as lines of
+JSON, so that a measurement that runs out of time has told how far it came.
+Run: python benchmarks/whole_graph_papers.py [--scales 0.1,0.25,0.5,1] [--job keep=host] [--lines papers.jsonl]
 """
 
 import argparse
+import json
 import shutil
 import statistics
 import subprocess
@@ -15,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -25,14 +27,25 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from gpu_runs import HIDDEN, NEVER, end_children_when_ended, given_fields, in_a_process, made, report, tell, trained
+from gpu_runs import (
+    HIDDEN,
+    NEVER,
+    end_children_when_ended,
+    given_fields,
+    in_a_process,
+    made,
+    report,
+    tell,
+    trained_aloud,
+)
 from penstock.graph.graph import Graph
 
 NAME = "synthetic-papers"
 LAYERS = 3
 JOB = {"sampler": "whole", "model": "sage", "layers": LAYERS, "hidden": HIDDEN, "keep_type": "bfloat16"}
 TIMED = {"evaluate_every": NEVER, "checkpoint_minutes": 0.0}
-KEPT = ("bins", "keep", "recomputed", "captured", "predicted_mb", "device_peak_mb", "peak_rss_mb", "train_loss")
+KEPT = ("bins", "keep", "in_place", "recomputed", "captured", "preparation_s", "epoch_seconds", "predicted_mb")
+PEAKS = ("device_peak_mb", "peak_rss_mb", "train_loss")
 PEERS = ("adjacency", "edges")
 
 
@@ -43,17 +56,26 @@ def main() -> None:
         print(peer_row(args.graph, args.peer, args.epochs))
         return
     rows: list[dict[str, Any]] = []
+
+    def note(row: dict[str, Any]) -> None:
+        tell(row)
+        if args.lines is not None:
+            with args.lines.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
     for scale in map(float, args.scales.split(",")):
         folder = args.graph or Path(tempfile.gettempdir()) / f"penstock-papers-{scale:g}"
+        began = time.perf_counter()
         graph = made(NAME, folder, scale, symmetric=True, dtype="float16")
         facts = {"scale": scale, "vertices": graph.num_nodes, "edges": graph.num_edges}
+        note({**facts, "what": "graph made or opened", "seconds": round(time.perf_counter() - began, 1)})
         del graph
-        rows.append({**facts, "what": "penstock", **our_row(folder, args)})
-        tell(rows[-1])
+        rows.append({**facts, "what": "penstock", **our_row(folder, args, note)})
+        note(rows[-1])
         for peer in [name for name in args.peers.split(",") if name]:
             command = [sys.executable, __file__, "--graph", str(folder), "--peer", peer, "--epochs", str(args.epochs)]
             rows.append({**facts, "what": f"pyg {peer}", **in_a_process(command, args.limit)})
-            tell(rows[-1])
+            note(rows[-1])
         if args.graph is None:
             shutil.rmtree(folder)
     report(f"{NAME}, the whole graph in each step", rows, args.out)
@@ -70,19 +92,21 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peer", choices=PEERS, help=argparse.SUPPRESS)
     parser.add_argument("--job", action="append", default=[], metavar="NAME=VALUE", help="any other field of the job")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds a run may take")
+    parser.add_argument("--lines", type=Path, help="append everything as it becomes known, as lines of JSON")
     parser.add_argument("--out", type=Path, help="write all of it as JSON")
     return parser.parse_args()
 
 
-def our_row(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+def our_row(folder: Path, args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Seconds of an epoch, how it was divided, memory as predicted and as measured, and how busy the GPU was."""
     fields = {**JOB, **TIMED, "graph": str(folder), "device": args.device, "epochs": args.epochs}
     with busy_shares() as shares:
-        result = trained({**fields, **given_fields(args.job)}, args.limit)
+        told = {**fields, **given_fields(args.job)}
+        result = trained_aloud(told, args.limit, lambda seconds, line: note({"seconds": seconds, "told": line}))
     if "error" in result:
         return result
     seconds = result["epoch_seconds"]
-    kept = {name: result[name] for name in KEPT if name in result}
+    kept = {name: result[name] for name in KEPT + PEAKS if name in result}
     row = {"first_epoch_s": seconds[0], "epoch_s": statistics.median(seconds[1:] or seconds), **kept}
     return row | {"busy": busy_in(shares, sum(seconds[1:])), "wall_s": result["wall_s"]}
 

@@ -1,5 +1,7 @@
 """Training on the whole graph beside the same models written with dense matrices in plain torch, and autograd."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from penstock import Graph, NodeSet
 from penstock.pipeline.schedule import START, Schedule
 from penstock.train.build import make_session
 from penstock.train.job import make_job
+from penstock.train.whole.memory import Decision
 from training_graphs import community_graph, typed_graph
 
 EPOCHS = 10
@@ -102,14 +105,19 @@ def in_float64(session):
     session.inputs.pull = lambda name, ids: pull(name, ids).double()
 
 
+WAYS = [(model, bins, False) for model in ("gcn", "sage", "gat", "rgcn") for bins in (1, 3, 17)]
+IN_PLACE = [(model, bins, True) for model in ("gcn", "sage") for bins in (2, 3, 17)]
+
+
 @pytest.mark.parametrize("dtype", EXACT, ids=str)
-@pytest.mark.parametrize("bins", [1, 3, 17])
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat", "rgcn"])
-def test_losses_and_gradients_of_plain_torch(model, bins, dtype):
+@pytest.mark.parametrize(("model", "bins", "in_place"), WAYS + IN_PLACE)
+def test_losses_and_gradients_of_plain_torch(model, bins, in_place, dtype):
     graph = graph_for(model)
     fields = {"graph": "", "sampler": "whole", "layers": 2, "hidden": 16, "heads": 2, "dropout": 0.0, "device": "cpu"}
     job = make_job({**fields, "model": model, "bins": bins, "lr": 0.01, "epochs": EPOCHS, "threads": 1})
     session = make_session(job, graph)
+    if in_place:
+        session.execution.restore([asdict(Decision([bins] * 2, "host", False, False, 0, in_place=True))])
     if dtype == torch.float64:
         in_float64(session)
     learned = {
@@ -139,3 +147,4 @@ def test_losses_and_gradients_of_plain_torch(model, bins, dtype):
                 bound = 10 * EXACT[dtype] * max(largest, 1e-3)
                 torch.testing.assert_close(values.grad.double(), learned[name].grad, rtol=0, atol=bound, msg=name)
     assert step.position.epoch == EPOCHS - 1
+    assert session.execution.facts()["in_place"] == in_place

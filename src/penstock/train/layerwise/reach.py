@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from penstock.graph.arrays import Array
+from penstock.graph.blocks import run_blocks
+from penstock.graph.data import EdgeSet
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType
@@ -15,6 +17,8 @@ from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSam
 from penstock.sampling.typed import Relation, edge_type_named
 from penstock.train.layerwise.chunks import Chunk, Sampled
 
+_ROWS = 1 << 16
+"""Vertices whose lists a thread reads at a time."""
 _ANY = BatchKey(0, 0, 0)
 """Whole neighbourhoods are not drawn: any key names them."""
 
@@ -93,14 +97,24 @@ def frontiers(graph: Graph, wanted: dict[str, Array], hops: Sequence[list[EdgeTy
         for name, rows in needed[0].items():
             marks[name][rows] = True
         for kind in kinds:
-            edges = graph.edges[kind]
-            _mark_sources(edges.indptr, edges.indices, needed[0][kind[2]], marks[kind[0]])
+            _mark_in_parallel(graph.edges[kind], needed[0][kind[2]], marks[kind[0]])
         needed.insert(0, {name: np.flatnonzero(mark) for name, mark in marks.items()})
     return needed
+
+
+def _mark_in_parallel(edges: EdgeSet, rows: Array, mark: Array) -> None:
+    """Mark what some vertices read. Threads write the same value, so that the order of writes does not matter."""
+
+    def work(first: int, last: int) -> None:
+        _mark_sources(edges.indptr, edges.indices, rows[first:last], mark)
+
+    run_blocks(work, len(rows), _ROWS)
 
 
 @njit(nogil=True, cache=True)
 def _mark_sources(indptr: Array, indices: Array, rows: Array, mark: Array) -> None:
     for row in rows:
         for k in range(indptr[row], indptr[row + 1]):
-            mark[indices[k]] = True
+            # A line of memory that is written goes from core to core; one that is read need not.
+            if not mark[indices[k]]:
+                mark[indices[k]] = True

@@ -29,6 +29,7 @@ from penstock.train.whole.in_place_plan import ListSizes, list_sizes, make_in_pl
 from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes, step_bytes
 from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
 from penstock.train.whole.plan import make_plan, vertices_by_level
+from penstock.train.whole.preparation import Preparation
 from penstock.train.whole.prepared import PreparedStep
 from penstock.train.whole.schedule import first_epoch
 from penstock.train.whole.step_passes import StepPasses
@@ -67,6 +68,7 @@ class WholeExecution(LoadedExecution):
         """Bytes of features that were put on the device."""
         self._predicted_by = Prediction("trace")
         """How the memory of steps is predicted."""
+        self._preparation = Preparation(session)
         self._known: list[Decision] = []
         """Of each step of an epoch, of a run that goes on: with others, sums would be rounded differently."""
 
@@ -137,6 +139,7 @@ class WholeExecution(LoadedExecution):
                 "captured": self._is_captured(),
                 "predicted_mb": round((decision.predicted_bytes + self._features_placed) / _MB, 1),
                 "predicted_by": self._predicted_by.method,
+                "preparation_s": self._preparation.facts(),
             }
             if self._predicted_by.reason:
                 facts["predicted_reason"] = self._predicted_by.reason
@@ -153,24 +156,43 @@ class WholeExecution(LoadedExecution):
         session, job = self._session, self._session.job
         messages, layers = session.task.messages, layers_of(job)
         assert messages is not None
-        reach = Reach(messages, [list(messages.edges)] * layers, session.list_weight, edges=bool(session.inputs.edges))
+        with self._preparation.phase("graph", "reading the graph"):
+            hops = [list(messages.edges)] * layers
+            reach = Reach(messages, hops, session.list_weight, edges=bool(session.inputs.edges))
         if not getattr(session.model, "layerwise", False):
             self._kept.append(KeptNeighbourhood(session, reach, planned))
             return
-        readable = session.task.readable(planned.seeds)
-        order, counts = vertices_by_level(reach, layers, readable, job.scope == "all")
-        order, decision = self._in_order(reach, order, counts, planned)
+        readable, phase = session.task.readable(planned.seeds), self._preparation.phase
+        with phase("vertices", "finding the vertices that the loss reaches"):
+            order, counts = vertices_by_level(reach, layers, readable, job.scope == "all")
+        with phase("decision", "predicting the memory of bins"):
+            order, decision = self._in_order(reach, order, counts, planned)
         if decision.in_place:
-            what = reads_in_place(session)
-            if what is None:
-                raise PenstockError(_NOT_IN_PLACE, code="damaged-file")
-            placed = make_in_place_plan(reach, order, counts, decision.bins, session.inputs.device)
-            self._prepared.append(InPlaceStep(session, placed, decision, planned, what))
+            self._prepared.append(self._in_place_step(reach, order, counts, decision, planned))
             return
-        if session.inputs.device.type == "cuda" and not decision.retain:
-            self._place_features(decision)
-        plan = make_plan(reach, layers, order, counts, decision.bins)
-        self._prepared.append(PreparedStep(session, plan, decision, planned))
+        with phase("features", "placing features"):
+            if session.inputs.device.type == "cuda" and not decision.retain:
+                self._place_features(decision)
+        with phase("bins", "making bins"):
+            plan = make_plan(reach, layers, order, counts, decision.bins)
+        with phase("placing", "placing bins"):
+            self._prepared.append(PreparedStep(session, plan, decision, planned))
+
+    def _in_place_step(
+        self,
+        reach: Reach,
+        order: dict[str, Array],
+        counts: list[dict[str, int]],
+        decision: Decision,
+        planned: Planned,
+    ) -> InPlaceStep:
+        session, what = self._session, reads_in_place(self._session)
+        if what is None:
+            raise PenstockError(_NOT_IN_PLACE, code="damaged-file")
+        with self._preparation.phase("bins", "placing lists of neighbours"):
+            plan = make_in_place_plan(reach, order, counts, decision.bins, session.inputs.device)
+        with self._preparation.phase("features", "placing features"):
+            return InPlaceStep(session, plan, decision, planned, what)
 
     def _place_features(self, decision: Decision) -> None:
         """Put the features on the device where they fit beside the step: bins computed again read them often."""
@@ -276,10 +298,10 @@ def _decided(
             place = "recompute" if decision.recompute_levels else decision.keep
             return step_bytes(sizes, decision.bins[0], place, item, decision.retain, device.type == "cuda") + loss
 
-    on_device, in_place = device.type == "cuda", reads_in_place(session) is not None
-    decision = decide(
-        sizes, job.bins, job.keep, item, free, spare, on_device, predict=predict, in_place=in_place
-    )
+    on_device = device.type == "cuda"
+    # On the host, where rows wait changes no bit, and they may wait in a file: there bins have rows of their own.
+    in_place = on_device and reads_in_place(session) is not None
+    decision = decide(sizes, job.bins, job.keep, item, free, spare, on_device, predict=predict, in_place=in_place)
     return decision, predicted
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import ranges
+from penstock.graph.blocks import map_blocks
 from penstock.nn.first_rows import AggregatedRows, Aggregation
 from penstock.nn.list_sums import sum_lists
 from penstock.pipeline.schedule import Planned
@@ -28,7 +28,7 @@ from penstock.train.whole.prepared import PreparedBin, PreparedStep
 from penstock.train.whole.pulled import Factors, NoGradients, PulledGradients
 
 _ROWS = 1 << 18
-"""Input rows that are read at once."""
+"""Input rows that a thread reads at a time."""
 
 
 class InPlaceStep(PreparedStep):
@@ -84,18 +84,21 @@ class InPlaceStep(PreparedStep):
         return block_of(self.plan.readers[number], rows, self.plan.counts[number + 2][self._name])
 
     def _names(self, vertices: Array, device: torch.device) -> Tensor:
-        return torch.from_numpy(vertices.astype(np.int64, copy=False)).to(device)
+        # A device's kernels take names of any integer type, the host's are compiled for one.
+        small = device.type != "cpu" and int(vertices.max(initial=0)) <= np.iinfo(np.int32).max
+        return torch.from_numpy(vertices.astype(np.int32 if small else np.int64, copy=False)).to(device)
 
     def _input_rows(self, vertices: Array) -> Tensor:
         """The features of level 0 where the model is computed, on a device in the type that they are stored in."""
-        session, device = self._session, self._session.inputs.device
+        device = self._session.inputs.device
         if device.type == "cpu":
             return self.read(self._name, vertices)
         rows = torch.empty(self._input_shape(len(vertices)), dtype=self._input_type(), device=device)
-        with session.progress.step("placing features on the device", rows.nbytes, "bytes"):
-            for first, last in ranges(len(vertices), _ROWS):
-                rows[first:last] = session.inputs.sources[self._name].read(vertices[first:last], device, dtype=rows.dtype)
-                session.progress.advance(rows[first:last].nbytes)
+        source, done = self._session.inputs.sources[self._name], 0
+        # Threads read on the host what is copied one piece after the other.
+        for piece in map_blocks(lambda first, last: source.read(vertices[first:last]), len(vertices), _ROWS):
+            rows[done : done + len(piece)].copy_(torch.from_numpy(piece))
+            done += len(piece)
         return rows
 
     def _input_shape(self, count: int) -> tuple[int, int]:

@@ -83,7 +83,7 @@ def make_in_place_plan(
     lists, kept = placed_lists(sizes.edges, order[sizes.name], sizes.offsets, rows[2] if len(rows) > 2 else 0, device)
     readers = [
         turned_round(sizes.offsets[: above + 1], kept[: sizes.offsets[above]], below, device)
-        for below, above in zip(rows[1:], rows[2:], strict=False)
+        for below, above in pairwise(rows[1:])
     ]
     made = [[Bin({sizes.name: each}, None, {}, {}) for each in layer] for layer in bin_rows(sizes, counts, bins)]
     return InPlacePlan(order, counts, made, lists, readers)

@@ -47,7 +47,7 @@ def placed_lists(
 
     `offsets` say how many lists there are, and where they begin (`list_offsets`).
     """
-    rows, entries = len(offsets) - 1, int(offsets[-1])
+    entries = int(offsets[-1])
     places = np.empty(int(order.max(initial=-1)) + 1, np.int32)
     run_blocks(lambda a, b: _number(order, places, a, b), len(order), _WORK)
 
@@ -61,19 +61,15 @@ def placed_lists(
 
         run_blocks(work, len(bounds) - 1, 1)
 
-    if device.type == "cpu":
-        whole = np.empty(entries, np.int32)
-        write(0, rows, whole)
-        return PlacedLists(offsets, torch.from_numpy(whole)), whole[: offsets[turned]]
-    kept = np.empty(int(offsets[turned]), np.int32)
-    write(0, turned, kept)
     indices = torch.empty(entries, dtype=torch.int32, device=device)
-    indices[: len(kept)].copy_(torch.from_numpy(kept))
-    for first, last in _pieces(offsets, turned):
-        start, stop = int(offsets[first]), int(offsets[last])
-        piece = np.empty(stop - start, np.int32)
+    kept = np.empty(0, np.int32)
+    for first, last in [(0, turned), *_pieces(offsets, turned)]:
+        into = indices[int(offsets[first]) : int(offsets[last])]
+        piece = into.numpy() if device.type == "cpu" else np.empty(len(into), np.int32)
         write(first, last, piece)
-        indices[start:stop].copy_(torch.from_numpy(piece))
+        if device.type != "cpu":
+            into.copy_(torch.from_numpy(piece))
+        kept = piece if first == 0 else kept
     return PlacedLists(offsets, indices), kept
 
 

@@ -16,7 +16,7 @@ from penstock.train.whole.prepared import PreparedBin
 from penstock.train.whole.step_progress import StepProgress
 
 Fetch = Callable[[int, PreparedBin], dict[str, Any]]
-"""What a bin of a layer reads, as leaves of autograd's graph: rows, or what is aggregated of them (`AggregatedRows`)."""
+"""What a bin of a layer reads, as leaves of autograd's graph: rows, or `AggregatedRows`."""
 
 
 @dataclass(eq=False)

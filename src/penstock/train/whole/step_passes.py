@@ -137,3 +137,5 @@ class StepPasses:
         for name, rows in self._answers[number].items():
             if rows.grad is not None:
                 gradients.add(name, self._examples.places[name], rows.grad)
+                # The loss refers to these rows until the step is over.
+                rows.grad = None

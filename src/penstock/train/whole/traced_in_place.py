@@ -9,7 +9,7 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import Block
-from penstock.sampling.device.block import DeviceBlock
+from penstock.sampling.device.block import CHUNK, DeviceBlock
 from penstock.traced import array_of, current_trace, memory_for
 from penstock.train.session import Session
 from penstock.train.trace.allocations import META
@@ -44,7 +44,7 @@ class TracedInPlaceStep(InPlaceStep):
         self._on_device = trace is not None and trace.on_device
         most = [sorted(layer, key=lambda each: -_rows(each))[:_TRACED] for layer in sizes]
         loads = [sum(each.load for layer in some for each in layer) for some in (sizes, most)]
-        self._untraced = loads[0] / max(1, loads[1]) - 1
+        self._untraced = 1 - loads[1] / max(1, loads[0])
         self._entries = [sum(edges for each in layer for edges in each.edges.values()) for layer in sizes]
         with memory_for(TOPOLOGY):
             lists, *readers = (_empty_lists(entries) for entries in self._entries)
@@ -52,8 +52,13 @@ class TracedInPlaceStep(InPlaceStep):
         super().__init__(session, InPlacePlan(order, counts, bins, lists, readers), decision, planned, what)
 
     def further(self, kept: int) -> int:
-        """What bins that were not traced keep, if those that were keep so much."""
-        return round(kept * self._untraced)
+        """What bins that were not traced keep: where their lists begin, and on a device the rows of long ones' chunks.
+
+        What the traced ones keep tells nothing: it is less than what libraries take in a first step.
+        """
+        rows = sum(level[self._name] for level in [*self.plan.counts[1:], *self.plan.counts[1:-1]])
+        size = 4 * rows + 4 * (sum(self._entries) + sum(self._entries[1:])) // CHUNK if self._on_device else 8 * rows
+        return round(size * self._untraced)
 
     def prepared(self, work: Bin) -> Any:
         """Names and lists of the sizes that the bin's will have."""
@@ -84,7 +89,7 @@ class TracedInPlaceStep(InPlaceStep):
 
     def _names(self, vertices: Array, device: torch.device) -> Tensor:
         with memory_for(TOPOLOGY):
-            return torch.empty(len(vertices), dtype=torch.int64, device=META)
+            return torch.empty(len(vertices), dtype=torch.int32 if self._on_device else torch.int64, device=META)
 
     def _input_rows(self, vertices: Array) -> Tensor:
         with memory_for(FEATURES):
