@@ -26,7 +26,9 @@ def sum_lists(
     any real type, on the host of type `dtype`.
     """
     if isinstance(block, DeviceBlock):
-        scales = [None if each is None else Scale(each) for each in (read, write)]
-        return gather(destination_lists(block), x, None, *scales, None if own is None else Own(own), out_dtype=dtype)
-    scaled = [None if each is None else array_of(each) for each in (read, write)]
-    return gather_rows(block.indptr, block.indices, None, *scaled, None, None if own is None else as_rows(own), x)
+        reads, writes = (None if each is None else Scale(each) for each in (read, write))
+        itself = None if own is None else Own(own)
+        return gather(destination_lists(block), x, None, reads, writes, itself, out_dtype=dtype)
+    before, after = (None if each is None else array_of(each) for each in (read, write))
+    added = None if own is None else as_rows(own)
+    return gather_rows(block.indptr, block.indices, None, before, after, None, added, x)

@@ -36,7 +36,8 @@ def reads_in_place(session: Session) -> Aggregation | None:
     rounded = inputs.device.type == "cpu" and job.keep_type != "float32"
     if carried or changed or joined or ordered or rounded:
         return None
-    return layer_entry(job.model).aggregates(job)
+    what: Aggregation | None = layer_entry(job.model).aggregates(job)
+    return what
 
 
 @dataclass(eq=False)

@@ -57,7 +57,8 @@ def placed_lists(
         bounds = cut_evenly(lists - shift, max(1, len(out) // _WORK))
 
         def work(piece: int, _: int) -> None:
-            _renumber(edges.indptr, edges.indices, order[first:last], places, lists, shift, out, *bounds[piece:][:2])
+            rows = bounds[piece], bounds[piece + 1]
+            _renumber(edges.indptr, edges.indices, order[first:last], places, lists, shift, out, *rows)
 
         run_blocks(work, len(bounds) - 1, 1)
 
@@ -84,7 +85,7 @@ def turned_round(indptr: Array, indices: Array, sources: int, device: torch.devi
     found = np.zeros(sources + 1, np.int64)
 
     def count(part: int, _: int) -> None:
-        _count_entries(indices, *bounds[part : part + 2], found[1:])
+        _count_entries(indices, bounds[part], bounds[part + 1], found[1:])
 
     run_blocks(count, parts, 1)
     np.cumsum(found, out=found)

@@ -75,7 +75,7 @@ class TracedInPlaceStep(InPlaceStep):
         return self._block(self.plan.readers[number], rows, entries, self.plan.counts[number + 2][self._name])
 
     def _size_of(self, number: int, rows: slice) -> BinSize:
-        found: Any = next(work.block for work in self.plan.bins[number] if work.rows[self._name] == rows)
+        found: BinSize = next(work.block for work in self.plan.bins[number] if work.rows[self._name] == rows)
         return found
 
     def _block(self, lists: PlacedLists, rows: slice, entries: int, sources: int) -> Block:
