@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.train.layerwise.levels import rows_in_file
-
-if TYPE_CHECKING:
-    from penstock.train.whole.prepared import PreparedBin
 
 Where = Literal["device", "host", "disk"]
 
@@ -92,8 +89,8 @@ class LevelGradients:
         else:
             self._values[node_type].index_add_(0, rows, gradients)
 
-    def take(self, work: "PreparedBin", x: Mapping[str, Any]) -> None:
-        """Add what a bin's backward pass left in the rows that it read."""
+    def take(self, work: Any, x: Mapping[str, Any]) -> None:
+        """Add what the backward pass of a bin (`PreparedBin`) left in the rows that it read."""
         for name, rows in x.items():
             if rows.grad is not None:
                 self.add(name, work.places[name], rows.grad)
