@@ -281,6 +281,10 @@ def test_a_gpus_run_says_what_lay_where_and_what_was_foretold(tmp_path):
         "batches_per_second": 1013.2,
         "device_peak_mb": 2201.1,
         "device_predicted_mb": 2154.5,
+        "feature_paths": {
+            "pinned": {"rows": 4321, "bytes": 3 << 20, "seconds": 0.25},
+            HOSTILE: "nonsense",
+        },
     }
     (folder / "run.json").write_text(json.dumps(facts))
     text = page_of(folder).text
@@ -292,6 +296,8 @@ def test_a_gpus_run_says_what_lay_where_and_what_was_foretold(tmp_path):
         "1,013",
         "-2.1 %",
         "As <asked>.",
+        "4,321",
+        "3 MiB",
     ):
         assert words in text, words
 

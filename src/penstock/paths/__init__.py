@@ -3,7 +3,8 @@
 `application_file`, `hardware_file` and `metrics_file` are the three documents, `shipped_files` those that come with
 Penstock, and `profiling` measures metrics. `route_table` turns them into arrays, `request_sequence` draws requests, and
 `simulation` sends them over paths in time (`event_loop`). `selectors` is the registry of ways to choose, `rules` holds
-their kernels; `optimum` and `fluid_bound` say how well one could choose. What moves rows in a training run is not here.
+their kernels; `optimum` and `fluid_bound` say how well one could choose. `chunk_selector` chooses for chunks of one
+transfer, as training runs do, and `path_use` is what they report. What moves rows in a training run is not here.
 """
 
 from penstock.paths.application_file import ApplicationDocument, read_application

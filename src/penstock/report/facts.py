@@ -86,7 +86,17 @@ def device_card(run: RunRecord) -> str:
         rows.append(("as foretold", f"{mebibytes(foretold)} ({signed_percent(foretold / peak - 1, 1)})"))
     why = placement.get("why")
     said = " ".join(str(sentence) for sentence in why) if isinstance(why, list) else ""
-    return card("Device", pairs(rows), escape(_text(run.result.get("device"))), foot=escape(cut(said, 3 * _LONGEST)))
+    body = pairs(rows) + _paths(mapping(run.result.get("feature_paths")))
+    return card("Device", body, escape(_text(run.result.get("device"))), foot=escape(cut(said, 3 * _LONGEST)))
+
+
+def _paths(used: Mapping[str, Any]) -> str:
+    """What features came along which path to the device."""
+    shown = []
+    for path, use in list(used.items())[:_MOST_ROWS]:
+        rows, size, took = (number(mapping(use).get(name)) or 0.0 for name in ("rows", "bytes", "seconds"))
+        shown.append([_text(path), f"{rows:,.0f}", mebibytes(size / (1 << 20)), seconds(took)])
+    return table(["features from", "rows", "bytes", "in"], shown, len(used)) if shown else ""
 
 
 def settled_card(run: RunRecord) -> str:

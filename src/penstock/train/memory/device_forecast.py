@@ -8,7 +8,8 @@ import torch
 from penstock.pipeline.schedule import Schedule
 from penstock.plan import Residence
 from penstock.train.batch_source import layers_of
-from penstock.train.device.decision import decide, stored_type
+from penstock.train.device.decision import Decision, decide, stored_type
+from penstock.train.device.divided_steps import DividedSteps
 from penstock.train.device.memory import TrialMemory
 from penstock.train.device.traced import TracedMemory
 from penstock.train.execution_modes import needs_placement
@@ -25,6 +26,10 @@ from penstock.train.whole.memory import free_bytes
 from penstock.train.whole.plan import vertices_by_level
 from penstock.train.whole.schedule import first_epoch
 from penstock.train.whole.traced import StepSizes, traced_device_run
+
+
+_NUMBER_BYTES = 4
+"""Of a row, where rows are gathered by the host."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,19 @@ def _sampled(session: Session) -> DeviceForecast:
         reason = f"the step cannot be traced ({error}); two small steps on the host were scaled up"
         return DeviceForecast(peak, context, "trial", reason, decision.why, residence.pinned_bytes)
     reason = "room for the largest batch is made before the first step" if decision.captured else traced.largest.how
-    return DeviceForecast(traced.peak, context, "traced", reason, decision.why, decision.residence.pinned_bytes)
+    pinned = decision.residence.pinned_bytes + _staged(session, decision)
+    return DeviceForecast(traced.peak, context, "traced", reason, decision.why, pinned)
+
+
+def _staged(session: Session, decision: Decision) -> int:
+    """Bytes of the host into which rows are gathered for the GPU, with their numbers."""
+    job, inputs, graph = session.job, session.inputs, session.graph
+    if decision.residence.features != "pinned" or "gathered" not in job.row_paths or decision.room is None:
+        return 0
+    readings = DividedSteps.slots_in_turn if decision.captured else job.transfer_threads
+    tables = [graph.nodes[name].fields[field] for name, field in inputs.fields.items()]
+    row = max(table.size // max(1, len(table)) * stored_type(job, table).itemsize for table in tables)
+    return readings * decision.room.rows[-1] * (row + _NUMBER_BYTES)
 
 
 def _placed(residence: Residence, session: Session) -> dict[str, int]:
