@@ -27,7 +27,6 @@ from penstock.train.whole.plan import vertices_by_level
 from penstock.train.whole.schedule import first_epoch
 from penstock.train.whole.traced import StepSizes, traced_device_run
 
-
 _NUMBER_BYTES = 4
 """Of a row, where rows are gathered by the host."""
 
