@@ -94,9 +94,9 @@ def choices(field: "FieldInfo") -> list[str]:
         kind = waiting.pop(0)
         if get_origin(kind) is Literal:
             found += [str(value) for value in get_args(kind)]
-        elif get_origin(kind) in (Union, UnionType, Annotated):
+        elif get_origin(kind) in (Union, UnionType, Annotated, list):
             waiting += get_args(kind)
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _flag(name: str, field: "FieldInfo", part: str) -> Any:
