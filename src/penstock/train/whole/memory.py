@@ -122,10 +122,12 @@ def _ways(numbers: Sequence[int], here: bool, overlapping: bool, in_place: bool)
     `here`: levels are kept where the model is computed.
     """
     several = [number for number in numbers if number > 1]
-    ways = [(1, True, False), (1, False, False)] if here else [(1, False, False)]
-    yield from ways if 1 in numbers else []
-    if in_place and here:
+    if here and 1 in numbers:
+        yield 1, True, False
+    if here and in_place:
         yield from ((number, False, True) for number in several)
+    if 1 in numbers:
+        yield 1, False, False
     for number in several:
         yield from [(number, True, False)] if here and overlapping else []
         yield number, False, False
