@@ -20,6 +20,7 @@ MODELS = {
     "sage": {"model": "sage", "dropout": 0.4, "input_dropout": 0.2},
     "sage, elu, residual": {"model": "sage", "dropout": 0.4, "activation": "elu", "residual": True, "norm": "layer"},
     "rgcn, bases, all layers": {"model": "rgcn", "bases": 2, "dropout": 0.4, "jump": "cat"},
+    "rgcn, blocks": {"model": "rgcn", "blocks": 3, "dropout": 0.4},
     "mlp": {"model": "mlp", "dropout": 0.4, "input_dropout": 0.2},
     "gat": {"model": "gat", "heads": 2, "dropout": 0.4, "attention_dropout": 0.3, "input_dropout": 0.2},
     "gatv2": {"model": "gatv2", "heads": 2, "dropout": 0.4, "attention_dropout": 0.3},

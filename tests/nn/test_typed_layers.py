@@ -8,6 +8,7 @@ from torch.autograd import gradcheck
 from torch.func import functional_call
 
 from penstock.nn import RGCNLayer, SAGELayer, TypedGATLayer
+from penstock.nn.constant_input import constant_input
 from penstock.sampling import TypedBlock
 from refusals import refused
 
@@ -18,14 +19,15 @@ def inputs(width=6, dtype=torch.float32):
     return {"a": rows(9, width, 1, dtype), "b": rows(7, width, 2, dtype)}
 
 
-@pytest.mark.parametrize("bases", [0, 3])
-def test_equal_to_pyg_with_many_relations(bases):
+@pytest.mark.parametrize("order", ["aggregate", "transform"])
+@pytest.mark.parametrize("bases, blocks", [(0, 0), (3, 0), (0, 2)])
+def test_equal_to_pyg_with_many_relations(bases, blocks, order):
     torch.manual_seed(0)
     kinds = [("v", f"r{i}", "v") for i in range(45)]
     relations = {kind: random_block(9, 5, i % 7, seed=i) for i, kind in enumerate(kinds)}
     block = TypedBlock(relations, {"v": 9}, {"v": 5})
-    ours = RGCNLayer(6, 4, ["v"], kinds, bases)
-    theirs = pyg.RGCNConv((6, 6), 4, 45, num_bases=bases or None)
+    ours = RGCNLayer(6, 4, ["v"], kinds, bases, blocks, order=order)
+    theirs = pyg.RGCNConv((6, 6), 4, 45, num_bases=bases or None, num_blocks=blocks or None)
     pairs = [(ours.weight, theirs.weight), (ours.own[0].bias, theirs.bias)]
     if bases:
         pairs.append((ours.mixture, theirs.comp))
@@ -63,6 +65,7 @@ def test_a_sum_over_relations_of_sage(reduce):
 MAKERS = [
     lambda kinds: RGCNLayer(3, 2, ["a", "b"], kinds),
     lambda kinds: RGCNLayer(3, 2, ["a", "b"], kinds, bases=2, aggregate="sum"),
+    lambda kinds: RGCNLayer(3, 6, ["a", "b"], kinds, blocks=3),
     lambda kinds: TypedGATLayer(3, 2, ["a", "b"], kinds, heads=2),
     lambda kinds: TypedGATLayer(3, 2, ["a", "b"], kinds, heads=2, concat=False, v2=True),
 ]
@@ -103,3 +106,20 @@ def test_blocks_that_do_not_fit_are_refused():
     block.num_dst["a"] = 3
     with refused("shape-mismatch"):
         RGCNLayer(6, 4, ["a", "b"], list(block.relations))(block, x)
+
+
+def test_blocks_of_a_constant_sparse_input():
+    """Features that never change are read by the columns that they have."""
+    x = torch.zeros(9, 60)
+    x[torch.arange(9), torch.arange(0, 45, 5)] = 1.0
+    block = TypedBlock({("v", "r", "v"): random_block(9, 5, 12)}, {"v": 9}, {"v": 5})
+    layer = RGCNLayer(60, 4, ["v"], list(block.relations), blocks=2)
+    expected = layer(block, {"v": x})["v"]
+    with constant_input({}, [x]):
+        torch.testing.assert_close(layer(block, {"v": x})["v"], expected)
+
+
+@pytest.mark.parametrize("chosen", [{"blocks": 4}, {"blocks": 2, "bases": 2}])
+def test_widths_that_blocks_do_not_divide_are_refused(chosen):
+    with refused("unsupported-combination" if "bases" in chosen else "shape-mismatch 6 4"):
+        RGCNLayer(6, 4, ["a"], [("a", "r", "a")], **chosen)

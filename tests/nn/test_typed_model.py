@@ -6,7 +6,7 @@ import torch
 from random_blocks import random_block, rows, typed_block
 
 from penstock import EdgeSet, Graph, NodeSet
-from penstock.nn import RGCN, GraphSAGE, ModelOptions, TypedModel, build_model
+from penstock.nn import RGCN, GraphSAGE, ModelOptions, TypedModel, build_model, model_options
 from penstock.sampling import TypedBlock
 from refusals import refused
 
@@ -36,7 +36,7 @@ def options(**chosen):
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])
 def test_every_kind(name, jump, norm):
     torch.manual_seed(0)
-    chosen = options(model=name, jump=jump, norm=norm, residual=True, bases=2)
+    chosen = options(model=name, jump=jump, norm=norm, residual=True)
     model = build_model(chosen, WIDTHS, 4, KINDS, target_type="a")
     out = model(two_blocks(), inputs())
     assert {kind: tuple(part.shape) for kind, part in out.items()} == {"a": (2, 4)}
@@ -70,9 +70,33 @@ def test_types_that_a_batch_lacks_are_left_out():
     assert set(model([outer, block], {"a": rows(9, 5)})) == {"a"}
 
 
+@pytest.mark.parametrize("decomposition", [{"bases": 2}, {"blocks": 4}])
+def test_weights_of_relations_are_decomposed(decomposition):
+    """A layer as wide as the classes, which no blocks divide, has whole matrices."""
+    model = build_model(options(**decomposition), WIDTHS, 3, KINDS, target_type="a")
+    sizes = {"bases": [(2, 8, 8), (2, 8, 3)], "blocks": [(4, 4, 2, 2), (2, 8, 3)]}
+    assert [tuple(layer.weight.shape) for layer in model.convolutions] == sizes[next(iter(decomposition))]
+    model(two_blocks(), inputs())["a"].square().sum().backward()
+    assert all(value.grad is not None for value in model.convolutions.parameters())
+
+
+@pytest.mark.parametrize(
+    "chosen, said",
+    [
+        ({"model": "sage", "bases": 2}, "invalid-value bases sage"),
+        ({"model": "gat", "blocks": 2}, "invalid-value blocks gat"),
+        ({"bases": 2, "blocks": 2}, "invalid-value bases blocks"),
+        ({"blocks": 3}, "invalid-value blocks 8 3"),
+    ],
+)
+def test_decompositions_that_do_not_fit_are_refused(chosen, said):
+    with refused(said):
+        model_options(**{"model": "rgcn", "hidden": 8, **chosen})
+
+
 @pytest.mark.parametrize("name", ["rgcn", "gat"])
 def test_a_target_that_reads_nothing_has_its_own_rows(name):
-    model = build_model(options(model=name, bases=2), WIDTHS, 4, [("b", "u", "b")], target_type="a")
+    model = build_model(options(model=name), WIDTHS, 4, [("b", "u", "b")], target_type="a")
     outer, inner = TypedBlock({}, {"a": 3}, {"a": 2}), TypedBlock({}, {"a": 2}, {"a": 1})
     assert model([outer, inner], {"a": rows(3, 5)})["a"].shape == (1, 4)
 

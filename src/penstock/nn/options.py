@@ -41,6 +41,9 @@ class ModelOptions(StrictDocument):
     residual: bool = Field(False, description="add each layer's input to its output")
     jump: Literal["none", "cat", "max"] = Field("none", description="jumping knowledge: join all layers' outputs")
     bases: int = Field(0, ge=0, description="matrices that rgcn's relations share; 0: one for each relation")
+    blocks: int = Field(
+        0, ge=0, description="blocks along the diagonal of the matrices of rgcn's relations; 0: whole matrices"
+    )
     one_hot: bool = Field(
         False,
         description="rgcn without features: the first layer's weights have a row for each vertex (docs/models.md)",
@@ -86,11 +89,24 @@ class ModelOptions(StrictDocument):
         return self
 
     @model_validator(mode="after")
+    def _decomposition_fits(self) -> "ModelOptions":
+        chosen = "bases" if self.bases else "blocks" if self.blocks else None
+        if chosen is None:
+            return self
+        if not layer_entry(self.model).decomposes:
+            raise ValueError(f"{chosen} is for model rgcn, not for {self.model}: leave out {chosen}")
+        if self.bases and self.blocks:
+            raise ValueError("bases and blocks cannot be combined: leave out one of them")
+        if self.blocks and self.hidden % self.blocks:
+            raise ValueError(f"hidden ({self.hidden}) must be a multiple of blocks ({self.blocks})")
+        return self
+
+    @model_validator(mode="after")
     def _rows_of_one_hot(self) -> "ModelOptions":
         """The embedding of a vertex is then its rows of the first layer's matrices: its own, and one for each basis."""
         if not self.one_hot:
             return self
-        if not layer_entry(self.model).has_bases or not self.bases:
+        if not layer_entry(self.model).decomposes or not self.bases:
             raise ValueError("one_hot is for model rgcn with bases: set bases, such as 30, or leave out one_hot")
         width = self.hidden * (1 + self.bases)
         if "embedding" in self.model_fields_set and self.embedding != width:

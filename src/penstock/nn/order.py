@@ -35,22 +35,33 @@ def transform_neighbours(
 ) -> Tensor:
     """`combine` (linear in its rows) of x, times the transposed weight [out, in], in the order that is asked for.
 
-    `auto` takes the one that is predicted to be faster by `costs`, or by those that come with Penstock.
+    A weight [blocks, out, in] is block-diagonal. `auto` takes the order that is predicted to be faster by `costs`, or
+    by those that come with Penstock.
     """
     if aggregates_first(block, x, weight, order, costs):
-        return functional.linear(combine(x), weight)
+        return _product(combine(x), weight)
     return combine(transformed(x, weight))
 
 
 def transformed(x: Tensor | HostRows, weight: Tensor) -> Tensor:
-    """x times the transposed weight [out, in]. Of inputs that never change and are mostly zeros, only what is not."""
+    """x times the transposed weight. Of inputs that never change and are mostly zeros, only what is not."""
     if isinstance(x, HostRows):
         return x.transformed(weight)
     sparse = _sparse(x)
     if sparse is None:
-        return functional.linear(x, weight)
+        return _product(x, weight)
     # Rows read the columns that they have as a destination reads its neighbours.
-    return gather(sparse, weight.t().contiguous())
+    matrix: Tensor = weight if weight.dim() == 2 else torch.block_diag(*weight.unbind())  # type: ignore[no-untyped-call]
+    return gather(sparse, matrix.t().contiguous())
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    """x times the transposed weight; each block of a block-diagonal one reads and writes its own columns."""
+    if weight.dim() == 2:
+        return functional.linear(x, weight)
+    blocks, width_out, width_in = weight.shape
+    columns = x.reshape(len(x), blocks, width_in).transpose(0, 1)
+    return torch.bmm(columns, weight.mT).transpose(0, 1).reshape(len(x), blocks * width_out)
 
 
 def _sparse(x: Tensor) -> Block | None:
@@ -116,9 +127,10 @@ def inputs_aggregated_first(block: Block, weight: Tensor, order: Order, costs: C
 
 
 def _predicted(block: Block, weight: Tensor, input_gradient: bool, training: bool, costs: Costs | None) -> bool:
-    width_out, width_in = weight.shape
+    blocks = len(weight) if weight.dim() == 3 else 1
+    width_out, width_in = (blocks * width for width in weight.shape[-2:])
     counts = block.num_src, block.num_dst, block.num_edges
-    sizes = LayerSizes(*counts, width_in, width_out, input_gradient, training)
+    sizes = LayerSizes(*counts, width_in, width_out, input_gradient, training, blocks)
     device = "cuda" if isinstance(block, DeviceBlock) else "cpu"
     known = costs if costs is not None and device in costs else shipped_order_costs()
     return known[device].aggregates_first(sizes)

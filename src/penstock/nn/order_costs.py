@@ -51,6 +51,8 @@ class LayerSizes(NamedTuple):
     """Whether the rows' gradient is asked for."""
     training: bool = True
     """Whether the weights' gradient is."""
+    blocks: int = 1
+    """Blocks along the diagonal that hold all of the weights."""
 
 
 class OrderCosts(StrictDocument):
@@ -93,7 +95,9 @@ class OrderCosts(StrictDocument):
         return sum(self._seconds(name, given) for name in names)
 
     def _products(self, sizes: LayerSizes, rows: int) -> float:
-        given = {"rows": rows, "in": sizes.width_in, "out": sizes.width_out}
+        # Blocks read and write columns of their own: so many times as many rows, so many times as narrow.
+        blocks = sizes.blocks
+        given = {"rows": rows * blocks, "in": sizes.width_in // blocks, "out": sizes.width_out // blocks}
         gradients = ["dense_weight_gradient"] * sizes.training + ["dense_input_gradient"] * sizes.input_gradient
         return sum(self._seconds(name, given) for name in ["dense", *gradients])
 

@@ -135,12 +135,13 @@ def typed_layers(block):
     return [
         RGCNLayer(6, 5, ["a", "b"], kinds),
         RGCNLayer(6, 5, ["a", "b"], kinds, bases=2, aggregate="max"),
+        RGCNLayer(6, 4, ["a", "b"], kinds, blocks=2),
         TypedGATLayer(6, 4, ["a", "b"], kinds, heads=2),
         TypedDenseLayer(6, 5, ["a", "b"]),
     ]
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 @pytest.mark.parametrize("weights", [False, True])
 def test_typed_layers(device, number, weights):
     torch.manual_seed(0)

@@ -107,6 +107,7 @@ def test_a_model_in_training_stays_in_training():
     [
         {"model": "rgcn"},
         {"model": "rgcn", "bases": 2, "norm": "batch", "jump": "cat"},
+        {"model": "rgcn", "blocks": 4},
         {"model": "gat"},
         {"model": "mlp"},
     ],

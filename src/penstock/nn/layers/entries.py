@@ -44,7 +44,9 @@ def _order(options: ModelOptions) -> dict[str, Any]:
 def _relations(
     options: ModelOptions, width_in: int, width_out: int, types: Sequence[str], kinds: Sequence[EdgeType], last: bool
 ) -> nn.Module:
-    return RGCNLayer(width_in, width_out, types, kinds, options.bases, options.aggregate, **_order(options))
+    # The first layer's inputs and the last one's outputs are as wide as the data wants them.
+    blocks = 0 if options.blocks and (width_in % options.blocks or width_out % options.blocks) else options.blocks
+    return RGCNLayer(width_in, width_out, types, kinds, options.bases, blocks, options.aggregate, **_order(options))
 
 
 def _attention(v2: bool) -> LayerEntry:
@@ -140,7 +142,7 @@ RGCN = LayerEntry(
     needs_totals=lambda options: options.aggregate == "sum",
     source_scale=_alike_unless_max,
     weighs_messages=lambda options: options.aggregate != "max",
-    has_bases=True,
+    decomposes=True,
 )
 MLP = LayerEntry(
     "mlp",

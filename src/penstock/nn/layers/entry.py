@@ -51,5 +51,5 @@ class LayerEntry:
     """Whether it reads what edges carry: `options.edge_width` numbers each."""
     has_heads: bool = False
     """Whether `hidden` is shared by `heads`."""
-    has_bases: bool = False
-    """Whether relations may share `bases`, and `one_hot` is possible."""
+    decomposes: bool = False
+    """Whether the weights of relations may be mixtures of `bases` or made of `blocks`, and `one_hot` is possible."""

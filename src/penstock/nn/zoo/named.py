@@ -99,7 +99,7 @@ class MLP(_Named):
 
 
 class RGCN(TypedModel):
-    """Schlichtkrull et al.: a weight per relation, or `bases` that they share.
+    """Schlichtkrull et al.: a weight per relation, `bases` that they share, or weights of `blocks`.
 
     For a graph of one node type and one relation, or a single width, it takes plain blocks and tensors.
     """
