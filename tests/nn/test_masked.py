@@ -9,8 +9,10 @@ from penstock.nn import (
     GATLayer,
     GCNLayer,
     GINLayer,
+    HGTLayer,
     RGCNLayer,
     SAGELayer,
+    TransformerLayer,
     TypedGATLayer,
     adapt,
     aggregate,
@@ -27,6 +29,7 @@ LAYERS = {
     "gat": lambda: GATLayer(6, 4, heads=2),
     "gat without loops": lambda: GATLayer(6, 4, heads=2, self_loop=False),
     "gatv2": lambda: GATLayer(6, 4, heads=2, v2=True),
+    "transformer": lambda: TransformerLayer(6, 4, heads=2),
 }
 
 
@@ -48,7 +51,7 @@ def test_every_edge_has_a_gradient_that_differences_confirm(name):
     assert torch.autograd.gradcheck(lambda values: layer(MaskedBlock(block, values), x), mask)
 
 
-@pytest.mark.parametrize("layer", [RGCNLayer, TypedGATLayer])
+@pytest.mark.parametrize("layer", [RGCNLayer, TypedGATLayer, HGTLayer])
 def test_typed_layers(layer):
     block = typed_block()
     made = layer(6, 4, ["a", "b"], list(block.relations))

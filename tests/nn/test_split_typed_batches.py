@@ -24,6 +24,7 @@ MODELS = {
     "mlp": {"model": "mlp", "dropout": 0.4, "input_dropout": 0.2},
     "gat": {"model": "gat", "heads": 2, "dropout": 0.4, "attention_dropout": 0.3, "input_dropout": 0.2},
     "gatv2": {"model": "gatv2", "heads": 2, "dropout": 0.4, "attention_dropout": 0.3},
+    "hgt": {"model": "hgt", "heads": 2, "dropout": 0.4, "attention_dropout": 0.3},
 }
 
 

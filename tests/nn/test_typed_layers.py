@@ -7,7 +7,7 @@ from random_blocks import edge_index, random_block, rows, typed_block
 from torch.autograd import gradcheck
 from torch.func import functional_call
 
-from penstock.nn import RGCNLayer, SAGELayer, TypedGATLayer
+from penstock.nn import HGTLayer, RGCNLayer, SAGELayer, TypedGATLayer
 from penstock.nn.constant_input import constant_input
 from penstock.sampling import TypedBlock
 from refusals import refused
@@ -45,6 +45,47 @@ def test_equal_to_pyg_with_many_relations(bases, blocks, order):
     torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("width_in", [6, 5])
+def test_hgt_is_pygs(width_in):
+    """With a learned skip where widths are equal and without one where not; outputs and all gradients."""
+    torch.manual_seed(0)
+    block, names = typed_block(), ["a", "b"]
+    ours = HGTLayer(width_in, 6, names, list(block.relations), heads=2)
+    theirs = pyg.HGTConv(width_in, 6, (names, list(block.relations)), heads=2)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.normal_(0, 0.5)
+        for parameter, values in parameters_of_pyg(ours, theirs, lambda own: own):
+            parameter.copy_(values)
+    x, y = inputs(width_in), inputs(width_in)
+    # PyG computes all rows; those behind the block's destinations are left out.
+    found = theirs(y, {kind: edge_index(part) for kind, part in block.relations.items()})
+    out, other = ours(block, x), {name: found[name][: block.num_dst[name]] for name in names}
+    torch.testing.assert_close(out, other, rtol=1e-5, atol=1e-5)
+    for result in (out, other):
+        sum(part.square().sum() for part in result.values()).backward()
+    for name in names:
+        torch.testing.assert_close(x[name].grad, y[name].grad, rtol=1e-4, atol=1e-5)
+    for parameter, gradient in parameters_of_pyg(ours, theirs, lambda own: own.grad):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
+
+
+def parameters_of_pyg(layer, theirs, of):
+    """Each of PyG's parameters, and what `of` makes of the layer's own ones that it stands for."""
+    for place, name in enumerate(layer.node_types):
+        source = layer.source_types.index(name)
+        for what in ("weight", "bias"):
+            joint = (layer.key[source], layer.query[place], layer.value[source])
+            yield getattr(theirs.kqv_lin.lins[name], what), torch.cat([of(getattr(each, what)) for each in joint])
+            yield getattr(theirs.out_lin.lins[name], what), of(getattr(layer.own[place].out, what))
+        if layer.own[place].skip is not None:
+            yield theirs.skip[name], of(layer.own[place].skip)
+    yield theirs.k_rel.weight, of(layer.relation_key).transpose(0, 1).flatten(0, 1)
+    yield theirs.v_rel.weight, of(layer.relation_value).transpose(0, 1).flatten(0, 1)
+    for place, kind in enumerate(layer._place):
+        yield theirs.p_rel["__".join(kind)], of(layer.relation_scale)[place][None]
+
+
 @pytest.mark.parametrize("reduce", ["mean", "sum", "max"])
 def test_a_sum_over_relations_of_sage(reduce):
     block, x = typed_block(), inputs()
@@ -66,6 +107,8 @@ MAKERS = [
     lambda kinds: RGCNLayer(3, 2, ["a", "b"], kinds),
     lambda kinds: RGCNLayer(3, 2, ["a", "b"], kinds, bases=2, aggregate="sum"),
     lambda kinds: RGCNLayer(3, 6, ["a", "b"], kinds, blocks=3),
+    lambda kinds: HGTLayer(3, 4, ["a", "b"], kinds, heads=2),
+    lambda kinds: HGTLayer(3, 3, ["a", "b"], kinds, answer=2),
     lambda kinds: TypedGATLayer(3, 2, ["a", "b"], kinds, heads=2),
     lambda kinds: TypedGATLayer(3, 2, ["a", "b"], kinds, heads=2, concat=False, v2=True),
 ]

@@ -6,7 +6,7 @@ import torch
 from random_blocks import random_block, rows, typed_block
 
 from penstock import EdgeSet, Graph, NodeSet
-from penstock.nn import RGCN, GraphSAGE, ModelOptions, TypedModel, build_model, model_options
+from penstock.nn import HGT, RGCN, GraphSAGE, ModelOptions, TypedModel, build_model, model_options
 from penstock.sampling import TypedBlock
 from refusals import refused
 
@@ -31,7 +31,7 @@ def options(**chosen):
     return ModelOptions(**{"model": "rgcn", "hidden": 8, "layers": 2, "heads": 2, **chosen})
 
 
-@pytest.mark.parametrize("name", ["rgcn", "sage", "gat", "gatv2", "mlp"])
+@pytest.mark.parametrize("name", ["rgcn", "sage", "gat", "gatv2", "hgt", "mlp"])
 @pytest.mark.parametrize("jump", ["none", "cat", "max"])
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])
 def test_every_kind(name, jump, norm):
@@ -94,7 +94,7 @@ def test_decompositions_that_do_not_fit_are_refused(chosen, said):
         model_options(**{"model": "rgcn", "hidden": 8, **chosen})
 
 
-@pytest.mark.parametrize("name", ["rgcn", "gat"])
+@pytest.mark.parametrize("name", ["rgcn", "gat", "hgt"])
 def test_a_target_that_reads_nothing_has_its_own_rows(name):
     model = build_model(options(model=name), WIDTHS, 4, [("b", "u", "b")], target_type="a")
     outer, inner = TypedBlock({}, {"a": 3}, {"a": 2}), TypedBlock({}, {"a": 2}, {"a": 1})
@@ -113,9 +113,10 @@ def test_one_node_type_of_many_relations_is_not_projected():
     assert all(value.grad is not None for value in model.parameters())
 
 
-def test_plain_blocks_are_one_relation():
+@pytest.mark.parametrize("kind", [RGCN, HGT])
+def test_plain_blocks_are_one_relation(kind):
     torch.manual_seed(0)
-    model = RGCN(6, 4, hidden=8, layers=2).eval()
+    model = kind(6, 4, hidden=8, layers=2).eval()
     blocks, x = [random_block(9, 5, 14), random_block(5, 3, 7, seed=1)], rows(9, 6)
     typed = [
         TypedBlock({("node", "to", "node"): block}, {"node": block.num_src}, {"node": block.num_dst})

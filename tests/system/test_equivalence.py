@@ -182,6 +182,7 @@ def test_typed_graph_with_a_rare_relation(tmp_path, way, learned, clip):
     [
         ({"model": "rgcn", "bases": 2, "input_dropout": 0.2}, [1, 1]),
         ({"model": "rgcn", "blocks": 4, "input_dropout": 0.2}, [1, 1]),
+        ({"model": "hgt", "heads": 2, "attention_dropout": 0.3, "optimiser": "SGD", "lr": 0.1}, [1, 1]),
         # Scores of lists of one edge have no gradient but rounding, which Adam would make steps of.
         pytest.param(
             {"model": "gat", "heads": 2, "attention_dropout": 0.3, "optimiser": "SGD", "lr": 0.1},

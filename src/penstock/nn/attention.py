@@ -71,6 +71,8 @@ def attend_by_scores(block: Block, scores: Tensor, values: Tensor, kept: Tensor 
         )
     if isinstance(block, DeviceBlock):
         return _by_scores_on_device(block, scores, values, kept)
+    if isinstance(block, MaskedBlock):
+        return masked.attend(block, scores, values, 1.0, kept, None)
     return differentiable(_Scored, scores, values, block, _numbers(kept))
 
 

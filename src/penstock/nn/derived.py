@@ -66,6 +66,8 @@ def edge_lists(block: Block) -> Block:
     """The block whose destinations read rows of its edges, in the place of their sources' rows."""
     if isinstance(block, DeviceBlock):
         return _on_device(block, "edge lists", lambda: _reading_edges(block))
+    if isinstance(block, MaskedBlock):
+        return MaskedBlock(edge_lists(block.plain), block.mask)
     return _edge_lists.get(block, lambda: _reading_edges(block))
 
 

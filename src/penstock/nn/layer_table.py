@@ -14,6 +14,7 @@ LAYERS = {
     "gine": "penstock.nn.layers.entries:GINE",
     "transformer": "penstock.nn.layers.entries:TRANSFORMER",
     "rgcn": "penstock.nn.layers.entries:RGCN",
+    "hgt": "penstock.nn.layers.entries:HGT",
     "mlp": "penstock.nn.layers.entries:MLP",
     "embedding": "penstock.nn.layers.entries:EMBEDDING",
 }

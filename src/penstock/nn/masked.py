@@ -22,7 +22,8 @@ class MaskedBlock(Block):
 
     def __init__(self, plain: Block, mask: Tensor) -> None:
         assert len(mask) == plain.num_edges, f"{len(mask)} mask values for {plain.num_edges} edges"
-        super().__init__(plain.indptr, plain.indices, plain.num_src, plain.weights, plain.totals, plain.edges)
+        lists = plain.indptr, plain.indices, plain.num_src, plain.weights, plain.totals, plain.edges
+        super().__init__(*lists, plain.edge_attr, plain.edge_weight)
         self.plain, self.mask = plain, mask
 
     @cached_property

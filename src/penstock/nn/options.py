@@ -28,13 +28,15 @@ class ModelOptions(StrictDocument):
     layers: int = Field(3, ge=1, description="number of layers, one for each fan-out")
     hidden: int = Field(256, ge=1, description="width between layers, all heads together")
     heads: int = Field(
-        4, ge=1, description="attention heads of gat, gatv2 and transformer; the last layer averages them"
+        4,
+        ge=1,
+        description="attention heads of gat, gatv2, transformer and hgt; the last layer averages them, but for hgt",
     )
     aggregate: Literal["mean", "sum", "max"] = Field("mean", description="how sage and rgcn combine neighbours")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of values dropped after every layer but the last")
     input_dropout: float = Field(0.0, ge=0, lt=1, description="share of the input's values dropped")
     attention_dropout: float = Field(
-        0.0, ge=0, lt=1, description="share of neighbours dropped in gat, gatv2 and transformer"
+        0.0, ge=0, lt=1, description="share of neighbours dropped in gat, gatv2, transformer and hgt"
     )
     norm: Literal["none", "batch", "layer"] = Field("none", description="normalisation after every layer but the last")
     activation: Literal["relu", "elu"] = Field("relu", description="activation after every layer but the last")

@@ -14,6 +14,7 @@ from penstock.nn import (
     GCNLayer,
     GINELayer,
     GINLayer,
+    HGTLayer,
     RGCNLayer,
     SAGELayer,
     TransformerLayer,
@@ -137,11 +138,12 @@ def typed_layers(block):
         RGCNLayer(6, 5, ["a", "b"], kinds, bases=2, aggregate="max"),
         RGCNLayer(6, 4, ["a", "b"], kinds, blocks=2),
         TypedGATLayer(6, 4, ["a", "b"], kinds, heads=2),
+        HGTLayer(6, 6, ["a", "b"], kinds, heads=2),
         TypedDenseLayer(6, 5, ["a", "b"]),
     ]
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("weights", [False, True])
 def test_typed_layers(device, number, weights):
     torch.manual_seed(0)

@@ -109,6 +109,7 @@ def test_a_model_in_training_stays_in_training():
         {"model": "rgcn", "bases": 2, "norm": "batch", "jump": "cat"},
         {"model": "rgcn", "blocks": 4},
         {"model": "gat"},
+        {"model": "hgt"},
         {"model": "mlp"},
     ],
     ids=lambda fields: " ".join(map(str, fields.values())),

@@ -95,7 +95,7 @@ def test_what_edges_carry_is_traced(fields, device):
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 @pytest.mark.parametrize("sampler", ["neighbour", "whole"])
-@pytest.mark.parametrize("model", ["rgcn", "gat", "sage"])
+@pytest.mark.parametrize("model", ["rgcn", "gat", "sage", "hgt"])
 def test_graphs_of_several_types_and_learned_rows_are_traced(model, sampler, device):
     found = forecast_of(typed_graph(), device, model=model, sampler=sampler, layers=2)
     assert found.method == "traced", found.reason

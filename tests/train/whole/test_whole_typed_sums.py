@@ -60,6 +60,13 @@ def test_losses_are_those_of_one_worker(graph, fields):
     assert sum(facts["received_sums"] for _, _, facts, _ in workers) > 0
 
 
+@pytest.mark.parametrize("exchange", ["bins", "layer"])
+def test_attention_over_all_relations_is_one_workers(graph, exchange):
+    fields = {"model": "hgt", "heads": 2, "attention_dropout": 0.2}
+    expected = trained(graph, 1, bins=1, **fields)[0][0]
+    np.testing.assert_allclose(trained(graph, 3, bins=2, exchange=exchange, **fields)[0][0], expected, rtol=EXACT)
+
+
 @pytest.mark.long
 def test_rows_that_are_normalised_over_the_graph(graph):
     fields = {**WHOLE, "model": "rgcn", "norm": "batch"}

@@ -15,6 +15,7 @@ from penstock.nn.layers.gat import GATLayer
 from penstock.nn.layers.gcn import GCNLayer
 from penstock.nn.layers.gin import GINLayer
 from penstock.nn.layers.gine import GINELayer
+from penstock.nn.layers.hgt import HGTLayer
 from penstock.nn.layers.rgcn import RGCNLayer
 from penstock.nn.layers.sage import SAGELayer
 from penstock.nn.layers.transformer import TransformerLayer
@@ -86,6 +87,14 @@ def _transformer(options: ModelOptions, width_in: int, width_out: int, last: boo
     return TransformerLayer(width_in, size, options.heads, not last, *how)
 
 
+def _heterogeneous(
+    options: ModelOptions, width_in: int, width_out: int, types: Sequence[str], kinds: Sequence[EdgeType], last: bool
+) -> nn.Module:
+    # The last layer is as wide as the others, and a linear map makes outputs of it.
+    width, answer = (options.hidden, width_out) if last else (width_out, 0)
+    return HGTLayer(width_in, width, types, kinds, options.heads, answer, options.attention_dropout)
+
+
 def _gine(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
     if not options.edge_width:
         raise PenstockError(
@@ -130,10 +139,16 @@ GINE = LayerEntry(
     _gine,
     needs_totals=lambda options: True,
     linear=lambda options: False,
+    makes_edge_rows=True,
     edge_features="needed",
 )
 TRANSFORMER = LayerEntry(
-    "transformer", _transformer, linear=lambda options: False, edge_features="optional", has_heads=True
+    "transformer",
+    _transformer,
+    linear=lambda options: False,
+    makes_edge_rows=True,
+    edge_features="optional",
+    has_heads=True,
 )
 GAT, GATV2 = _attention(v2=False), _attention(v2=True)
 RGCN = LayerEntry(
@@ -144,6 +159,7 @@ RGCN = LayerEntry(
     weighs_messages=lambda options: options.aggregate != "max",
     decomposes=True,
 )
+HGT = LayerEntry("hgt", build_typed=_heterogeneous, linear=lambda options: False, makes_edge_rows=True, has_heads=True)
 MLP = LayerEntry(
     "mlp",
     lambda options, width_in, width_out, last: DenseLayer(width_in, width_out),

@@ -42,6 +42,8 @@ class LayerEntry:
     """What a first layer aggregates of its inputs, where it can be given that in place of them."""
     transforms_first: Asks = lambda options: False
     """Whether a first layer may transform its inputs before it aggregates them."""
+    makes_edge_rows: bool = False
+    """Whether it computes a row for each edge of a block, whose number must then be known to the host."""
     source_scale: Callable[[ModelOptions], SourceScale | None] = lambda options: None
     """How it weighs neighbours' rows, where it reads a sum of them, as one row of a vertex without a list, like the
     rows themselves; None: it must read every row."""

@@ -6,7 +6,7 @@ runs them on sampled blocks, exact inference on whole neighbourhoods, chunk by c
 
 from penstock.nn.zoo.embedding import EmbeddingModel
 from penstock.nn.zoo.model import GraphModel
-from penstock.nn.zoo.named import GAT, GCN, GIN, GINE, MLP, RGCN, GATv2, GraphSAGE, GraphTransformer, build_model
+from penstock.nn.zoo.named import GAT, GCN, GIN, GINE, HGT, MLP, RGCN, GATv2, GraphSAGE, GraphTransformer, build_model
 from penstock.nn.zoo.typed import TypedModel
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "GCN",
     "GIN",
     "GINE",
+    "HGT",
     "MLP",
     "RGCN",
     "EmbeddingModel",

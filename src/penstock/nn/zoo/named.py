@@ -98,11 +98,10 @@ class MLP(_Named):
         return super().normalised_rows([blocks[-1]] * self.num_layers)
 
 
-class RGCN(TypedModel):
-    """Schlichtkrull et al.: a weight per relation, `bases` that they share, or weights of `blocks`.
+class _NamedTyped(TypedModel):
+    """For a graph of one node type and one relation, or a single width, it takes plain blocks and tensors."""
 
-    For a graph of one node type and one relation, or a single width, it takes plain blocks and tensors.
-    """
+    _model: ModelName
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class RGCN(TypedModel):
         target: str | None = None,
         **options: Any,
     ) -> None:
-        chosen = model_options(model="rgcn", hidden=hidden, layers=layers, **options)
+        chosen = model_options(model=self._model, hidden=hidden, layers=layers, **options)
         if isinstance(graph, int):
             if out is None:
                 raise PenstockError(
@@ -125,6 +124,18 @@ class RGCN(TypedModel):
             target = target or labelled_type(graph)
             out = label_width(graph.nodes[target])
         super().__init__(chosen, input_widths(graph, chosen.embedding), graph.edge_types, out, target)
+
+
+class RGCN(_NamedTyped):
+    """Schlichtkrull et al.: a weight per relation, `bases` that they share, or weights of `blocks`."""
+
+    _model = "rgcn"
+
+
+class HGT(_NamedTyped):
+    """Hu et al.: a transformer's attention over the neighbours of all relations at once, with `heads`."""
+
+    _model = "hgt"
 
 
 def plain_widths(graph: Graph | int, out: int | None) -> tuple[int, int]:

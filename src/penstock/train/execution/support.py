@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from penstock.graph.graph import Graph
+from penstock.nn.layer_table import layer_entry
 from penstock.sampling.kernels import SCANNED
 from penstock.sampling.registry import sampler_entry
 from penstock.train.inputs import Inputs
@@ -34,6 +35,8 @@ class Support:
     weights_and_times: bool = True
     edge_rows: bool = True
     """Whether rows of edges are read for batches."""
+    layers_on_edges: bool = True
+    """Whether layers may make a row for each edge: not where the host does not know how many edges a batch has."""
     device_samplers_only: bool = False
     tasks: frozenset[str] | None = None
     largest_fanout: int | None = None
@@ -68,6 +71,7 @@ DEVICE_SAMPLING = Support(
     several_types=False,
     weights_and_times=False,
     edge_rows=False,
+    layers_on_edges=False,
     device_samplers_only=True,
     tasks=frozenset({"node-classification", "node-regression", "vertices"}),
     largest_fanout=SCANNED,
@@ -138,6 +142,8 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
         reasons.append("draws by weight or time are the host's")
     if not support.edge_rows and (job.edge_features or (job.edge_weight is not None and not demands.library_model)):
         reasons.append("rows of edges (edge_features, edge_weight) are read by the host for each batch")
+    if not support.layers_on_edges and demands.library_model and layer_entry(job.model).makes_edge_rows:
+        reasons.append(f"model {job.model} makes a row for each edge, whose number the host must know")
     if support.tasks is not None and task.name not in support.tasks:
         reasons.append(f"task {task.name} is not supported there")
     most = support.largest_fanout
