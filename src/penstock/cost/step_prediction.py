@@ -197,6 +197,30 @@ def _gcn(layer: _Layer) -> _LayerCalls:
     return _LayerCalls([*_in_order(layer), *_bias(sizes, added=True)], (sizes.width_in + 1) * sizes.width_out, 2)
 
 
+def _gin(layer: _Layer) -> _LayerCalls:
+    sizes, first = layer.sizes, layer.aggregates_first
+    # The weight of own rows is learned: where these are added to the sum as they come, the product's input has a
+    # gradient in every layer.
+    weighed = _products(sizes._replace(input_gradient=True), sizes.dst)
+    calls = [*weighed, *_lists(layer, sizes.width_in, sizes.input_gradient)] if first else _in_order(layer)
+    calls += _bias(sizes, added=not first)
+    # Own rows times their weight, the sum of both, and the gradient of the weight.
+    calls += [Call("add", {"rows": sizes.dst, "width": sizes.width_in if first else sizes.width_out})] * 3
+    calls += [Call(name, {"rows": sizes.dst, "width": sizes.width_out}) for name in _END]
+    second = sizes._replace(width_in=sizes.width_out, input_gradient=True)
+    calls += [*_products(second, sizes.dst), *_bias(second, added=False)]
+    return _LayerCalls(calls, (sizes.width_in + sizes.width_out + 2) * sizes.width_out + 1, 5)
+
+
+def _rgcn(layer: _Layer) -> _LayerCalls:
+    """Of one relation, which is what a graph of one type has."""
+    sizes = layer.sizes
+    calls = [*_in_order(layer), *_products(sizes, sizes.dst), *_bias(sizes, added=True)]
+    if sizes.input_gradient:
+        calls.append(Call("add", {"rows": sizes.src, "width": sizes.width_in}))
+    return _LayerCalls(calls, (2 * sizes.width_in + 1) * sizes.width_out, 3)
+
+
 def _gat(layer: _Layer) -> _LayerCalls:
     # The last layer's heads are as wide as the output, and averaged; others share it.
     width = layer.sizes.width_out * (layer.heads if layer.last else 1)
@@ -209,8 +233,14 @@ def _gat(layer: _Layer) -> _LayerCalls:
     # The values' gradient comes from the rows and from both scores.
     calls += [Call("add", {"rows": sizes.src, "width": width})] * 2
     calls += _bias(sizes._replace(width_out=layer.sizes.width_out), added=True)
-    return _LayerCalls(calls, (sizes.width_in + 3) * width, 4)
+    return _LayerCalls(calls, (sizes.width_in + 2) * width + layer.sizes.width_out, 4)
 
 
-LAYER_CALLS: dict[str, Callable[[_Layer], _LayerCalls]] = {"sage": _sage, "gcn": _gcn, "gat": _gat}
+LAYER_CALLS: dict[str, Callable[[_Layer], _LayerCalls]] = {
+    "sage": _sage,
+    "gcn": _gcn,
+    "gat": _gat,
+    "gin": _gin,
+    "rgcn": _rgcn,
+}
 """By kind of layer, the operators of a layer and of its gradients."""

@@ -36,6 +36,23 @@ def test_every_way_that_the_job_allows_is_compared():
     assert {each.choice.groups for each in planned().plan.alternatives} == {1, 16}
 
 
+def test_models_whose_steps_are_known():
+    """A layer that can be given aggregates has them compared; relations are read row by row."""
+    for model, ways in {"gin": {"gather", "aggregate", "transform"}, "rgcn": {"gather"}}.items():
+        found = planned(model=model).plan
+        assert {each.choice.first_layer for each in found.alternatives} == ways
+        assert {each.choice.order[1] for each in found.alternatives} == {"aggregate", "transform"}
+    on_gpu = planned(CostModel(gpu_profile()), model="gin", device="cuda").plan
+    divided = [each.choice for each in on_gpu.alternatives if each.choice.first_layer == "divided"]
+    assert divided and {each.features for each in divided} == {"pinned"}
+    assert make_job({**FIELDS, **fields_of(divided[0])}).first_layer == "divided"
+
+
+def test_a_job_that_asks_for_a_division_is_planned_for_a_gpu():
+    found = planned(CostModel(gpu_profile()), first_layer="divided", device="cuda").plan
+    assert "divided" in {each.choice.first_layer for each in found.alternatives}
+
+
 def test_a_gpu_is_planned_for_without_one():
     model = CostModel(gpu_profile())
     found = planned(model, device="auto").plan
@@ -56,8 +73,8 @@ def test_every_alternative_of_the_host_can_be_trained(tmp_path):
 def test_jobs_that_the_model_does_not_know_are_refused():
     with refused("unsupported-combination labor neighbour"):
         planned(sampler="labor")
-    with refused("unsupported-combination gin sage"):
-        planned(model="gin")
+    with refused("unsupported-combination transformer sage"):
+        planned(model="transformer")
     with refused("unsupported-combination types"):
         plan_execution(make_job({**FIELDS, "fanouts": [2, 2]}), typed_graph(), CostModel(operator_profile()))
 
