@@ -1,14 +1,15 @@
 """Sampler explained beside other samplers on clusters of this host: accuracy, and bytes that batches bring.
 
 For each graph, number of parts, fan-out and seed, all ways train the same model from the same first weights on the same
-split and cut, one machine for each part. The test metric is that of the best model by validation. Bytes are those of
-batches (rows and lists) that came over the wire, of all workers, and for `explained` also what explanations read and
-scores took (the first worker's figures, times the workers). Differences are paired by seed, with Student's 95 %
-interval. Each finished run is one line of the file `--lines`, and is not done again when the benchmark is started again
-with that file: slices add up.
+split and cut, one machine for each part. The test metric is that of the best model by validation. Bytes are those
+between tasks of all workers, requests and headers included: feature rows and neighbour lists of batches apart, what a
+sampler reads before the first batch, and what explanations read and send. Differences are paired by seed, with
+Student's 95 % interval. Each finished run is one line of the file `--lines`, and is not done again when the benchmark
+is started again with that file: slices add up.
 
-Ways: neighbour, labor, fastgcn, ladies, explained; explained-nodes (all columns), explained-columns (plain number of
-remote draws), neighbour-int8, explained-int8.
+Ways: neighbour, labor, fastgcn, ladies, cluster, explained; explained-nodes (all columns), explained-columns (plain
+number of remote draws); with `-float16`, `-int8`, `-int8r` (int8 rounded at random) the rows travel so, and with
+`-cache` every worker keeps a tenth of as many rows as its halo has.
 Run: python benchmarks/explained.py [--data ../shared/data] [--graphs cora amazon-photo] [--parts 4] [--fanouts 5]
 [--seeds 3] [--ways neighbour explained] [--epochs 30] [--lines explained.jsonl]
 """
@@ -21,27 +22,36 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from scipy.stats import t as student
 
 from clusters import result_of, trained
-from penstock.partition import Cut, cut
+from penstock.partition import Cut, cut, open_partition
 from penstock.train.data import open_data
 from penstock.train.job import make_job
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 LAYERS = 2
+ROW_OVERHEAD = 25
+"""Bytes that a cache takes for a row beside the row itself."""
 WAYS: dict[str, dict[str, Any]] = {
     "neighbour": {},
     "labor": {"sampler": "labor"},
     "fastgcn": {"sampler": "fastgcn"},
     "ladies": {"sampler": "ladies"},
+    "cluster": {"sampler": "cluster"},
     "explained": {"sampler": "explained"},
     "explained-nodes": {"sampler": "explained", "feature_share": 1.0},
     "explained-columns": {"sampler": "explained", "remote_bias": 0.0},
-    "neighbour-int8": {"wire_type": "int8"},
-    "explained-int8": {"sampler": "explained", "wire_type": "int8"},
 }
+TRANSPORT: dict[str, dict[str, Any]] = {
+    "float16": {"wire_type": "float16"},
+    "int8": {"wire_type": "int8"},
+    "int8r": {"wire_type": "int8", "wire_rounding": "stochastic"},
+    "cache": {"cached": 0.1},
+}
+"""Fields of the cluster file; `cached` is the share of the halo's rows that a worker keeps."""
 
 
 def main() -> None:
@@ -54,6 +64,8 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=["neighbour", "labor", "fastgcn", "ladies", "explained"])
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--every", type=int, default=30, help="explain_every")
+    parser.add_argument("--rows", type=int, default=256, help="explain_rows")
+    parser.add_argument("--steps", type=int, default=20, help="explain_steps")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--model", default="sage")
     parser.add_argument("--method", default="metis", help="of the partition")
@@ -106,23 +118,24 @@ def train_slice(args: argparse.Namespace, graph: str, parts: int, scratch: Path,
 
 def one_run(args: argparse.Namespace, folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     """Train in one way; the test metric and the bytes."""
-    way = dict(WAYS[case["way"]])
+    way, transport = split_way(case["way"])
+    parts = folder.with_name(folder.name + "-parts")
+    if share := transport.pop("cached", 0.0):
+        transport["remote_cache_mb"] = share * halo_bytes(parts) / (1 << 20)
     name = "-".join(str(case[key]) for key in ("way", "fanout", "every"))
     cluster = folder.with_name(f"{folder.name}-{name}.yaml")
     cluster.write_text(
         yaml.safe_dump(
             {
                 "machines": [{"name": f"m{number}", "workers": 1} for number in range(case["parts"])],
-                "partition": str(folder.with_name(folder.name + "-parts")),
-                "wire_type": way.pop("wire_type", "stored"),
+                "partition": str(parts),
+                **transport,
             }
         )
     )
     sizes = ",".join([str(args.batch * case["fanout"])] * LAYERS)
     job = {
         "model": args.model,
-        "fanouts": ",".join([str(case["fanout"])] * LAYERS),
-        "layer_sizes": sizes,
         "hidden": 64,
         "batch_size": args.batch,
         "epochs": args.epochs,
@@ -134,21 +147,44 @@ def one_run(args: argparse.Namespace, folder: Path, case: dict[str, Any]) -> dic
         **way,
     }
     if job.get("sampler") == "explained":
-        job["explain_every"] = args.every
+        job |= {"explain_every": args.every, "explain_rows": args.rows, "explain_steps": args.steps}
+    if job.get("sampler") in ("fastgcn", "ladies"):
+        job["layer_sizes"] = sizes
+    elif job.get("sampler") == "cluster":
+        job |= {"clusters": 10 * case["parts"], "clusters_per_batch": case["parts"], "layers": LAYERS}
+    else:
+        job["fanouts"] = ",".join([str(case["fanout"])] * LAYERS)
     run = folder.with_name(f"{folder.name}-{name}")
     trained(folder, run, str(cluster), {key.replace("_", "-"): value for key, value in job.items()})
     result = result_of(run)
-    (batches,) = (each for each in result["coflows"] if each["kind"] == "batch")
-    found = result.get("explanations", {})
-    workers = case["parts"]
-    extra = workers * (found.get("bytes_pulled", 0) + found.get("score_bytes_sent", 0))
     return {
         "test": next(iter(result["test"].values())),
-        "batch_bytes": batches["bytes"],
-        "explanation_bytes": extra,
+        "bytes": result["batch_bytes"],
         "seconds": result["seconds"],
-        "explanations": found,
+        "explanations": result.get("explanations", {}),
     }
+
+
+def split_way(way: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of the job and of the cluster file that a way stands for."""
+    name = max((each for each in WAYS if f"{way}-".startswith(f"{each}-")), key=len)
+    transport: dict[str, Any] = {}
+    for each in filter(None, way.removeprefix(name).split("-")):
+        transport |= TRANSPORT[each]
+    return dict(WAYS[name]), transport
+
+
+def halo_bytes(folder: Path) -> float:
+    """What a cache of all rows of a part's halo would take, on average over parts."""
+    partition, total = open_partition(folder), 0.0
+    for part in range(partition.parts):
+        graph = partition.part(part)
+        (edges,), (nodes,) = graph.edges.values(), graph.nodes.values()
+        far = np.unique(edges.indices)
+        far = far[(far < nodes.first) | (far >= nodes.first + nodes.count)]
+        row = nodes.fields["x"]
+        total += len(far) * (row.shape[1] * row.dtype.itemsize + ROW_OVERHEAD)
+    return total / partition.parts
 
 
 def compared(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -158,17 +194,19 @@ def compared(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for case in sorted({tuple(line[key] for key in keys) for line in lines}, key=str):
         here = [line for line in lines if tuple(line[key] for key in keys) == case]
         plain = {line["seed"]: line for line in here if line["way"] == "neighbour"}
-        for way in WAYS:
+        for way in dict.fromkeys(line["way"] for line in here):
             found = {line["seed"]: line for line in here if line["way"] == way}
-            if not found:
-                continue
             row: dict[str, Any] = dict(zip(keys, case, strict=True)) | {"way": way, "seeds": len(found)}
             row["test"] = round(100 * statistics.mean(line["test"] for line in found.values()), 2)
             both = sorted(found.keys() & plain.keys())
+            epochs = row["epochs"] * len(found)
+            for use in ("rows", "lists", "preparation", "explanations"):
+                row[f"{use}_mb_per_epoch"] = round(sum(line["bytes"][use] for line in found.values()) / epochs / 1e6, 3)
             if both and way != "neighbour":
                 row["difference"], row["interval"] = paired([100 * (found[s]["test"] - plain[s]["test"]) for s in both])
-                bytes_of = [found[s]["batch_bytes"] + found[s]["explanation_bytes"] for s in both]
-                row["bytes_to_neighbour"] = round(sum(bytes_of) / sum(plain[s]["batch_bytes"] for s in both), 3)
+                for name, uses in {"rows": ["rows"], "all": ["rows", "lists", "explanations"]}.items():
+                    ours, theirs = (sum(each[s]["bytes"][use] for s in both for use in uses) for each in (found, plain))
+                    row[f"{name}_to_neighbour"] = round(ours / theirs, 3)
             rows.append(row)
     return rows
 

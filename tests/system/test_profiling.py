@@ -80,3 +80,27 @@ def test_scaled_bytes_are_those_that_a_larger_cluster_reads(measured) -> None:
     each, before = (np.array(found.transfer("features").bytes).sum(axis=0).mean() for found in (scaled, profile))
     # Half of the seeds read less than all, and more than half of it, as neighbours are shared.
     assert 0.5 * before < each < before
+
+
+@pytest.mark.long
+def test_workers_whose_sampler_knows_what_is_near_are_measured_there(tmp_path) -> None:
+    """From the first measured iteration on they draw by an explanation, and read their own part without a message."""
+    from penstock.cluster.planning import plan_run
+    from penstock.cost.profile import write_profile
+    from penstock.plan.placement import Budget
+
+    graph = community_graph().save(tmp_path / "graph")
+    spread = {"machines": machines(1, 1, nic_gbps=1.0), "partition": in_parts(graph, 2, tmp_path)}
+    cluster = read_cluster(cluster_file(tmp_path, **spread))
+    fields = {**JOB, "graph": str(graph.path), "explain_steps": 3, "explain_rows": 20, "feature_share": 0.5}
+    job = make_job({**fields, "sampler": "explained"})
+    profile = profile_job(job, cluster, 6, SILENT)
+    profile.check_job(job.model_dump(mode="json"), "profile.json")
+    plain = profile_job(make_job({**JOB, "graph": str(graph.path)}), cluster, 6, SILENT)
+    ours, theirs = (np.array(each.transfer("features").bytes) for each in (profile, plain))
+    assert (np.diag(ours) == 0).all() and (np.diag(theirs) > 0).all()
+    # Half of the columns of fewer rows.
+    assert 0 < ours.sum() < 0.6 * (theirs.sum() - np.trace(theirs))
+    write_profile(profile, tmp_path / "profile.json")
+    plan = plan_run(job, cluster, tmp_path / "profile.json", None, "fair", Budget(50), 0, SILENT)
+    assert plan.machine_of()["worker-0"] == "m0" and plan.machine_of()["worker-1"] == "m1"

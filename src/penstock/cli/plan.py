@@ -113,6 +113,7 @@ def _fields(plan: "Plan") -> dict[str, Any]:
         "compared": [each.model_dump() for each in plan.compared],
         "bottleneck": plan.bottleneck,
         "changes": [each.model_dump() for each in plan.changes],
+        "advice": plan.advice,
         "search": plan.search.model_dump(),
         "scaled_from": plan.scaled_from,
     }
@@ -151,7 +152,10 @@ def _print(plan: "Plan", out: Path) -> None:
         )
     print(f"{plan.bottleneck}")
     for change in plan.changes:
-        print(f"  {change.what}: {change.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-change.gain)})")
+        sent = "" if change.feature_bytes is None else f", {short(change.feature_bytes)} of features over links"
+        print(f"  {change.what}: {change.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-change.gain)}){sent}")
+    if plan.advice:
+        print(plan.advice)
     print(
         f"{counted(search.steps, 'steps')}, {counted(search.simulated, 'placements')} simulated"
         f" (at most {search.simulations:,} for each search, beside those that it starts from),"

@@ -90,7 +90,7 @@ def _costs_alike(one: tuple[Job, ClusterDocument], other: tuple[Job, ClusterDocu
     return jobs[0] == jobs[1] and sizes[0] == sizes[1]
 
 
-def _moved(cluster: ClusterDocument) -> tuple[str | int, ...]:
+def _moved(cluster: ClusterDocument) -> tuple[str | float, ...]:
     """What of a cluster decides how rows and gradients are moved."""
     return cluster.wire_type, cluster.remote_cache_mb, cluster.reduce, cluster.servers
 

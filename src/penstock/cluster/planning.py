@@ -27,6 +27,7 @@ from penstock.plan.workloads import PlannedRun, workload_entry
 from penstock.progress import Progress
 from penstock.quantities import counted
 from penstock.sampling import MiniBatch
+from penstock.sampling.registry import sampler_entry
 from penstock.train.batch_source import make_batch_source
 from penstock.train.data import choose_task, open_data
 from penstock.train.job import Job
@@ -119,7 +120,9 @@ def fit_profile(profile: Profile, job: Job, cluster: ClusterDocument, progress: 
 
 def _check_scalable(job: Job, graph: Graph) -> None:
     why = None
-    if job.sampler not in SCALED_SAMPLERS:
+    if sampler_entry(job.sampler).local:
+        why = f"batches of sampler {job.sampler} depend on which machine has which parts"
+    elif job.sampler not in SCALED_SAMPLERS:
         why = f"batches of sampler {job.sampler} are drawn as a whole"
     elif job.time is not None:
         why = "its batches are drawn by time"

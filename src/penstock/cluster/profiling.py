@@ -25,6 +25,7 @@ from penstock.plan.workloads import workload_of
 from penstock.plan.workloads.mini_batch import conditions
 from penstock.progress import Progress
 from penstock.quantities import counted
+from penstock.sampling.registry import sampler_entry
 from penstock.train.job import Job
 from penstock.train.product_order import with_order_costs
 from penstock.train.run import found_anywhere
@@ -50,11 +51,13 @@ def _profile_bins(job: Job, cluster: ClusterDocument, iterations: int, progress:
 def _profile_mini_batches(job: Job, cluster: ClusterDocument, iterations: int, progress: Progress) -> Profile:
     """Train for some iterations on the cluster's parts and workers, all on this host; nothing of it is kept.
 
-    Workers sit beside no part, so that all they read is counted, and draw their batches themselves. Processor time is
-    measured on one thread each: a speed beside 1 in the cluster file says how other machines are. Steps are measured on
-    GPUs where the job or the cluster asks for them and this host has one.
+    Workers sit beside no part, so that all they read is counted, unless their sampler asks what is near; and they draw
+    their batches themselves. Processor time is measured on one thread each: a speed beside 1 in the cluster file says
+    how other machines are. Steps are measured on GPUs where the job or the cluster asks for them and this host has one.
     """
     own = {"threads": 1, "epochs": max(job.epochs, iterations + WARMING + 1), "evaluate_every": -1, "sample_threads": 1}
+    entry = sampler_entry(job.sampler)
+    own |= entry.settled
     with tempfile.TemporaryDirectory(prefix="penstock-profile-") as place:
         device = _device(job, cluster, progress)
         # What is planned for: stores hold the graph, hosts draw batches and gather rows, devices compute steps.
@@ -62,13 +65,14 @@ def _profile_mini_batches(job: Job, cluster: ClusterDocument, iterations: int, p
         measured = job.model_copy(update={**own, **on_host, "device": device, "run": str(Path(place) / "run")})
         folder = RunFolder.create(measured, "profile", force=False)
         try:
-            bench = _bench(cluster, cut_for(measured, cluster.model_copy(), folder, progress))
+            bench = _bench(cluster, cut_for(measured, cluster.model_copy(), folder, progress), entry.local)
             controller = _carried_out(measured, bench, folder, iterations, progress)
         finally:
             folder.close()
         smaller = _measure_smaller(measured, bench, iterations, progress)
     profile = _profile(measured, controller, bench, iterations)
-    return profile.model_copy(update={"operators": [*profile.operators, *smaller]})
+    decided = deciding(job.model_copy(update={"device": measured.device}).model_dump(mode="json"))
+    return profile.model_copy(update={"operators": [*profile.operators, *smaller], "job": decided})
 
 
 _MEASURED_BY = {"mini-batch": _profile_mini_batches, "whole": _profile_bins}
@@ -106,8 +110,11 @@ def _device(job: Job, cluster: ClusterDocument, progress: Progress) -> str:
     return "cuda"
 
 
-def _bench(cluster: ClusterDocument, partition: str) -> ClusterDocument:
-    """The same parts and workers, on this host: parts on machines without workers, workers on some without parts."""
+def _bench(cluster: ClusterDocument, partition: str, beside: bool) -> ClusterDocument:
+    """The same parts and workers, on this host: parts on machines without workers, workers on some without parts.
+
+    With `beside`, workers are where the cluster has them, beside their parts.
+    """
     parts = open_partition(partition).parts
     if parts != len(cluster.machines):
         raise PenstockError(
@@ -115,10 +122,15 @@ def _bench(cluster: ClusterDocument, partition: str) -> ClusterDocument:
             " for each machine; cut the graph into as many parts.",
             code="mismatched-inputs",
         )
-    holders = [Machine(name=f"holder-{number}", workers=0) for number in range(parts)]
+    holders = [
+        Machine(name=f"holder-{number}", workers=machine.workers if beside else 0)
+        for number, machine in enumerate(cluster.machines)
+    ]
     counts = [min(_MOST, cluster.workers - first) for first in range(0, cluster.workers, _MOST)]
     gpus = torch.cuda.device_count()
     seats = [Machine(name=f"{_SEATS}-{number}", workers=count, gpus=gpus) for number, count in enumerate(counts)]
+    if beside:
+        seats = []
     return cluster.model_copy(
         update={
             "machines": [*holders, *seats],

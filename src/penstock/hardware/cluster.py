@@ -122,9 +122,10 @@ class ClusterDocument(StrictDocument):
         description="how wire_type rounds: to the nearest number, or up or down at random without bias, anew in every"
         " epoch; where remote_cache_mb keeps rows, once for the run",
     )
-    remote_cache_mb: int = Field(
+    remote_cache_mb: float = Field(
         default=0,
         ge=0,
+        allow_inf_nan=False,
         description="memory at each worker for feature rows of other machines, in MiB: rows that it reads most travel"
         " once; 0: none",
     )

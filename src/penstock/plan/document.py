@@ -91,11 +91,14 @@ class Effort(StrictDocument):
 
 
 class Change(StrictDocument):
-    """Something that could be bought."""
+    """Something that could be bought or set."""
 
     what: str
     iteration_s: float
     gain: float = Field(description="share of the iteration that it would save; below 0: it would take longer")
+    feature_bytes: float | None = Field(
+        default=None, description="bytes of features over links in an iteration, where the change is of what is sent"
+    )
 
 
 class Plan(StrictDocument):
@@ -113,7 +116,8 @@ class Plan(StrictDocument):
     predicted: Predicted
     bottleneck: str
     compared: list[Compared]
-    changes: list[Change] = Field(default=[], description="what could be bought, and what it would bring")
+    changes: list[Change] = Field(default=[], description="what could be bought or set, and what it would bring")
+    advice: str = Field(default="", description="which ways to send fewer bytes would help; empty: links do not limit")
     search: Effort
     profile: dict[str, Any] = Field(
         description="what an iteration costs: with it `penstock simulate` can replay the plan"

@@ -20,6 +20,7 @@ from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedFlows, Plan
 from penstock.plan.memory import memory_over_time
 from penstock.plan.placement import PLACEMENTS, Budget
 from penstock.plan.replica_changes import replica_changes
+from penstock.plan.transport_changes import transport_advice, transport_changes
 from penstock.plan.workloads import PlannedRun, workload_entry
 from penstock.progress import Progress
 from penstock.simulate.rates import policy_named
@@ -67,7 +68,8 @@ def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> 
     best = min(trials, key=lambda trial: trial.iteration_s)
     fewer = Budget(max(1, (budget.steps or 10_000) // _FEWER), budget.seconds, (budget.simulations or 0) // _FEWER)
     changes = changes_of(run, best, fewer, choices.seed, progress, threads)
-    changes = [*changes, *replica_changes(planned, best, choices.seed)]
+    sending = transport_changes(planned, best, choices.seed)
+    changes = [*changes, *replica_changes(planned, best, choices.seed), *sending]
     tasks = _tasks(run, best)
     _note_cores(cluster, tasks, progress)
     where = [run.machines.names[number] for number in best.placed.machine_of]
@@ -83,6 +85,7 @@ def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> 
         bottleneck=bottleneck_of(best.timeline, where, run.work.words),
         compared=[trial.row(profile.batches) for trial in trials],
         changes=changes,
+        advice=transport_advice(sending),
         search=Effort(
             steps=sum(trial.placed.steps for trial in trials),
             seconds=round(perf_counter() - began, 3),

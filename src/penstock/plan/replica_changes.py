@@ -26,7 +26,7 @@ def replica_changes(planned: PlannedRun, best: Trial, seed: int) -> list[Change]
     changes = []
     if cluster.replicas:
         without = cluster.model_copy(update={"replicas": []})
-        changes.append(_change("without its replicas", planned, without, best, seed))
+        changes.append(change_by("without its replicas", planned, replace(planned, cluster=without), best, seed))
     part = _busiest_part(planned, best)
     taken = {each.machine for each in cluster.replicas if each.part == part} | {cluster.machines[part].name}
     if len(taken) <= MOST_REPLICAS:
@@ -34,7 +34,7 @@ def replica_changes(planned: PlannedRun, best: Trial, seed: int) -> list[Change]
         for name in others[:_MOST]:
             more = cluster.model_copy(update={"replicas": [*cluster.replicas, Replica(part=part, machine=name)]})
             what = f"a replica of part {part}'s features on {name}"
-            changes.append(_change(what, planned, more, best, seed))
+            changes.append(change_by(what, planned, replace(planned, cluster=more), best, seed))
     return sorted(changes, key=lambda change: -change.gain)
 
 
@@ -50,14 +50,13 @@ def _busiest_part(planned: PlannedRun, best: Trial) -> int:
     return int(np.argmax([use.get(f"{machine.name} out", 0.0) for machine in planned.cluster.machines]))
 
 
-def _change(what: str, planned: PlannedRun, cluster: ClusterDocument, best: Trial, seed: int) -> Change:
+def change_by(what: str, planned: PlannedRun, other: PlannedRun, best: Trial, seed: int) -> Change:
+    """What another run in the place of the planned one takes, its tasks where the best trial has them."""
     where = dict(zip(best.timeline.load.task_names, best.placed.machine_of.tolist(), strict=True))
     seats = tuple(where[f"worker-{rank}"] for rank in range(planned.profile.workers))
-    other = replace(planned, cluster=cluster, seats=seats)
     entry = workload_entry(planned.profile.mode)
-    run = Comparison(
-        entry.build(planned.profile, entry.set_up(other)), machines_of(cluster, planned.profile.rate), seed
-    )
+    workload = entry.build(other.profile, entry.set_up(replace(other, seats=seats)))
+    run = Comparison(workload, machines_of(other.cluster, planned.profile.rate), seed)
     seconds = run.trial(replace(best.placed, machine_of=_as_placed(run, best)), best.flows).iteration_s
     gain = 1 - seconds / best.iteration_s if best.iteration_s else 0.0
     return Change(what=what, iteration_s=seconds, gain=gain)

@@ -5,7 +5,7 @@ one machine and on clusters, and what it does not support is refused from its en
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
@@ -119,6 +119,10 @@ class SamplerEntry:
     field `supervision`). Otherwise every batch leaves out its own edges."""
     own_options: "type[StrictDocument] | None" = None
     """Fields of the job that are for this sampler alone: with any other they are refused."""
+    local: bool = False
+    """Whether draws depend on which machine has which parts (`GraphSource.locality`)."""
+    settled: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the job with which its first iterations cost what later ones do: a profile is measured with them."""
     uses_clusters: bool = False
     """Whether `GraphSource.clusters` is needed, which on a cluster the first worker computes for everyone."""
 

@@ -66,7 +66,7 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
         placed = place_on_worker(session, parts, group.share, split.part, fresh)
     session.execution = choose_execution(session, placed, group)
     if setup.cluster.remote_cache_mb:
-        _cache_remote_rows(session, parts, group, setup.cluster.remote_cache_mb << 20)
+        _cache_remote_rows(session, parts, group, int(setup.cluster.remote_cache_mb * (1 << 20)))
     if fresh:
         # Once a run has begun, its embeddings are past the first step, and the model has been tried.
         try_out(session, with_loss=True)

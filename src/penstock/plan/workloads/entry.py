@@ -67,6 +67,11 @@ class PlannedRun:
     open_graph: Callable[[], Graph] = _no_graph
     """Opens the job's graph, for modes whose amounts depend on how it is cut."""
 
+    @property
+    def has_graph(self) -> bool:
+        """Whether the job's graph can be opened."""
+        return self.open_graph is not _no_graph
+
 
 @dataclass(frozen=True)
 class WorkloadEntry:
@@ -86,6 +91,6 @@ class WorkloadEntry:
     any_size: bool = False
     """Whether a profile serves clusters of every size, as its amounts are those of rows and edges."""
     uses_replicas: bool = False
-    """Whether replicas of features change what is sent."""
+    """Whether replicas of features change what is sent, and how rows travel does."""
     decides: Callable[[Any], Mapping[str, Any]] = lambda section: {}
     """Fields of the job that its section decided: the plan's job has them."""

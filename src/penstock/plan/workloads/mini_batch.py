@@ -10,6 +10,7 @@ from penstock.plan.memory import HeldMemory
 from penstock.plan.workloads.entry import ExecutionWorkload, PlannedRun, WorkloadEntry
 from penstock.plan.workloads.mini_batch_template import MiniBatchExecution, mini_batch_template
 from penstock.plan.workloads.replica_shares import replica_shares
+from penstock.sampling.registry import sampler_entry
 from penstock.simulate.amounts import Quantiles, Spread
 
 _SERVING = 2
@@ -39,7 +40,18 @@ def _set_up(run: PlannedRun) -> MiniBatchExecution:
         device=run.device,
         gpus=run.gpus,
         replicas=replica_shares(cluster, run.profile, run.open_graph, run.seats),
+        seats=_seats(cluster) if _knows_home(run.profile) else [],
     )
+
+
+def _knows_home(profile: Profile) -> bool:
+    """Whether workers were measured beside their parts, because their sampler asks what is near."""
+    return sampler_entry(str(profile.job.get("sampler", "neighbour"))).local
+
+
+def _seats(cluster: ClusterDocument) -> list[int]:
+    """The machine of every worker, as the cluster file has it."""
+    return [number for number, machine in enumerate(cluster.machines) for _ in range(machine.workers)]
 
 
 def _build(profile: Profile, execution: MiniBatchExecution) -> ExecutionWorkload:
@@ -57,7 +69,8 @@ def _build(profile: Profile, execution: MiniBatchExecution) -> ExecutionWorkload
         load,
         memory=_device_memory(profile, execution.device),
         spreads=_spreads(profile, execution),
-        pinned={name: number for number, name in enumerate(execution.stores)},
+        pinned={name: number for number, name in enumerate(execution.stores)}
+        | {f"worker-{rank}": seat for rank, seat in enumerate(execution.seats)},
         owners="store",
         unrolled=execution.unrolled,
         ahead=execution.ahead,

@@ -40,6 +40,9 @@ class MiniBatchExecution(StrictDocument):
     device: str = Field(default="cpu", description="kind of device that workers compute on")
     gpus: float = Field(default=0.0, ge=0, description="GPUs that each worker needs")
     replicas: list[PlannedReplica] = Field(default=[])
+    seats: list[int] = Field(
+        default=[], description="the machine of every worker, where what it reads was measured there; else it may move"
+    )
 
     @property
     def unrolled(self) -> int:

@@ -42,4 +42,12 @@ def _build(source: GraphSource, settings: SamplerSettings) -> ExplainedSampler:
     return ExplainedSampler(plain, source.locality(settings.options))
 
 
-EXPLAINED = SamplerEntry("explained", _build, frozenset({"types"}), per_layer="fanouts", own_options=ExplainOptions)
+EXPLAINED = SamplerEntry(
+    "explained",
+    _build,
+    frozenset({"types"}),
+    per_layer="fanouts",
+    own_options=ExplainOptions,
+    local=True,
+    settled={"explain_every": 3, "explain_delay": 0},
+)
