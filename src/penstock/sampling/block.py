@@ -31,6 +31,7 @@ class Block:
     a graph that was cut they are the edges' numbers in the cut graph. `totals` covers the destination rows at
     least, and the source rows where a layer normalises by both ends. `edge_attr` [edges, width] and `edge_weight`
     [edges] are what the edges carry, as tensors of float32, where a model reads it; a block just drawn has neither.
+    `ages` [edges], float32, are how long before its seed's time each edge was, where a model reads it.
     """
 
     indptr: Array
@@ -41,6 +42,7 @@ class Block:
     edges: Array | None = None
     edge_attr: Any = None
     edge_weight: Any = None
+    ages: Any = None
 
     @property
     def num_dst(self) -> int:

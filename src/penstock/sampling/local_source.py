@@ -16,7 +16,7 @@ from penstock.sampling.lists import Lists as RelationLists
 from penstock.sampling.lists import ListSource, Readable
 from penstock.sampling.options import SamplerOptions
 from penstock.sampling.registry import Locality, ReadableLists
-from penstock.sampling.temporal import clock_of
+from penstock.sampling.temporal import clocks_of
 
 
 class LocalSource:
@@ -42,16 +42,16 @@ class LocalSource:
     def lists(self, options: SamplerOptions, *, shared: bool = False) -> ReadableLists:
         """Lists of the relations, each made when it is first used: a relation that no hop follows costs nothing."""
         graph = self._graph
-        clock = None if options.time is None else clock_of(graph, options.time)
-        how = None, options.replace, options.list_weight, clock, options.weight is None
+        clocks = {} if options.time is None else clocks_of(graph, options.time)
 
         def lists_of(kind: EdgeType) -> ListSource:
             if shared:
                 return SharedLists(whole_graph(graph, options.sampler))
+            how = None, options.replace, options.list_weight, clocks.get(kind), options.weight is None
             return RelationLists(graph.edges[kind], edge_key(kind), *how)
 
         counts = {name: nodes.count for name, nodes in graph.nodes.items()}
-        return ReadableLists(Readable(counts, _Relations(list(graph.edges), lists_of)), clock)
+        return ReadableLists(Readable(counts, _Relations(list(graph.edges), lists_of)), clocks)
 
     def whole_lists(self, sampler: str) -> Homogeneous:
         """The graph itself: nothing is copied."""

@@ -4,6 +4,8 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Self
 
+import numpy as np
+
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
@@ -13,9 +15,9 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.key import BatchKey
-from penstock.sampling.lists import Lists, ListSource, Readable, Readers, check_seeds, numbered
+from penstock.sampling.lists import DrawnNeighbours, Lists, ListSource, Readable, Readers, check_seeds, numbered
 from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
-from penstock.sampling.temporal import Clock, TreeRows, clock_of
+from penstock.sampling.temporal import Clock, TreeRows, clocks_of
 
 ALL = -1
 """As a fan-out: every neighbour."""
@@ -28,8 +30,8 @@ class NeighbourSampler:
     edge field to draw in proportion to; with `uniform` it counts in sums alone. `time` names an edge field,
     or after `node:` a field of the neighbours: what is later than a seed is never in its neighbourhood,
     and every seed has a tree of its own. `original[v]` is the number that v had before the graph was cut. Blocks come
-    with `totals` where asked for or where edges are weighted, with `edges` where asked for. `relabel` is how vertices
-    find their rows: "direct", "hash", or by the graph's size.
+    with `totals` where asked for or where edges are weighted, with `edges` and, of samplers by time, `ages` where asked
+    for. `relabel` is how vertices find their rows: "direct", "hash", or by the graph's size.
     `sample` may be called from several threads at once.
     """
 
@@ -45,16 +47,17 @@ class NeighbourSampler:
         time: str | None = None,
         relabel: str = "auto",
         uniform: bool = False,
+        ages: bool = False,
     ) -> None:
-        _check_graph(graph, time)
+        _check_graph(graph)
         check_fanouts(fanouts)
         check_graph(graph)
         ((node_type, nodes),), ((edge_type, edge_set),) = graph.nodes.items(), graph.edges.items()
-        clock = None if time is None else clock_of(graph, time)
+        clock = None if time is None else next(iter(clocks_of(graph, time).values()))
         lists = Lists(edge_set, edge_key(edge_type), original, replace, weight, clock, uniform)
         names = None if original is None else {node_type: original}
         readable = Readable({node_type: nodes.count}, {edge_type: lists}, names)
-        self._set_up(readable, fanouts, totals, edges, clock, relabel)
+        self._set_up(readable, fanouts, totals, edges, clock, relabel, ages)
 
     @classmethod
     def over(
@@ -65,10 +68,12 @@ class NeighbourSampler:
         relabel: str = "auto",
         clock: Clock | None = None,
         edges: bool = False,
+        ages: bool = False,
     ) -> Self:
         """A sampler of lists wherever they are; whether they weigh or repeat is theirs to say.
 
-        With a `clock`, of which the kind of numbers counts, seeds have times that the lists obey.
+        With a `clock`, of which the kind of numbers counts, seeds have times that the lists obey; `ages` need its
+        times.
         """
         if len(readable.counts) != 1 or len(readable.relations) != 1:
             raise PenstockError(
@@ -77,7 +82,7 @@ class NeighbourSampler:
             )
         check_fanouts(fanouts)
         sampler = cls.__new__(cls)
-        sampler._set_up(readable, fanouts, totals, edges, clock, relabel)
+        sampler._set_up(readable, fanouts, totals, edges, clock, relabel, ages)
         return sampler
 
     def drawing_from(self, relations: Mapping[EdgeType, ListSource]) -> Self:
@@ -88,12 +93,19 @@ class NeighbourSampler:
         return other
 
     def _set_up(
-        self, readable: Readable, fanouts: Sequence[int], totals: bool, edges: bool, clock: Clock | None, relabel: str
+        self,
+        readable: Readable,
+        fanouts: Sequence[int],
+        totals: bool,
+        edges: bool,
+        clock: Clock | None,
+        relabel: str,
+        ages: bool = False,
     ) -> None:
         check_way(relabel)
         ((self.node_type, count),), (lists,) = readable.counts.items(), readable.relations.values()
         self.fanouts, self.totals, self.edges = list(fanouts), totals or lists.weighted, edges
-        self._count, self._lists, self._clock = count, lists, clock
+        self._count, self._lists, self._clock, self._ages = count, lists, clock, ages
         self._names = None if readable.names is None else readable.names[self.node_type]
         self._rows: PerThread[Rows] = PerThread(lambda: TreeRows(count) if clock else rows_for(count, relabel))
 
@@ -124,8 +136,10 @@ class NeighbourSampler:
         try:
             for hop, fanout in enumerate(self.fanouts):
                 readers = _readers(rows, limits, exclusion, places)
-                drawn = self._lists.start_draw(readers, key.hop(hop), fanout, self.edges)()
-                blocks.append(numbered(drawn, rows))
+                drawn = self._lists.start_draw(readers, key.hop(hop), fanout, self.edges or self._ages)()
+                ages = self._ages_of(drawn, readers)
+                blocks.append(numbered(drawn if self.edges else drawn._replace(positions=None), rows))
+                blocks[-1].ages = ages
             if self.totals:
                 totals = self._lists.start_totals(_readers(rows, limits, exclusion, places))()
                 for block in blocks:
@@ -135,6 +149,14 @@ class NeighbourSampler:
             rows.forget()
         names = None if self._names is None else {self.node_type: self._names[vertices]}
         return MiniBatch({self.node_type: seeds}, {self.node_type: vertices}, blocks[::-1], key=key, names=names)
+
+    def _ages_of(self, drawn: DrawnNeighbours, readers: Readers) -> Array | None:
+        """Before the sources are numbered, which may overwrite them."""
+        if not self._ages:
+            return None
+        assert self._clock is not None and drawn.positions is not None
+        limits = np.repeat(readers.limits, np.diff(drawn.indptr))
+        return self._clock.ages(limits, drawn.sources, drawn.positions)
 
     def _limits(self, times: Array | None, seeds: int) -> Array | None:
         if self._clock is not None:
@@ -165,13 +187,8 @@ def check_fanouts(fanouts: Sequence[int]) -> None:
         )
 
 
-def _check_graph(graph: Graph, time: str | None) -> None:
+def _check_graph(graph: Graph) -> None:
     if not graph.is_homogeneous:
-        if time is not None:
-            raise PenstockError(
-                "Sampling by time supports only graphs with one node type and one edge type.",
-                code="unsupported-combination",
-            )
         raise PenstockError(
             "NeighbourSampler samples graphs with one node type and one edge type: use TypedNeighbourSampler.",
             code="unsupported-combination",

@@ -38,10 +38,15 @@ FEATURES = {
 
 
 class ReadableLists(NamedTuple):
-    """Neighbour lists to draw from, and the clock that draws obey, if any."""
+    """Neighbour lists to draw from, and the clocks that draws from relations obey, where they obey any."""
 
     readable: "Readable"
-    clock: "Clock | None"
+    clocks: "Mapping[EdgeType, Clock]"
+
+    @property
+    def clock(self) -> "Clock | None":
+        """The clock of a graph with one relation."""
+        return next(iter(self.clocks.values()), None)
 
 
 class Locality(Protocol):
@@ -93,6 +98,8 @@ class SamplerSettings(NamedTuple):
     """Whether the model needs the number of edges of each whole list."""
     edges: bool = False
     """Whether blocks must name their edges, whose rows are then read."""
+    ages: bool = False
+    """Whether blocks must say how long before its seed's time each edge was."""
 
 
 @dataclass(frozen=True)

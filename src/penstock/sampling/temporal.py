@@ -11,8 +11,10 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
+from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import require_times
+from penstock.graph.schema import EdgeType
 from penstock.sampling.relabel import HashedRows, with_room
 
 OF_NODES = "node:"
@@ -55,19 +57,42 @@ class Clock(NamedTuple):
             return np.where(beyond, _WIDEST.max, times)
         return times.astype(np.int64)
 
+    def ages(self, limits: Array, sources: Array, positions: Array) -> Array:
+        """How long before the limit of whoever reads it each edge was, or its source: float32, 0 or more."""
+        times = self.edge_times[positions] if len(self.edge_times) else self.vertex_times[sources]
+        return (limits - times).astype(np.float32)
 
-def clock_of(graph: Graph, time: str) -> Clock:
-    """The clock that a field gives: of the edges, or after `node:` of the vertices."""
-    (nodes,), (edges,) = graph.nodes.values(), graph.edges.values()
+
+def just_before(times: Array) -> Array:
+    """The largest time that is earlier than each: an example that is an event itself sees only what was before it."""
+    if times.dtype.kind == "f":
+        return np.nextafter(times, -np.inf)
+    earlier: Array = times.astype(np.int64) - 1
+    return earlier
+
+
+def clocks_of(graph: Graph, time: str) -> dict[EdgeType, Clock]:
+    """By relation, the clock that a field gives: of the edges, or after `node:` of the vertices that they come from.
+
+    Relations whose edges, or sources, have no such field are not bound by time, and have no clock.
+    """
     of_nodes = time.startswith(OF_NODES)
-    name, owner, what = (time[len(OF_NODES) :], nodes, "vertices") if of_nodes else (time, edges, "edges")
-    if name not in owner.fields:
-        has = ", ".join(owner.fields) or "none"
+    name, what = (time[len(OF_NODES) :], "vertices") if of_nodes else (time, "edges")
+    owners: dict[EdgeType, NodeSet | EdgeSet] = {
+        kind: graph.nodes[kind[0]] if of_nodes else edges for kind, edges in graph.edges.items()
+    }
+    found = {kind: _clock(graph, owner, name, of_nodes) for kind, owner in owners.items() if name in owner.fields}
+    if not found:
+        has = ", ".join(dict.fromkeys(field for owner in owners.values() for field in owner.fields)) or "none"
         raise PenstockError(
             f"The {what} of {graph.name!r} have no field {name!r} to use as times (fields: {has}); {OF_NODES}NAME"
             " names a field of the vertices, NAME one of the edges.",
             code="field-missing",
         )
+    return found
+
+
+def _clock(graph: Graph, owner: NodeSet | EdgeSet, name: str, of_nodes: bool) -> Clock:
     times = owner.fields[name]
     if times.ndim != 1 or times.dtype.kind not in "iuf" or times.dtype == np.uint64:
         raise PenstockError(
@@ -75,8 +100,9 @@ def clock_of(graph: Graph, time: str) -> Clock:
             code="wrong-type",
         )
     if of_nodes:
+        assert isinstance(owner, NodeSet)
         # An edge without a time is never drawn; a vertex without one could not be a seed either.
-        require_times(nodes, "vertices", name)
+        require_times(owner, "vertices", name)
     if times.dtype.kind == "u":
         times = times.astype(np.int64)
     nothing = np.empty(0, times.dtype)
@@ -84,22 +110,29 @@ def clock_of(graph: Graph, time: str) -> Clock:
 
 
 class TreeRows:
-    """Rows of (seed, vertex) pairs: `trees[row]` is the seed's place in the batch."""
+    """Rows of (seed, vertex) pairs of a node type: `trees[row]` is the seed's place in the batch."""
 
     def __init__(self, count: int) -> None:
         self.known = 0
         self.vertices, self.trees = np.empty(0, index_dtype(count)), np.empty(0, np.int64)
         self._count, self._pairs = count, HashedRows(np.dtype(np.int64))
 
-    def start(self, seeds: Array) -> None:
-        """Give the seeds the first rows; a vertex may be a seed several times, at different times."""
-        self._pairs.start(np.arange(len(seeds)) * self._count + seeds)
+    def start(self, seeds: Array, first: int = 0) -> None:
+        """Give the seeds the first rows; a vertex may be a seed several times, at different times.
+
+        `first` is the place of the first one, where seeds of other types stand before them.
+        """
+        self._pairs.start((first + np.arange(len(seeds))) * self._count + seeds)
         self._take_new()
 
     def number(self, sources: Array, indptr: Array) -> Array:
-        """Rows of sources in the trees of the rows that read them."""
-        trees = np.repeat(self.trees[: len(indptr) - 1], np.diff(indptr))
-        rows = self._pairs.number_these(trees * self._count + sources)
+        """Rows of sources in the trees of the rows of this type that read them."""
+        return self.number_in(self.trees, sources, indptr)
+
+    def number_in(self, trees: Array, sources: Array, indptr: Array) -> Array:
+        """Rows of sources in the trees of the rows, of any type, that read them."""
+        of_edges = np.repeat(trees[: len(indptr) - 1], np.diff(indptr))
+        rows = self._pairs.number_these(of_edges * self._count + sources)
         self._take_new()
         return rows
 

@@ -2,7 +2,9 @@
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from typing import NamedTuple, Self
+
+import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -12,10 +14,19 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.key import BatchKey
-from penstock.sampling.lists import Lists, ListSource, Readable, Readers, check_typed_seeds, numbered
+from penstock.sampling.lists import (
+    DrawnNeighbours,
+    Lists,
+    ListSource,
+    Readable,
+    Readers,
+    check_typed_seeds,
+    numbered,
+)
 from penstock.sampling.neighbours import ALL, NeighbourSampler
 from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
 from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
+from penstock.sampling.temporal import Clock, TreeRows, clocks_of
 
 Relation = EdgeType | str
 """An edge type, or its key `source__relation__destination`."""
@@ -26,8 +37,9 @@ class TypedNeighbourSampler:
 
     `fanouts[h]` is one number for all relations, or numbers by relation; those that are not named, or have 0, are not
     followed. Relations of a hop draw apart and read the vertices known at its start; new vertices are numbered relation
-    by relation in stored order. `original` has an array for every node type that was renumbered. The rest is as for
-    `NeighbourSampler`, without time. A block's `totals` run over the rows of its destination type.
+    by relation in stored order. `original` has an array for every node type that was renumbered. `time` names a field
+    of edges, or after `node:` of neighbours; relations without it are not bound by time. The rest is as for
+    `NeighbourSampler`. A block's `totals` run over the rows of its destination type.
     """
 
     def __init__(
@@ -41,6 +53,7 @@ class TypedNeighbourSampler:
         edges: bool = False,
         relabel: str = "auto",
         uniform: bool = False,
+        time: str | None = None,
     ) -> None:
         if graph.is_part:
             raise PenstockError(
@@ -49,13 +62,15 @@ class TypedNeighbourSampler:
         check_graph(graph)
         hops, names = _hops(graph.edges, fanouts), original or {}
         check_way(relabel)
+        clocks = {} if time is None else clocks_of(graph, time)
+        how = replace, weight
         relations = {
-            kind: Lists(graph.edges[kind], edge_key(kind), names.get(kind[2]), replace, weight, uniform=uniform)
+            kind: Lists(graph.edges[kind], edge_key(kind), names.get(kind[2]), *how, clocks.get(kind), uniform)
             for kind in _followed(graph.edges, hops)
         }
         counts = {name: nodes.count for name, nodes in graph.nodes.items()}
         self._edge_types = list(graph.edges)
-        self._set_up(Readable(counts, relations, original), hops, totals, edges, relabel)
+        self._set_up(Readable(counts, relations, original), hops, totals, edges, relabel, clocks)
 
     @classmethod
     def over(
@@ -65,14 +80,19 @@ class TypedNeighbourSampler:
         totals: bool = False,
         relabel: str = "auto",
         edges: bool = False,
+        clocks: Mapping[EdgeType, Clock] | None = None,
     ) -> Self:
-        """A sampler of lists wherever they are; whether they weigh or repeat is theirs to say."""
+        """A sampler of lists wherever they are; whether they weigh or repeat is theirs to say.
+
+        With `clocks`, seeds have times that the lists of those relations obey.
+        """
         check_way(relabel)
         hops = _hops(readable.relations, fanouts)
         followed = {kind: readable.relations[kind] for kind in _followed(readable.relations, hops)}
         sampler = cls.__new__(cls)
         sampler._edge_types = list(readable.relations)
-        sampler._set_up(Readable(readable.counts, followed, readable.names), hops, totals, edges, relabel)
+        wanted = Readable(readable.counts, followed, readable.names)
+        sampler._set_up(wanted, hops, totals, edges, relabel, clocks or {})
         return sampler
 
     def drawing_from(self, relations: Mapping[EdgeType, ListSource]) -> Self:
@@ -83,32 +103,43 @@ class TypedNeighbourSampler:
         return other
 
     def _set_up(
-        self, readable: Readable, hops: list[dict[EdgeType, int]], totals: bool, edges: bool, relabel: str
+        self,
+        readable: Readable,
+        hops: list[dict[EdgeType, int]],
+        totals: bool,
+        edges: bool,
+        relabel: str,
+        clocks: Mapping[EdgeType, Clock],
     ) -> None:
         self._counts, self._lists, self._names = dict(readable.counts), dict(readable.relations), readable.names
-        self.fanouts, self.edges = hops, edges
+        self.fanouts, self.edges, self._clocks = hops, edges, clocks
         self.totals = totals or any(lists.weighted for lists in self._lists.values())
         counts = self._counts
         self._rows: PerThread[dict[str, Rows]] = PerThread(
-            lambda: {name: rows_for(count, relabel) for name, count in counts.items()}
+            lambda: {name: TreeRows(count) if clocks else rows_for(count, relabel) for name, count in counts.items()}
         )
 
     def sample(
-        self, seeds: Mapping[str, Array], key: BatchKey, *, exclude: Mapping[Relation, Array | Exclusion] | None = None
+        self,
+        seeds: Mapping[str, Array],
+        key: BatchKey,
+        *,
+        exclude: Mapping[Relation, Array | Exclusion] | None = None,
+        times: Mapping[str, Array] | None = None,
     ) -> MiniBatch[TypedBlock]:
         """The batch of some different seeds of each type; the same for the same key on any thread.
 
         `exclude` has, by relation, edges [2, m], sources above destinations, that no hop of this batch may draw.
+        `times` has, by type, one time for each seed where the sampler obeys time; seeds may then repeat.
         """
         seeds = check_typed_seeds(seeds, self._counts)
-        exclusions = self._exclusions(exclude or {})
+        conditions = _Conditions(self._exclusions(exclude or {}), self._limits(seeds, times))
         rows = self._rows.get()
         try:
-            for name, these in seeds.items():
-                rows[name].start(these)
-            blocks = [self._hop(rows, hop, key, exclusions) for hop in range(len(self.fanouts))]
+            _start(rows, seeds)
+            blocks = [self._hop(rows, hop, key, conditions) for hop in range(len(self.fanouts))]
             if self.totals:
-                self._fill_totals(rows, blocks, exclusions)
+                self._fill_totals(rows, blocks, conditions)
             vertices = {name: found.vertices[: found.known].copy() for name, found in rows.items()}
         finally:
             for used in rows.values():
@@ -121,17 +152,37 @@ class TypedNeighbourSampler:
             return None
         return {name: self._names[name][these] if name in self._names else these for name, these in vertices.items()}
 
-    def _hop(self, rows: dict[str, Rows], hop: int, key: BatchKey, exclusions: dict[EdgeType, Exclusion]) -> TypedBlock:
+    def _limits(self, seeds: Mapping[str, Array], times: Mapping[str, Array] | None) -> dict[EdgeType, Array]:
+        """By relation that is bound by time, the time of every seed, those of one type behind those of another."""
+        if not self._clocks:
+            if times is None:
+                return {}
+            raise PenstockError(
+                "This sampler was made without `time`: name the field of times when making it.",
+                code="unsupported-combination",
+            )
+        missing = [name for name in seeds if times is None or name not in times]
+        if times is None or missing:
+            raise PenstockError(
+                f"This sampler samples by time: pass `times` of {', '.join(map(repr, missing))}, one for every seed.",
+                code="option-missing",
+            )
+        (clock, *_) = self._clocks.values()
+        for name, these in seeds.items():
+            clock.limits(times[name], len(these))  # refuses what cannot be times of these seeds
+        every = np.concatenate([np.empty(0, np.int64), *(times[name] for name in seeds)])
+        return {kind: clock.limits(every, len(every)) for kind, clock in self._clocks.items()}
+
+    def _hop(self, rows: dict[str, Rows], hop: int, key: BatchKey, conditions: "_Conditions") -> TypedBlock:
         num_dst = {name: these.known for name, these in rows.items()}
         # All relations are asked for at once: where lists are with other tasks, they draw beside each other.
         drawing = {}
         for kind, fanout in self._in_order(self.fanouts[hop]):
-            vertices = rows[kind[2]].vertices[: num_dst[kind[2]]]
-            readers = Readers(vertices, exclusion=exclusions.get(kind, NOTHING))
+            readers = conditions.readers(kind, rows[kind[2]], num_dst[kind[2]])
             drawing[kind] = self._lists[kind].start_draw(readers, key.hop(hop, edge_key(kind)), fanout, self.edges)
         relations: dict[EdgeType, Block] = {}
         for kind, drawn in drawing.items():
-            block = numbered(drawn(), rows[kind[0]])
+            block = _numbered(drawn(), rows[kind[0]], rows[kind[2]])
             if block.num_edges:
                 relations[kind] = block
         num_src = {name: these.known for name, these in rows.items()}
@@ -139,15 +190,12 @@ class TypedNeighbourSampler:
             block.num_src = num_src[source]
         return TypedBlock(relations, num_src, num_dst)
 
-    def _fill_totals(
-        self, rows: dict[str, Rows], blocks: list[TypedBlock], exclusions: dict[EdgeType, Exclusion]
-    ) -> None:
+    def _fill_totals(self, rows: dict[str, Rows], blocks: list[TypedBlock], conditions: "_Conditions") -> None:
         counting = {}
         for kind, lists in self._lists.items():
             there = [block for block in blocks if kind in block.relations]
             if there:
-                vertices = rows[kind[2]].vertices[: there[-1].num_src[kind[2]]]
-                readers = Readers(vertices, exclusion=exclusions.get(kind, NOTHING))
+                readers = conditions.readers(kind, rows[kind[2]], there[-1].num_src[kind[2]])
                 counting[kind] = there, lists.start_totals(readers)
         for kind, (there, counted) in counting.items():
             totals = counted()
@@ -163,6 +211,42 @@ class TypedNeighbourSampler:
             source, _, destination = kind = edge_type_among(self._edge_types, relation)
             found[kind] = exclusion_of(pairs, self._counts[source], self._counts[destination])
         return found
+
+
+class _Conditions(NamedTuple):
+    """What a batch may not draw: by relation, excluded edges, and the times of all seeds."""
+
+    exclusions: dict[EdgeType, Exclusion]
+    limits: dict[EdgeType, Array]
+
+    def readers(self, kind: EdgeType, rows: Rows, count: int) -> Readers:
+        """The first rows of a type, which read their lists of a relation."""
+        vertices, exclusion = rows.vertices[:count], self.exclusions.get(kind, NOTHING)
+        if kind not in self.limits:
+            return Readers(vertices, exclusion=exclusion)
+        assert isinstance(rows, TreeRows)
+        trees = rows.trees[:count]
+        return Readers(vertices, trees, self.limits[kind][trees], exclusion)
+
+
+def _start(rows: Mapping[str, Rows], seeds: Mapping[str, Array]) -> None:
+    """Give the seeds of each type the first rows; each has a tree of its own where time counts."""
+    first = 0
+    for name, these in seeds.items():
+        if isinstance(found := rows[name], TreeRows):
+            found.start(these, first)
+            first += len(these)
+        else:
+            found.start(these)
+
+
+def _numbered(drawn: DrawnNeighbours, sources: Rows, readers: Rows) -> Block:
+    """`lists.numbered` of one relation: where time counts, sources are in the trees of their readers."""
+    if not isinstance(sources, TreeRows):
+        return numbered(drawn, sources)
+    assert isinstance(readers, TreeRows)
+    rows = sources.number_in(readers.trees, drawn.sources, drawn.indptr)
+    return Block(drawn.indptr, rows, sources.known, drawn.weights, edges=drawn.positions)
 
 
 def edge_type_named(graph: Graph, relation: Relation) -> EdgeType:
@@ -213,18 +297,14 @@ def _build(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler |
     options = settings.options
     if not source.typed:
         fanouts, lists = plain_fanouts(options), source.lists(options)
-        return NeighbourSampler.over(lists.readable, fanouts, settings.totals, clock=lists.clock, edges=settings.edges)
-    if options.time is not None:
-        raise PenstockError(
-            "Sampling by time supports only graphs with one node type and one edge type: leave out `time`.",
-            code="unsupported-combination",
-        )
+        carried = settings.edges, settings.ages
+        return NeighbourSampler.over(lists.readable, fanouts, settings.totals, "auto", lists.clock, *carried)
     by_relation: list[int | Mapping[Relation, int]] = [
         dict(fanout.items()) if isinstance(fanout, dict) else fanout for fanout in options.fanouts
     ]
-    return TypedNeighbourSampler.over(
-        source.lists(options).readable, by_relation, settings.totals, edges=settings.edges
-    )
+    lists = source.lists(options)
+    how = settings.totals, "auto", settings.edges, lists.clocks
+    return TypedNeighbourSampler.over(lists.readable, by_relation, *how)
 
 
 NEIGHBOUR = SamplerEntry(

@@ -1,6 +1,6 @@
 """Where a task's batches come from: the job's sampler over a graph, and what an epoch goes through with it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.data import NodeSet
 from penstock.graph.documents import StrictDocument
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import require_times
@@ -56,19 +57,32 @@ def settings_of(job: Job) -> SamplerSettings:
     return SamplerSettings(options, layers_of(job), job.seed, job.needs_totals, edges)
 
 
-def clock_for(job: Job, graph: Graph) -> tuple[str, Array] | None:
-    """The time field of a job and the time of every vertex as a seed."""
+@dataclass(frozen=True, eq=False)
+class SeedTimes:
+    """The time field of a job, and the times of vertices as seeds."""
+
+    time: str
+    field: str
+    nodes: Mapping[str, NodeSet]
+
+    def of(self, node_type: str) -> Array:
+        """The time of every vertex of a type as a seed."""
+        nodes = self.nodes[node_type]
+        if self.field not in nodes.fields:
+            raise PenstockError(
+                f"The vertices of type {node_type!r} have no field {self.field!r} that gives their times as seeds: set"
+                " `seed_time`.",
+                code="field-missing",
+            )
+        require_times(nodes, "vertices", self.field)
+        return np.asarray(nodes.fields[self.field])
+
+
+def clock_for(job: Job, graph: Graph) -> SeedTimes | None:
+    """What gives the times of a job's seeds, where it is sampled by time."""
     if job.time is None:
         return None
-    (nodes,) = graph.nodes.values()
-    name = job.seed_time or job.time.removeprefix(OF_NODES)
-    if name not in nodes.fields:
-        raise PenstockError(
-            f"The vertices have no field {name!r} that gives their times as seeds: set `seed_time`.",
-            code="field-missing",
-        )
-    require_times(nodes, "vertices", name)
-    return job.time, np.asarray(nodes.fields[name])
+    return SeedTimes(job.time, job.seed_time or job.time.removeprefix(OF_NODES), graph.nodes)
 
 
 def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = False) -> BatchSource:
@@ -79,12 +93,14 @@ def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = Fa
     clock = None if excluding else clock_for(job, graph)
 
     def sample(seeds: dict[str, Array], planned: Planned, **more: Any) -> Batch:
+        if clock is not None:
+            more["times"] = {name: clock.of(name)[these] for name, these in seeds.items()}
         if not graph.is_homogeneous:
             typed: Batch = sampler.sample(seeds, planned.key, **more)
             return typed
         (only,) = seeds.values()
-        if clock is not None:
-            more["times"] = clock[1][only]
+        if "times" in more:
+            (more["times"],) = more["times"].values()
         batch: Batch = sampler.sample(only, planned.key, **more)
         return batch
 
@@ -117,11 +133,6 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
     if excluding and job.time is not None:
         raise PenstockError(
             "Tasks on edges cannot be sampled by time: leave out `time`.", code="unsupported-combination"
-        )
-    if typed and job.time is not None:
-        raise PenstockError(
-            "Sampling by time supports only graphs with one node type and one edge type: leave out `time`.",
-            code="unsupported-combination",
         )
 
 

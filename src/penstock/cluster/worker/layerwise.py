@@ -113,7 +113,7 @@ class PartedPlan:
 
     def neighbourhoods(self, node_type: str, rows: Array) -> Iterator[Sampled]:
         """Of this worker's share of the wanted vertices; times of seeds go by original number."""
-        times = None if self._clock is None else self._clock[1][rows]
+        times = None if self._clock is None else self._clock.of(node_type)[rows]
         whole = Chunk(node_type, self.ids(node_type, rows), 0)
         return self._grower(_FIRST if times is None else 1).over(whole, self._sampler(self._followed, times))
 

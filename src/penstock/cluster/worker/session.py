@@ -104,9 +104,15 @@ def _task(parts: Parts, graph: CutGraph, job: Job, functions: UserFunctions) -> 
     split = SeedSplit(train, new, layout.shares, rank)
     check_sampler_supports(job, not graph.is_homogeneous)
     if job.time is not None:
+        if not graph.is_homogeneous:
+            raise PenstockError(
+                "A cut graph is sampled by time only if it has one node type and one edge type: leave out `time`, or"
+                " train on one machine.",
+                code="unsupported-combination",
+            )
         clock = clock_for(job, graph)
         assert clock is not None
-        timed = make_timed_batches(parts, job, clock[1], train, split)
+        timed = make_timed_batches(parts, job, clock.of(data.node_type), train, split)
         return NodeTask(data, timed, job, functions), graph, whole_batches(train)
     if sampler_entry(job.sampler).joint:
         joint = make_joint_batches(parts, job, train, new)

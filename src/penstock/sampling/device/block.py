@@ -71,6 +71,7 @@ def device_block(block: Block, device: torch.device, non_blocking: bool = False)
         moved(block.edges, torch.int64),
         edge_attr=placed(block.edge_attr),
         edge_weight=placed(block.edge_weight),
+        ages=moved(block.ages, torch.float32),
         derived={HOST_LISTS: block.indptr} if is_traced() else {},
     )
 

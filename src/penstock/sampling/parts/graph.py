@@ -48,7 +48,7 @@ def parted_sampler(
     with `edges` the numbers of their edges in the cut graph, by which stores serve fields of edges.
     """
     local, channels = _reached(partition, local, channels)
-    readable, clock = parted_lists(
+    lists = parted_lists(
         partition,
         replace,
         weight,
@@ -59,6 +59,7 @@ def parted_sampler(
         vertex_times=vertex_times,
         uniform=uniform,
     )
+    readable = lists.readable
     if len(readable.counts) > 1 or len(readable.relations) > 1:
         return TypedNeighbourSampler.over(readable, fanouts, totals, relabel, edges)
     plain = [fanout for fanout in fanouts if isinstance(fanout, int)]
@@ -67,7 +68,7 @@ def parted_sampler(
             "Fan-outs by relation are for graphs with several relations: give one number for each hop.",
             code="unsupported-combination",
         )
-    return NeighbourSampler.over(readable, plain, totals, relabel, clock, edges)
+    return NeighbourSampler.over(readable, plain, totals, relabel, lists.clock, edges)
 
 
 def parted_lists(
@@ -99,15 +100,18 @@ def parted_lists(
     obeyed, whole = None if by_vertex else time, by_vertex and weight is not None
     readable = readable_parts(partition, local, channels, replace, weight, absent, shared, obeyed, whole, uniform)
     if time is None:
-        return ReadableLists(readable, None)
+        return ReadableLists(readable, {})
     if len(readable.counts) > 1 or len(readable.relations) > 1:
         raise PenstockError(
-            "Sampling by time supports only graphs with one node type and one edge type.",
+            "A cut graph is sampled by time only if it has one node type and one edge type: leave out `time`, or train"
+            " on one machine.",
             code="unsupported-combination",
         )
     if by_vertex and vertex_times is not None:
-        return ReadableLists(*_by_vertex_times(readable, vertex_times, replace, uniform))
-    return ReadableLists(readable, _clock_like(partition, local, channels, time))
+        readable, clock = _by_vertex_times(readable, vertex_times, replace, uniform)
+    else:
+        clock = _clock_like(partition, local, channels, time)
+    return ReadableLists(readable, dict.fromkeys(readable.relations, clock))
 
 
 def _by_vertex_times(readable: Readable, times: Array, replace: bool, uniform: bool) -> tuple[Readable, Clock]:

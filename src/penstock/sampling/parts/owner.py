@@ -19,7 +19,7 @@ from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.labor import draw_shared
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import DrawnNeighbours, Lists, Readers
-from penstock.sampling.temporal import OF_NODES, Clock, clock_of
+from penstock.sampling.temporal import OF_NODES, Clock, clocks_of
 from penstock.sampling.typed import Relation, edge_type_named
 
 
@@ -136,7 +136,7 @@ class OwnedPart:
                 " and all edges.",
                 code="unsupported-combination",
             )
-        return clock_of(self.graph, time)
+        return next(iter(clocks_of(self.graph, time).values()))
 
 
 class _Made(NamedTuple):

@@ -15,6 +15,7 @@ from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.typed import Relation, edge_type_named
+from penstock.train.batch_source import SeedTimes
 from penstock.train.layerwise.chunks import Chunk, Sampled
 
 _ROWS = 1 << 16
@@ -25,13 +26,12 @@ _ANY = BatchKey(0, 0, 0)
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """`hops[h]` are the relations followed at hop h, counted from the seeds; `clock` is a time field and every
-    vertex's time as a seed."""
+    """`hops[h]` are the relations followed at hop h, counted from the seeds; `clock` gives vertices' times as seeds."""
 
     graph: Graph
     hops: list[list[EdgeType]]
     weight: str | None = None
-    clock: tuple[str, Array] | None = None
+    clock: SeedTimes | None = None
     edges: bool = False
     """Whether blocks name their edges."""
 
@@ -57,20 +57,30 @@ class Reach:
         """Samples all neighbours of some vertices by type, over some hops."""
         if not self.graph.is_homogeneous:
             fanouts: list[Mapping[Relation, int]] = [dict.fromkeys(kinds, ALL) for kinds in hops]
-            typed = TypedNeighbourSampler(self.graph, fanouts, weight=self.weight, totals=True, edges=self.edges)
-            return lambda seeds: typed.sample(seeds, _ANY)
+            time = None if self.clock is None else self.clock.time
+            typed = TypedNeighbourSampler(
+                self.graph, fanouts, weight=self.weight, totals=True, edges=self.edges, time=time
+            )
+            return lambda seeds: typed.sample(seeds, _ANY, times=self._times(seeds))
         whole = [ALL] * len(hops)
         if self.clock is None:
             plain = NeighbourSampler(self.graph, whole, weight=self.weight, totals=True, edges=self.edges)
             return lambda seeds: plain.sample(_only(seeds), _ANY)
-        time, times = self.clock
-        timed = NeighbourSampler(self.graph, whole, weight=self.weight, totals=True, edges=self.edges, time=time)
-        return lambda seeds: timed.sample(_only(seeds), _ANY, times=times[_only(seeds)])
+        timed = NeighbourSampler(
+            self.graph, whole, weight=self.weight, totals=True, edges=self.edges, time=self.clock.time
+        )
+        return lambda seeds: timed.sample(_only(seeds), _ANY, times=_only(self._times(seeds)))
+
+    def _times(self, seeds: dict[str, Array]) -> dict[str, Array] | None:
+        """The times of some vertices as seeds, by type."""
+        if self.clock is None:
+            return None
+        return {name: self.clock.of(name)[rows] for name, rows in seeds.items()}
 
 
-def _only(seeds: dict[str, Array]) -> Array:
-    """The vertices of the only node type."""
-    (rows,) = seeds.values()
+def _only(seeds: dict[str, Array] | None) -> Array:
+    """The vertices, or their times, of the only node type."""
+    (rows,) = (seeds or {}).values()
     return rows
 
 

@@ -126,4 +126,12 @@ def _enlarged_block(block: Block, factor: float, num_src: int, num_dst: int) -> 
         totals = room(block.totals, num_src if len(block.totals) == block.num_src else num_dst)
     indices = room(block.indices, edges)
     assert indices is not None
-    return Block(indptr, indices, num_src, room(block.weights, edges), totals, room(block.edges, edges))
+    return Block(
+        indptr,
+        indices,
+        num_src,
+        room(block.weights, edges),
+        totals,
+        room(block.edges, edges),
+        ages=room(block.ages, edges),
+    )
